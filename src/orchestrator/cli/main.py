@@ -1,0 +1,68 @@
+"""The console script: find the verb, import only its module, turn failures into one message and a code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from orchestrator import __version__
+from orchestrator.cli.screen import Screen
+from orchestrator.model.errors import DeployError
+
+VERBS = {
+    "up": "start a model on every gang: ready to serve, or one cause and nothing left behind",
+    "status": "nodes, ranks, GPUs and service at a glance",
+    "down": "stop every gang, in the order its engine needs",
+    "logs": "the engines' log lines, node by node",
+    "plan": "what would run where, and why; changes nothing",
+    "discover": "each node as a tree: NUMA, switches, GPUs, NICs, ports",
+    "lab": "an emulated cluster on this machine: real SSH, real processes",
+}
+"""Every verb is a module of this package with `configure(parser)` and `run(args, screen) -> exit code`."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; returns its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    verb = next((word for word in words if not word.startswith("-")), "")
+    screen = Screen(as_json="--json" in words)
+    try:
+        parser, modules = _parser(verb)
+        args = parser.parse_args(words)
+        return int(modules[args.verb].run(args, screen))
+    except DeployError as failure:
+        screen.error(failure)
+        return failure.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser(verb: str) -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:
+    parser = argparse.ArgumentParser(
+        prog="l40s-deploy",
+        description="Serve one very large model on PCIe GPU servers, all ranks as one gang.",
+        epilog="example: l40s-deploy up --model DeepSeek-V3-0324-Block64x64",
+    )
+    parser.add_argument("--version", action="version", version=f"l40s-deploy {__version__}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    modules: dict[str, ModuleType] = {}
+    for name, summary in VERBS.items():
+        sub = verbs.add_parser(
+            name, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        if name == verb:
+            modules[name] = importlib.import_module(f"orchestrator.cli.{name}")
+            modules[name].configure(sub)
+    return parser, modules
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+
+from orchestrator.cli.screen import Screen
+from orchestrator.loading.inventory import load_inventory
+from orchestrator.loading.which import choose_inventory
+from orchestrator.model.inventory import Inventory
+
+
+def add_inventory(parser: argparse.ArgumentParser) -> None:
+    """--inventory FILE, as every verb that touches a cluster has it."""
+    parser.add_argument(
+        "-i",
+        "--inventory",
+        metavar="FILE",
+        help="Ansible YAML inventory (default: $L40S_INVENTORY, ./inventory/hosts.yml, the running lab's)",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """--json: one document on stdout, nothing else."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def open_inventory(args: argparse.Namespace, screen: Screen) -> Inventory:
+    """Read the inventory that the command means, and say on stderr which one it is."""
+    choice = choose_inventory(args.inventory)
+    screen.say(f"cluster: {choice.path} ({choice.reason})")
+    return load_inventory(choice.path)

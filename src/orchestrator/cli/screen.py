@@ -1,0 +1,65 @@
+"""What a user sees: results on stdout, talk on stderr, untrusted text always escaped."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.model.errors import DeployError
+
+if TYPE_CHECKING:  # rich costs 60 ms to import: only verbs that draw pay for it
+    from rich.console import Console
+
+
+@dataclass
+class Screen:
+    """stdout for the answer, stderr for everything said along the way; with --json nothing but JSON."""
+
+    as_json: bool = False
+    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def out(self) -> Console:
+        """Console for the answer; markup is off unless a renderable brings its own style."""
+        from rich.console import Console
+
+        return Console(markup=False, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+    @cached_property
+    def err(self) -> Console:
+        """Console for progress and remarks."""
+        from rich.console import Console
+
+        return Console(stderr=True, markup=False, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+    def say(self, text: str) -> None:
+        """One remark on stderr; silent under --json when stderr is no terminal would hide faults, so it stays."""
+        sys.stderr.write(printable(text) + "\n")
+
+    def json(self, document: Any) -> None:
+        """The one JSON document of this command."""
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+    def error(self, failure: DeployError) -> None:
+        """Name the place, what was found and wanted, and the fix."""
+        if self.as_json:
+            self.json({"error": {"what": failure.what, "where": failure.where, "fix": failure.fix}})
+            return
+        sys.stderr.write(f"error: {printable(failure.where)}: {printable(failure.what)}\n")
+        if failure.fix:
+            sys.stderr.write(f"  fix: {printable(failure.fix)}\n")
+
+
+def printable(text: str) -> str:
+    """Text from outside with control characters made visible, so that it cannot drive a terminal."""
+    return "".join(
+        char if char in "\n\t" or (char.isprintable() and not "\ud800" <= char <= "\udfff") else _escaped(char)
+        for char in text
+    )
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape", "backslashreplace").decode("ascii")

@@ -1,0 +1,1 @@
+"""SGLang by version: argv, log phases, causes, endpoints, stop order. Pure."""

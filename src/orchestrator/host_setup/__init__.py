@@ -1,0 +1,1 @@
+"""Making a host ready: ansible-runner over playbooks/. ansible_runner lives here only."""

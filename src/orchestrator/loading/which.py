@@ -1,0 +1,49 @@
+"""Which cluster a command means."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.model.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The inventory file to use, and why this one, in words."""
+
+    path: Path
+    reason: str
+
+
+def lab_root() -> Path:
+    """Where labs keep their state, one folder a lab; $L40S_LAB_ROOT moves it."""
+    default = "/run/l40s-lab" if os.geteuid() == 0 else f"/tmp/l40s-lab-{os.geteuid()}"  # noqa: S108
+    return Path(os.environ.get("L40S_LAB_ROOT", default))
+
+
+def choose_inventory(option: str | None) -> Choice:
+    """--inventory, else $L40S_INVENTORY, else ./inventory/hosts.yml, else the one running lab's."""
+    if option:
+        return Choice(Path(option), "--inventory")
+    if variable := os.environ.get("L40S_INVENTORY"):
+        return Choice(Path(variable), "$L40S_INVENTORY")
+    here = Path("inventory/hosts.yml")
+    if here.exists():
+        return Choice(here, "./inventory/hosts.yml")
+    labs = sorted(lab_root().glob("*/inventory.yml"))
+    if len(labs) == 1:
+        return Choice(labs[0], f"the running lab {labs[0].parent.name!r}")
+    if labs:
+        names = ", ".join(path.parent.name for path in labs)
+        raise InputError(
+            f"several labs are running ({names}) and no inventory is named",
+            where="command line",
+            fix=f"--inventory {labs[0]}",
+        )
+    raise InputError(
+        "no inventory is named, ./inventory/hosts.yml does not exist and no lab is running",
+        where="command line",
+        fix="--inventory FILE (inventory/reference.yml is an annotated example), or `l40s-deploy lab up`",
+    )

@@ -1,0 +1,73 @@
+"""Errors a user can cause or must act on. Each says what was found, where, and how to mend it.
+
+The exit codes are the product's contract with scripts: 0 done, 1 our defect, 2 input, 3 findings,
+4 unreachable, 5 the gang failed, 6 lock held, 7 a verification differs, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+
+class DeployError(Exception):
+    """A failure with a sentence for the operator; `cli` prints it and exits with `exit_code`.
+
+    what:  what was found, and what is wanted
+    where: the file with the path inside it, or the node
+    fix:   what to do about it, a command where one exists
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str, fix: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what} ({self.fix})"
+
+
+class InputError(DeployError):
+    """An inventory, profile, flag or command line that cannot be used as it is."""
+
+    exit_code = 2
+
+
+class FindingsError(DeployError):
+    """A finding of severity stop: starting would fail or give wrong results."""
+
+    exit_code = 3
+
+
+class Unreachable(DeployError):
+    """A node, or the way to it, does not answer within its deadline."""
+
+    exit_code = 4
+
+
+class HostKeyError(Unreachable):
+    """A node's host key is unknown or is not the one we know."""
+
+
+class NodeError(DeployError):
+    """A node answered, and what it answered cannot be used (old python3, sudo refused, no directory)."""
+
+    exit_code = 3
+
+
+class GangFailed(DeployError):
+    """A gang did not reach the state that was asked for; nothing that we started is left running."""
+
+    exit_code = 5
+
+
+class LockHeld(DeployError):
+    """Somebody else works on this gang."""
+
+    exit_code = 6
+
+
+class VerificationDiffers(DeployError):
+    """Two things that had to be equal are not."""
+
+    exit_code = 7

@@ -1,0 +1,38 @@
+"""A finding: one diagnosis in plain words, with the evidence it rests on and the way out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Severity(str, Enum):
+    """stop: can't start, or wrong results. slow: starts and loses speed. note: worth knowing.
+    unknown: could not be read, and why; never counted as fine."""
+
+    STOP = "stop"
+    SLOW = "slow"
+    NOTE = "note"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One diagnosis.
+
+    id:       stable, for example NIC-NOT-UNDER-SWITCH
+    node:     where; '' for the whole cluster
+    devices:  PCI addresses, RDMA devices, interfaces or GPUs concerned
+    evidence: the files and values it rests on, one 'path = value' each
+    effect:   what it costs, with numbers where the model gives them
+    fix:      what to do, the exact command where one exists
+    """
+
+    id: str
+    severity: Severity
+    node: str
+    devices: tuple[str, ...] = ()
+    title: str
+    evidence: tuple[str, ...] = ()
+    effect: str = ""
+    fix: str = ""

@@ -1,0 +1,106 @@
+"""The cluster as its owner describes it: gangs of nodes, how to reach each, what is ours on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Transport = Literal["auto", "rdma", "tcp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """How to reach a node, in Ansible's and OpenSSH's words, before ~/.ssh/config is applied.
+
+    None means: not said in the inventory, so ~/.ssh/config or the default decides.
+    """
+
+    connection: Literal["ssh", "local"] = "ssh"
+    host: str
+    port: int | None = None
+    user: str | None = None
+    key_file: str | None = None
+    known_hosts_file: str | None = None
+    ssh_options: tuple[tuple[str, str], ...] = ()
+    """`-o Name=value` pairs out of ansible_ssh_common_args and ansible_ssh_extra_args, names in lower case."""
+    become: bool = False
+    become_user: str = "root"
+    python: str = "python3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """TCP ports of one gang; every node of it uses the same numbers."""
+
+    dist_init: int = 5000
+    http: int = 8000
+    nccl: int | None = None
+    agent: int = 7700
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What the operator pinned by hand for one node; each shows up in a plan's sources as an override."""
+
+    socket_ifname: str | None = None
+    ib_hca: str | None = None
+    gid_index: int | None = None
+    env: tuple[tuple[str, str], ...] = ()
+    args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec:
+    """One machine of a gang, as the inventory has it."""
+
+    name: str
+    gang: str
+    node_rank: int
+    """Position in the gang's group, from 0; the leader is 0."""
+    reach: Reach
+    address: str | None = None
+    """`l40s_address`: this node's address for rendezvous and agents; None lets the plan choose from the facts."""
+    gpus: int = 8
+    fs_root: str = "/"
+    """Where hardware is read below (`l40s_fs_root`); anything but / is a recorded or emulated machine."""
+    model_root: str = "/workspace"
+    stack: str | None = None
+    venv: str | None = None
+    """`l40s_venv`: virtual environment that holds the engine; None means /opt/l40s/venvs/<stack>."""
+    state_dir: str | None = None
+    """`l40s_state_dir`: None means /var/lib/l40s-deploy for root (or become), ~/.local/state/l40s-deploy else."""
+    engine_user: str | None = None
+    transport: Transport = "auto"
+    http_host: str = "0.0.0.0"  # noqa: S104 - the service is meant to be reached; the operator may narrow it
+    ports: Ports = Ports()
+    lease_s: float = 30.0
+    """Silence on the leader link after which a gang ends itself, in seconds."""
+    accept: tuple[str, ...] = ()
+    """Finding ids (`ID` or `ID@node`) that the operator has accepted."""
+    overrides: Overrides = Overrides()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangSpec:
+    """The nodes that together run one engine, in node-rank order."""
+
+    name: str
+    nodes: tuple[NodeSpec, ...]
+
+    @property
+    def leader(self) -> NodeSpec:
+        return self.nodes[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """All gangs of one inventory file, in the file's order."""
+
+    path: str
+    gangs: tuple[GangSpec, ...]
+
+    @property
+    def nodes(self) -> Iterator[NodeSpec]:
+        """Every node of every gang, gang by gang, in node-rank order."""
+        return (node for gang in self.gangs for node in gang.nodes)

@@ -1,0 +1,91 @@
+"""A plan: everything that `up` will do, computed before it does anything. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.model.finding import Finding
+from orchestrator.model.profile import Canary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Degrees of parallelism and which node holds which ranks."""
+
+    tensor_parallel: int
+    pipeline_parallel: int = 1
+    expert_parallel: int = 1
+    nnodes: int
+    gpus_per_node: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """One GPU's budget in bytes, with the arithmetic in words; None where it could not be computed."""
+
+    gpu_total: int | None = None
+    weights: int | None = None
+    kv_bytes_per_token: int | None = None
+    kv_tokens: int | None = None
+    reserve: int | None = None
+    explanation: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlan:
+    """What runs on one node.
+
+    argv and env are complete: the agent starts exactly this and adds nothing.
+    sources: for each env variable and flag, where its value comes from, in words an operator can check
+    """
+
+    gang: str
+    name: str
+    node_rank: int
+    address: str
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    sources: tuple[tuple[str, str], ...]
+    gpus: tuple[int, ...]
+    tp_ranks: tuple[int, ...]
+    working_dir: str
+    model_path: str
+    http_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangPlan:
+    """One gang's run: who leads, where it listens, how long silence may last."""
+
+    name: str
+    model: str
+    stack: str
+    dialect: str
+    layout: Layout
+    memory: Memory
+    dist_init: str
+    """host:port of the rendezvous."""
+    service_url: str
+    agent_address: str
+    agent_port: int
+    http_port: int
+    lease_s: float
+    model_bytes: int
+    canary: Canary
+    nodes: tuple[NodePlan, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All gangs of one deployment.
+
+    plan_id:      short digest of the plan's content; the same inputs give the same id
+    facts_digest: digest of the facts that the plan rests on; `up --plan` refuses when they changed
+    facts:        (node, name, value) of each of these facts, so that a refusal can say which changed
+    """
+
+    plan_id: str
+    facts_digest: str
+    facts: tuple[tuple[str, str, str], ...]
+    gangs: tuple[GangPlan, ...]
+    findings: tuple[Finding, ...] = ()

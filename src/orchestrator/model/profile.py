@@ -1,0 +1,94 @@
+"""What a checkpoint needs (model profile) and what serves it (stack)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Quantisation = Literal["none", "fp8-block", "int8-channel"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dimensions:
+    """The numbers that decide which layouts work, named as config.json names them."""
+
+    hidden_size: int
+    intermediate_size: int
+    moe_intermediate_size: int = 0
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    vocab_size: int
+    n_routed_experts: int = 0
+    n_shared_experts: int = 0
+    num_experts_per_tok: int = 0
+    first_k_dense_replace: int = 0
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    qk_nope_head_dim: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0
+    num_nextn_predict_layers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """One greedy generation that proves the engine answers, and what its text must hold (any of them)."""
+
+    prompt: str
+    max_tokens: int = 16
+    expect_any: tuple[str, ...] = ()
+    """Empty: any non-empty text will do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProfile:
+    """One checkpoint.
+
+    directory: its name below the nodes' model root
+    bytes:     size of all weight files; 0 where unknown
+    shards:    number of weight files; 0 where unknown
+    block:     FP8 block (n, k), (0, 0) for other quantisations
+    flags:     engine flags that this checkpoint asks for, as (stack version prefix, flag, value or '')
+    """
+
+    name: str
+    source: str
+    directory: str
+    architecture: str
+    quantisation: Quantisation
+    block: tuple[int, int] = (0, 0)
+    dimensions: Dimensions
+    bytes: int = 0
+    shards: int = 0
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    trust_remote_code: bool = False
+    cuda_graph_max_bs: int | None = None
+    torch_compile_max_bs: int | None = None
+    flags: tuple[tuple[str, str, str], ...] = ()
+    canary: Canary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """A pinned set of engine, kernels, NCCL and patches, and how it is launched.
+
+    dialect: which adapter in engines/ speaks for it: flags, log lines, endpoints, stop order
+    """
+
+    name: str
+    source: str
+    dialect: str
+    engine_version: str
+    nccl_version: str = ""
+    torch_version: str = ""
+    triton_version: str = ""
+    python: str = "3.10"
+    device: Literal["cuda", "cpu"] = "cuda"
+    launch: tuple[str, ...] = ("{venv}/bin/python3", "-m", "sglang.launch_server")
+    """Command words before the flags; {venv} is the node's virtual environment."""
+    env: tuple[tuple[str, str], ...] = ()
+    flags: tuple[tuple[str, str], ...] = ()
+    tested: str = ""
+    """What was seen to work, in one honest sentence."""

@@ -1,0 +1,117 @@
+"""A snapshot: the raw text that one node's files and NVML gave, exactly as read.
+
+It is what the probe ships, what `discover --save` writes, what a bug report carries and what tests are
+made of. It behaves like a small read-only file system; everything that is parsed is parsed from here.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+FORMAT = 1
+_MAX_LINKS = 40  # as Linux: MAXSYMLINKS in include/linux/namei.h
+
+
+class Unread(Exception):  # noqa: N818 - a reason, not a fault
+    """A path that was asked for and could not be read; `reason` is the errno name or 'not collected'."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One node's raw facts.
+
+    node:     name in the inventory
+    taken_at: seconds since the epoch, by the node's own clock
+    files:    absolute path -> text (undecodable bytes as surrogate escapes), at its real path
+    links:    absolute path -> the symbolic link's target, as read
+    errors:   absolute path -> errno name (EACCES, EINVAL, ...) where reading failed
+    nvml:     what NVML answered, by its function names: {'driver': ..., 'devices': [{...}]}, or {'error': ...}
+    host:     facts that are no file: uname, python version, limits, addresses by interface, clock
+    """
+
+    node: str
+    taken_at: float
+    files: Mapping[str, str]
+    links: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    nvml: Mapping[str, Any] = field(default_factory=dict)
+    host: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def _children(self) -> dict[str, list[str]]:
+        children: dict[str, set[str]] = {}
+        for path in (*self.files, *self.links, *self.errors):
+            current = path
+            while current not in ("/", ""):
+                parent, name = posixpath.split(current)
+                siblings = children.setdefault(parent, set())
+                if name in siblings:
+                    break
+                siblings.add(name)
+                current = parent
+        return {path: sorted(names) for path, names in children.items()}
+
+    def realpath(self, path: str) -> str:
+        """The path with every symbolic link resolved; a loop ends where Linux would end it."""
+        parts = [part for part in path.split("/") if part]
+        resolved = "/"
+        followed = 0
+        while parts:
+            part = parts.pop(0)
+            if part == ".":
+                continue
+            if part == "..":
+                resolved = posixpath.dirname(resolved)
+                continue
+            candidate = posixpath.join(resolved, part)
+            target = self.links.get(candidate)
+            if target is None or followed >= _MAX_LINKS:
+                resolved = candidate
+                continue
+            followed += 1
+            if target.startswith("/"):
+                resolved = "/"
+            parts = [piece for piece in target.split("/") if piece] + parts
+        return resolved
+
+    def read(self, path: str) -> str:
+        """The text at a path, links followed, without the trailing newline. Raises Unread."""
+        real = self.realpath(path)
+        try:
+            return self.files[real].rstrip("\n")
+        except KeyError:
+            raise Unread(path, self.errors.get(real, "not collected")) from None
+
+    def text(self, path: str, default: str = "") -> str:
+        """The stripped text at a path, or the default where it was not readable."""
+        try:
+            return self.read(path).strip()
+        except Unread:
+            return default
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """Names inside a directory, sorted; empty where there is none."""
+        return tuple(self._children.get(self.realpath(path), ()))
+
+    def exists(self, path: str) -> bool:
+        real = self.realpath(path)
+        return real in self.files or real in self._children
+
+    def walk(self, path: str) -> Iterator[str]:
+        """Every readable file below a directory, by its real path."""
+        top = self.realpath(path)
+        for name in self._children.get(top, ()):
+            below = posixpath.join(top, name)
+            if below in self.files:
+                yield below
+            elif below not in self.links:
+                yield from self.walk(below)

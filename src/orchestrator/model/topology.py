@@ -1,0 +1,226 @@
+"""A machine as NCCL will see it: built from a snapshot by `topology.build`, never from a description."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class PathType(IntEnum):
+    """How far apart two devices are, in NCCL's order (src/graph/topo.h, PATH_*); smaller is nearer."""
+
+    LOC = 0
+    PIX = 4
+    """One PCIe switch between them."""
+    PXB = 5
+    """More than one PCIe switch, and no CPU."""
+    PHB = 8
+    """Across the CPU's PCIe host bridge, same NUMA domain."""
+    SYS = 9
+    """Across the link between CPU sockets."""
+    DIS = 11
+    """No path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A PCIe link: transfer rate per lane in GT/s and lanes; 0 where unknown."""
+
+    speed_gts: float = 0.0
+    width: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciDevice:
+    """One PCI function.
+
+    address: DDDD:BB:DD.F in lower case, with a domain of 4 to 8 hex digits
+    key:     unique within a snapshot even where two functions claim one address: the real sysfs path
+    parent:  key of the device above (a bridge), '' for a function on a root bus
+    root:    name of the root bus, for example pci0000:15
+    """
+
+    address: str
+    key: str
+    parent: str
+    root: str
+    vendor: int
+    device: int
+    subsystem_vendor: int = 0
+    subsystem_device: int = 0
+    class_code: int
+    """24 bits, for example 0x030200 for a 3D controller."""
+    revision: int = 0
+    numa_node: int = -1
+    link: Link = Link()
+    link_max: Link = Link()
+    driver: str = ""
+    slot: str = ""
+    """Physical slot's name from /sys/bus/pci/slots, '' where the firmware names none."""
+
+    @property
+    def is_bridge(self) -> bool:
+        return self.class_code >> 8 == 0x0604
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """A PCIe switch, identified by its upstream port as NCCL does (src/graph/xml.cc)."""
+
+    key: str
+    address: str
+    numa_node: int
+    parent_switch: str = ""
+    """Key of the switch above where switches nest."""
+    link: Link = Link()
+    link_max: Link = Link()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    """A process that holds memory on a GPU; the pid is the node's."""
+
+    pid: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU: NVML's answer joined with its PCI function.
+
+    index:        NVML's, which is CUDA's under CUDA_DEVICE_ORDER=PCI_BUS_ID; -1 where NVML does not show it
+    memory_*:     bytes; used excludes what the driver reserves (NVML's v2 memory info)
+    lost:         NVML's error for this device, '' when it answers
+    """
+
+    index: int
+    address: str
+    key: str
+    switch: str
+    numa_node: int
+    name: str = ""
+    uuid: str = ""
+    memory_total: int = 0
+    memory_used: int = 0
+    link: Link = Link()
+    link_max: Link = Link()
+    processes: tuple[GpuProcess, ...] = ()
+    lost: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gid:
+    """One entry of a port's GID table: index, the 16 bytes as sysfs prints them, type and net device."""
+
+    index: int
+    gid: str
+    type: str
+    """'RoCE v2', 'IB/RoCE v1', or '' where the slot's type could not be read."""
+    netdev: str = ""
+
+    @property
+    def ipv4(self) -> str | None:
+        """The IPv4 address of an IPv4-mapped GID (::ffff:a.b.c.d), else None."""
+        head, _, tail = self.gid.rpartition("0000:0000:0000:0000:0000:ffff:")
+        if head or not tail or not self.gid.startswith("0000:"):
+            return None
+        digits = tail.replace(":", "")
+        if len(digits) != 8:
+            return None
+        return ".".join(str(int(digits[i : i + 2], 16)) for i in range(0, 8, 2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaPort:
+    """One port of an RDMA device. A dual-port mlx5 card is two devices with one port each."""
+
+    device: str
+    port: int
+    address: str
+    """PCI address of the function."""
+    key: str
+    switch: str
+    """Key of the PCIe switch above it, '' on a root port."""
+    numa_node: int
+    netdev: str = ""
+    state: str = ""
+    """As sysfs has it without its number: ACTIVE, DOWN, INIT."""
+    phys_state: str = ""
+    rate_gbps: float = 0.0
+    link_layer: str = ""
+    gids: tuple[Gid, ...] = ()
+    firmware: str = ""
+    board: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.device}:{self.port}"
+
+    @property
+    def active(self) -> bool:
+        return self.state == "ACTIVE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """A network interface with what is configured on it."""
+
+    name: str
+    key: str = ""
+    """Key of its PCI function; '' for a bond, bridge or veth."""
+    address: str = ""
+    mac: str = ""
+    mtu: int = 0
+    operstate: str = ""
+    carrier: bool | None = None
+    speed_mbps: int = 0
+    ipv4: tuple[str, ...] = ()
+    """Addresses with prefix length, for example 10.0.0.11/24."""
+    ipv6: tuple[str, ...] = ()
+    bond: str = ""
+    """Name of the bond that it is a slave of."""
+    slaves: tuple[str, ...] = ()
+    physical: bool = False
+
+    @property
+    def up(self) -> bool:
+        return self.operstate == "up" or (self.operstate == "unknown" and self.carrier is True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumaDomain:
+    """One NUMA domain and its CPUs, as the kernel lists them (`0-31,64-95`)."""
+
+    node: int
+    cpulist: str = ""
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuModel:
+    """What NCCL asks of the CPU: vendor, family and model decide the speed between sockets."""
+
+    vendor: str = ""
+    family: int = 0
+    model: int = 0
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """One node's hardware and network as its own files show them."""
+
+    node: str
+    hostname: str = ""
+    cpu: CpuModel = CpuModel()
+    numa: tuple[NumaDomain, ...] = ()
+    pci: tuple[PciDevice, ...] = ()
+    switches: tuple[Switch, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    rdma: tuple[RdmaPort, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
+    driver: str = ""
+    nvml_error: str = ""
+
+    def interface(self, name: str) -> Interface | None:
+        return next((interface for interface in self.interfaces if interface.name == name), None)

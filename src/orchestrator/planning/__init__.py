@@ -1,0 +1,1 @@
+"""Layout, memory, network environment, plan, diff. Pure."""

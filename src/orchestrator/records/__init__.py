@@ -1,0 +1,1 @@
+"""What the controller keeps of each run: folders, history."""

@@ -1,0 +1,1 @@
+"""One diagnosis a file, found by scanning this package. Pure."""

@@ -1,0 +1,1 @@
+"""Snapshot to topology, distances, network roles, drawing. Pure."""

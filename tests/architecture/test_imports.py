@@ -1,0 +1,81 @@
+"""Imports point downwards only, and each outside library has one home. docs/architecture.md has the picture."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
+
+CORE = {"topology", "rules", "planning", "engines", "gang", "rendering", "checkpoint"}
+OUTSIDE = {"remote", "host_setup", "node", "records", "loading"}
+MAY_IMPORT = {
+    "cli": {"cli", "workflows", "lab", "loading", "model", *CORE},
+    "workflows": {"workflows", "model", *OUTSIDE, *CORE},
+    "lab": {"lab", "workflows", "model", *OUTSIDE, *CORE},
+    "remote": {"remote", "loading", "model"},
+    "host_setup": {"host_setup", "loading", "model"},
+    "node": {"node"},
+    "records": {"records", "model"},
+    "loading": {"loading", "model"},
+    **{core: {"model", *CORE} for core in CORE},
+    "model": {"model"},
+}
+HOME = {
+    "paramiko": {"remote"},
+    "ansible_runner": {"host_setup"},
+    "pynvml": {"node"},
+    "jinja2": {"rendering"},
+    "rich": {"cli"},
+    "yaml": {"loading", "lab"},
+}
+IMPURE = {"os", "socket", "subprocess", "time", "pathlib", "shutil", "tempfile", "threading", "logging"}
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def layer(path: Path) -> str:
+    relative = path.relative_to(SOURCE)
+    return relative.parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
+            yield node.lineno, node.module or ""
+            if node.module == "orchestrator":
+                yield from ((node.lineno, f"orchestrator.{alias.name}") for alias in node.names)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_downwards(path: Path) -> None:
+    here = layer(path)
+    if here == "__init__":
+        return
+    for line, name in imported(path):
+        parts = name.split(".")
+        if parts[0] == "orchestrator" and len(parts) > 1 and parts[1] != "__version__":
+            assert parts[1] in MAY_IMPORT[here], f"{path}:{line}: {here} must not import {name}"
+        if parts[0] in HOME:
+            assert here in HOME[parts[0]], f"{path}:{line}: {parts[0]} lives in {HOME[parts[0]]} only"
+        if here in CORE | {"model"}:
+            assert parts[0] not in IMPURE, f"{path}:{line}: the core takes values and gives values, no {name}"
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in modules() if layer(path) == "node"], ids=lambda path: str(path.relative_to(SOURCE))
+)
+def test_the_node_needs_the_standard_library_only(path: Path) -> None:
+    import sys
+
+    for line, name in imported(path):
+        top = name.split(".")[0]
+        assert top in sys.stdlib_module_names or top in {"orchestrator", "pynvml"}, f"{path}:{line}: {name}"
