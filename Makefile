@@ -1,0 +1,44 @@
+# The commands a newcomer needs. `make demo` shows the product, `make test` is what CI runs.
+.PHONY: help setup check lint types unit test demo demo-down bench golden clean
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+
+help: ## these lines
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+setup: ## .venv with everything, and the Debian packages that the machine lacks
+	@scripts/setup.sh
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	shellcheck scripts/*.sh .ci/run
+
+types: setup
+	$(BIN)/mypy
+
+unit: setup
+	$(BIN)/python -m pytest -q -n 2 -m "not lab and not engine" tests
+
+check: lint types unit ## lint, types and unit tests, under a minute
+
+test: lint types ## everything that CI runs: unit, lab and the real engine
+	$(BIN)/python -m pytest -q -n 2 -m "not lab and not engine" tests
+	$(BIN)/python -m pytest -q -m "lab or engine" tests
+
+demo: setup ## an emulated 4-node, 32-GPU cluster from nothing to serving
+	@scripts/demo.sh
+
+demo-down: ## stop the demo's gang and remove its lab
+	-$(BIN)/l40s-deploy down
+	$(BIN)/l40s-deploy lab down
+
+bench: setup ## the figures of the README, as ratios against a peer in the same run
+	$(BIN)/python benchmarks/run.py
+
+golden: setup ## rewrite the golden cases; read the diff as a review
+	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/golden
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# The product in one go, on this machine: an emulated cluster, `up`, `status`, one generation, how to go on.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+run() { printf '\n$ %s\n' "l40s-deploy $*"; .venv/bin/l40s-deploy "$@"; }
+
+run lab up
+run up --model DeepSeek-V3-0324-Block64x64
+run status
+url=$(.venv/bin/l40s-deploy status --json 2>/dev/null | .venv/bin/python -c 'import json, sys; print(json.load(sys.stdin)["gangs"][0]["service"]["url"])')
+cat <<TEXT
+
+The endpoint is $url (a stand-in engine: it loads no model, and says so in its answers). Try:
+  curl -s $url/v1/completions -H 'Content-Type: application/json' \\
+       -d '{"model": "DeepSeek-V3-0324-Block64x64", "prompt": "The capital of France is", "max_tokens": 8}'
+  .venv/bin/l40s-deploy logs --node node2 | head
+  .venv/bin/l40s-deploy discover --node node0
+Then:
+  .venv/bin/l40s-deploy down        # stop the gang
+  .venv/bin/l40s-deploy lab down    # remove the emulated cluster
+TEXT

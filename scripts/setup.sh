@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Makes .venv and installs the Debian packages that the lab and the tests need. Safe to run again; says what it
+# will install before it does. PYTHON chooses the interpreter (3.10 or newer).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf '%s\n' "setup: $*"; }
+
+# package -> a file or command that shows it is there
+declare -A needs=(
+  [openssh-server]=/usr/sbin/sshd
+  [openssh-client]=ssh-keygen
+  [iproute2]=ip
+  [util-linux]=unshare
+  [gcc]=gcc
+  [libc6-dev]=/usr/include/stdio.h
+  [shellcheck]=shellcheck
+  [python3]=/usr/bin/python3
+  [rsync]=rsync
+)
+
+missing_packages() {
+  local package
+  for package in "${!needs[@]}"; do
+    [ -e "${needs[$package]}" ] || command -v "${needs[$package]}" >/dev/null 2>&1 || printf '%s\n' "$package"
+  done
+  local system_python
+  system_python=$(readlink -f /usr/bin/python3 2>/dev/null || true)
+  # The real engine's environment is built with the distribution's own Python, which the lab's nodes have too.
+  if [ -n "$system_python" ] && ! "$system_python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
+    printf '%s\n' "$(basename "$system_python")-venv"
+  fi
+  [ -n "$system_python" ] || printf '%s\n' python3-venv
+}
+
+install_packages() {
+  local packages
+  mapfile -t packages < <(missing_packages | sort)
+  [ "${#packages[@]}" -gt 0 ] || return 0
+  if ! command -v apt-get >/dev/null 2>&1; then
+    say "missing: ${packages[*]} (their Debian names). There is no apt-get here: install them, then run this again."
+    exit 1
+  fi
+  local sudo=()
+  [ "$(id -u)" -eq 0 ] || sudo=(sudo)
+  say "installing Debian packages: ${packages[*]}${sudo:+ (with sudo)}"
+  "${sudo[@]}" apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+}
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-} python3.13 python3.12 python3.11 python3.10 python3; do
+    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null; then
+      printf '%s\n' "$candidate"
+      return 0
+    fi
+  done
+  say "no usable python3 (3.10 to 3.13 with venv); install python3 and python3-venv, or set PYTHON" >&2
+  return 1
+}
+
+make_environment() {
+  local python stamp
+  stamp=$(sha256sum pyproject.toml | cut -d' ' -f1)
+  if [ "$(cat .venv/.stamp 2>/dev/null)" = "$stamp" ] && .venv/bin/l40s-deploy --version >/dev/null 2>&1; then
+    return 0
+  fi
+  python=$(find_python)
+  say "making .venv with $("$python" --version) and the packages of pyproject.toml"
+  [ -x .venv/bin/python ] || "$python" -m venv .venv
+  .venv/bin/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+  printf '%s\n' "$stamp" >.venv/.stamp
+}
+
+install_packages
+make_environment
+say "ready: .venv/bin/l40s-deploy"
