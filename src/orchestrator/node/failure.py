@@ -1,0 +1,24 @@
+"""A failure on the node that the controller tells its operator in words."""
+
+from __future__ import annotations
+
+
+class Failure(Exception):  # noqa: N818 - the name is the fact
+    """Something the node found and cannot go on with.
+
+    kind:  a word for programs, for example port-taken, gpu-busy, no-model, bad-request
+    what:  what was found, and what is wanted
+    where: file, port or device on this node; the controller puts the node's name before it
+    fix:   what to do about it, '' where nobody knows
+    """
+
+    def __init__(self, kind: str, what: str, where: str, fix: str = "") -> None:
+        super().__init__(what)
+        self.kind = kind
+        self.what = what
+        self.where = where
+        self.fix = fix
+
+    def as_json(self) -> dict[str, str]:
+        """The `error` object of an answer."""
+        return {"kind": self.kind, "what": self.what, "where": self.where, "fix": self.fix}

@@ -1,0 +1,90 @@
+"""Finds the verb, reads its request from stdin, writes its answer to stdout.
+
+A verb is a module with `answer(request) -> JSON-able` or `stream(request) -> None` (writes stdout itself);
+only the module of the verb that was asked for is imported, since a report must not wait for the rest.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.node.failure import Failure
+
+VERBS = {
+    "probe": "orchestrator.node.probe",
+    "stage": "orchestrator.node.stage",
+    "arm": "orchestrator.node.arm",
+    "go": "orchestrator.node.go",
+    "stop": "orchestrator.node.stop",
+    "report": "orchestrator.node.report",
+    "logs": "orchestrator.node.logs",
+    "lock": "orchestrator.node.lock",
+}
+
+PROCESSES = {
+    "agent": "orchestrator.node.agent",
+    "guardian": "orchestrator.node.guardian",
+}
+"""Long-lived roles that `arm` starts: a module with `run(arguments) -> exit status`; no request, no answer."""
+
+
+def serve(argv: Sequence[str]) -> int:
+    """Run one verb. Told failures are answers, so the exit status is 0 for them; 2 for an unknown verb."""
+    name = argv[0] if argv else ""
+    if name in PROCESSES:
+        return int(importlib.import_module(PROCESSES[name]).run(argv[1:]))
+    if name not in VERBS:
+        known = ", ".join(VERBS)
+        _refuse(Failure("unknown-verb", f"no verb {name!r}; known: {known}", "node application"))
+        return 2
+    try:
+        module = importlib.import_module(VERBS[name])
+        request = _request()
+        if hasattr(module, "stream"):
+            module.stream(request)
+        else:
+            _say({"ok": True, "value": module.answer(request)})
+    except Failure as failure:
+        _refuse(failure)
+    except BrokenPipeError:
+        return 1
+    except Exception as defect:
+        _refuse_defect(name, defect)
+    return 0
+
+
+def _request() -> dict[str, Any]:
+    text = sys.stdin.buffer.read()
+    try:
+        request = json.loads(text or b"{}")
+    except ValueError as wrong:
+        raise Failure("bad-request", f"stdin is no JSON: {wrong}", "stdin") from None
+    if not isinstance(request, dict):
+        raise Failure("bad-request", "stdin is no JSON object", "stdin")
+    return request
+
+
+def _say(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+def _refuse(failure: Failure) -> None:
+    _say({"ok": False, "error": failure.as_json()})
+
+
+def _refuse_defect(verb: str, defect: Exception) -> None:
+    import traceback
+
+    failure = Failure(
+        "defect",
+        f"{type(defect).__name__}: {defect}",
+        f"node verb {verb}",
+        "report this with the lines in `trace`",
+    )
+    trace = "".join(traceback.format_exception(defect))
+    _say({"ok": False, "error": {**failure.as_json(), "trace": trace}})
