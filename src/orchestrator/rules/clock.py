@@ -1,0 +1,46 @@
+"""Clocks that disagree between the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.rules.cluster import Cluster
+from orchestrator.rules.registry import Rule
+
+RULE = Rule(
+    id="CLOCK-SKEW",
+    title="a node's clock is off",
+    explain="Nothing of ours compares clocks of two nodes, but log lines of several nodes can't be put in order.",
+    reads=("the node's clock in the moment of the look, and the controller's before and after it",),
+    source="comparison with peers",
+    weight=85,
+)
+LARGEST_S = 1.0
+
+
+def check(cluster: Cluster) -> Iterator[Finding]:
+    """One note for each node that is more than a second away from the median of all.
+
+    host['clock_offset_s'] is the node's clock less the controller's, in seconds, where the look measured it.
+    """
+    offsets = {
+        name: float(offset)
+        for name, _, snapshot in cluster.nodes
+        if isinstance(offset := snapshot.host.get("clock_offset_s"), (int, float))
+    }
+    if len(offsets) < 2:
+        return
+    middle = median(offsets.values())
+    for name, offset in offsets.items():
+        if abs(offset - middle) > LARGEST_S:
+            yield Finding(
+                id=RULE.id,
+                severity=Severity.NOTE,
+                node=name,
+                title=f"the clock is {abs(offset - middle):.1f} s {'ahead' if offset > middle else 'behind'}",
+                evidence=(f"offset to the controller = {offset:+.2f} s, median of all nodes {middle:+.2f} s",),
+                effect="log lines of several nodes can't be put in order by their own times",
+                fix="timedatectl set-ntp true; chronyc tracking",
+            )

@@ -1,0 +1,43 @@
+"""The IOMMU translates DMA of GPUs or cards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.rules.cluster import Cluster
+from orchestrator.rules.registry import Rule
+from orchestrator.topology.speed import Traffic, price
+
+RULE = Rule(
+    id="IOMMU-TRANSLATING",
+    title="the IOMMU translates DMA",
+    explain="With translation on, peer-to-peer packets are sent to the root complex to be translated.",
+    reads=("/sys/bus/pci/devices/*/iommu_group (link)", "/sys/kernel/iommu_groups/*/type"),
+    source="NCCL troubleshooting guide, PCI access control; Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups",
+    weight=26,
+)
+
+
+def check(cluster: Cluster) -> Iterator[Finding]:
+    """One finding a node whose GPUs or RDMA cards are in a group of type DMA or DMA-FQ."""
+    for name, topology, snapshot in cluster.nodes:
+        watched = {gpu.key: gpu.address for gpu in topology.gpus}
+        watched.update({port.key: port.address for port in topology.rdma if port.switch})
+        translating = []
+        for key, address in watched.items():
+            group = snapshot.realpath(f"{key}/iommu_group")
+            kind = snapshot.text(f"{group}/type")
+            if kind.startswith("DMA"):
+                translating.append((address, f"{group}/type = {kind}"))
+        if translating:
+            yield Finding(
+                id=RULE.id,
+                severity=Severity.SLOW,
+                node=name,
+                devices=tuple(address for address, _ in translating),
+                title=f"the IOMMU translates DMA of {len(translating)} GPUs and cards",
+                evidence=tuple(evidence for _, evidence in translating[:4]),
+                effect=price(Traffic.THROUGH_ROOT),
+                fix="boot with iommu=pt (or intel_iommu=off / amd_iommu=off), or turn VT-d/AMD-Vi off in the BIOS",
+            )

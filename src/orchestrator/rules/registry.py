@@ -1,0 +1,71 @@
+"""How rules are written and found: one file a rule, `RULE` and `check` in it, found by scanning the package."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from orchestrator import rules
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.rules.cluster import Cluster
+
+_ORDER = {Severity.STOP: 0, Severity.SLOW: 1, Severity.UNKNOWN: 2, Severity.NOTE: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One diagnosis.
+
+    id:      stable, in capitals, most general word first
+    weight:  order among findings of one severity; the costliest faults have the smallest numbers
+    reads:   the files and values it looks at
+    source:  where the rule comes from
+    """
+
+    id: str
+    title: str
+    explain: str
+    reads: tuple[str, ...]
+    source: str
+    weight: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A rule with its check."""
+
+    rule: Rule
+    check: Callable[[Cluster], Iterable[Finding]]
+
+
+@cache
+def all_rules() -> tuple[Loaded, ...]:
+    """Every rule of the package, by id."""
+    found = []
+    for module_info in pkgutil.iter_modules(rules.__path__):
+        module = importlib.import_module(f"{rules.__name__}.{module_info.name}")
+        if isinstance(getattr(module, "RULE", None), Rule):
+            found.append(Loaded(module.RULE, module.check))
+    return tuple(sorted(found, key=lambda loaded: loaded.rule.id))
+
+
+def run_rules(cluster: Cluster) -> tuple[Finding, ...]:
+    """All findings: stop first, then slow, each by weight, node and device."""
+    weights = {loaded.rule.id: loaded.rule.weight for loaded in all_rules()}
+    nodes = {name: place for place, name in enumerate(cluster.topologies)}
+
+    def place(finding: Finding) -> tuple[int, int, int, str, tuple[str, ...]]:
+        return (
+            _ORDER[finding.severity], weights.get(finding.id, 50), nodes.get(finding.node, -1), finding.id,
+            finding.devices,
+        )  # fmt: skip
+
+    return tuple(sorted(_findings(cluster), key=place))
+
+
+def _findings(cluster: Cluster) -> Iterator[Finding]:
+    for loaded in all_rules():
+        yield from loaded.check(cluster)

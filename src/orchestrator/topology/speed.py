@@ -1,0 +1,87 @@
+"""What a wiring costs: decode speed predicted from how fast the gang's all-reduce is.
+
+The model is T(B) = T_c(B) + 122 t_AR(S) with S = B x 7168 x 2 bytes: DeepSeek-R1/V3's 61 layers with two
+all-reduces each. It is calibrated on the four points that the articles measured on 4 x 8 L40S at TP32
+(200 tokens in, channel INT8), wiring right and wiring wrong; between them it predicts order of magnitude
+and ranking, no more. Sources: yangwenbo.com/articles/update-bench-dsr1-int8-on-l40s.html for the points,
+NCCL src/graph/tuning.cc (ncclTopoTuneModel) for the latency of a rightly wired all-reduce.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+BATCHES = (1, 4, 32, 128)
+RANKS = 32
+_HIDDEN_BYTES = 7168 * 2
+_ALL_REDUCES = 122
+_MEASURED_RIGHT = {1: 49.02, 4: 153.98, 32: 457.66, 128: 777.92}
+_MEASURED_WRONG = {1: 26.00, 4: 42.30, 32: 260.73, 128: 565.73}
+_ALL_REDUCE_RIGHT_S = {1: 48e-6, 4: 63e-6, 32: 158e-6, 128: 283e-6}
+
+
+class Traffic(Enum):
+    """How the gang's all-reduce travels, with the bus bandwidth in GB/s that bounds it.
+
+    19 and 11 GB/s were measured by the articles (two GPUs of different NUMA domains over GPUDirect RDMA and
+    over PCIe); the others follow from PCIe arithmetic; TCP is fitted to the articles' wrong points.
+    """
+
+    RAILS = ("RDMA rails under the GPUs' switches", 19.0)
+    CARD_ON_ROOT_PORT = ("RDMA, with a card away from its GPUs", 11.0)
+    HALF_THE_PORTS = ("RDMA over one of a card's two ports", 11.5)
+    HOST_STAGED = ("RDMA through host memory, no GPUDirect", 11.0)
+    NARROW_LINK = ("RDMA over a PCIe link at half width or half speed", 6.2)
+    THROUGH_ROOT = ("peer traffic sent up through the root port by ACS", 4.2)
+    TCP = ("TCP sockets", 4.0)
+
+    def __init__(self, words: str, busbw_gbs: float) -> None:
+        self.words = words
+        self.busbw_gbs = busbw_gbs
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Decode tokens/s of all requests together, with a spread in per cent and where the figure comes from."""
+
+    batch: int
+    tokens_per_s: float
+    spread_percent: int
+    basis: str
+
+
+def all_reduce_s(traffic: Traffic, batch: int) -> float:
+    """Seconds of one all-reduce of `batch` hidden states over 32 ranks."""
+    size = batch * _HIDDEN_BYTES
+    if traffic is Traffic.TCP:
+        return 0.196e-3 if size <= 16384 else 0.55e-3 + size / 5.7e9
+    slower = 1 / (traffic.busbw_gbs * 1e9) - 1 / (Traffic.RAILS.busbw_gbs * 1e9)
+    return _ALL_REDUCE_RIGHT_S[batch] + size * 2 * (RANKS - 1) / RANKS * slower
+
+
+def decode_speed(traffic: Traffic, batch: int) -> Speed:
+    """Predicted decode speed of the reference gang at one of BATCHES."""
+    if traffic is Traffic.RAILS:
+        return Speed(batch, _MEASURED_RIGHT[batch], 0, "measured by the articles")
+    if traffic is Traffic.TCP:
+        return Speed(batch, _MEASURED_WRONG[batch], 0, "measured by the articles")
+    step_right = batch / _MEASURED_RIGHT[batch]
+    compute = step_right - _ALL_REDUCES * _ALL_REDUCE_RIGHT_S[batch]
+    step = compute + _ALL_REDUCES * all_reduce_s(traffic, batch)
+    return Speed(batch, batch / step, 30, "calibrated on the articles' four points")
+
+
+def price(traffic: Traffic) -> str:
+    """What a wiring costs, in words: 'at 4 requests: about 42 instead of 154 tokens/s'."""
+    parts = []
+    for batch in BATCHES:
+        now, right = decode_speed(traffic, batch), decode_speed(Traffic.RAILS, batch)
+        if now.tokens_per_s < right.tokens_per_s * 0.97:
+            parts.append(f"at {batch}: about {now.tokens_per_s:.0f} instead of {right.tokens_per_s:.0f}")
+    basis = decode_speed(traffic, BATCHES[0]).basis
+    spread = decode_speed(traffic, BATCHES[0]).spread_percent
+    sure = f"{basis}, ±{spread} %" if spread else basis
+    if not parts:
+        return f"less than 3 % of decode speed by the model ({sure})"
+    return f"decode tokens/s by number of requests, {'; '.join(parts)} ({sure}: 4 x 8 L40S, TP32)"
