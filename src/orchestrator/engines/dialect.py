@@ -1,0 +1,157 @@
+"""What an engine adapter is: the words of one family of versions, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orchestrator.engines.known_flags import KnownFlags, known_flags
+from orchestrator.model.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One failure signature in an engine's log.
+
+    pattern:   searched in each log line
+    text, fix: plain words for the operator
+    secondary: the line shows only that another rank or node had failed
+    """
+
+    id: str
+    pattern: str
+    text: str
+    fix: str
+    secondary: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """What one node's engine should do, in no version's words.
+
+    dist_init: host:port of the rendezvous, '' where one node needs none
+    """
+
+    model_path: str
+    tensor_parallel: int
+    pipeline_parallel: int = 1
+    nnodes: int = 1
+    node_rank: int = 0
+    dist_init: str = ""
+    host: str
+    port: int
+    nccl_port: int | None = None
+    trust_remote_code: bool = False
+    cuda_graph_max_bs: int | None = None
+    torch_compile_max_bs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One flag of a command line: name, values, and where they come from, in words."""
+
+    flag: str
+    values: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """This family's full spellings; None where it has no such flag."""
+
+    tensor_parallel: str
+    pipeline_parallel: str | None
+    cuda_graph_max_bs: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One family of SGLang versions.
+
+    flags_versions: versions whose flag lists we ship, the first is taken for an unlisted one of this family
+    renamed:        flags of other versions -> what to use in this one
+    causes:         signatures of failures; remarks: lines that cost speed and end nothing
+    """
+
+    name: str
+    flags_versions: tuple[str, ...]
+    renamed: tuple[tuple[str, str], ...]
+    names: Names
+    phases: tuple[tuple[str, str], ...]
+    causes: tuple[Cause, ...]
+    remarks: tuple[Cause, ...]
+    http: Mapping[str, str]
+    stop: Mapping[str, Any]
+    rank_title: str = r"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*_TP(?P<tp>\d+)"
+    other_titles: tuple[str, ...] = (r"^sglang::",)
+    rank_prefix: str = r"^\[[^\]]*\bTP(?P<tp>\d+)\b"
+
+    def flags(self, version: str) -> KnownFlags:
+        """The flags of one version: its own list, or the family's where we ship none for it."""
+        listed = next((known for known in self.flags_versions if version.startswith(known)), self.flags_versions[0])
+        return known_flags(listed, self.renamed)
+
+    def options(self, intent: Intent) -> tuple[Option, ...]:
+        """An intent in this family's full flag names, in the order in which a human would write them."""
+        options = [
+            Option("--model-path", (intent.model_path,), "the profile's directory below the node's model root"),
+            Option(self.names.tensor_parallel, (str(intent.tensor_parallel),), "layout: tensor parallel degree"),
+        ]
+        if intent.pipeline_parallel > 1:
+            options.append(self._pipeline(intent))
+        if intent.nnodes > 1:
+            options += [
+                Option("--dist-init-addr", (intent.dist_init,), "rendezvous on the leader, the same on every node"),
+                Option("--nnodes", (str(intent.nnodes),), "nodes in the gang's inventory group"),
+                Option("--node-rank", (str(intent.node_rank),), "this node's position in the gang's inventory group"),
+            ]
+        if intent.trust_remote_code:
+            options.append(Option("--trust-remote-code", (), "the profile: the checkpoint brings its own code"))
+        if intent.torch_compile_max_bs is not None:
+            size = str(intent.torch_compile_max_bs)
+            options += [
+                Option("--enable-torch-compile", (), "the profile asks for torch.compile"),
+                Option("--torch-compile-max-bs", (size,), "the profile: largest batch that is compiled"),
+            ]
+        if intent.cuda_graph_max_bs is not None:
+            size = str(intent.cuda_graph_max_bs)
+            options.append(
+                Option(self.names.cuda_graph_max_bs, (size,), "the profile: largest batch captured as a CUDA graph")
+            )
+        if intent.nccl_port is not None:
+            options.append(Option("--nccl-port", (str(intent.nccl_port),), "l40s_ports in the inventory"))
+        options += [
+            Option("--host", (intent.host,), "l40s_http_host; on every node, or a worker's /health is loopback only"),
+            Option("--port", (str(intent.port),), "l40s_http_port; on every node for the same reason"),
+        ]
+        return tuple(options)
+
+    def _pipeline(self, intent: Intent) -> Option:
+        if self.names.pipeline_parallel is None:
+            raise InputError(
+                f"pipeline parallel {intent.pipeline_parallel} was asked of {self.name}, which has no such flag",
+                where="command line",
+                fix="--pp 1, or a stack with SGLang 0.5",
+            )
+        return Option(
+            self.names.pipeline_parallel, (str(intent.pipeline_parallel),), "layout: pipeline parallel degree"
+        )
+
+    def watch(self) -> dict[str, Any]:
+        """What a node agent must know to watch this engine: patterns, endpoints, stop order; JSON-able.
+
+        `rank_title` does not match the one scheduler of a gang with tensor parallel 1, whose title names no
+        rank: it is `sglang::scheduler`.
+        """
+        return {
+            "dialect": self.name,
+            "rank_title": self.rank_title,
+            "other_titles": list(self.other_titles),
+            "phases": [{"phase": phase, "pattern": pattern} for phase, pattern in self.phases],
+            "rank_prefix": self.rank_prefix,
+            "causes": [asdict(cause) for cause in self.causes],
+            "remarks": [asdict(remark) for remark in self.remarks],
+            "http": dict(self.http),
+            "stop": dict(self.stop),
+        }

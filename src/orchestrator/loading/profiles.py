@@ -1,0 +1,94 @@
+"""Model profiles: inventory/models/NAME.yml, the user's own before ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.loading import yaml_fields
+from orchestrator.loading.resources import data_dir
+from orchestrator.loading.yaml_fields import Section
+from orchestrator.model.profile import Canary, Dimensions, ModelProfile, Quantisation
+
+_QUANTISATIONS: dict[str, Quantisation] = {
+    "none": "none", "fp8-block": "fp8-block", "int8-channel": "int8-channel",
+}  # fmt: skip
+_REQUIRED = {
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "vocab_size",
+}  # fmt: skip
+
+
+def load_profile(name: str) -> ModelProfile:
+    """The profile with this name (or in this .yml file). InputError has the nearest names."""
+    return _profile(yaml_fields.read(yaml_fields.choose("model", name, _folders())))
+
+
+def profile_names() -> tuple[str, ...]:
+    """Every model that there is a profile for, sorted."""
+    return yaml_fields.names(_folders())
+
+
+def _folders() -> tuple[Path, ...]:
+    return Path("inventory/models"), data_dir("inventory") / "models"
+
+
+def _profile(top: Section) -> ModelProfile:
+    quantisation = _QUANTISATIONS[top.text("quantisation", choices=tuple(_QUANTISATIONS))]
+    profile = ModelProfile(
+        name=top.text("name"),
+        source=top.text("source"),
+        directory=top.text("directory"),
+        architecture=top.text("architecture"),
+        quantisation=quantisation,
+        block=_block(top, quantisation),
+        dimensions=_dimensions(top.section("dimensions")),
+        bytes=top.number("bytes", 0),
+        shards=top.number("shards", 0),
+        tensor_parallel=top.optional_number("tensor_parallel"),
+        pipeline_parallel=top.optional_number("pipeline_parallel"),
+        trust_remote_code=top.flag("trust_remote_code"),
+        cuda_graph_max_bs=top.optional_number("cuda_graph_max_bs"),
+        torch_compile_max_bs=top.optional_number("torch_compile_max_bs"),
+        flags=_flags(top.section("flags")),
+        canary=_canary(top.section("canary")),
+    )
+    top.done()
+    if profile.directory.startswith("/") or ".." in profile.directory.split("/"):
+        raise top.wrong("directory", f"found {profile.directory!r}, wanted a name below the nodes' model root")
+    return profile
+
+
+def _block(top: Section, quantisation: Quantisation) -> tuple[int, int]:
+    if quantisation != "fp8-block":
+        if "block" in top.names():
+            raise top.wrong("block", f"found a block size with quantisation {quantisation}, wanted none")
+        return 0, 0
+    height, width = top.numbers("block", 2)
+    return height, width
+
+
+def _dimensions(section: Section) -> Dimensions:
+    values = {
+        name: section.number(name, least=1) if name in _REQUIRED else section.number(name, 0)
+        for name in Dimensions.__dataclass_fields__
+    }
+    section.done()
+    return Dimensions(**values)
+
+
+def _flags(section: Section) -> tuple[tuple[str, str, str], ...]:
+    """Stack version prefix ('' for every version) -> flag -> value."""
+    flags = []
+    for prefix in section.names():
+        flags += [(prefix if prefix != "all" else "", flag, value) for flag, value in section.words(prefix)]
+    return tuple(flags)
+
+
+def _canary(section: Section) -> Canary:
+    canary = Canary(
+        prompt=section.text("prompt"),
+        max_tokens=section.number("max_tokens", 16, least=1),
+        expect_any=section.texts("expect_any"),
+    )
+    section.done()
+    return canary

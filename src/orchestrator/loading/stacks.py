@@ -1,0 +1,44 @@
+"""Stacks: inventory/stacks/NAME.yml, the user's own before ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.loading import yaml_fields
+from orchestrator.loading.resources import data_dir
+from orchestrator.model.profile import Stack
+
+
+_LAUNCH = ("{venv}/bin/python3", "-m", "sglang.launch_server")
+
+
+def load_stack(name: str) -> Stack:
+    """The stack with this name (or in this .yml file). InputError has the nearest names."""
+    top = yaml_fields.read(yaml_fields.choose("stack", name, _folders()))
+    device = top.text("device", "cuda", choices=("cuda", "cpu"))
+    stack = Stack(
+        name=top.text("name"),
+        source=top.text("source"),
+        dialect=top.text("dialect"),
+        engine_version=top.text("engine_version"),
+        nccl_version=top.text("nccl_version", ""),
+        torch_version=top.text("torch_version", ""),
+        triton_version=top.text("triton_version", ""),
+        python=top.text("python", "3.10"),
+        device="cpu" if device == "cpu" else "cuda",
+        launch=top.texts("launch") or _LAUNCH,
+        env=top.words("env"),
+        flags=top.words("flags"),
+        tested=top.text("tested", ""),
+    )
+    top.done()
+    return stack
+
+
+def stack_names() -> tuple[str, ...]:
+    """Every stack that there is a file for, sorted."""
+    return yaml_fields.names(_folders())
+
+
+def _folders() -> tuple[Path, ...]:
+    return Path("inventory/stacks"), data_dir("inventory") / "stacks"

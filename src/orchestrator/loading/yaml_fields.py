@@ -1,0 +1,158 @@
+"""Reading a YAML file strictly: a complaint names file, path inside it, what is there and what is wanted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orchestrator.model.errors import InputError
+
+
+class Section:
+    """One mapping of a file. Each key is taken once with its wanted type; `done` refuses what nobody took."""
+
+    def __init__(self, raw: Any, file: str, path: str = "") -> None:
+        self._file, self._path, self._taken = file, path, set[str]()
+        if not isinstance(raw, Mapping) or not all(isinstance(key, str) for key in raw):
+            raise self.wrong("", f"found {_shown(raw)}, wanted a mapping with named keys")
+        self._raw: Mapping[str, Any] = raw
+
+    def wrong(self, key: str, what: str, fix: str = "") -> InputError:
+        """An error at a key of this section."""
+        inside = ".".join(part for part in (self._path, key) if part)
+        return InputError(what, where=f"{self._file}: {inside or 'top level'}", fix=fix or "correct this file")
+
+    def text(self, key: str, default: str | None = None, *, choices: tuple[str, ...] = ()) -> str:
+        """A string, one of the choices where there are any."""
+        value = self._take(key, default)
+        if not isinstance(value, str):
+            raise self.wrong(key, f"found {_shown(value)}, wanted text")
+        if choices and value not in choices:
+            raise self.wrong(key, f"found {_shown(value)}, wanted one of {', '.join(choices)}")
+        return value
+
+    def number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
+        """A whole number, not smaller than `least`."""
+        value = self._take(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise self.wrong(key, f"found {_shown(value)}, wanted a whole number, {least} or more")
+        return value
+
+    def optional_number(self, key: str, *, least: int = 1) -> int | None:
+        """A whole number, or None where the key is missing or null."""
+        if self._raw.get(key) is None:
+            self._taken.add(key)
+            return None
+        return self.number(key, least=least)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """true or false."""
+        value = self._take(key, default)
+        if not isinstance(value, bool):
+            raise self.wrong(key, f"found {_shown(value)}, wanted true or false")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of strings; empty where the key is missing."""
+        value = self._take(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(key, f"found {_shown(value)}, wanted a list of texts")
+        return tuple(value)
+
+    def numbers(self, key: str, count: int) -> tuple[int, ...]:
+        """A list of exactly `count` positive whole numbers."""
+        value = self._take(key, None)
+        if not (
+            isinstance(value, list)
+            and len(value) == count
+            and all(isinstance(item, int) and not isinstance(item, bool) and item > 0 for item in value)
+        ):
+            raise self.wrong(key, f"found {_shown(value)}, wanted a list of {count} positive whole numbers")
+        return tuple(value)
+
+    def words(self, key: str) -> tuple[tuple[str, str], ...]:
+        """A mapping of names to scalars, as text (`true` and null become ''); in the file's order."""
+        section = self.section(key)
+        return tuple((name, section.scalar(name)) for name in section.names())
+
+    def scalar(self, key: str) -> str:
+        """Text, a number, or '' for null and true: the value of a flag or of an environment variable."""
+        value = self._take(key, "")
+        if value is None or value is True:
+            return ""
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise self.wrong(key, f"found {_shown(value)}, wanted text or a number (quote it where in doubt)")
+        return str(value)
+
+    def section(self, key: str) -> Section:
+        """A mapping below this one; empty where the key is missing."""
+        value = self._take(key, {})
+        return Section(value, self._file, f"{self._path}.{key}" if self._path else key)
+
+    def names(self) -> tuple[str, ...]:
+        """The keys, in the file's order."""
+        return tuple(self._raw)
+
+    def done(self) -> None:
+        """Refuse the first key that nobody asked for, with the nearest one that is known."""
+        for key in self._raw:
+            if key not in self._taken:
+                near = get_close_matches(key, self._taken, n=1)
+                hint = f"did you mean {near[0]}?" if near else "known here: " + ", ".join(sorted(self._taken))
+                raise self.wrong(key, "found a key that is not known here", hint)
+
+    def _take(self, key: str, default: Any) -> Any:
+        self._taken.add(key)
+        if key in self._raw:
+            return self._raw[key]
+        if default is None:
+            raise self.wrong(key, "found nothing, wanted a value")
+        return default
+
+
+def read(path: Path) -> Section:
+    """The top level of a YAML file. Raises InputError for a file that can't be read or is no YAML mapping."""
+    try:
+        return Section(yaml.safe_load(path.read_text("utf-8")), str(path))
+    except OSError as failure:
+        raise InputError(
+            f"this file can't be read: {failure.strerror or failure}", where=str(path), fix="name a readable file"
+        ) from None
+    except UnicodeDecodeError as failure:
+        raise InputError(f"this file is not UTF-8: {failure.reason}", where=str(path), fix="save as UTF-8") from None
+    except yaml.YAMLError as failure:
+        mark = getattr(failure, "problem_mark", None)
+        place = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(failure, "problem", None) or "not YAML"
+        raise InputError(f"found no valid YAML: {problem}", where=f"{path}:{place}", fix="correct it") from None
+
+
+def choose(kind: str, name: str, folders: tuple[Path, ...]) -> Path:
+    """The file that a name means: a path to a .yml, or NAME.yml in the first folder that has it."""
+    if name.endswith((".yml", ".yaml")):
+        return Path(name)
+    known = names(folders)
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name):
+        for folder in folders:
+            if (file := folder / f"{name}.yml").is_file():
+                return file
+    by_folded = {candidate.lower(): candidate for candidate in known}
+    longer = [folded for folded in by_folded if folded.startswith(name.lower())]
+    near = [by_folded[folded] for folded in longer or get_close_matches(name.lower(), by_folded, n=3, cutoff=0.4)]
+    hint = "did you mean " + ", ".join(near) + "?" if near else "known: " + ", ".join(known)
+    raise InputError(f"no {kind} is called {name!r}", where="command line", fix=hint)
+
+
+def names(folders: tuple[Path, ...]) -> tuple[str, ...]:
+    """Every NAME.yml in these folders, each once, sorted."""
+    return tuple(sorted({file.stem for folder in folders if folder.is_dir() for file in folder.glob("*.yml")}))
+
+
+def _shown(value: Any) -> str:
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
