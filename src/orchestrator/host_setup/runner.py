@@ -1,0 +1,264 @@
+"""Run one of our playbooks: progress as values, and what became of each host as a value too.
+
+Ansible runs with our settings only: no ansible.cfg of the user's takes part, nothing is written to the user's home, and
+every connection is given up when it stays silent (`ServerAliveInterval`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import ansible_runner
+
+from orchestrator.host_setup.messages import failure_message, unreachable_message
+from orchestrator.loading.resources import data_dir
+from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
+from orchestrator.model.per_node import PerNode
+
+LOCALHOST: Mapping[str, Any] = {
+    "all": {
+        "hosts": {"localhost": {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}},
+    }
+}
+"""An inventory of this machine alone."""
+
+SSH_ARGUMENTS = (
+    "-o ControlMaster=auto -o ControlPersist=30s -o ServerAliveInterval=5 -o ServerAliveCountMax=3 "
+    "-o ConnectTimeout=10 -o BatchMode=yes"
+)
+"""15 s of silence end a connection, also that of a shared master whose host went away."""
+
+GRACE_S = 10.0
+"""Seconds that Ansible has to end its workers, and they their modules, before it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something that happened on a host. seconds: how long the task took there; 0 for `started`."""
+
+    host: str
+    task: str
+    outcome: Literal["started", "ok", "changed", "skipped", "failed", "unreachable"]
+    message: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostResult:
+    """How many tasks ended how on a host where none failed."""
+
+    ok: int
+    changed: int
+    skipped: int
+
+
+def run_playbook(
+    playbook: str,
+    *,
+    inventory: Path | Mapping[str, Any] = LOCALHOST,
+    variables: Mapping[str, Any] | None = None,
+    only: Collection[str] = (),
+    tags: Collection[str] = (),
+    check: bool = False,
+    deadline_s: float,
+    on_step: Callable[[Step], None] = lambda _: None,
+) -> PerNode[HostResult]:
+    """Run `playbooks/<playbook>` and give each host's result or failure.
+
+    inventory: an Ansible inventory file, or the same as a mapping
+    only:      names of the hosts to run on; empty for all
+    check:     change nothing, say what would change
+    deadline_s: seconds for the whole run; hosts that are not done by then are failures (`Unreachable`)
+    on_step:   called from another thread, one call at a time; an exception in it ends the run and is raised here
+
+    Raises InputError where Ansible could not start at all (a broken inventory, no such host). An interrupt ends
+    the run on every host and is raised again.
+    """
+    report = _Report(on_step)
+    with tempfile.TemporaryDirectory(prefix="l40s-ansible-") as folder:
+        run = _Run(report, deadline_s)
+        run.start(
+            private_data_dir=folder,
+            project_dir=str(data_dir("playbooks")),
+            playbook=playbook,
+            inventory=str(inventory.absolute()) if isinstance(inventory, Path) else dict(inventory),
+            extravars=dict(variables or {}),
+            envvars=_settings(Path(folder)),
+            limit=",".join(sorted(only)) or None,
+            cmdline=_options(tags, check),
+        )
+        run.wait()
+        return report.outcome(run)
+
+
+class _Run:
+    """One ansible-playbook process, watched from a thread so that an interrupt finds us awake."""
+
+    def __init__(self, report: _Report, deadline_s: float) -> None:
+        self.timed_out = False
+        self.output = ""
+        self.deadline_s = deadline_s
+        self._report = report
+        self._ends_at = time.monotonic() + deadline_s
+        self._interrupted = threading.Event()
+        self._term_sent_at: float | None = None
+
+    def start(self, **arguments: Any) -> None:
+        self._thread, self._runner = ansible_runner.run_async(
+            quiet=True,
+            event_handler=self._report.hear,
+            cancel_callback=self._should_be_killed,
+            **arguments,
+        )
+
+    def wait(self) -> None:
+        """Until the process has ended, whatever happens; raises what ended it early."""
+        try:
+            while self._thread.is_alive():
+                self._thread.join(0.2)
+        except BaseException:
+            self._interrupted.set()
+            self._thread.join(GRACE_S + 5)
+            raise
+        self.output = self._output()
+        if self._report.broken is not None:
+            raise self._report.broken
+
+    def _should_be_killed(self) -> bool:
+        """ansible-runner asks again and again, and kills with SIGKILL; Ansible gets SIGTERM and some time first.
+
+        Its workers are sessions of their own: only Ansible itself, when asked to end, ends them and their modules.
+        """
+        self.timed_out = self.timed_out or time.monotonic() > self._ends_at
+        if not (self.timed_out or self._interrupted.is_set() or self._report.broken is not None):
+            return False
+        if self._term_sent_at is None:
+            self._term_sent_at = time.monotonic()
+            if self._report.pid:
+                os.kill(self._report.pid, signal.SIGTERM)
+        return time.monotonic() - self._term_sent_at > (GRACE_S if self._report.pid else 0.0)
+
+    def _output(self) -> str:
+        with self._runner.stdout as stream:
+            return str(stream.read())
+
+    @property
+    def succeeded(self) -> bool:
+        return bool(self._runner.rc == 0)
+
+
+class _Report:
+    """What Ansible's events say, host by host."""
+
+    def __init__(self, on_step: Callable[[Step], None]) -> None:
+        self.pid = 0
+        self.broken: BaseException | None = None
+        self._on_step = on_step
+        self._at: dict[str, str] = {}
+        self._failures: dict[str, DeployError] = {}
+        self._counts: dict[str, HostResult] | None = None
+
+    def hear(self, event: Mapping[str, Any]) -> bool:
+        """ansible-runner's event handler; False: keep no file of the event."""
+        kind, data = event.get("event", ""), event.get("event_data") or {}
+        try:
+            if kind == "playbook_on_start":
+                self.pid = int(data.get("pid") or event.get("pid") or 0)
+            elif kind == "playbook_on_stats":
+                self._counts = _counts(data)
+            elif kind.startswith("runner_on_"):
+                self._host_event(kind.removeprefix("runner_on_"), data)
+        except BaseException as failure:  # raised again by the thread that asked for the run
+            self.broken = failure
+        return False
+
+    def outcome(self, run: _Run) -> PerNode[HostResult]:
+        if run.timed_out:
+            for host in self._at.keys() - self._failures.keys():
+                self._failures[host] = Unreachable(
+                    f"not done within {run.deadline_s:.0f} s; it was at {self._at[host]!r}",
+                    where=host,
+                    fix="look at the host, then run it again: what is done stays done",
+                )
+        elif not self._at and not run.succeeded:
+            raise InputError(
+                failure_message({"stdout": run.output}),
+                where="ansible-playbook",
+                fix="correct what the message names",
+            )
+        done = {host: counts for host, counts in (self._counts or {}).items() if host not in self._failures}
+        return PerNode(done, self._failures)
+
+    def _host_event(self, kind: str, data: Mapping[str, Any]) -> None:
+        host, task, result = str(data.get("host")), str(data.get("task") or ""), data.get("res") or {}
+        seconds = float(data.get("duration") or 0.0)
+        if kind == "start":
+            self._at[host] = task
+            self._on_step(Step(host, task, "started"))
+        elif kind == "ok":
+            self._on_step(Step(host, task, "changed" if result.get("changed") else "ok", seconds=seconds))
+        elif kind == "skipped":
+            self._on_step(Step(host, task, "skipped", seconds=seconds))
+        elif kind == "failed" and not data.get("ignore_errors"):
+            message = failure_message(result)
+            self._failures[host] = NodeError(f"{task!r} failed: {message}", where=host, fix=_RUN_AGAIN)
+            self._on_step(Step(host, task, "failed", message, seconds))
+        elif kind == "unreachable":
+            message = unreachable_message(result)
+            self._failures[host] = Unreachable(message, where=host, fix=f"try `ssh {host}` from here")
+            self._on_step(Step(host, task, "unreachable", message, seconds))
+
+
+_RUN_AGAIN = "mend what the message names and run it again: what is done stays done"
+
+
+def _counts(stats: Mapping[str, Any]) -> dict[str, HostResult]:
+    return {
+        host: HostResult(
+            ok=stats.get("ok", {}).get(host, 0),
+            changed=stats.get("changed", {}).get(host, 0),
+            skipped=stats.get("skipped", {}).get(host, 0),
+        )
+        for host in stats.get("processed") or ()
+    }
+
+
+def _options(tags: Collection[str], check: bool) -> str | None:
+    words = ["--check", "--diff"] if check else []
+    if tags:
+        words.append("--tags=" + ",".join(sorted(tags)))
+    return " ".join(words) or None
+
+
+def _settings(folder: Path) -> dict[str, str]:
+    """Ansible's environment: ours alone, so that a run depends on nothing that a user has configured elsewhere."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    return inherited | {
+        # ansible-playbook stands beside our interpreter, which need not be on PATH
+        "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
+        "LC_ALL": "C.UTF-8",  # Ansible refuses to run in a locale without UTF-8
+        "ANSIBLE_CONFIG": str(_empty_file(folder / "ansible.cfg")),
+        "ANSIBLE_HOME": str(folder / "home"),
+        "ANSIBLE_LOCAL_TEMP": str(folder / "local"),
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_PIPELINING": "1",
+        "ANSIBLE_FORKS": "16",
+        "ANSIBLE_TIMEOUT": "10",
+        "ANSIBLE_RETRY_FILES_ENABLED": "0",
+        "ANSIBLE_SSH_ARGS": SSH_ARGUMENTS,
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": str(folder / "cp"),
+    }
+
+
+def _empty_file(path: Path) -> Path:
+    path.touch()
+    return path
