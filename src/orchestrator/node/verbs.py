@@ -23,13 +23,15 @@ VERBS = {
     "report": "orchestrator.node.report",
     "logs": "orchestrator.node.logs",
     "lock": "orchestrator.node.lock",
+    "listen": "orchestrator.node.listen",
+    "dial": "orchestrator.node.dial",
 }
 
 PROCESSES = {
     "agent": "orchestrator.node.agent",
-    "guardian": "orchestrator.node.guardian",
+    "gpus": "orchestrator.node.gpus",
 }
-"""Long-lived roles that `arm` starts: a module with `run(arguments) -> exit status`; no request, no answer."""
+"""Long-lived roles that `arm` and the agent start: a module with `run(arguments) -> exit status`; no request, no answer."""
 
 
 def serve(argv: Sequence[str]) -> int:

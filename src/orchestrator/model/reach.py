@@ -1,0 +1,38 @@
+"""What one node could reach on another, tried with real packets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Outcome(str, Enum):
+    """open: answered. refused: the machine answered that nobody listens. silent: no answer at all, as behind a
+    firewall that drops. unreachable: the network says there is no way. too-big: no way for packets of this size."""
+
+    OPEN = "open"
+    REFUSED = "refused"
+    SILENT = "silent"
+    UNREACHABLE = "unreachable"
+    TOO_BIG = "too-big"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One attempt from one node to another.
+
+    kind: 'tcp' (a connection to `port`) or 'mtu' (a datagram of `size` bytes that must not be fragmented)
+    side: 'tcp' for the rendezvous network, else the name of the RDMA device whose rail was tried
+    ms:   time to the answer; None where there was none
+    """
+
+    source: str
+    target: str
+    address: str
+    port: int
+    kind: str
+    side: str
+    outcome: Outcome
+    ms: float | None = None
+    size: int = 0
+    detail: str = ""

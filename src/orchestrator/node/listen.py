@@ -1,0 +1,101 @@
+"""Verb `listen`: somebody to talk to, for a few seconds, so that other nodes can try the way to this one.
+
+Request: {"address": "10.0.0.11", "tcp_ports": [5000], "seconds": 8, "also": ["192.168.100.11"]}.
+The first line of the answer names what is open: {"tcp": {"5000": "listening" | "taken"}, "ephemeral": 40123,
+"udp": {"10.0.0.11": 40124, ...}}. It ends after `seconds`, or when the caller goes away.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import select
+import selectors
+import socket
+import sys
+import time
+from typing import Any
+
+from orchestrator.node.failure import Failure
+
+LONGEST_S = 60.0
+
+
+def stream(request: dict[str, Any]) -> None:
+    """Open the listeners, say which, serve until the time is up."""
+    try:
+        address, ports = str(request["address"]), [int(port) for port in request.get("tcp_ports") or ()]
+        also = [str(other) for other in request.get("also") or ()]
+        until = time.monotonic() + min(float(request.get("seconds", 8)), LONGEST_S)
+    except (KeyError, TypeError, ValueError) as wrong:
+        raise Failure("bad-request", f"listen: {wrong!r}", "stdin") from None
+    with selectors.DefaultSelector() as selector:
+        opened = {str(port): _listen(selector, address, port) for port in ports}
+        ephemeral = _listen(selector, address, 0)
+        udp = {each: _echo(selector, each) for each in (address, *also)}
+        _say({"tcp": opened, "ephemeral": ephemeral, "udp": udp})
+        try:
+            _serve(selector, until)
+        finally:
+            for sock in [key.fileobj for key in selector.get_map().values() if isinstance(key.fileobj, socket.socket)]:
+                sock.close()
+
+
+def _listen(selector: selectors.BaseSelector, address: str, port: int) -> str | int:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setblocking(False)
+    try:
+        listener.bind((address, port))
+        listener.listen(64)
+    except OSError as wrong:
+        listener.close()
+        return "taken" if wrong.errno == errno.EADDRINUSE else errno.errorcode.get(wrong.errno or 0, str(wrong))
+    selector.register(listener, selectors.EVENT_READ, "tcp")
+    return "listening" if port else int(listener.getsockname()[1])
+
+
+def _echo(selector: selectors.BaseSelector, address: str) -> int | str:
+    echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    echo.setblocking(False)
+    try:
+        echo.bind((address, 0))
+    except OSError as wrong:
+        echo.close()
+        return errno.errorcode.get(wrong.errno or 0, str(wrong))
+    selector.register(echo, selectors.EVENT_READ, "udp")
+    return int(echo.getsockname()[1])
+
+
+def _serve(selector: selectors.BaseSelector, until: float) -> None:
+    caller = select.poll()
+    caller.register(sys.stdout.fileno(), select.POLLERR | select.POLLHUP)
+    while (left := until - time.monotonic()) > 0 and not caller.poll(0):
+        for key, _ in selector.select(min(left, 0.2)):
+            sock = key.fileobj
+            assert isinstance(sock, socket.socket)
+            if key.data == "tcp":
+                _accept(sock)
+            else:
+                _answer(sock)
+
+
+def _accept(listener: socket.socket) -> None:
+    try:
+        connection, _ = listener.accept()
+        connection.close()
+    except OSError:
+        return
+
+
+def _answer(echo: socket.socket) -> None:
+    try:
+        data, peer = echo.recvfrom(65535)
+        echo.sendto(data[:16], peer)
+    except OSError:
+        return
+
+
+def _say(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"ok": True, "value": value}) + "\n")
+    sys.stdout.flush()
