@@ -20,6 +20,7 @@ VERBS = {
     "logs": "the engines' log lines, node by node",
     "plan": "what would run where, and why; changes nothing",
     "discover": "each node as a tree: NUMA, switches, GPUs, NICs, ports",
+    "checkpoint": "re-block an FP8 checkpoint to finer blocks; look at one before it is served",
     "lab": "an emulated cluster on this machine: real SSH, real processes",
 }
 """Every verb is a module of this package with `configure(parser)` and `run(args, screen) -> exit code`."""

@@ -1,0 +1,1 @@
+"""What the facts of a checkpoint mean: dimensions, the layouts its blocks allow, and what an engine would refuse."""

@@ -1,0 +1,227 @@
+"""`l40s-deploy checkpoint`: re-block FP8 checkpoints to a finer block, and look at checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from orchestrator.checkpoint.judgement import Judgement
+from orchestrator.cli.options import add_json
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.workflows.checkpoint import Outcome, Progress, Report, inspect_here, reblock_here
+
+_LINE_EVERY_S = 10.0
+"""Between two lines of progress where stderr is no terminal."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The verb's own verbs and their options."""
+    parser.epilog = (
+        "example: l40s-deploy checkpoint reblock /models/DeepSeek-V3-0324 "
+        "/models/DeepSeek-V3-0324-Block64x64 --block 64 --prove"
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    _configure_reblock(actions.add_parser("reblock", help="write an FP8 checkpoint with a finer block beside the old"))
+    inspect = actions.add_parser("inspect", help="dimensions, quantisation, shards, and what an engine would refuse")
+    inspect.add_argument("directory", metavar="DIR", type=Path)
+    add_json(inspect)
+
+
+def _configure_reblock(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SRC", type=Path, help="directory with config.json; it is only read")
+    parser.add_argument("target", metavar="DST", type=Path, help="directory to make, or to go on with after a stop")
+    parser.add_argument("--block", type=int, default=64, metavar="N", help="side of the new blocks (default: 64)")
+    parser.add_argument(
+        "--prove", action="store_true", help="compare both sides bit by bit; a finished DST is only compared"
+    )
+    parser.add_argument("--jobs", type=_positive, metavar="N", help="shards at a time (default: CPUs, at most 8)")
+    parser.add_argument(
+        "--no-sync", action="store_true", help="don't wait for the disk: faster, and a power cut may damage DST"
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """Exit code 0; inspect: 3 where an engine would refuse; reblock --prove: 7 where the sides differ."""
+    if args.action == "inspect":
+        return _inspect(args.directory, screen)
+    return _reblock(args, screen)
+
+
+def _reblock(args: argparse.Namespace, screen: Screen) -> int:
+    started = time.monotonic()
+    with _progress(screen) as report:
+        outcome = reblock_here(
+            args.source,
+            args.target,
+            block=args.block,
+            with_proof=args.prove,
+            jobs=args.jobs or min(8, os.cpu_count() or 1),
+            durable=not args.no_sync,
+            report=report,
+        )
+    seconds = time.monotonic() - started
+    if screen.as_json:
+        screen.json(_document(args, outcome, seconds))
+    else:
+        screen.out.print(_summary(args.target, outcome, seconds))
+    return 0
+
+
+def _document(args: argparse.Namespace, outcome: Outcome, seconds: float) -> dict[str, Any]:
+    return {
+        "source": str(args.source),
+        "target": str(args.target),
+        "old_block": list(outcome.old_block),
+        "new_block": list(outcome.new_block),
+        "seconds": round(seconds, 3),
+        "written": asdict(outcome.written) if outcome.written else None,
+        "proof": asdict(outcome.proof) if outcome.proof else None,
+    }
+
+
+def _summary(target: Path, outcome: Outcome, seconds: float) -> str:
+    lines = []
+    if written := outcome.written:
+        fresh = written.done - written.resumed
+        if fresh:
+            parts = [f"{_size(written.copied)} copied", f"{_size(written.shared)} shared with the source"]
+            parts += [f"{_size(written.resumed)} there from an earlier run"] if written.resumed else []
+            lines.append(
+                f"{target}: {written.shards} shards in blocks of {outcome.new_block[0]}x{outcome.new_block[1]}, "
+                f"{', '.join(parts)}, {_size(written.scales)} of scales, in {seconds:.1f} s"
+            )
+        else:
+            lines.append(f"{target}: complete already, {written.shards} shards, nothing written")
+    if proof := outcome.proof:
+        lines.append(
+            f"proved: {proof.tensors} tensors ({proof.scales} of them scales) and {proof.files} files, "
+            f"{_size(proof.bytes)}, dequantise to the same bits as the source"
+        )
+    return printable("\n".join(lines))
+
+
+@contextmanager
+def _progress(screen: Screen) -> Iterator[Report]:
+    """A bar with rate and time left on a terminal, else a line now and then."""
+    if not sys.stderr.isatty():
+        yield _Lines(screen)
+        return
+    from rich import progress as rich_progress
+
+    columns = (
+        rich_progress.TextColumn("{task.description}", markup=False),
+        rich_progress.BarColumn(),
+        rich_progress.DownloadColumn(binary_units=True),
+        rich_progress.TransferSpeedColumn(),
+        rich_progress.TimeRemainingColumn(),
+    )
+    with rich_progress.Progress(*columns, console=screen.err, transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(what: str, now: Progress) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=now.total, completed=now.resumed)
+            description = f"{what} shard {min(now.shards_done + 1, now.shards)} of {now.shards}"
+            bar.update(tasks[what], completed=now.done, description=description)
+
+        yield report
+
+
+class _Lines:
+    """Progress for logs: one line every ten seconds, with rate and time left."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._began: dict[str, tuple[float, int]] = {}
+        self._said = time.monotonic()
+
+    def __call__(self, what: str, now: Progress) -> None:
+        moment = time.monotonic()
+        began, at_first = self._began.setdefault(what, (moment, now.done))
+        if moment - self._said < _LINE_EVERY_S or moment <= began:
+            return
+        self._said = moment
+        rate = (now.done - at_first) / (moment - began)
+        left = f", {_duration((now.total - now.done) / rate)} left" if rate > 0 else ""
+        self._screen.say(
+            f"{what}: {now.shards_done} of {now.shards} shards, {_size(now.done)} of {_size(now.total)}, "
+            f"{_size(int(rate))}/s{left}"
+        )
+
+
+def _inspect(directory: Path, screen: Screen) -> int:
+    judgement = inspect_here(directory)
+    if screen.as_json:
+        screen.json(judgement.as_json())
+    else:
+        _draw(judgement, screen)
+    return 0 if judgement.loads else 3
+
+
+def _draw(judgement: Judgement, screen: Screen) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, value in _rows(judgement):
+        table.add_row(label, Text(printable(value)))
+    screen.out.print(table)
+    for finding in judgement.findings:
+        style = "bold red" if finding.severity.value == "stop" else "yellow"
+        line = Text.assemble((f"{finding.severity.value}: {finding.id}", style), f" {printable(finding.title)}")
+        screen.out.print(line)
+        for word, text in (("effect", finding.effect), ("fix", finding.fix)):
+            if text:
+                screen.out.print(Text(f"  {word}: {printable(text)}"))
+
+
+def _rows(judgement: Judgement) -> Iterator[tuple[str, str]]:
+    facts, size = judgement.facts, judgement.dimensions
+    yield "directory", facts["path"]
+    yield "model", f"{judgement.architecture or 'unknown'}, {len(facts['layers'])} layers in the shards"
+    experts = f"experts {size.n_routed_experts} x {size.moe_intermediate_size}"
+    heads = f"heads {size.num_attention_heads}, vocabulary {size.vocab_size}"
+    yield "dimensions", f"hidden {size.hidden_size}, intermediate {size.intermediate_size}, {experts}, {heads}"
+    block = f" in blocks of {facts['block'][0]}x{facts['block'][1]}" if facts["block"] else ""
+    yield "quantisation", f"{judgement.method}{block}"
+    shards = facts["shards"]
+    yield "shards", f"{shards['readable']} of {shards['named']} whole, {_size(facts['bytes']['files'])}"
+    for dtype, kind in facts["tensors"]["by_dtype"].items():
+        yield f"  {dtype}", f"{kind['count']} tensors, {_size(kind['bytes'])}"
+    allowed = [str(degree.tensor_parallel) for degree in judgement.degrees if not degree.refusal]
+    yield "tensor parallel", f"{', '.join(allowed) or 'unknown'}"
+    refused = next((degree for degree in judgement.degrees if degree.refusal), None)
+    if refused:
+        yield "", f"not {refused.tensor_parallel}: {refused.refusal}"
+    yield "an engine", "loads it" if judgement.loads else "refuses it, or loads it wrongly:"
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+def _size(count: int) -> str:
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.2f} GiB"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"

@@ -1,0 +1,153 @@
+"""The header of a safetensors file: read as strictly as the official library reads it, and written.
+
+Layout of a file (safetensors README, "Format"): 8 bytes little-endian length N, N bytes of JSON that may end in
+spaces, then the data. Offsets in the JSON count from the end of the header; data has no holes and no overlaps.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+LENGTH_BYTES = 8
+MAX_HEADER_BYTES = 100_000_000
+"""safetensors src/tensor.rs MAX_HEADER_SIZE."""
+
+BITS = {
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+    "I32": 32, "U32": 32, "F32": 32,
+    "C64": 64, "F64": 64, "I64": 64, "U64": 64,
+}  # fmt: skip
+"""Bits of one element by dtype (safetensors src/tensor.rs, Dtype::bitsize)."""
+
+
+class HeaderError(ValueError):
+    """The bytes are no safetensors header that the official library would take; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One entry. begin and end are bytes, counted from the end of the header."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element; 1 for the types that are smaller than a byte."""
+        return max(1, BITS[self.dtype] // 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """All entries in the order of their data, and where the data starts in the file."""
+
+    tensors: tuple[Tensor, ...]
+    metadata: Mapping[str, str] | None
+    data_start: int
+
+    @property
+    def file_size(self) -> int:
+        """Size in bytes that a whole file with this header has."""
+        return self.data_start + (self.tensors[-1].end if self.tensors else 0)
+
+
+def header_length(prefix: bytes) -> int:
+    """Length of the JSON as the file's first 8 bytes say it. Raises HeaderError where no library would go on."""
+    if len(prefix) < LENGTH_BYTES:
+        raise HeaderError(f"the file ends after {len(prefix)} bytes, a header starts with {LENGTH_BYTES}")
+    length = int.from_bytes(prefix[:LENGTH_BYTES], "little")
+    if length > MAX_HEADER_BYTES:
+        raise HeaderError(f"header length {length} is over the format's limit of {MAX_HEADER_BYTES}")
+    return length
+
+
+def parse_header(text: bytes) -> Header:
+    """The header's JSON, checked entry by entry. Raises HeaderError."""
+    if not text.startswith(b"{"):
+        raise HeaderError("the header does not start with '{'")
+    body = text.rstrip(b" ")
+    if not body.endswith(b"}"):
+        raise HeaderError("the header does not end with '}' and spaces")
+    try:
+        raw = json.loads(body.decode("utf-8"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as wrong:
+        raise HeaderError(f"the header is no JSON: {wrong}") from None
+    metadata = _metadata(raw.pop("__metadata__", None))
+    tensors = sorted((_tensor(name, entry) for name, entry in raw.items()), key=lambda t: (t.begin, t.end))
+    _check_no_holes(tensors)
+    return Header(tuple(tensors), metadata, LENGTH_BYTES + len(text))
+
+
+def encode_header(tensors: Iterable[Tensor], metadata: Mapping[str, str] | None) -> bytes:
+    """The header's JSON without its padding, entries in the order given."""
+    document: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    for tensor in tensors:
+        document[tensor.name] = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [tensor.begin, tensor.end],
+        }
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+
+
+def padded(text: bytes, padding: int) -> bytes:
+    """Length, JSON and padding: the file's bytes before its data."""
+    return (len(text) + padding).to_bytes(LENGTH_BYTES, "little") + text + b" " * padding
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = dict(pairs)
+    if len(found) != len(pairs):
+        raise HeaderError("the header names something twice")
+    return found
+
+
+def _metadata(raw: Any) -> dict[str, str] | None:
+    if raw is None:
+        return None
+    if not isinstance(raw, dict) or not all(isinstance(value, str) for value in raw.values()):
+        raise HeaderError("__metadata__ is no map of strings")
+    return raw
+
+
+def _tensor(name: str, entry: Any) -> Tensor:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise HeaderError(f"tensor {name!r} lacks dtype, shape or data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in BITS:
+        raise HeaderError(f"tensor {name!r} has the unknown dtype {dtype!r}")
+    if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise HeaderError(f"tensor {name!r} has shape {shape!r} and offsets {offsets!r}")
+    bits = prod(shape) * BITS[dtype]
+    if bits != (offsets[1] - offsets[0]) * 8:
+        raise HeaderError(
+            f"tensor {name!r} of shape {shape} and {dtype} needs {bits // 8} bytes, "
+            f"its offsets give {offsets[1] - offsets[0]}"
+        )
+    return Tensor(name, sys.intern(dtype), tuple(shape), offsets[0], offsets[1])
+
+
+def _naturals(raw: Any) -> bool:
+    return isinstance(raw, list) and all(type(number) is int and number >= 0 for number in raw)
+
+
+def _check_no_holes(tensors: list[Tensor]) -> None:
+    expected = 0
+    for tensor in tensors:
+        if tensor.begin != expected:
+            raise HeaderError(f"tensor {tensor.name!r} starts at {tensor.begin}, the data before it ends at {expected}")
+        expected = tensor.end
