@@ -5,6 +5,8 @@ from __future__ import annotations
 from orchestrator.engines.causes import COMMON, REMARKS
 from orchestrator.engines.dialect import Dialect, Names
 
+_SHARDS = r"Loading safetensors checkpoint shards:.*\|\s*(?P<step>\d+)/(?P<of>\d+)\b"
+
 DIALECT = Dialect(
     name="sglang-0.4.4",
     flags_versions=("0.4.4.post1",),
@@ -25,10 +27,7 @@ DIALECT = Dialect(
     phases=(
         ("rendezvous", r"Init torch distributed begin\."),
         ("nccl", r"sglang is using nccl==|NCCL INFO Bootstrap"),
-        (
-            "weights",
-            r"Load weight begin\.|Loading safetensors checkpoint shards:.*\|\s*(?P<step>\d+)/(?P<of>\d+)\b",
-        ),
+        ("weights", rf"Load weight begin\.|{_SHARDS}"),
         ("kv-cache", r"Load weight end\."),
         ("graphs", r"Capture cuda graph begin\."),
         ("warm-up", r"\bmax_total_num_tokens=\d+|Uvicorn running on "),

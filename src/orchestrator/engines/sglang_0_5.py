@@ -7,6 +7,8 @@ from orchestrator.engines.dialect import Dialect, Names
 
 _GONE = "gone since 0.4.4"
 
+_SHARDS = r"(?:Loading safetensors checkpoint|Multi-thread loading) shards:.*\|\s*(?P<step>\d+)/(?P<of>\d+)\b"
+
 DIALECT = Dialect(
     name="sglang-0.5",
     flags_versions=("0.5.23",),
@@ -37,10 +39,7 @@ DIALECT = Dialect(
     phases=(
         ("rendezvous", r"Init parallel begin\."),
         ("nccl", r"sglang is using nccl==|NCCL INFO Bootstrap"),
-        (
-            "weights",
-            r"Load weight begin\.|(?:Loading safetensors checkpoint|Multi-thread loading) shards:.*\|\s*(?P<step>\d+)/(?P<of>\d+)\b",
-        ),
+        ("weights", rf"Load weight begin\.|{_SHARDS}"),
         ("kv-cache", r"Load weight end\."),
         ("graphs", r"Capture (?:target|draft) \w+ CUDA graph begin\."),
         ("warm-up", r"\bmax_total_num_tokens=\d+|Uvicorn running on "),

@@ -8,7 +8,6 @@ from orchestrator.loading import yaml_fields
 from orchestrator.loading.resources import data_dir
 from orchestrator.model.profile import Stack
 
-
 _LAUNCH = ("{venv}/bin/python3", "-m", "sglang.launch_server")
 
 

@@ -1,0 +1,341 @@
+"""The plan: everything that `up` will do, from inventory, profile, stack and facts. A pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from orchestrator.engines.dialect import Dialect, Intent
+from orchestrator.engines.dialects import dialect
+from orchestrator.model.errors import FindingsError, InputError
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.inventory import GangSpec, NodeSpec
+from orchestrator.model.plan import GangPlan, Layout, NodePlan, Plan
+from orchestrator.model.profile import ModelProfile, Stack
+from orchestrator.model.topology import Gpu, Topology
+from orchestrator.planning import commands, layout, memory, network, places, transport
+from orchestrator.planning.digest import facts_digest, plan_id
+from orchestrator.planning.environment import Surroundings, environment
+from orchestrator.planning.options import HostFacts, PlanOptions
+
+Fact = tuple[str, str, str]
+
+_TP_FLAGS_OF_PIPELINES = "--pp-size"
+
+
+def build_plan(
+    gangs: Sequence[GangSpec],
+    profile: ModelProfile,
+    stack: Stack,
+    topologies: Mapping[str, Topology],
+    options: PlanOptions,
+) -> Plan:
+    """What would run on every node of these gangs.
+
+    topologies: by node name; a node that is missing here is planned without facts (TCP, no GPU check)
+    Raises InputError (a layout, flag or setting that can't be) or FindingsError (the hardware does not allow it).
+    """
+    adapter = dialect(stack.dialect)
+    plans, facts, findings = [], list[Fact](), list(_stack_notes(stack))
+    for gang in gangs:
+        plan, its_facts, its_findings = _Gang(gang, profile, stack, adapter, topologies, options).plan()
+        plans.append(plan)
+        facts += its_facts
+        findings += its_findings
+    unnamed = Plan(
+        plan_id="",
+        facts_digest=facts_digest(facts),
+        facts=tuple(facts),
+        gangs=tuple(plans),
+        findings=tuple(findings),
+    )
+    return replace(unnamed, plan_id=plan_id(unnamed))
+
+
+def _stack_notes(stack: Stack) -> tuple[Finding, ...]:
+    if not stack.tested:
+        return ()
+    return (
+        Finding(
+            id="STACK-TESTED",
+            severity=Severity.NOTE,
+            node="",
+            title=f"stack {stack.name}: {stack.tested}",
+            evidence=(stack.source,),
+        ),
+    )
+
+
+class _Gang:
+    """One gang on its way to a plan: what its nodes' plans share."""
+
+    def __init__(
+        self,
+        gang: GangSpec,
+        profile: ModelProfile,
+        stack: Stack,
+        adapter: Dialect,
+        topologies: Mapping[str, Topology],
+        options: PlanOptions,
+    ) -> None:
+        self.gang, self.profile, self.stack = gang, profile, stack
+        self.adapter, self.topologies, self.options = adapter, topologies, options
+
+    def plan(self) -> tuple[GangPlan, list[Fact], list[Finding]]:
+        """The gang's plan, the facts that it rests on, and what an operator should know."""
+        leader = self.gang.leader
+        _check_ports(self.gang)
+        self.layout = self._layout()
+        self.gpus = {node.name: self._gpus(node) for node in self.gang.nodes}
+        budget = memory.budget(
+            self.profile, self.stack, self.layout, gpu_total=self._gpu_total(), where=f"gang {self.gang.name}"
+        )
+        self.tcp = network.tcp_choices(self.gang, self.topologies)
+        self.rdma = {
+            node.name: network.rdma_choice(node, self.topologies[node.name], self.tcp[node.name])
+            for node in self.gang.nodes
+            if node.name in self.topologies and self._cuda
+        }
+        self.decision = self._decision()
+        self.dist_init = f"{_bracketed(self.tcp[leader.name].address)}:{leader.ports.dist_init}"
+        nodes = tuple(self._node(node) for node in self.gang.nodes)
+        plan = GangPlan(
+            name=self.gang.name,
+            model=self.profile.name,
+            stack=self.stack.name,
+            dialect=self.stack.dialect,
+            layout=self.layout,
+            memory=budget,
+            dist_init=self.dist_init,
+            service_url=nodes[0].http_url,
+            agent_address=self.tcp[leader.name].address,
+            agent_port=leader.ports.agent,
+            http_port=leader.ports.http,
+            lease_s=leader.lease_s,
+            model_bytes=memory.checkpoint_bytes(self.profile),
+            canary=self.profile.canary,
+            nodes=nodes,
+        )
+        facts = [fact for node in self.gang.nodes for fact in self._facts(node)]
+        return plan, facts, self._findings()
+
+    @property
+    def _cuda(self) -> bool:
+        return self.stack.device == "cuda"
+
+    def _layout(self) -> Layout:
+        counts = {node.name: node.gpus for node in self.gang.nodes}
+        if len(set(counts.values())) > 1:
+            each = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise InputError(
+                f"the nodes of gang {self.gang.name} have different numbers of GPUs: {each}",
+                where="inventory: l40s_gpus",
+                fix="give every node of a gang the same l40s_gpus",
+            )
+        flags = self.adapter.flags(self.stack.engine_version)
+        return layout.choose(
+            self.profile,
+            nodes=len(self.gang.nodes),
+            gpus_per_node=self.gang.leader.gpus,
+            pipelines=_TP_FLAGS_OF_PIPELINES in flags,
+            tensor=self.options.tensor_parallel,
+            pipeline=self.options.pipeline_parallel,
+            where=f"gang {self.gang.name}",
+        )
+
+    def _gpus(self, node: NodeSpec) -> tuple[Gpu, ...]:
+        """The GPUs that this gang uses here, in NVML's order; none for an engine on CPU or without facts."""
+        topology = self.topologies.get(node.name)
+        if topology is None or not self._cuda:
+            return ()
+        answering = sorted((gpu for gpu in topology.gpus if gpu.index >= 0 and not gpu.lost), key=_index)
+        if len(answering) < node.gpus:
+            silent = ", ".join(f"{gpu.address}: {gpu.lost or 'not shown by NVML'}" for gpu in topology.gpus
+                               if gpu.index < 0 or gpu.lost)  # fmt: skip
+            raise FindingsError(
+                f"{len(answering)} GPUs answer and l40s_gpus is {node.gpus}"
+                + (f" ({silent})" if silent else "")
+                + (f" ({topology.nvml_error})" if topology.nvml_error else ""),
+                where=f"node {node.name}",
+                fix="bring the missing GPUs back (`nvidia-smi`, the kernel's log), or correct l40s_gpus",
+            )
+        return tuple(answering[: node.gpus])
+
+    def _gpu_total(self) -> int | None:
+        totals = [gpu.memory_total for gpus in self.gpus.values() for gpu in gpus if gpu.memory_total]
+        return min(totals) if totals else None
+
+    def _decision(self) -> transport.Decision:
+        if not self._cuda:
+            return transport.Decision("none", "an engine on CPU uses Gloo, not NCCL")
+        return transport.decide(self.gang, self.rdma)
+
+    def _node(self, node: NodeSpec) -> NodePlan:
+        venv = places.venv(node, self.stack.name)
+        host = self.options.hosts.get(node.name, HostFacts())
+        state = places.state_dir(node, host)
+        model_path = places.model_path(node, self.profile)
+        settings = environment(self._surroundings(node, venv, state, host))
+        chosen = commands.options(
+            self.adapter,
+            self._intent(node, model_path),
+            self.profile,
+            self.stack,
+            node,
+            self.options.extra_args,
+        )
+        gpus = tuple(gpu.index for gpu in self.gpus[node.name])
+        if not gpus and self._cuda:
+            gpus = tuple(range(node.gpus))
+        sources = [(setting.name, setting.source) for setting in settings]
+        sources += [(option.flag, option.source) for option in chosen]
+        return NodePlan(
+            gang=self.gang.name,
+            name=node.name,
+            node_rank=node.node_rank,
+            address=self.tcp[node.name].address,
+            argv=commands.argv(self.stack.launch, chosen, venv=venv),
+            env=tuple((setting.name, setting.value) for setting in settings),
+            sources=tuple(sources),
+            gpus=gpus,
+            tp_ranks=layout.tensor_ranks(self.layout, node.node_rank),
+            working_dir=state,
+            model_path=model_path,
+            http_url=self._http_url(node),
+        )
+
+    def _surroundings(self, node: NodeSpec, venv: str, state: str, host: HostFacts) -> Surroundings:
+        topology = self.topologies.get(node.name)
+        used = self.gpus[node.name]
+        return Surroundings(
+            node=node,
+            stack=self.stack,
+            transport=self.decision.kind,
+            transport_reason=self.decision.reason,
+            tcp=self.tcp[node.name],
+            rdma=self.rdma.get(node.name, network.RdmaChoice((), "no facts were read")),
+            gpus=tuple(gpu.index for gpu in used),
+            all_gpus=sum(gpu.index >= 0 for gpu in topology.gpus) if topology and used else 0,
+            venv=venv,
+            state_dir=state,
+            host=host,
+            debug=self.options.debug,
+        )
+
+    def _intent(self, node: NodeSpec, model_path: str) -> Intent:
+        graphs = self.profile.cuda_graph_max_bs if self._cuda else None
+        return Intent(
+            model_path=model_path,
+            tensor_parallel=self.layout.tensor_parallel,
+            pipeline_parallel=self.layout.pipeline_parallel,
+            nnodes=self.layout.nnodes,
+            node_rank=node.node_rank,
+            dist_init=self.dist_init,
+            host=node.http_host,
+            port=node.ports.http,
+            nccl_port=node.ports.nccl,
+            trust_remote_code=self.profile.trust_remote_code,
+            cuda_graph_max_bs=graphs,
+            torch_compile_max_bs=self.profile.torch_compile_max_bs if self._cuda else None,
+        )
+
+    def _http_url(self, node: NodeSpec) -> str:
+        everywhere = node.http_host in ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
+        host = self.tcp[node.name].address if everywhere else node.http_host
+        return f"http://{_bracketed(host)}:{node.ports.http}"
+
+    def _facts(self, node: NodeSpec) -> list[Fact]:
+        host = self.options.hosts.get(node.name, HostFacts())
+        tcp, rdma = self.tcp[node.name], self.rdma.get(node.name)
+        gpus = self.gpus[node.name]
+        facts = [("tcp interface", tcp.interface), ("tcp address", tcp.address)]
+        if gpus:
+            facts.append(("gpus", ", ".join(f"{gpu.index}: {gpu.name} {gpu.memory_total}" for gpu in gpus)))
+        if rdma is not None and self.decision.kind == "rdma":
+            facts.append(("rdma ports", ", ".join(f"{port.name} {port.link_layer}" for port in rdma.ports)))
+            facts.append(("gid index", "" if rdma.gid_index is None else str(rdma.gid_index)))
+        if host.home:
+            facts.append(("home", host.home))
+        if host.cpu_count and not self._cuda:
+            facts.append(("cpus", str(host.cpu_count)))
+        return [(node.name, name, value) for name, value in facts]
+
+    def _findings(self) -> list[Finding]:
+        findings = list(self.decision.findings)
+        if self.layout.pipeline_parallel > 1:
+            findings.append(
+                Finding(
+                    id="LAYOUT-NOT-MEASURED",
+                    severity=Severity.NOTE,
+                    node="",
+                    title=f"gang {self.gang.name}: pipeline parallelism is not measured on L40S",
+                )
+            )
+        for node in self.gang.nodes:
+            if node.name not in self.topologies:
+                findings.append(_unread(node))
+            elif self.decision.kind == "rdma":
+                findings += _gid_findings(node, self.rdma[node.name])
+        return findings
+
+
+def _check_ports(gang: GangSpec) -> None:
+    """Every node of a gang uses the same numbers, each for one thing. Raises InputError."""
+    ports = gang.leader.ports
+    for node in gang.nodes:
+        if node.ports != ports:
+            raise InputError(
+                f"{node.name} has other ports than the leader {gang.leader.name}: {node.ports} and {ports}",
+                where=f"inventory: gang {gang.name}",
+                fix="set the l40s_ ports on the gang's group, not on single nodes",
+            )
+    used: dict[int, str] = {}
+    for name, number in (
+        ("l40s_dist_init_port", ports.dist_init),
+        ("l40s_http_port", ports.http),
+        ("l40s_nccl_port", ports.nccl),
+        ("l40s_agent_port", ports.agent),
+    ):
+        if number is None:
+            continue
+        if number in used:
+            raise InputError(
+                f"port {number} is given twice: {used[number]} and {name}",
+                where=f"inventory: gang {gang.name}",
+                fix="give each its own port",
+            )
+        used[number] = name
+
+
+def _gid_findings(node: NodeSpec, rdma: network.RdmaChoice) -> list[Finding]:
+    if rdma.gid_index is not None or all(port.link_layer == "InfiniBand" for port in rdma.ports):
+        return []
+    return [
+        Finding(
+            id="GID-INDEX-MIXED",
+            severity=Severity.NOTE,
+            node=node.name,
+            devices=tuple(port.name for port in rdma.ports),
+            title="NCCL_IB_GID_INDEX stays unset",
+            evidence=(rdma.gid_reason,),
+            effect="NCCL 2.21 and newer chooses an index for each port",
+            fix="l40s_gid_index pins one",
+        )
+    ]
+
+
+def _unread(node: NodeSpec) -> Finding:
+    return Finding(
+        id="FACTS-UNREAD",
+        severity=Severity.UNKNOWN,
+        node=node.name,
+        title="this node's hardware was not read: interface, RDMA ports and GPUs are not checked",
+    )
+
+
+def _index(gpu: Gpu) -> int:
+    return gpu.index
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

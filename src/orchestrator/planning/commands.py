@@ -1,0 +1,77 @@
+"""The command line of one node's engine, each flag with its source in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from orchestrator.engines.dialect import Dialect, Intent, Option
+from orchestrator.engines.known_flags import KnownFlags
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import NodeSpec
+from orchestrator.model.profile import ModelProfile, Stack
+
+_OURS = {
+    "--tp-size": "--tp N of this command",
+    "--pp-size": "--pp N of this command",
+    "--nnodes": "the gang's group in the inventory",
+    "--node-rank": "the order of the gang's group in the inventory",
+    "--dist-init-addr": "l40s_address and l40s_dist_init_port in the inventory",
+    "--model-path": "the profile's directory and l40s_model_root in the inventory",
+    "--host": "l40s_http_host in the inventory",
+    "--port": "l40s_http_port in the inventory",
+    "--api-key": "nowhere: it would show in the process list and in the log",
+    "--admin-api-key": "nowhere: it would show in the process list and in the log",
+}
+"""Flags that an extra argument may not set, and where their value is set instead."""
+
+
+def options(
+    dialect: Dialect, intent: Intent, profile: ModelProfile, stack: Stack, node: NodeSpec, extra: Sequence[str]
+) -> tuple[Option, ...]:
+    """Every flag of this node, checked against the version's list. A later source replaces an earlier one:
+    the adapter's, the profile's, the stack's, the inventory's, the command line's. Raises InputError."""
+    flags = dialect.flags(stack.engine_version)
+    chosen = {flags.flag(option.flag, where=f"engine adapter {dialect.name}").name: option
+              for option in dialect.options(intent)}  # fmt: skip
+    for option in _added(flags, profile, stack, node, extra):
+        name = flags.flag(option.flag, where=option.source).name
+        replaced = chosen.get(name)
+        source = f"{option.source}, instead of {_words(replaced)}" if replaced else option.source
+        chosen[name] = Option(option.flag, option.values, source)
+    return tuple(chosen.values())
+
+
+def _added(
+    flags: KnownFlags, profile: ModelProfile, stack: Stack, node: NodeSpec, extra: Sequence[str]
+) -> Iterable[Option]:
+    wanted = [(flag, value) for prefix, flag, value in profile.flags if stack.engine_version.startswith(prefix)]
+    profile_words = [word for flag, value in wanted for word in (flag, value) if word]
+    stack_words = [word for pair in stack.flags for word in pair if word]
+    for words, where, source in (
+        (profile_words, f"model {profile.name}: flags", f"profile {profile.name}"),
+        (stack_words, f"stack {stack.name}: flags", f"stack {stack.name}"),
+        (node.overrides.args, f"inventory: {node.name}: l40s_args", "override: l40s_args in the inventory"),
+        (extra, "command line: after --", "override: the command line"),
+    ):
+        for given in flags.given(words, where=where):
+            _refuse_ours(flags, given.flag, where)
+            yield Option(given.flag, given.values, source)
+
+
+def _refuse_ours(flags: KnownFlags, spelling: str, where: str) -> None:
+    name = flags.flag(spelling, where=where).name
+    for ours, instead in _OURS.items():
+        if ours in flags and flags.flag(ours, where=where).name == name:
+            raise InputError(f"{spelling} is set by the plan", where=where, fix=f"set it by {instead}")
+
+
+def argv(launch: Sequence[str], chosen: Iterable[Option], *, venv: str) -> tuple[str, ...]:
+    """The complete command: the stack's launch words, then every flag with its values."""
+    command = [word.replace("{venv}", venv) for word in launch]
+    for option in chosen:
+        command += [option.flag, *option.values]
+    return tuple(command)
+
+
+def _words(option: Option) -> str:
+    return " ".join((option.flag, *option.values))

@@ -1,0 +1,153 @@
+"""The environment of one node's engine, each value with its source in words.
+
+What is rendered and why follows NCCL's documentation and sources; forms that differ between NCCL and Gloo
+(`=name` is NCCL's exact match, Gloo knows only a plain name) are minded here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from orchestrator.model.inventory import NodeSpec
+from orchestrator.model.profile import Stack
+from orchestrator.planning.network import RdmaChoice, TcpChoice
+from orchestrator.planning.options import HostFacts
+
+Transport = str
+"""rdma, tcp, or none where one node needs no network."""
+
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_CUDA_HOME = "/usr/local/cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One environment variable: name, value and where the value comes from."""
+
+    name: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """All that decides one node's environment.
+
+    gpus:     NVML indices of the GPUs that the gang uses here
+    all_gpus: how many GPUs the node shows
+    debug:    NCCL tells at start which transport it took
+    """
+
+    node: NodeSpec
+    stack: Stack
+    transport: Transport
+    transport_reason: str
+    tcp: TcpChoice
+    rdma: RdmaChoice
+    gpus: tuple[int, ...]
+    all_gpus: int
+    venv: str
+    state_dir: str
+    host: HostFacts
+    debug: bool
+
+
+def environment(about: Surroundings) -> tuple[Setting, ...]:
+    """The node's whole environment, in a fixed order; the operator's own variables come last and win."""
+    settings = {setting.name: setting for setting in _derived(about)}
+    for name, value in about.stack.env:
+        settings[name] = Setting(name, _filled(value, about), f"stack {about.stack.name}")
+    for name, value in about.node.overrides.env:
+        settings[name] = Setting(name, value, f"override: l40s_env in the inventory{_instead(settings.get(name))}")
+    return tuple(settings.values())
+
+
+def _derived(about: Surroundings) -> Iterator[Setting]:
+    yield from _network(about)
+    yield from _device(about)
+    yield from _process(about)
+    yield from _caches(about)
+
+
+def _network(about: Surroundings) -> Iterator[Setting]:
+    cuda = about.stack.device == "cuda"
+    if cuda and about.debug:
+        yield Setting("NCCL_DEBUG", "INFO", "NCCL names the transport it took, so that a fall to TCP can be seen")
+        yield Setting("NCCL_DEBUG_SUBSYS", "INIT,NET,GRAPH,ENV", "the lines that prove RDMA and GPUDirect, no more")
+    if about.tcp.interface:
+        if cuda:
+            yield Setting(
+                "NCCL_SOCKET_IFNAME", f"={about.tcp.interface}", f"{about.tcp.reason}; `=` is NCCL's exact match"
+            )
+        yield Setting("GLOO_SOCKET_IFNAME", about.tcp.interface, about.tcp.reason)
+    if not cuda:
+        return
+    if about.transport == "rdma":
+        yield Setting("NCCL_NET", "IB", f"{about.transport_reason}; a silent fall to TCP becomes an error")
+        yield from _rdma(about)
+    elif about.transport == "tcp":
+        yield Setting("NCCL_NET", "Socket", about.transport_reason)
+        yield Setting("NCCL_IB_DISABLE", "1", about.transport_reason)
+
+
+def _rdma(about: Surroundings) -> Iterator[Setting]:
+    choice = about.rdma
+    if about.node.overrides.ib_hca:
+        yield Setting("NCCL_IB_HCA", about.node.overrides.ib_hca, choice.reason)
+    else:
+        ports = ",".join(port.name for port in choice.ports)
+        yield Setting("NCCL_IB_HCA", f"={ports}", f"{choice.reason}; `=`, or mlx5_1 also means mlx5_10")
+    if choice.gid_index is not None:
+        yield Setting("NCCL_IB_GID_INDEX", str(choice.gid_index), choice.gid_reason)
+
+
+def _device(about: Surroundings) -> Iterator[Setting]:
+    if about.stack.device != "cuda":
+        return
+    yield Setting("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "GPU numbers mean the same to CUDA, NVML and the plan")
+    if about.all_gpus > len(about.gpus):
+        yield Setting(
+            "CUDA_VISIBLE_DEVICES",
+            ",".join(map(str, about.gpus)),
+            f"l40s_gpus is {len(about.gpus)} and the node has {about.all_gpus}",
+        )
+    yield Setting("CUDA_HOME", _CUDA_HOME, "where the kernels' just-in-time compilers look for nvcc")
+
+
+def _process(about: Surroundings) -> Iterator[Setting]:
+    cuda = f":{_CUDA_HOME}/bin" if about.stack.device == "cuda" else ""
+    yield Setting("PATH", f"{about.venv}/bin{cuda}:{_SYSTEM_PATH}", "the stack's environment first, then the system")
+    yield Setting("HOME", *_home(about))
+    yield Setting("LANG", "C.UTF-8", "the log is UTF-8 on every node")
+    yield Setting("PYTHONUNBUFFERED", "1", "log lines reach the agent when they are written")
+    yield Setting("HF_HUB_OFFLINE", "1", "the checkpoint is local: no name is looked up on the internet")
+
+
+def _home(about: Surroundings) -> tuple[str, str]:
+    if about.node.engine_user:
+        return about.state_dir, f"the state directory: the engine runs as {about.node.engine_user}"
+    if about.host.home:
+        return about.host.home, f"home directory of {about.host.user or 'the SSH user'} on this node"
+    return about.state_dir, "the state directory: the user's home directory was not read"
+
+
+def _caches(about: Surroundings) -> Iterator[Setting]:
+    base = f"{about.state_dir}/cache/{about.stack.name}"
+    source = "on this node and for this stack alone: homes that nodes share, or two stacks, would race"
+    yield Setting("XDG_CACHE_HOME", base, source)
+    yield Setting("HF_HOME", f"{base}/huggingface", source)
+    yield Setting("TORCHINDUCTOR_CACHE_DIR", f"{base}/inductor", source)
+    if about.stack.device == "cuda":
+        yield Setting("TRITON_CACHE_DIR", f"{base}/triton", source)
+        yield Setting("FLASHINFER_WORKSPACE_BASE", f"{base}/flashinfer", source)
+
+
+def _filled(value: str, about: Surroundings) -> str:
+    """A stack's value with this node's facts: {cpus} is the range of CPUs that a process there may use."""
+    count = about.host.cpu_count or 1
+    return value.replace("{cpus}", "0" if count == 1 else f"0-{count - 1}").replace("{venv}", about.venv)
+
+
+def _instead(replaced: Setting | None) -> str:
+    return f", instead of {replaced.value}" if replaced else ""

@@ -1,0 +1,198 @@
+"""Does it fit: weights and KV cache of the fullest GPU, with the arithmetic in words.
+
+The parts are counted from the checkpoint's dimensions as SGLang lays them out: attention's A projections, the
+router and the norms are whole on every rank, everything else is cut by TP; the KV cache of MLA is whole on every
+rank. The pool is what the engine itself computes (0.4.4: model_runner.profile_max_num_token; 0.5.23:
+arg_groups/memory_hook.py and mem_cache/kv_cache_configurator.py).
+Checked against the articles' log of DeepSeek-R1-Channel-INT8 at TP32: 21.27 GB weights, 201,723 tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.model.errors import InputError
+from orchestrator.model.plan import Layout, Memory
+from orchestrator.model.profile import ModelProfile, Stack
+
+GIB = 1 << 30
+_MIB = 1 << 20
+
+_CONTEXT_BYTES = int(1.29 * GIB)
+"""CUDA context, NCCL buffers and libraries before the first weight: the articles' log has 22.43 + 21.27 GiB of an
+L40S's 46068 MiB at that moment."""
+
+_KV_ELEMENT = 2
+"""bf16; the engine's --kv-cache-dtype auto."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """How one engine version divides a GPU: the static fraction and how it came to be."""
+
+    fraction: float
+    explanation: str
+
+
+def budget(profile: ModelProfile, stack: Stack, layout: Layout, *, gpu_total: int | None, where: str) -> Memory:
+    """The budget of the fullest GPU in bytes. gpu_total: NVML's total; None where no GPU was seen.
+
+    Raises InputError where the weights leave no room for a KV cache.
+    """
+    weights = weights_per_gpu(profile, layout)
+    per_token = kv_bytes_per_token(profile, layout)
+    lines = [
+        f"weights: {_gib(weights)} GiB on the fullest GPU, counted from the checkpoint's dimensions",
+        f"KV cache: {per_token:,} bytes a token, the same on every TP rank"
+        if profile.dimensions.kv_lora_rank
+        else f"KV cache: {per_token:,} bytes a token",
+    ]
+    if stack.device == "cpu" or gpu_total is None:
+        lines.append("KV tokens: not computed, no GPU memory was read")
+        return Memory(gpu_total=gpu_total, weights=weights, kv_bytes_per_token=per_token, explanation=tuple(lines))
+    pool = _pool(profile, stack, layout, gpu_total)
+    before = gpu_total - _CONTEXT_BYTES
+    reserve = int(before * (1 - pool.fraction))
+    room = before - weights - reserve
+    lines += [
+        f"before the weights: {_gib(gpu_total)} - {_gib(_CONTEXT_BYTES)} (CUDA context, NCCL) = {_gib(before)} GiB",
+        pool.explanation,
+        f"kept free for graphs and activations: {_gib(before)} x (1 - {pool.fraction:g}) = {_gib(reserve)} GiB",
+        f"KV pool: {_gib(before)} - {_gib(weights)} - {_gib(reserve)} = {_gib(room)} GiB",
+    ]
+    if room < per_token:
+        raise InputError(
+            f"{profile.name} does not fit at TP{layout.tensor_parallel} x PP{layout.pipeline_parallel}: "
+            + "; ".join(lines),
+            where=where,
+            fix="more GPUs for the gang, or a smaller model",
+        )
+    tokens = room // per_token
+    lines.append(f"KV tokens: {_gib(room)} GiB / {per_token:,} = {tokens:,}")
+    return Memory(
+        gpu_total=gpu_total,
+        weights=weights,
+        kv_bytes_per_token=per_token,
+        kv_tokens=tokens,
+        reserve=reserve,
+        explanation=tuple(lines),
+    )
+
+
+def kv_bytes_per_token(profile: ModelProfile, layout: Layout) -> int:
+    """Bytes of one token's KV cache on one GPU of the stage with the most layers."""
+    dims = profile.dimensions
+    layers = -(-dims.num_hidden_layers // layout.pipeline_parallel)
+    if dims.kv_lora_rank:
+        return (dims.kv_lora_rank + dims.qk_rope_head_dim) * layers * _KV_ELEMENT
+    heads = max(1, dims.num_key_value_heads // layout.tensor_parallel)
+    return 2 * heads * (dims.hidden_size // dims.num_attention_heads) * layers * _KV_ELEMENT
+
+
+def weights_per_gpu(profile: ModelProfile, layout: Layout) -> int:
+    """Bytes of weights on the fullest GPU (the last stage: expert layers and the output head)."""
+    dims, tensor = profile.dimensions, layout.tensor_parallel
+    layers = -(-dims.num_hidden_layers // layout.pipeline_parallel)
+    dense = layers if not dims.n_routed_experts else dims.first_k_dense_replace
+    if layout.pipeline_parallel > 1 and dims.n_routed_experts:
+        dense = 0
+    total = layers * _attention(profile, tensor) + dense * _mlp(profile, dims.intermediate_size, tensor)
+    total += (layers - dense) * _experts(profile, tensor)
+    vocabulary = dims.vocab_size * dims.hidden_size * 2 // tensor
+    return total + (2 if layout.pipeline_parallel == 1 else 1) * vocabulary
+
+
+def checkpoint_bytes(profile: ModelProfile) -> int:
+    """Bytes of all weight files: the profile's figure, else counted from the dimensions (MTP layers included)."""
+    if profile.bytes:
+        return profile.bytes
+    dims = profile.dimensions
+    dense = dims.num_hidden_layers if not dims.n_routed_experts else dims.first_k_dense_replace
+    layers = dims.num_hidden_layers + dims.num_nextn_predict_layers
+    total = layers * (_attention(profile, 1, absorbed=False)) + dense * _mlp(profile, dims.intermediate_size, 1)
+    total += (layers - dense) * _experts(profile, 1)
+    mtp = dims.num_nextn_predict_layers * (2 * dims.hidden_size * dims.hidden_size * 2)
+    return total + mtp + (2 + 2 * dims.num_nextn_predict_layers) * dims.vocab_size * dims.hidden_size * 2
+
+
+def _attention(profile: ModelProfile, tensor: int, *, absorbed: bool = True) -> int:
+    """One layer's attention. absorbed: with the bf16 halves of kv_b that MLA's decode keeps beside it."""
+    dims = profile.dimensions
+    heads = dims.num_attention_heads
+    if not dims.kv_lora_rank:
+        head = dims.hidden_size // heads
+        kv_heads = max(1, dims.num_key_value_heads // tensor)
+        return _linear(profile, (heads // tensor + 2 * kv_heads) * head, dims.hidden_size) + _linear(
+            profile, dims.hidden_size, heads * head // tensor
+        )
+    query = heads * (dims.qk_nope_head_dim + dims.qk_rope_head_dim) // tensor
+    key_value = heads * (dims.qk_nope_head_dim + dims.v_head_dim) // tensor
+    if dims.q_lora_rank:
+        total = _linear(profile, dims.q_lora_rank, dims.hidden_size) + _linear(profile, query, dims.q_lora_rank)
+    else:
+        total = _linear(profile, query, dims.hidden_size)
+    total += _linear(profile, dims.kv_lora_rank + dims.qk_rope_head_dim, dims.hidden_size)
+    total += _linear(profile, key_value, dims.kv_lora_rank)
+    total += _linear(profile, dims.hidden_size, heads * dims.v_head_dim // tensor)
+    if absorbed:
+        total += key_value * dims.kv_lora_rank * 2
+    return total
+
+
+def _mlp(profile: ModelProfile, inner: int, tensor: int) -> int:
+    hidden = profile.dimensions.hidden_size
+    return 2 * _linear(profile, inner // tensor, hidden) + _linear(profile, hidden, inner // tensor)
+
+
+def _experts(profile: ModelProfile, tensor: int) -> int:
+    dims = profile.dimensions
+    if not dims.n_routed_experts:
+        return 0
+    router = dims.n_routed_experts * dims.hidden_size * 2
+    one = _mlp(profile, dims.moe_intermediate_size, tensor)
+    return router + (dims.n_routed_experts + dims.n_shared_experts) * one
+
+
+def _linear(profile: ModelProfile, rows: int, columns: int) -> int:
+    """Bytes of one weight matrix with its scales (float32)."""
+    if profile.quantisation == "none":
+        return rows * columns * 2
+    if profile.quantisation == "int8-channel":
+        return rows * columns + rows * 4
+    height, width = profile.block
+    return rows * columns + -(-rows // height) * -(-columns // width) * 4
+
+
+def _pool(profile: ModelProfile, stack: Stack, layout: Layout, gpu_total: int) -> Pool:
+    given = dict(stack.flags).get("--mem-fraction-static")
+    if given:
+        return Pool(float(given), f"static fraction {given}: the stack's --mem-fraction-static")
+    if stack.dialect == "sglang-0.4.4":
+        return _pool_0_4_4(layout)
+    return _pool_0_5(profile, layout, gpu_total)
+
+
+def _pool_0_4_4(layout: Layout) -> Pool:
+    """sglang 0.4.4 srt/server_args.py: by tensor parallel degree."""
+    steps = ((16, 0.79), (8, 0.81), (4, 0.85), (2, 0.87))
+    fraction = next((value for least, value in steps if layout.tensor_parallel >= least), 0.88)
+    return Pool(fraction, f"static fraction {fraction}: sglang 0.4.4's own for TP{layout.tensor_parallel}")
+
+
+def _pool_0_5(profile: ModelProfile, layout: Layout, gpu_total: int) -> Pool:
+    """sglang 0.5.23 arg_groups/memory_hook.py, in MiB; MLA takes the path without post-capture sizing."""
+    mib = gpu_total // _MIB
+    chunk = 4096 if mib < 60 * 1024 else 8192
+    graphs = 2 * (profile.cuda_graph_max_bs or 160)
+    parallel = 1024 * layout.tensor_parallel * layout.pipeline_parallel // 8
+    reserved = 512 + chunk * 3 // 2 + parallel + graphs
+    fraction = round((mib - reserved) / mib, 3)
+    return Pool(
+        fraction,
+        f"static fraction ({mib} - (512 + 1.5 x {chunk} + 1024 x {layout.tensor_parallel * layout.pipeline_parallel}/8"
+        f" + 2 x {graphs // 2})) / {mib} MiB = {fraction:g}: sglang 0.5.23's own, without a prefill graph",
+    )
+
+
+def _gib(number: int) -> str:
+    return f"{number / GIB:.2f}"
