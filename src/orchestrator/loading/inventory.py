@@ -1,0 +1,138 @@
+"""The user's inventory file as gangs of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from orchestrator.loading.ansible_yaml import AnsibleInventory, read_ansible_inventory
+from orchestrator.loading.node_spec import node_spec
+from orchestrator.loading.variables import Variables
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
+
+TOP_GROUP = "gangs"
+
+_EQUAL_IN_A_GANG: Mapping[str, Callable[[NodeSpec], object]] = {
+    "l40s_dist_init_port": lambda node: node.ports.dist_init,
+    "l40s_http_port": lambda node: node.ports.http,
+    "l40s_nccl_port": lambda node: node.ports.nccl,
+    "l40s_agent_port": lambda node: node.ports.agent,
+    "l40s_lease": lambda node: node.lease_s,
+    "l40s_stack": lambda node: node.stack,
+    "l40s_transport": lambda node: node.transport,
+}
+"""What every node of a gang must agree on, since one engine runs on all of them."""
+
+
+def load_inventory(path: str | Path) -> Inventory:
+    """Read an Ansible YAML inventory: the child groups of `gangs` are the gangs, a host's place is its node rank.
+
+    group_vars/ and host_vars/ beside the file count, as for Ansible. Raises InputError that names the file, the
+    path inside it, what was found and what is wanted.
+    """
+    file = Path(path)
+    source = read_ansible_inventory(file)
+    gangs = tuple(_gang(source, name) for name in _gang_names(source))
+    variables = {host: _variables(source, host) for gang in gangs for host in (node.name for node in gang.nodes)}
+    for gang in gangs:
+        _refuse_disagreement(gang, variables)
+    _refuse_two_gangs(source, gangs)
+    _refuse_shared_addresses(gangs, variables)
+    return Inventory(path=str(file), gangs=gangs)
+
+
+def _gang_names(source: AnsibleInventory) -> list[str]:
+    top = source.groups.get(TOP_GROUP)
+    if top is None:
+        raise InputError(
+            f"has no group {TOP_GROUP!r}; wanted one whose child groups are the gangs",
+            where=source.shown,
+            fix="gangs: {children: {gang0: {hosts: {l40s-[0:3]: }}}}, see inventory/reference.yml",
+        )
+    if top.hosts:
+        raise InputError(
+            f"found the host {top.hosts[0]!r} in {TOP_GROUP!r} itself; wanted hosts in its child groups",
+            where=str(top.origin.below("hosts").below(top.hosts[0])),
+            fix="gangs: {children: {gang0: {hosts: ...}}}",
+        )
+    if not top.children:
+        raise InputError(
+            f"found no gang; wanted at least one child group of {TOP_GROUP!r}",
+            where=str(top.origin),
+            fix="gangs: {children: {gang0: {hosts: ...}}}",
+        )
+    return top.children
+
+
+def _gang(source: AnsibleInventory, name: str) -> GangSpec:
+    hosts = source.hosts_of(name)
+    if not hosts:
+        raise InputError(
+            f"found no host in gang {name!r}; wanted at least one",
+            where=str(source.groups[name].origin),
+            fix="name its hosts below hosts:, the leader first",
+        )
+    if not _is_plain(name):
+        raise InputError(
+            f"found the gang name {name!r}; wanted letters, digits, dots, dashes, at most 100",
+            where=str(source.groups[name].origin),
+            fix="rename the group",
+        )
+    nodes = tuple(node_spec(_variables(source, host), gang=name, node_rank=rank) for rank, host in enumerate(hosts))
+    return GangSpec(name=name, nodes=nodes)
+
+
+def _is_plain(name: str) -> bool:
+    """Fit for a folder's name on the nodes."""
+    return name.isascii() and name[0].isalnum() and len(name) <= 100 and all(c.isalnum() or c in "._-" for c in name)
+
+
+def _variables(source: AnsibleInventory, host: str) -> Variables:
+    return Variables(host, source.hosts[host].origin, source.variables_of(host))
+
+
+def _refuse_disagreement(gang: GangSpec, variables: dict[str, Variables]) -> None:
+    for name, value in _EQUAL_IN_A_GANG.items():
+        wanted = value(gang.leader)
+        for node in gang.nodes[1:]:
+            if value(node) != wanted:
+                raise InputError(
+                    f"found {value(node)} on {node.name}, {wanted} on {gang.leader.name}; "
+                    f"wanted one {name} for all nodes of gang {gang.name!r}",
+                    where=variables[node.name].place(name),
+                    fix=f"set {name} below vars: of the group {gang.name}",
+                )
+
+
+def _refuse_two_gangs(source: AnsibleInventory, gangs: tuple[GangSpec, ...]) -> None:
+    home: dict[str, str] = {}
+    for gang in gangs:
+        for node in gang.nodes:
+            if node.name in home:
+                raise InputError(
+                    f"found {node.name!r} in the gangs {home[node.name]!r} and {gang.name!r}; wanted it in one",
+                    where=str(source.groups[gang.name].origin.below("hosts").below(node.name)),
+                    fix="a node's GPUs belong to one engine: remove it from one of the two",
+                )
+            home[node.name] = gang.name
+
+
+def _refuse_shared_addresses(gangs: tuple[GangSpec, ...], variables: dict[str, Variables]) -> None:
+    taken: dict[tuple[str, ...], NodeSpec] = {}
+    for node in (node for gang in gangs for node in gang.nodes):
+        claims: list[tuple[str, ...]] = []
+        if node.address is not None:
+            claims.append(("l40s_address", node.address))
+        if node.reach.connection == "ssh":
+            claims.append(("ansible_host", node.reach.host, str(node.reach.port or 22)))
+        for claim in claims:
+            if claim in taken:
+                name = claim[0]
+                raise InputError(
+                    f"found {name} {':'.join(claim[1:])} for {taken[claim].name!r} and {node.name!r}; "
+                    "wanted one machine a node",
+                    where=variables[node.name].place(name),
+                    fix=f"give one of them its own {name}",
+                )
+            taken[claim] = node

@@ -1,0 +1,115 @@
+"""YAML text into plain values that still know the line they came from, so that an error can point at it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orchestrator.model.errors import InputError
+
+try:
+    from yaml import CSafeLoader as _Parser
+except ImportError:  # PyYAML built without libyaml: slower, the same result
+    from yaml import SafeLoader as _Parser  # type: ignore[assignment]
+
+_NOT_YAML = (
+    yaml.YAMLError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError,
+)  # fmt: skip
+"""What SafeConstructor raises on scalars such as `!!int x`, `!!bool x` or 2001-99-99."""
+
+
+class Marked(dict[Any, Any]):
+    """A mapping with the line (from 1) of each of its keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[Any, int] = {}
+
+
+class Vaulted:
+    """A value that ansible-vault has encrypted; we hold no vault password and never look inside."""
+
+
+class _MarkingLoader(_Parser):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        _refuse_duplicates(self, node)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path, shown: str) -> Any:
+    """The value in a YAML file: mappings as `Marked`, `!vault` as `Vaulted`, `!unsafe` as the plain value.
+
+    shown: the file's name in error messages. Raises InputError for a file that cannot be read or parsed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"cannot be read: {error.strerror or error}", where=shown, fix="check the path and its permissions"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"is not UTF-8 text: {error.reason} at byte {error.start}", where=shown, fix="save it as UTF-8"
+        ) from None
+    return parse_yaml(text, shown)
+
+
+def parse_yaml(text: str, shown: str) -> Any:
+    """The value in YAML text; see read_yaml."""
+    loader = None
+    try:
+        loader = _MarkingLoader(text)
+        return loader.get_single_data()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise InputError(
+            f"is not valid YAML: {error.problem or error.context}",
+            where=f"{shown}:{mark.line + 1}" if mark else shown,
+            fix="mend that line; `ansible-inventory -i FILE --list` reads the same file",
+        ) from None
+    except _NOT_YAML as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+        raise InputError(f"is not valid YAML: {reason}", where=shown, fix="mend the file") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _refuse_duplicates(loader: _MarkingLoader, node: yaml.MappingNode) -> None:
+    seen = set()
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key_node, _ in node.value:
+        if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
+            continue
+        key = loader.construct_object(key_node)
+        if key in seen:
+            raise yaml.constructor.ConstructorError(
+                problem=f"the key {key!r} stands twice in one mapping", problem_mark=key_node.start_mark
+            )
+        seen.add(key)
+
+
+def _mapping(loader: _MarkingLoader, node: yaml.MappingNode) -> Any:
+    marked = Marked()
+    yield marked
+    marked.update(loader.construct_mapping(node))
+    for key_node, _ in node.value:
+        marked.lines[loader.construct_object(key_node)] = key_node.start_mark.line + 1
+
+
+def _unsafe(loader: _MarkingLoader, node: yaml.Node) -> Any:
+    node.tag = loader.resolve(type(node), node.value, (True, False))
+    return loader.construct_object(node, deep=True)
+
+
+def _vaulted(_loader: _MarkingLoader, _node: yaml.Node) -> Vaulted:
+    return Vaulted()
+
+
+_MarkingLoader.add_constructor("tag:yaml.org,2002:map", _mapping)
+_MarkingLoader.add_constructor("!unsafe", _unsafe)
+_MarkingLoader.add_constructor("!vault", _vaulted)
+_MarkingLoader.add_constructor("!vault-encrypted", _vaulted)

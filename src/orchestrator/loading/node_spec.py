@@ -1,0 +1,210 @@
+"""A host of the inventory as a node of a gang: which variable means what."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import shlex
+from difflib import get_close_matches
+from typing import Literal, cast, get_args
+
+from orchestrator.loading import ssh_arguments
+from orchestrator.loading.variables import Variables
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import NodeSpec, Overrides, Ports, Reach, Transport
+
+OURS = (
+    "l40s_accept", "l40s_address", "l40s_agent_port", "l40s_args", "l40s_dist_init_port", "l40s_engine_user",
+    "l40s_env", "l40s_fs_root", "l40s_gid_index", "l40s_gpus", "l40s_http_host", "l40s_http_port", "l40s_ib_hca",
+    "l40s_lease", "l40s_model_root", "l40s_nccl_port", "l40s_socket_ifname", "l40s_stack", "l40s_state_dir",
+    "l40s_transport", "l40s_venv",
+)  # fmt: skip
+"""Every variable of ours; inventory/reference.yml explains each."""
+
+_CONNECTIONS: dict[str, Literal["ssh", "local"]] = {
+    "ssh": "ssh", "smart": "ssh", "paramiko": "ssh", "paramiko_ssh": "ssh", "local": "local",
+}  # fmt: skip
+_PYTHON_BY_ANSIBLE = ("auto", "auto_legacy", "auto_silent", "auto_legacy_silent")
+_SHORT_NAMES = "ansible.builtin."
+_ADDRESS = r"[A-Za-z0-9][A-Za-z0-9._:%-]*|::[0-9A-Fa-f:.]*"
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
+_NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,252}")
+
+
+def node_spec(variables: Variables, *, gang: str, node_rank: int) -> NodeSpec:
+    """Read one node's variables. Raises InputError for an unknown `l40s_` variable and for a wrong value."""
+    _refuse_odd_name(variables)
+    _refuse_unknown(variables)
+    lease = variables.seconds("l40s_lease", 1, 86400)
+    return NodeSpec(
+        name=variables.host,
+        gang=gang,
+        node_rank=node_rank,
+        reach=_reach(variables),
+        address=_address(variables, "l40s_address"),
+        gpus=variables.number("l40s_gpus", 1, 64) or 8,
+        fs_root=variables.path("l40s_fs_root") or "/",
+        model_root=variables.path("l40s_model_root") or "/workspace",
+        stack=variables.text("l40s_stack"),
+        venv=variables.path("l40s_venv"),
+        state_dir=variables.path("l40s_state_dir"),
+        engine_user=variables.text("l40s_engine_user", _NAME, "a user name"),
+        transport=_transport(variables),
+        http_host=_address(variables, "l40s_http_host") or "0.0.0.0",  # noqa: S104 - the model's default
+        ports=_ports(variables),
+        lease_s=30.0 if lease is None else lease,
+        accept=variables.texts("l40s_accept"),
+        overrides=_overrides(variables),
+    )
+
+
+def _reach(variables: Variables) -> Reach:
+    key = variables.first_text("ansible_private_key_file", "ansible_ssh_private_key_file")
+    options = _ssh_options(variables)
+    return Reach(
+        connection=_connection(variables),
+        host=_ssh_host(variables),
+        port=_ssh_port(variables),
+        user=variables.first_text("ansible_user", "ansible_ssh_user"),
+        key_file=key,
+        known_hosts_file=next((value for name, value in options if name == "userknownhostsfile"), None),
+        ssh_options=options,
+        become=variables.truth("ansible_become") or False,
+        become_user=_become_user(variables),
+        python=_python(variables),
+    )
+
+
+def _connection(variables: Variables) -> Literal["ssh", "local"]:
+    word = variables.text("ansible_connection") or "ssh"
+    kind = _CONNECTIONS.get(word.removeprefix(_SHORT_NAMES))
+    if kind is None:
+        raise variables.wrong("ansible_connection", "ssh or local", "write `ansible_connection: ssh`")
+    return kind
+
+
+def _ssh_host(variables: Variables) -> str:
+    name = "ansible_ssh_host" if variables.text("ansible_ssh_host") else "ansible_host"
+    return _address(variables, name) or variables.host
+
+
+def _ssh_port(variables: Variables) -> int | None:
+    name = "ansible_ssh_port" if variables.text("ansible_ssh_port") else "ansible_port"
+    return variables.number(name, 1, 65535)
+
+
+def _become_user(variables: Variables) -> str:
+    method = variables.text("ansible_become_method") or "sudo"
+    if variables.truth("ansible_become") and method.removeprefix(_SHORT_NAMES) != "sudo":
+        raise variables.wrong("ansible_become_method", "sudo", "sudo is the one way to another user that we take")
+    name = "ansible_sudo_user" if variables.text("ansible_sudo_user") else "ansible_become_user"
+    return variables.text(name, _NAME, "a user name") or "root"
+
+
+def _python(variables: Variables) -> str:
+    python = variables.text("ansible_python_interpreter") or "python3"
+    return "python3" if python in _PYTHON_BY_ANSIBLE else python
+
+
+def _ssh_options(variables: Variables) -> tuple[tuple[str, str], ...]:
+    pairs: list[tuple[str, str]] = []
+    for name in ("ansible_ssh_common_args", "ansible_ssh_extra_args"):
+        text = variables.text(name)
+        if text is None:
+            continue
+        try:
+            pairs.extend(ssh_arguments.parse(text))
+        except ssh_arguments.BadArguments as wrong:
+            raise InputError(
+                f"found {text!r}: {wrong}; wanted ssh options that we can follow",
+                where=variables.place(name),
+                fix="remove the option here, or move it to where it is not needed",
+            ) from None
+    checking = ("ansible_host_key_checking", "ansible_ssh_host_key_checking")
+    if any(variables.truth(name) is False for name in checking):
+        pairs.append(("stricthostkeychecking", "no"))
+    return tuple(pairs)
+
+
+def _address(variables: Variables, name: str) -> str | None:
+    text = variables.text(name, _ADDRESS, "an IP address or a host name")
+    if text and re.fullmatch(r"[0-9.]+", text):
+        try:
+            ipaddress.ip_address(text)
+        except ValueError:
+            raise variables.wrong(name, "an IP address or a host name", "write it as 10.0.0.11") from None
+    return text
+
+
+def _transport(variables: Variables) -> Transport:
+    word = variables.text("l40s_transport") or "auto"
+    if word not in get_args(Transport):
+        raise variables.wrong("l40s_transport", "auto, rdma or tcp", "write `l40s_transport: auto`")
+    return cast(Transport, word)
+
+
+def _ports(variables: Variables) -> Ports:
+    def port(name: str) -> int | None:
+        return variables.number(name, 1, 65535)
+
+    chosen = {
+        "l40s_dist_init_port": port("l40s_dist_init_port") or Ports().dist_init,
+        "l40s_http_port": port("l40s_http_port") or Ports().http,
+        "l40s_agent_port": port("l40s_agent_port") or Ports().agent,
+        "l40s_nccl_port": port("l40s_nccl_port"),
+    }
+    taken: dict[int, str] = {}
+    for name, number in chosen.items():
+        if number in taken:
+            shown = name if name in variables.names() else taken[number]
+            other = taken[number] if shown == name else name
+            raise variables.wrong(shown, f"a port that {other} does not have", f"write `{shown}: {number + 1}`")
+        if number is not None:
+            taken[number] = name
+    return Ports(
+        dist_init=chosen["l40s_dist_init_port"] or 0,
+        http=chosen["l40s_http_port"] or 0,
+        nccl=chosen["l40s_nccl_port"],
+        agent=chosen["l40s_agent_port"] or 0,
+    )
+
+
+def _overrides(variables: Variables) -> Overrides:
+    return Overrides(
+        socket_ifname=variables.text("l40s_socket_ifname", r"[\^=]{0,2}[A-Za-z0-9_.,@:-]+", "an interface name"),
+        ib_hca=variables.text("l40s_ib_hca", r"[\^=]{0,2}[A-Za-z0-9_.,:-]+", "RDMA devices as NCCL_IB_HCA has them"),
+        gid_index=variables.number("l40s_gid_index", 0, 255),
+        env=variables.pairs("l40s_env"),
+        args=_arguments(variables),
+    )
+
+
+def _arguments(variables: Variables) -> tuple[str, ...]:
+    words = variables.texts("l40s_args")
+    if len(words) != 1:
+        return words
+    try:
+        return tuple(shlex.split(words[0]))
+    except ValueError:
+        raise variables.wrong("l40s_args", "engine flags with closed quotes", "write them as a list") from None
+
+
+def _refuse_odd_name(variables: Variables) -> None:
+    if _NODE_NAME.fullmatch(variables.host) is None:
+        raise InputError(
+            f"found the node name {variables.host!r}; wanted letters, digits, dots, dashes",
+            where=str(variables.origin),
+            fix="rename it and write its address as ansible_host",
+        )
+
+
+def _refuse_unknown(variables: Variables) -> None:
+    for name in variables.names():
+        if name.startswith("l40s_") and name not in OURS:
+            near = get_close_matches(name, OURS, n=1, cutoff=0.5)
+            fix = f"write {near[0]}" if near else f"known: {', '.join(OURS)}"
+            raise InputError(
+                f"found the variable {name}, which means nothing here; wanted one of ours",
+                where=variables.place(name),
+                fix=fix,
+            )
