@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Failure(Exception):  # noqa: N818 - the name is the fact
+class Failure(Exception):
     """Something the node found and cannot go on with.
 
     kind:  a word for programs, for example port-taken, gpu-busy, no-model, bad-request

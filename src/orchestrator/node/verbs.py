@@ -31,7 +31,7 @@ PROCESSES = {
     "agent": "orchestrator.node.agent",
     "gpus": "orchestrator.node.gpus",
 }
-"""Long-lived roles that `arm` and the agent start: a module with `run(arguments) -> exit status`; no request, no answer."""
+"""Roles that live on: a module with `run(arguments) -> exit status`; no request, no answer."""
 
 
 def serve(argv: Sequence[str]) -> int:

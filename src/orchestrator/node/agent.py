@@ -1,0 +1,582 @@
+"""The node agent: one process that arms, starts, watches and ends one node's part of a gang.
+
+A single loop waits for everything at once: the guardian, the engine's log, the ranks' pidfds, the leader link,
+NVML's answers and the leader's HTTP probes. Orders of the controller are a file (`goal.json`) and SIGUSR1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.node import causes, files, gpus, guardian, itself, kernel, preflight, processes
+from orchestrator.node.causes import Cause
+from orchestrator.node.deaths import Death
+from orchestrator.node.failure import Failure
+from orchestrator.node.link import Event, Hub, Joined, Left, Said, Spoke
+from orchestrator.node.logfile import LineCutter, LogFile
+from orchestrator.node.record import Record
+from orchestrator.node.run import AGENT_FILE, ENGINE_LOG, GOAL_FILE, Run
+from orchestrator.node.service import CanaryResult, Health, Service
+from orchestrator.node.tree import Tree
+from orchestrator.node.watch import LogWatch
+
+TICK_S = 0.5
+LOG_READS_A_STEP = 64
+PULSE_S = 1.0
+SILENT_S = 10.0
+MEMORY_EVERY_S = 2.0
+KILL_EVERY_S = 0.05
+KILL_FOR_S = 10.0
+MEMORY_FREE_S = 10.0
+MEMBERS_END_S = 12.0
+FOLLOW_LEADER_S = 5.0
+"""After the leader's engine has gone in good order, this long for the workers' own shutdown before SIGKILL."""
+
+RUNNING = ("starting", "warming", "ready")
+ENDING = ("draining", "stopping", "stopped", "failed")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Role `agent`: the run's folder is the only argument. Ends with the run."""
+    folder = arguments[0]
+    agent = _begin(Run.read(folder))
+    try:
+        agent.live()
+    except Exception as defect:
+        agent.fail(causes.make(agent.run.node, f"defect in the agent: {type(defect).__name__}: {defect}", time.time()))
+        agent.end_now()
+        raise
+    return 0
+
+
+def _begin(run: Run) -> Agent:
+    kernel.adopt_orphans()
+    kernel.name_process("l40s-agent")
+    files.write_json(
+        run.path(AGENT_FILE), {"pid": os.getpid(), "start": processes.start_of(os.getpid()), "run_id": run.run_id}
+    )
+    parent = guardian.fork(run)  # before any thread
+    memory = gpus.GpuMemory(itself.application(), run.gpus if run.device == "cuda" else ())
+    return Agent(
+        run=run,
+        guardian=parent,
+        memory=memory,
+        record=Record(run),
+        watch=LogWatch.of(run.watch),
+        tree=Tree(run, parent.pid, memory),
+        log=LogFile(run.path(ENGINE_LOG), run.log_limit),
+    )
+
+
+@dataclass
+class Agent:
+    """State of one node's part. `state` goes one way: armed, starting, warming, ready, draining, stopping, end."""
+
+    run: Run
+    guardian: guardian.Guardian
+    memory: gpus.GpuMemory
+    record: Record
+    watch: LogWatch
+    tree: Tree
+    log: LogFile
+    state: str = "staged"
+    hub: Hub | None = None
+    spoke: Spoke | None = None
+    service: Service | None = None
+    cause: Cause | None = None
+    verdict: Cause | None = None
+    """The gang's first cause, as the leader's agent saw them arrive."""
+    engine: tuple[int, int] = (0, 0)
+    """Process id and start time of the engine's parent."""
+    engine_runs: bool = False
+    accepted: bool = False
+    """The canary generation was accepted (leader)."""
+    digests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
+    """Members that have said that nothing of theirs is left."""
+    _lines: LineCutter = field(default_factory=LineCutter)
+    _began: float = field(default_factory=time.monotonic)
+    _pulsed: float = 0.0
+    _deadline: float = 0.0
+    _wake: int = -1
+    _go: bool = False
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def live(self) -> None:
+        """Arm, then follow events until the run is over; leaves nothing behind that can be ended."""
+        self._listen_to_signals()
+        self._flush()
+        if self._arm():
+            while self.state not in ("stopping", "stopped", "failed"):
+                self._step()
+        self.end_now()
+
+    def _arm(self) -> bool:
+        refusals = preflight.check(self.run, self.memory)
+        try:
+            self._join_link()
+        except Failure as failure:
+            refusals.append(failure)
+        if not refusals:
+            self.record.event("checked")
+            return True
+        self.record.set(refusals=[failure.as_json() for failure in refusals])
+        first = refusals[0]
+        self.fail(causes.make(self.run.node, f"{first.where}: {first.what}", time.time(), fix=first.fix))
+        return False
+
+    def _join_link(self) -> None:
+        if self.run.leads:
+            self.hub = Hub(self.run, self.run.key())
+            self.hub.listen()
+        else:
+            leader = self.run.members[0] if self.run.members else "the leader"
+            self.spoke = Spoke(self.run, self.run.key(), leader)
+
+    def _step(self) -> None:
+        ready = self._wait()
+        now = time.monotonic()
+        self._obey_goal()
+        self._read_log(ready)
+        self._follow_guardian(ready)
+        self._follow_ranks(now, ready)
+        self._follow_memory(now)
+        self._follow_link(now)
+        self._follow_service()
+        self._advance(now)
+        self._pulse(now)
+        self._flush()
+
+    def _wait(self, timeout_s: float = TICK_S) -> set[int]:
+        poll = select.poll()
+        for descriptor, mask in self._descriptors():
+            poll.register(descriptor, mask)
+        ready = {descriptor for descriptor, _ in poll.poll(timeout_s * 1000)}
+        if self._wake in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake, 4096)
+        return ready
+
+    def _descriptors(self) -> Iterator[tuple[int, int]]:
+        yield self._wake, select.POLLIN
+        if self.guardian.channel.fileno() >= 0:
+            yield self.guardian.channel.fileno(), select.POLLIN
+        if self.guardian.log >= 0:
+            yield self.guardian.log, select.POLLIN
+        memory = self.memory.fileno()
+        if memory is not None:
+            yield memory, select.POLLIN
+        if self.service is not None:
+            yield self.service.wake, select.POLLIN
+        yield from self.tree.descriptors()
+        link = self.hub or self.spoke
+        if link is not None:
+            yield from link.descriptors()
+
+    def _listen_to_signals(self) -> None:
+        self._wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: self._write_goal("stop"))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def _write_goal(self, goal: str) -> None:
+        with contextlib.suppress(OSError):
+            files.write_json(self.run.path(GOAL_FILE), {"goal": goal})
+
+    # --- what happened ----------------------------------------------------------------------------
+
+    def _obey_goal(self) -> None:
+        goal = files.read_json(self.run.path(GOAL_FILE)).get("goal")
+        if goal == "run":
+            self._start()
+        elif goal == "stop":
+            self._stop()
+        elif goal == "stop-now":
+            self._stop_now()
+
+    def _read_log(self, ready: set[int] | None = None) -> None:
+        """Take what the engine has written; without `ready` look even if the poll did not say so."""
+        for _ in range(LOG_READS_A_STEP):
+            if self.guardian.log < 0 or not (ready is None or self.guardian.log in ready):
+                return
+            try:
+                data = os.read(self.guardian.log, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                os.close(self.guardian.log)
+                self.guardian.log = -1
+                return
+            self.log.write(data)
+            now = time.time()
+            for line in self._lines.feed(data):
+                if self.watch.feed(line, now):
+                    self.record.event("phase", **self.watch.phase.as_json())
+
+    def _follow_guardian(self, ready: set[int]) -> None:
+        if self.guardian.channel.fileno() not in ready:
+            return
+        messages = self.guardian.messages()
+        if messages is None:
+            self.guardian.channel.close()
+            self.fail(causes.make(self.run.node, "the engine's guardian process was killed", time.time()))
+            return
+        for message in messages:
+            if "started" in message:
+                self.engine = (int(message["started"]), int(message["start"]))
+                self.engine_runs = True
+                self.record.event("engine started", pid=self.engine[0])
+            elif message.get("exited") == self.engine[0]:
+                self.engine_runs = False
+                self._engine_ended(Death.of(int(message["status"])))
+
+    def _engine_ended(self, death: Death) -> None:
+        self.record.event("engine ended", how=death.words())
+        if self.state in RUNNING:
+            self._bury_the_dead()
+            self._read_log()
+            self.fail(causes.engine_ended(self.run.node, death, self.watch, time.time()))
+
+    def _bury_the_dead(self) -> None:
+        """Ranks that ended just before their parent: one of them may be the reason."""
+        poll = select.poll()
+        for descriptor, mask in self.tree.descriptors():
+            poll.register(descriptor, mask)
+        self._follow_ranks(time.monotonic(), {descriptor for descriptor, _ in poll.poll(0)})
+
+    def _follow_ranks(self, now: float, ready: set[int]) -> None:
+        if not self.engine[0]:
+            return
+        for died in self.tree.step(now, ready):
+            self.record.event("rank ended", tp_rank=died.rank.tp_rank, pid=died.rank.pid, how=died.death.words())
+            if self.state in RUNNING:
+                self._read_log()
+                self.fail(causes.rank_died(self.run.node, died, self.watch, time.time()))
+
+    def _follow_memory(self, now: float) -> None:
+        if self.run.device != "cuda" or not self.run.gpus:
+            return
+        if self.memory.take(now):
+            self.tree.note_memory()
+        if self.engine[0] and now - self.memory.answered_at >= MEMORY_EVERY_S:
+            self.memory.ask(now)
+
+    def _follow_link(self, now: float) -> None:
+        for event in self._link_events(now):
+            if isinstance(event, Joined):
+                self.record.event("joined", node=event.node)
+            elif isinstance(event, Left):
+                self._left(event)
+            elif self.hub is not None:
+                self._hear_member(event)
+            else:
+                self._hear_leader(event.message)
+        self._judge_silence(now)
+
+    def _link_events(self, now: float) -> list[Event]:
+        link = self.hub or self.spoke
+        return link.step(now) if link is not None else []
+
+    def _left(self, event: Left) -> None:
+        self.record.event("left", node=event.node, reason=event.reason)
+        self.ended.add(event.node)
+        if self.state == "draining" and self.spoke is not None:
+            self._stop_now()  # nobody is left to say when the leader's engine has gone
+        elif event.agent_ended and self.state not in ENDING:
+            text = f"the agent on {event.node} ended ({event.reason}), and its engine with it"
+            fix = f"look at {event.node}: was it rebooted, or the agent killed?"
+            self.fail(causes.make(event.node, text, time.time(), fix=fix))
+
+    def _hear_member(self, said: Said) -> None:
+        kind = said.message.get("type")
+        if kind == "digest":
+            self.digests[said.node] = said.message
+        elif kind == "failed":
+            self._member_failed(said.message.get("cause") or causes.make(said.node, "it failed", time.time()))
+        elif kind == "ended":
+            self.ended.add(said.node)
+        elif kind == "stop":
+            self._stop_now() if said.message.get("now") else self._stop()
+
+    def _member_failed(self, cause: Cause) -> None:
+        if self.verdict is None or (self.verdict.get("secondary") and not cause.get("secondary")):
+            self.verdict = cause
+        self.fail(causes.followed(self.run.node, cause, time.time()))
+
+    def _hear_leader(self, message: dict[str, Any]) -> None:
+        kind = message.get("type")
+        if kind == "go":
+            self._start()
+        elif kind == "pulse":
+            self._follow_leaders_state(str(message.get("state")))
+        elif kind == "drain":
+            self._drain()
+        elif kind == "end":
+            self._end_with_leader(message)
+
+    def _follow_leaders_state(self, state: str) -> None:
+        if self.state in ("starting", "warming") and state == "ready" and self.tree.complete:
+            self._become("ready")
+        elif self.state == "starting" and state == "warming" and self.tree.complete:
+            self._become("warming")
+
+    def _end_with_leader(self, message: dict[str, Any]) -> None:
+        verdict = message.get("verdict")
+        if isinstance(verdict, dict):
+            self.verdict = verdict
+            self.fail(causes.followed(self.run.node, verdict, time.time()))
+        elif message.get("now"):
+            self._become("stopping")
+        elif self.state not in ("stopping", "stopped", "failed"):
+            self._become("draining")
+            self._deadline = time.monotonic() + min(self.run.stop.shutdown_s, FOLLOW_LEADER_S)
+
+    def _judge_silence(self, now: float) -> None:
+        silences = self._silences(now)
+        self.record.set(silent=sorted(node for node, silence in silences.items() if silence > SILENT_S))
+        for node, silence in silences.items():
+            if silence > self.run.lease_s and self.state not in ENDING:
+                text = f"no word from {node} for {silence:.0f} s: its lease of {self.run.lease_s:.0f} s ran out"
+                fix = f"look at {node} and at the network between it and {self.run.node}"
+                self.fail(causes.make(node, text, time.time(), fix=fix))
+
+    def _silences(self, now: float) -> dict[str, float]:
+        if self.hub is not None:
+            return {node: now - heard for node, heard in self.hub.heard.items() if node not in self.ended}
+        if self.spoke is not None and self.spoke.heard_at:
+            return {self.spoke.leader: now - self.spoke.heard_at}
+        return {}
+
+    def _follow_service(self) -> None:
+        for result in self.service.take() if self.service else ():
+            if isinstance(result, Health):
+                self.record.set(service_healthy=result.healthy, service_checked_at=result.at)
+                if result.healthy and self.state == "starting":
+                    self._become("warming")
+            else:
+                self._judge_canary(result)
+
+    def _judge_canary(self, result: CanaryResult) -> None:
+        self.record.set(canary_text=result.text)
+        if not result.refused:
+            self.accepted = True
+        elif self.state in RUNNING:
+            text = f"the canary generation was refused: {result.refused}"
+            fix = "wrong weights or kernels give such text: verify the checkpoint and the stack on every node"
+            self.fail(causes.make(self.run.node, text, time.time(), fix=fix, lines=list(self.watch.last_lines())))
+
+    # --- what we do -------------------------------------------------------------------------------
+
+    def _advance(self, now: float) -> None:
+        """Steps that follow from where everybody is."""
+        if self.state == "staged":
+            self._armed_when_joined(now)
+        elif self.state == "armed" and now - self._began > self.run.armed_for_s:
+            self.record.event("armed for too long")
+            self._stop_now()
+        elif self.state == "warming" and self.run.leads and self._everybody_complete():
+            self._become("ready")
+        elif self.state == "draining":
+            self._leave_when_drained(now)
+
+    def _armed_when_joined(self, now: float) -> None:
+        if self.spoke is None or self.spoke.joined:
+            self._become("armed")
+        elif now - self._began > self.run.armed_for_s:
+            address = f"{self.run.leader_address}:{self.run.leader_port}"
+            text = f"the leader's agent does not answer at {address} ({self.spoke.trouble})"
+            self.fail(causes.make(self.run.node, text, time.time(), fix="open that port between the nodes"))
+
+    def _everybody_complete(self) -> bool:
+        others = [name for name in self.run.members if name != self.run.node]
+        told = all(self.digests.get(name, {}).get("complete") for name in others)
+        return self.accepted and self.tree.complete and told
+
+    def _leave_when_drained(self, now: float) -> None:
+        leaders_engine_gone = self.run.leads and not self.engine_runs
+        if leaders_engine_gone or now > self._deadline > 0 or not self.tree.living():
+            if self.hub is not None:
+                self.hub.send({"type": "end"})
+            self._become("stopping")
+
+    def _start(self) -> None:
+        if self.state != "armed" or self._go:
+            return
+        self._go = True
+        self.guardian.go()
+        self.watch.begin(time.time())
+        self._become("starting")
+        if self.hub is not None:
+            self.hub.send({"type": "go"})
+        if self.run.service:
+            endpoints = dict(self.run.watch.get("http") or {})
+            self.service = Service(str(self.run.service["url"]), endpoints, self.run.canary, self.run.model)
+            self.service.start()
+
+    def _stop(self) -> None:
+        """In good order: the leader's engine drains first, everybody else follows it."""
+        if self.state in ENDING:
+            return
+        if self.spoke is not None and self.spoke.joined:
+            self.spoke.send({"type": "stop"})
+            self._drain()
+        elif self.run.leads and self.engine_runs:
+            self._drain()
+            if self.hub is not None:
+                self.hub.send({"type": "drain"})
+            number = getattr(signal, f"SIG{self.run.stop.leader_signal}", signal.SIGTERM)
+            processes.send(*self.engine, number)
+        else:
+            self._stop_now()
+
+    def _drain(self) -> None:
+        if self.state in ENDING:
+            return
+        self._become("draining")
+        self._deadline = time.monotonic() + self.run.stop.drain_s + self.run.stop.shutdown_s
+
+    def _stop_now(self) -> None:
+        if self.state in ("stopping", "stopped", "failed"):
+            return
+        if self.hub is not None:
+            self.hub.send({"type": "end", "now": True})
+        if self.spoke is not None:
+            self.spoke.send({"type": "stop", "now": True})
+        self._become("stopping")
+
+    def fail(self, cause: Cause) -> None:
+        """Take the first cause of this node, tell the gang; a later one is only an event."""
+        self.record.event("cause", **cause)
+        if self.state in ("stopped", "failed", "stopping", "draining"):
+            return
+        self.cause = cause
+        if self.run.leads:
+            self.verdict = self.verdict or cause
+            if self.hub is not None:
+                self.hub.send({"type": "end", "verdict": self.verdict})
+        elif self.spoke is not None:
+            self.spoke.send({"type": "failed", "cause": cause})
+        self._become("failed")
+
+    def _become(self, state: str) -> None:
+        if state != self.state:
+            self.state = state
+            self.record.event("state", state=state)
+            self._pulsed = 0.0
+        self._flush()
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def end_now(self) -> None:
+        """SIGKILL to whatever is left, wait for it and for the GPU memory, tell the others, write the last report."""
+        if self.service is not None:
+            self.service.stop()
+        self._flush()
+        self._until(lambda: self.tree.kill() == 0, KILL_FOR_S)
+        left = [process.pid for process in self.tree.living()]
+        self.tree.bury_all()
+        self.record.set(left_behind=left, service_healthy=False if self.run.service else None)
+        self._read_log()
+        self._until(self._memory_is_free, MEMORY_FREE_S)
+        if self.state == "stopping":
+            self._become("stopped")
+        self._part(left)
+        self.guardian.close()
+        self.memory.close()
+        self.log.close()
+        self.record.event("ended", left_behind=left)
+        self._flush(force=True)
+
+    def _until(self, done: Callable[[], bool], deadline_s: float) -> bool:
+        """Keep the log, the link and the report going until something is true."""
+        end = time.monotonic() + deadline_s
+        while not done():
+            if time.monotonic() > end:
+                return False
+            self._wait(KILL_EVERY_S)
+            now = time.monotonic()
+            self._read_log(None)
+            self._reap_messages()
+            self._listen_while_ending(now)
+            self._pulse(now)
+            self._flush()
+        return True
+
+    def _reap_messages(self) -> None:
+        if self.guardian.channel.fileno() >= 0:
+            self.guardian.messages()
+
+    def _listen_while_ending(self, now: float) -> None:
+        for event in self._link_events(now):
+            if isinstance(event, Left):
+                self.ended.add(event.node)
+            elif isinstance(event, Said) and self.hub is not None:
+                self._hear_late_member(event)
+            elif isinstance(event, Said) and event.message.get("verdict"):
+                self.verdict = event.message["verdict"]
+
+    def _hear_late_member(self, said: Said) -> None:
+        cause = said.message.get("cause")
+        if said.message.get("type") == "ended":
+            self.ended.add(said.node)
+        elif isinstance(cause, dict) and self.verdict and self.verdict.get("secondary") and not cause.get("secondary"):
+            self.verdict = cause
+
+    def _memory_is_free(self) -> bool:
+        if self.run.device != "cuda" or not self.run.gpus or not self.engine[0]:
+            return True
+        now = time.monotonic()
+        if self.memory.take(now) and self.memory.answer is not None:
+            uses = [self.memory.answer.get(gpu) for gpu in self.run.gpus]
+            if all(use is None or (not use.processes and use.used <= gpus.IDLE_BYTES) for use in uses):
+                return True
+        self.memory.ask(now)
+        return bool(self.memory.error)
+
+    def _part(self, left: list[int]) -> None:
+        """Members say that they are done and go; the leader waits for them, so that one verdict reaches all."""
+        if self.spoke is not None:
+            self.spoke.send({"type": "ended", "state": self.state, "left_behind": left})
+            self.spoke.close()
+        if self.hub is not None:
+            self._until(lambda: not (self.hub and self.hub.joined - self.ended), MEMBERS_END_S)
+            self.hub.close()
+
+    # --- saying it --------------------------------------------------------------------------------
+
+    def _pulse(self, now: float) -> None:
+        if now - self._pulsed < PULSE_S:
+            return
+        self._pulsed = now
+        if self.hub is not None:
+            self.hub.send({"type": "pulse", "state": self.state})
+        if self.spoke is not None:
+            digest = {
+                "type": "digest",
+                "state": self.state,
+                "phase": self.watch.phase.as_json(),
+                "complete": self.tree.complete,
+                "at": time.time(),
+            }
+            self.spoke.send(digest)
+
+    def _flush(self, *, force: bool = False) -> None:
+        self.record.set(
+            state=self.state,
+            phase=self.watch.phase.as_json(),
+            engine_pid=self.engine[0],
+            ranks=[rank.as_json() for rank in self.tree.ranks],
+            cause=self.cause,
+            verdict=self.verdict,
+        )
+        self.record.flush(force=force)

@@ -1,0 +1,128 @@
+"""Where a gang's files lie on a node, and how they are written: whole or not at all."""
+
+# ruff: noqa: PTH104, PTH108, PTH123, PTH208 - plain calls: pathlib costs a report its start-up time
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from orchestrator.node.failure import Failure
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def state_dir(request: dict[str, Any]) -> str:
+    """The request's state_dir, else /var/lib/l40s-deploy for root and ~/.local/state/l40s-deploy for others."""
+    asked = request.get("state_dir")
+    if asked:
+        return str(asked)
+    if os.geteuid() == 0:
+        return "/var/lib/l40s-deploy"
+    base = os.environ.get("XDG_STATE_HOME") or str(pathlib.Path("~/.local/state").expanduser())
+    return f"{base}/l40s-deploy"
+
+
+def gang_dir(state: str, gang: object) -> str:
+    """Folder of one gang; a name that could leave the folder is refused."""
+    return f"{state}/gangs/{_plain(gang, 'gang')}"
+
+
+def run_dir(state: str, gang: object, run_id: object) -> str:
+    """Folder of one run of a gang."""
+    return f"{gang_dir(state, gang)}/runs/{_plain(run_id, 'run_id')}"
+
+
+def gangs(state: str) -> list[str]:
+    """Names of the gangs that have ever been staged here."""
+    try:
+        return sorted(name for name in os.listdir(f"{state}/gangs") if _NAME.fullmatch(name))
+    except FileNotFoundError:
+        return []
+
+
+def current_run(state: str, gang: object) -> str | None:
+    """Folder of the run that was staged last, None where there is none."""
+    name = read_text(f"{gang_dir(state, gang)}/current")
+    return run_dir(state, gang, name.strip()) if name and _NAME.fullmatch(name.strip()) else None
+
+
+def wanted_run(request: dict[str, Any]) -> str:
+    """Folder of the run that a request names by gang and run_id, or the gang's current one."""
+    state = state_dir(request)
+    gang = request.get("gang")
+    run_id = request.get("run_id")
+    folder = run_dir(state, gang, run_id) if run_id else current_run(state, gang) or ""
+    if not folder or not pathlib.Path(folder).is_dir():
+        raise Failure("no-run", f"no such run of gang {gang!r} is staged", f"{state}/gangs", "run `up` again")
+    return folder
+
+
+def read_text(path: str) -> str | None:
+    """A file's text; None where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """A JSON object from a file; empty where there is none (files are replaced whole, never half written)."""
+    text = read_text(path)
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def write(path: str, text: str, *, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
+    """Replace a file by name; readers see the old text or the new, and never with wider rights."""
+    temporary = f"{path}.{os.getpid()}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        os.fchmod(descriptor, mode)
+        if owner is not None:
+            os.fchown(descriptor, *owner)
+        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+        os.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def write_json(path: str, value: Any, *, mode: int = 0o600) -> None:
+    """Replace a JSON file."""
+    write(path, json.dumps(value, separators=(",", ":")) + "\n", mode=mode)
+
+
+@contextlib.contextmanager
+def told(where: str) -> Iterator[None]:
+    """Turn an operating system error into a failure in words."""
+    try:
+        yield
+    except OSError as error:
+        raise Failure(
+            "no-access",
+            f"{error.strerror or error} ({error.filename or where})",
+            where,
+            "give the SSH user (or ansible_become) write access, or name another l40s_state_dir",
+        ) from None
+
+
+def _plain(name: object, what: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise Failure("bad-request", f"{what} {name!r} is no plain name", "request")
+    return name

@@ -1,0 +1,41 @@
+"""Tell a living agent what is wanted of it: a file, and SIGUSR1 so that it looks at once."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from orchestrator.node import files, processes, report
+from orchestrator.node.failure import Failure
+
+POLL_S = 0.02
+
+
+def tell(folder: str, goal: str) -> bool:
+    """False where no agent lives. goal: run, stop, stop-now."""
+    agent = files.read_json(f"{folder}/agent.json")
+    pid, start = int(agent.get("pid", 0)), int(agent.get("start", 0))
+    if not processes.alive(pid, start):
+        return False
+    with files.told(folder):
+        files.write_json(f"{folder}/goal.json", {"goal": goal})
+    if not processes.send(pid, start, signal.SIGUSR1) and processes.alive(pid, start):
+        raise Failure(
+            "no-rights",
+            f"the agent (pid {pid}) belongs to another user and can't be told",
+            folder,
+            "use the user that ran `up`, or ansible_become: true",
+        )
+    return True
+
+
+def wait(folder: str, done: Callable[[dict[str, Any]], bool], deadline_s: float) -> dict[str, Any]:
+    """The run's report once something is true of it, or the newest one when the deadline has passed."""
+    end = time.monotonic() + deadline_s
+    while True:
+        now = report.of_run(folder)
+        if done(now) or time.monotonic() > end:
+            return now
+        time.sleep(POLL_S)

@@ -1,0 +1,177 @@
+"""GPU memory, asked of NVML in a child process with a deadline: a wedged driver blocks whoever asks it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.node import itself
+
+FIRST_ANSWER_S = 20.0
+"""Without persistence mode the driver starts every GPU at the first question."""
+ANSWER_S = 5.0
+IDLE_BYTES = 1 << 30
+"""An idle GPU shows up to about 615 MiB (NVML's first memory info counts what the driver reserves)."""
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """One GPU: bytes in use on it, and (pid, bytes) of the processes that NVML names."""
+
+    index: int
+    used: int
+    processes: tuple[tuple[int, int], ...] = ()
+
+    def bytes_of(self, pid: int) -> int:
+        """What a process holds here. NVML may name pids of another PID namespace: then whatever is in use."""
+        mine = [held for owner, held in self.processes if owner == pid]
+        if mine:
+            return sum(mine)
+        return sum(held for _, held in self.processes) or self.used
+
+
+@dataclass
+class GpuMemory:
+    """Keeps one child and asks it; the answer comes later, or never where the driver hangs."""
+
+    application: str
+    indices: Sequence[int]
+    answer: dict[int, GpuUse] | None = None
+    """Newest answer; None before the first one and where NVML failed."""
+    error: str = ""
+    answered_at: float = 0.0
+    _child: subprocess.Popen[bytes] | None = None
+    _asked_at: float = 0.0
+    _rest: bytes = b""
+    _answers: int = field(default=0)
+
+    @property
+    def pid(self) -> int:
+        """The child's id, 0 where none runs: it is not one of the engine's."""
+        return self._child.pid if self._child else 0
+
+    def fileno(self) -> int | None:
+        """Readable when an answer waits."""
+        return self._child.stdout.fileno() if self._child and self._child.stdout else None
+
+    def ask(self, now: float) -> None:
+        """Ask once more, unless a question is open; a child past its deadline is replaced."""
+        if self._asked_at:
+            if now - self._asked_at < (ANSWER_S if self._answers else FIRST_ANSWER_S):
+                return
+            self.close()
+            self.answer, self.error = None, "NVML does not answer: is the driver wedged?"
+        if self._child is None:
+            self._child = subprocess.Popen(
+                itself.command(self.application, "gpus", *map(str, self.indices)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            assert self._child.stdout is not None
+            os.set_blocking(self._child.stdout.fileno(), False)
+        assert self._child.stdin is not None
+        with contextlib.suppress(OSError):
+            self._child.stdin.write(b"?\n")
+            self._child.stdin.flush()
+        self._asked_at = now
+
+    def take(self, now: float) -> bool:
+        """Read what the child said; True where a new answer is there."""
+        if self._child is None or self._child.stdout is None:
+            return False
+        try:
+            data = os.read(self._child.stdout.fileno(), 1 << 20)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.close()
+            self.answer, self.error = None, "the process that asks NVML ended"
+            return True
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._understand(json.loads(line), now)
+        return bool(lines)
+
+    def wait(self, deadline_s: float) -> bool:
+        """Ask and wait for the answer; False where none came in time."""
+        end = time.monotonic() + deadline_s
+        self.ask(time.monotonic())
+        while time.monotonic() < end:
+            descriptor = self.fileno()
+            if descriptor is None:
+                return False
+            select.select([descriptor], [], [], 0.1)
+            if self.take(time.monotonic()):
+                return True
+        return False
+
+    def close(self) -> None:
+        """End the child."""
+        child, self._child = self._child, None
+        self._asked_at, self._rest, self._answers = 0.0, b"", 0
+        if child is None:
+            return
+        for pipe in (child.stdin, child.stdout):
+            with contextlib.suppress(OSError):
+                if pipe:
+                    pipe.close()
+        child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=0.5)
+
+    def _understand(self, raw: dict[str, Any], now: float) -> None:
+        self._asked_at, self.answered_at = 0.0, now
+        self._answers += 1
+        self.error = str(raw.get("error") or "")
+        self.answer = None
+        if not self.error:
+            uses = (
+                GpuUse(gpu["index"], gpu["used"], tuple((pid, held) for pid, held in gpu["processes"]))
+                for gpu in raw["gpus"]
+            )
+            self.answer = {use.index: use for use in uses}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The child: one JSON line for every line on stdin, until stdin ends."""
+    indices = [int(word) for word in arguments]
+    for _ in sys.stdin:
+        sys.stdout.write(json.dumps(_ask_nvml(indices)) + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+def _ask_nvml(indices: Sequence[int]) -> dict[str, Any]:
+    try:
+        import pynvml
+    except ImportError as error:
+        return {"error": f"pynvml is missing: {error}"}
+    try:
+        pynvml.nvmlInit()  # counted by NVML: only the first of them costs
+        return {"gpus": [_ask_gpu(pynvml, index) for index in indices]}
+    except pynvml.NVMLError as error:
+        return {"error": str(error)}
+
+
+def _ask_gpu(pynvml: Any, index: int) -> dict[str, Any]:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    except (pynvml.NVMLError, AttributeError):
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    return {
+        "index": index,
+        "used": int(memory.used),
+        "processes": [[int(process.pid), int(process.usedGpuMemory or 0)] for process in processes],
+    }

@@ -1,0 +1,43 @@
+"""How this application starts itself again as another process."""
+
+# ruff: noqa: PTH104 - plain calls: pathlib costs a report its start-up time
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import sys
+
+
+def application() -> str:
+    """The zip file we run from, or the folder that holds the package."""
+    package = pathlib.Path(__file__).parent.parent
+    return str(package.parent)
+
+
+def command(application_path: str, *words: str) -> list[str]:
+    """argv that runs a verb or role of an application (zip file or folder) with this interpreter."""
+    if pathlib.Path(application_path).is_dir():
+        start = (
+            f"import sys; sys.path.insert(0, {application_path!r}); "
+            "from orchestrator.node import verbs; sys.exit(verbs.serve(sys.argv[1:]))"
+        )
+        return [sys.executable, "-c", start, *words]
+    return [sys.executable, application_path, *words]
+
+
+def copy_beside(folder: str) -> str:
+    """Put a copy of the zip application into a run's folder, so that cleaning a cache can't hurt a running agent.
+
+    A checkout's folder is used where it lies.
+    """
+    source = application()
+    if pathlib.Path(source).is_dir():
+        return source
+    target = f"{folder}/agent.pyz"
+    if not pathlib.Path(target).exists():
+        temporary = f"{target}.{os.getpid()}.new"
+        shutil.copyfile(source, temporary)
+        os.rename(temporary, target)
+    return target

@@ -1,0 +1,117 @@
+"""Verb `lock`: who works on a gang. The lock is a file on every node of it, made whole or not at all.
+
+A holder renews its lock while it works. A lock that has not been renewed for STALE_S by the node's own clock
+belongs to a dead controller and may be taken. `over` takes one lock whose token the caller knows to be dead.
+"""
+
+# ruff: noqa: PTH104 - plain calls: pathlib costs a report its start-up time
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import time
+from typing import Any
+
+from orchestrator.node import files
+from orchestrator.node.failure import Failure
+
+STALE_S = 60.0
+ATTEMPTS = 3
+"""Others may take and leave the lock between two of our steps."""
+_HOLDER = ("token", "who", "host", "pid", "start", "command", "since")
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """op acquire | renew | release | show; {"held": holder or null, "mine": bool}."""
+    state = files.state_dir(request)
+    gang = files.gang_dir(state, request.get("gang"))
+    op = request.get("op")
+    with files.told(state):
+        if op == "acquire":
+            return _acquire(f"{gang}/lock", _holder(request), str(request.get("over") or ""))
+        if op == "renew":
+            return _renew(f"{gang}/lock", str(request.get("token") or ""))
+        if op == "release":
+            return _release(f"{gang}/lock", str(request.get("token") or ""), force=bool(request.get("force")))
+        if op == "show":
+            return _shown(_read(f"{gang}/lock"))
+    raise Failure("bad-request", f"lock knows no op {op!r}", "request")
+
+
+def _acquire(path: str, holder: dict[str, Any], over: str) -> dict[str, Any]:
+    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+    fresh = f"{path}.{os.getpid()}.new"
+    files.write(fresh, json.dumps(holder) + "\n")
+    try:
+        for _ in range(ATTEMPTS):
+            if _link(fresh, path):
+                return {"held": _read(path), "mine": True}
+            found = _read(path)
+            if found is not None and not (found["stale"] or found["token"] in (over, holder["token"])):
+                break
+            if found is not None:
+                _take_away(path, found["token"])
+        return {"held": _read(path), "mine": False}
+    finally:
+        pathlib.Path(fresh).unlink(missing_ok=True)
+
+
+def _link(fresh: str, path: str) -> bool:
+    """False where somebody holds the lock: a link never replaces a file."""
+    try:
+        os.link(fresh, path)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _take_away(path: str, token: str) -> None:
+    """Move the dead lock aside; put it back should another one have taken its place in between."""
+    aside = f"{path}.{os.getpid()}.old"
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, aside)
+        moved = files.read_json(aside)
+        if moved.get("token") != token:
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, path)
+        pathlib.Path(aside).unlink(missing_ok=True)
+
+
+def _renew(path: str, token: str) -> dict[str, Any]:
+    found = _read(path)
+    if found is None or found["token"] != token:
+        return {"held": found, "mine": False}
+    os.utime(path)
+    return {"held": found, "mine": True}
+
+
+def _release(path: str, token: str, *, force: bool) -> dict[str, Any]:
+    found = _read(path)
+    if found is not None and (force or found["token"] == token):
+        pathlib.Path(path).unlink(missing_ok=True)
+        found = None
+    return _shown(found)
+
+
+def _shown(found: dict[str, Any] | None) -> dict[str, Any]:
+    return {"held": found, "mine": False}
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    try:
+        age = time.time() - pathlib.Path(path).stat().st_mtime
+    except FileNotFoundError:
+        return None
+    holder = files.read_json(path)
+    known = {name: holder.get(name) for name in _HOLDER}
+    return {**known, "token": str(known["token"]), "age_s": age, "stale": age > STALE_S or age < -STALE_S}
+
+
+def _holder(request: dict[str, Any]) -> dict[str, Any]:
+    holder = request.get("holder")
+    if not isinstance(holder, dict) or not holder.get("token"):
+        raise Failure("bad-request", "acquire needs a holder with a token", "request")
+    return {name: holder.get(name) for name in _HOLDER}

@@ -1,0 +1,222 @@
+"""What must be true on a node before a run is armed. Each thing that is not is a failure in words."""
+
+# ruff: noqa: PTH115, PTH208 - plain calls: pathlib costs a report its start-up time
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import pathlib
+import pwd
+import socket
+from collections.abc import Callable, Iterator
+
+from orchestrator.node import gpus, guardian, processes
+from orchestrator.node.failure import Failure
+from orchestrator.node.run import Run
+
+_MISSING_NAMED = 3
+
+
+def check(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
+    """Every failure found, in the order an operator would mend them; empty when the run may be armed."""
+    steps: tuple[Callable[[], Iterator[Failure]], ...] = (
+        lambda: _python(run),
+        lambda: _model(run),
+        lambda: _working_dir(run),
+        lambda: _ports(run),
+        lambda: _limits(run),
+        lambda: _gpus(run, memory),
+    )
+    return [failure for step in steps for failure in step()]
+
+
+def _python(run: Run) -> Iterator[Failure]:
+    if run.venv_python and not _may(run, run.venv_python, os.X_OK):
+        exists = pathlib.Path(run.venv_python).exists()
+        yield Failure(
+            "no-stack",
+            f"the engine's python {'may not be executed by ' + _user(run) if exists else 'does not exist'}",
+            run.venv_python,
+            f"l40s-deploy prepare installs the stack {run.stack}, or name its virtual environment with l40s_venv",
+        )
+
+
+def _model(run: Run) -> Iterator[Failure]:
+    if not run.model_path:
+        return
+    folder = pathlib.Path(run.model_path)
+    config = folder / "config.json"
+    copy = "copy the checkpoint to this node, or mend l40s_model_root"
+    if not folder.is_dir():
+        yield Failure("no-model", f"the model directory of {run.model} does not exist", str(folder), copy)
+        return
+    if not config.is_file():
+        yield Failure("no-model", f"the model directory of {run.model} has no config.json", str(config), copy)
+        return
+    if not _may(run, str(config), os.R_OK):
+        yield Failure("no-model", f"config.json may not be read by {_user(run)}", str(config), "mend its rights")
+        return
+    try:
+        json.loads(config.read_bytes())
+    except (OSError, ValueError) as wrong:
+        yield Failure("no-model", f"config.json can't be used: {wrong}", str(config), copy)
+    yield from _shards(folder)
+
+
+def _shards(folder: pathlib.Path) -> Iterator[Failure]:
+    """A copy that was interrupted: some of the index's files are there and some are not."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return
+    try:
+        named = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:
+        yield Failure("no-model", f"the weights' index can't be used: {wrong!r}", str(index), "copy it again")
+        return
+    missing = [name for name in named if not (folder / str(name)).exists()]
+    if missing and len(missing) < len(named):
+        shown = ", ".join(map(str, missing[:_MISSING_NAMED])) + (" ..." if len(missing) > _MISSING_NAMED else "")
+        yield Failure(
+            "no-model",
+            f"{len(missing)} of {len(named)} weight files are missing: {shown}",
+            str(folder),
+            "finish the copy",
+        )
+
+
+def _working_dir(run: Run) -> Iterator[Failure]:
+    if not _may(run, run.working_dir, os.X_OK):
+        yield Failure(
+            "no-directory", f"the working directory can't be entered by {_user(run)}", run.working_dir, "make it"
+        )
+
+
+def _ports(run: Run) -> Iterator[Failure]:
+    for address, port in run.check_free:
+        failure = port_failure(address, port)
+        if failure:
+            yield failure
+
+
+def port_failure(address: str, port: int) -> Failure | None:
+    """None where we could listen there. SO_REUSEADDR passes over TIME_WAIT, and still sees every listener."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+            probe.listen(1)
+        except OSError as error:
+            return _port_taken(address, port, error)
+    return None
+
+
+def _port_taken(address: str, port: int, error: OSError) -> Failure:
+    where = f"port {port}" + (f" on {address}" if address else "")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return Failure("no-address", f"this node has no address {address}", where, "mend l40s_address in the inventory")
+    if error.errno != errno.EADDRINUSE:
+        return Failure("port-refused", f"can't listen: {error.strerror}", where, "choose another port")
+    holder = _listener(port)
+    by = f"pid {holder} ({processes.title(holder)[:120]})" if holder else "a process that we may not see"
+    return Failure("port-taken", f"taken by {by}", where, "end that process, or choose another port in the inventory")
+
+
+def _listener(port: int) -> int:
+    """Pid of the process that listens on a port, 0 where /proc does not show it to us."""
+    inodes = {
+        fields[9]
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        for fields in (line.split() for line in _lines(table)[1:])
+        if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
+    }
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for process in processes.everything():
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{process.pid}/fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(f"/proc/{process.pid}/fd/{name}") in wanted:
+                        return process.pid
+    return 0
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return pathlib.Path(path).read_text().splitlines()
+    except OSError:
+        return [""]
+
+
+def _limits(run: Run) -> Iterator[Failure]:
+    for name, least in run.limits.items():
+        found = guardian.raise_limit(name, least)
+        if found != -1 and (least == -1 or found < least):
+            wanted = "unlimited" if least == -1 else str(least)
+            yield Failure(
+                "limit",
+                f"the limit {name} is {found} where the engine will run; {wanted} is needed",
+                f"ulimit {name}",
+                "l40s-deploy prepare writes /etc/security/limits.d and the unit's limits",
+            )
+
+
+def _gpus(run: Run, memory: gpus.GpuMemory) -> Iterator[Failure]:
+    if run.device != "cuda" or not run.gpus:
+        return
+    if not memory.wait(gpus.FIRST_ANSWER_S) or memory.answer is None:
+        yield Failure(
+            "no-nvml",
+            f"GPU memory can't be read: {memory.error or 'NVML does not answer'}",
+            "NVML",
+            "run nvidia-smi on the node; a driver that hangs needs a reboot",
+        )
+        return
+    for index in run.gpus:
+        use = memory.answer.get(index)
+        if use is None:
+            continue
+        if use.processes:
+            pid, held = max(use.processes, key=lambda process: process[1])
+            yield Failure(
+                "gpu-busy",
+                f"busy: pid {pid} ({processes.title(pid)[:120] or 'not in our PID namespace'}) "
+                f"holds {_gib(held or use.used)} on it",
+                f"GPU {index}",
+                "end that process, or take another node",
+            )
+        elif use.used > gpus.IDLE_BYTES:
+            yield Failure(
+                "gpu-busy",
+                f"busy: {_gib(use.used)} are in use by a process that NVML does not name",
+                f"GPU {index}",
+                "look for a container or another PID namespace that uses it",
+            )
+
+
+def _gib(count: int) -> str:
+    return f"{count / (1 << 30):.1f} GiB"
+
+
+def _user(run: Run) -> str:
+    return run.engine_user or pwd.getpwuid(os.geteuid()).pw_name
+
+
+def _may(run: Run, path: str, mode: int) -> bool:
+    """Access as the user the engine will run as; root asks in a child that became that user."""
+    if run.engine_user is None or os.geteuid() != 0:
+        return os.access(path, mode)
+    user = pwd.getpwnam(run.engine_user)
+    child = os.fork()
+    if child == 0:
+        status = 2
+        try:
+            os.initgroups(run.engine_user, user.pw_gid)
+            os.setgid(user.pw_gid)
+            os.setuid(user.pw_uid)
+            status = 0 if os.access(path, mode) else 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,0 +1,115 @@
+"""Processes as /proc shows them. A process is named by its id and its start time, since ids are used again."""
+
+# ruff: noqa: PTH123, PTH208 - plain calls: pathlib costs a report its start-up time
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Process:
+    """One entry of /proc/PID/stat (proc(5)).
+
+    start:     field 22, clock ticks since boot: with pid it names the process for good
+    state:     R, S, D, Z, T, ...
+    exit_code: field 52, a wait status; it is there for a zombie that we may ptrace, else 0
+    """
+
+    pid: int
+    parent: int
+    start: int
+    state: str
+    exit_code: int
+
+    @property
+    def gone(self) -> bool:
+        """It runs no more; its parent may not have noticed yet."""
+        return self.state in "ZX"
+
+
+def read(pid: int) -> Process | None:
+    """The process with this id, None where there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()  # the name may hold blanks and brackets
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        start=int(fields[19]),
+        state=fields[0].decode(),
+        exit_code=int(fields[49]) if len(fields) > 49 else 0,
+    )
+
+
+def start_of(pid: int) -> int:
+    """Start time of a process; 0 where it does not exist."""
+    process = read(pid)
+    return process.start if process else 0
+
+
+def alive(pid: int, start: int) -> bool:
+    """The very process still runs (a zombie does not)."""
+    if pid <= 0:
+        return False
+    process = read(pid)
+    return process is not None and process.start == start and not process.gone
+
+
+def everything() -> list[Process]:
+    """All processes that this PID namespace shows."""
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return [process for process in map(read, pids) if process is not None]
+
+
+def descendants(roots: Iterable[int], processes: Iterable[Process]) -> list[Process]:
+    """Everything below the roots, nearest first, without the roots themselves."""
+    children: dict[int, list[Process]] = {}
+    for process in processes:
+        children.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    waiting = list(roots)
+    seen = set(waiting)
+    while waiting:
+        for child in children.get(waiting.pop(0), ()):
+            if child.pid not in seen:
+                seen.add(child.pid)
+                found.append(child)
+                waiting.append(child.pid)
+    return found
+
+
+def title(pid: int) -> str:
+    """The command line, words joined by blanks; a process that gave itself a title shows that."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().rstrip(b"\0 ").replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def send(pid: int, start: int, number: int) -> bool:
+    """Signal the very process: the id is held by a pidfd while its start time is compared."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        process = read(pid)
+        if process is None or process.start != start:
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)

@@ -1,0 +1,62 @@
+"""Verb `stop`: end this node's part of a gang; works with a dead agent and with nothing there at all."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+from orchestrator.node import files, goal, processes, report
+from orchestrator.node.run import REPORT_FILE
+
+KILL_FOR_S = 10.0
+POLL_S = 0.05
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """{"state", "was", "left_behind"}: now=true ends without draining; clear=true forgets a failed run's state."""
+    state = files.state_dir(request)
+    folder = files.current_run(state, request.get("gang"))
+    before = report.of_run(folder) if folder else {}
+    if folder is None or not before:
+        return {"state": "absent", "was": "absent", "left_behind": []}
+    deadline_s = float(request.get("deadline_s") or 120.0)
+    told = goal.tell(folder, "stop-now" if request.get("now") else "stop")
+    if told:
+        goal.wait(folder, lambda now: not now.get("alive"), deadline_s)
+    left = _end_orphans(folder) if not report.of_run(folder).get("alive") else []
+    after = report.of_run(folder)
+    if request.get("clear") and not after.get("alive"):
+        _clear(folder, after)
+    was = str(before["state"]) if before.get("alive") or before["state"] == "staged" else "dead"
+    if before["state"] in ("stopped", "failed"):
+        was = str(before["state"])
+    return {
+        "state": str(after.get("state")),
+        "alive": bool(after.get("alive")),
+        "was": was,
+        "left_behind": sorted({*left, *_living(after.get("left_behind") or [])}),
+    }
+
+
+def _end_orphans(folder: str) -> list[int]:
+    """What a killed agent may have left, if its guardian was killed too; ours by id and start time."""
+    end = time.monotonic() + KILL_FOR_S
+    while True:
+        left = report.left_over(folder)
+        if not left or time.monotonic() > end:
+            return [pid for pid, _ in left]
+        for pid, start in left:
+            processes.send(pid, start, signal.SIGKILL)
+        time.sleep(POLL_S)
+
+
+def _clear(folder: str, after: dict[str, Any]) -> None:
+    with files.told(folder):
+        stored = {name: value for name, value in after.items() if name not in ("alive", "now")}
+        files.write_json(f"{folder}/{REPORT_FILE}", {**stored, "state": "stopped"})
+
+
+def _living(pids: list[int]) -> list[int]:
+    found = (processes.read(int(pid)) for pid in pids)
+    return [process.pid for process in found if process is not None and not process.gone]

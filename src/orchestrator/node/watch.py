@@ -1,0 +1,165 @@
+"""Reads an engine's log lines with the patterns that came with the run: phases, causes, whose line it is.
+
+It knows no engine. Pure: lines and times in, phase and suspicions out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.node.failure import Failure
+
+LINES_KEPT = 60
+LINES_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """A log line that matched a known cause. tp_rank: whose line it is, None where the line does not say."""
+
+    id: str
+    text: str
+    fix: str
+    secondary: bool
+    tp_rank: int | None
+    at: float
+    lines: tuple[str, ...]
+
+
+@dataclass
+class Phase:
+    """Where the engine is, in the dialect's order of life; step of `of` where a phase counts."""
+
+    name: str = ""
+    step: int = 0
+    of: int = 0
+    since: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """The report's `phase`."""
+        return {"name": self.name, "step": self.step, "of": self.of, "since": self.since}
+
+
+@dataclass(frozen=True)
+class _CausePattern:
+    id: str
+    pattern: re.Pattern[str]
+    text: str
+    fix: str
+    secondary: bool
+
+
+@dataclass
+class LogWatch:
+    """Follows one engine's log. Feed it lines in order; read `phase` and ask `suspect`."""
+
+    phases: Sequence[tuple[str, re.Pattern[str]]] = ()
+    causes: Sequence[_CausePattern] = ()
+    rank_prefix: re.Pattern[str] | None = None
+    phase: Phase = field(default_factory=Phase)
+    _position: int = -1
+    _recent: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
+    _suspicions: list[Suspicion] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, watch: Mapping[str, Any]) -> LogWatch:
+        """From a dialect's watch data; a pattern that does not compile is a failure in words."""
+        prefix = watch.get("rank_prefix")
+        return cls(
+            phases=[(str(entry["phase"]), _compiled(entry["pattern"])) for entry in watch.get("phases") or ()],
+            causes=[
+                _CausePattern(
+                    id=str(entry.get("id", "")),
+                    pattern=_compiled(entry["pattern"]),
+                    text=str(entry.get("text", "")),
+                    fix=str(entry.get("fix", "")),
+                    secondary=bool(entry.get("secondary", False)),
+                )
+                for entry in watch.get("causes") or ()
+            ],
+            rank_prefix=_compiled(prefix) if prefix else None,
+        )
+
+    def begin(self, now: float) -> None:
+        """The engine was started: the first phase begins."""
+        if self.phases:
+            self._enter(0, now)
+
+    def feed(self, line: str, now: float) -> bool:
+        """Take one line; True where the phase or its step changed."""
+        self._recent.append(line)
+        self._look_for_causes(line, now)
+        return self._look_for_phases(line, now)
+
+    def suspect(self, since: float) -> Suspicion | None:
+        """The first primary cause seen since a time, else the first secondary one, else None."""
+        recent = [suspicion for suspicion in self._suspicions if suspicion.at >= since]
+        return next((s for s in recent if not s.secondary), recent[0] if recent else None)
+
+    def last_lines(self, tp_rank: int | None = None) -> tuple[str, ...]:
+        """The newest lines, of one rank where its prefix shows, for a cause without a known signature."""
+        mine = [line for line in self._recent if tp_rank is not None and self._rank_of(line) == tp_rank]
+        return tuple((mine or [line for line in self._recent if line.strip()])[-LINES_SHOWN:])
+
+    def _look_for_phases(self, line: str, now: float) -> bool:
+        for position in range(len(self.phases) - 1, max(self._position, 0) - 1, -1):
+            match = self.phases[position][1].search(line)
+            if match is None:
+                continue
+            before = (self._position, self.phase.step, self.phase.of)
+            if position > self._position:
+                self._enter(position, now)
+            groups = match.groupdict()
+            if groups.get("step") and groups.get("of"):
+                self.phase.step, self.phase.of = int(groups["step"]), int(groups["of"])
+            return before != (self._position, self.phase.step, self.phase.of)
+        return False
+
+    def _enter(self, position: int, now: float) -> None:
+        self._position = position
+        name = self.phases[position][0]
+        if name != self.phase.name:  # several patterns may mark one phase
+            self.phase = Phase(name=name, since=now)
+
+    def _look_for_causes(self, line: str, now: float) -> None:
+        if len(self._suspicions) >= LINES_KEPT:
+            return
+        for cause in self.causes:
+            if cause.pattern.search(line):
+                suspicion = Suspicion(
+                    id=cause.id,
+                    text=cause.text,
+                    fix=cause.fix,
+                    secondary=cause.secondary,
+                    tp_rank=self._rank_of(line),
+                    at=now,
+                    lines=tuple(list(self._recent)[-3:]),
+                )
+                self._suspicions.append(suspicion)
+                return
+
+    def _rank_of(self, line: str) -> int | None:
+        match = self.rank_prefix.search(line) if self.rank_prefix else None
+        return int(match.group("tp")) if match and match.groupdict().get("tp") else None
+
+
+def rank_of_title(title: str, pattern: re.Pattern[str], expected: Sequence[int]) -> int | None:
+    """Which of this node's TP ranks a process is, by its title; a lone rank may carry no number."""
+    match = pattern.search(title)
+    if match is None:
+        return None
+    number = match.groupdict().get("tp")
+    if number is None:
+        return expected[0] if len(expected) == 1 else None
+    return int(number) if int(number) in expected else None
+
+
+def _compiled(pattern: object) -> re.Pattern[str]:
+    try:
+        return re.compile(str(pattern))
+    except re.error as wrong:
+        raise Failure("bad-request", f"pattern {pattern!r} does not compile: {wrong}", "watch data") from None

@@ -1,0 +1,138 @@
+"""One connection of the leader link: JSON lines both ways, and the handshake that proves the run's key.
+
+Handshake, each side one line, HMAC-SHA256 with the run's key, hex:
+    leader: {"type": "challenge", "format": 1, "nonce": N}
+    member: {"type": "hello", "node": NAME, "run_id": R, "nonce": M, "proof": HMAC("member" R NAME N M)}
+    leader: {"type": "welcome", "proof": HMAC("leader" R NAME N M)}
+Whoever can't prove the key is dropped. Unknown types and keys are passed over: versions may differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import hmac
+import json
+import secrets
+import select
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+
+FORMAT = 1
+LONGEST_MESSAGE = 256 * 1024
+MOST_UNSENT = 1024 * 1024
+USER_TIMEOUT_MS = 60_000
+"""Above any lease: it is the lease that judges silence, not TCP."""
+_ENDED = {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED}
+
+Message = dict[str, Any]
+
+
+class Closed(Exception):
+    """The connection is over. agent_ended: the other process closed it, rather than the network."""
+
+    def __init__(self, reason: str, *, agent_ended: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.agent_ended = agent_ended
+
+
+@dataclass
+class Wire:
+    """A non-blocking socket that carries JSON lines."""
+
+    socket: socket.socket
+    _incoming: bytes = b""
+    _outgoing: bytearray = field(default_factory=bytearray)
+    _over: Closed | None = None
+
+    def __post_init__(self) -> None:
+        self.socket.setblocking(False)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+
+    def interest(self) -> int:
+        """What to poll for."""
+        return select.POLLIN | (select.POLLOUT if self._outgoing else 0)
+
+    def send(self, message: Message) -> None:
+        """Queue a message and send what goes at once. Raises Closed."""
+        self._outgoing += json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        if len(self._outgoing) > MOST_UNSENT:
+            raise Closed("it takes no more messages", agent_ended=False)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is queued, as far as the socket takes it. Raises Closed."""
+        while self._outgoing:
+            try:
+                sent = self.socket.send(self._outgoing)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise _closed(error) from None
+            del self._outgoing[:sent]
+
+    def receive(self) -> list[Message]:
+        """Messages that arrived. Raises Closed once everything before the end was handed over."""
+        while self._over is None:
+            try:
+                data = self.socket.recv(65536)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                self._over = _closed(error)
+                break
+            if not data:
+                self._over = Closed("the connection was closed", agent_ended=True)
+                break
+            self._incoming += data
+            if len(self._incoming) > LONGEST_MESSAGE:
+                break
+        *lines, self._incoming = self._incoming.split(b"\n")
+        messages = [message for message in map(_understood, lines) if message is not None]
+        if messages:
+            return messages  # the end is told at the next call
+        if len(self._incoming) > LONGEST_MESSAGE:
+            raise Closed("it sent no message that ends", agent_ended=False)
+        if self._over is not None:
+            raise self._over
+        return []
+
+    def close(self) -> None:
+        """Close the socket."""
+        with contextlib.suppress(OSError):
+            self.socket.close()
+
+
+def nonce() -> str:
+    """A fresh random word for a challenge."""
+    return secrets.token_hex(16)
+
+
+def proof(key: bytes, side: str, run_id: str, node: str, leaders_nonce: str, members_nonce: str) -> str:
+    """What only a holder of the key can compute; every word's length is bound, so none can shift into another."""
+    words = json.dumps([side, run_id, node, leaders_nonce, members_nonce])
+    return hmac.new(key, words.encode(), hashlib.sha256).hexdigest()
+
+
+def proves(key: bytes, given: object, side: str, run_id: str, node: str, leaders: str, members: str) -> bool:
+    """Compare a proof in constant time."""
+    return isinstance(given, str) and hmac.compare_digest(
+        given.encode(), proof(key, side, run_id, node, leaders, members).encode()
+    )
+
+
+def _understood(line: bytes) -> Message | None:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def _closed(error: OSError) -> Closed:
+    return Closed(error.strerror or str(error), agent_ended=error.errno in _ENDED)
