@@ -6,9 +6,11 @@ What is rendered and why follows NCCL's documentation and sources; forms that di
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.profile import Stack
 from orchestrator.planning.network import RdmaChoice, TcpChoice
@@ -54,13 +56,27 @@ class Surroundings:
 
 
 def environment(about: Surroundings) -> tuple[Setting, ...]:
-    """The node's whole environment, in a fixed order; the operator's own variables come last and win."""
+    """The node's whole environment, in a fixed order; the operator's own variables come last and win.
+
+    Raises InputError for a name in the stack or the inventory that no environment can hold.
+    """
     settings = {setting.name: setting for setting in _derived(about)}
+    for name, _ in about.stack.env:
+        _check_name(name, f"stack {about.stack.name}: env")
+    for name, _ in about.node.overrides.env:
+        _check_name(name, f"inventory: {about.node.name}: l40s_env")
     for name, value in about.stack.env:
         settings[name] = Setting(name, _filled(value, about), f"stack {about.stack.name}")
     for name, value in about.node.overrides.env:
         settings[name] = Setting(name, value, f"override: l40s_env in the inventory{_instead(settings.get(name))}")
     return tuple(settings.values())
+
+
+def _check_name(name: str, where: str) -> None:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise InputError(
+            f"{name!r} can't be an environment variable's name", where=where, fix="letters, digits and _ only"
+        )
 
 
 def _derived(about: Surroundings) -> Iterator[Setting]:

@@ -1,0 +1,71 @@
+"""Plans into files, through templates/. Every value that reaches a shell is quoted here, by shlex."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from jinja2 import Environment, StrictUndefined, Template
+
+from orchestrator.model.plan import GangPlan, NodePlan
+
+
+def launch_script(node: NodePlan, gang: GangPlan, plan_id: str, template: str) -> str:
+    """The POSIX shell script that starts one node's engine and nothing else; it ends in exec.
+
+    template: the text of templates/launch.sh.j2
+    """
+    sources = dict(node.sources)
+    command, flags = _cut(node.argv)
+    return _compiled(template).render(
+        node=node,
+        gang=gang,
+        plan_id=plan_id,
+        settings=[(name, value, sources.get(name, "")) for name, value in node.env],
+        command=command,
+        flags=[(words, sources.get(words[0], "")) for words in flags],
+    )
+
+
+def _cut(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """The launch words, and each flag with its values."""
+    first = next((index for index, word in enumerate(argv) if word.startswith("--")), len(argv))
+    return tuple(argv[:first]), tuple(_flags(argv[first:]))
+
+
+def _flags(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    group: list[str] = []
+    for word in words:
+        if word.startswith("--") and group:
+            yield tuple(group)
+            group = []
+        group.append(word)
+    if group:
+        yield tuple(group)
+
+
+@lru_cache
+def _compiled(text: str) -> Template:
+    environment = Environment(
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701 - shell, not HTML: the `quote` and `comment` filters guard it
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["quote"] = _quote
+    environment.filters["comment"] = _comment
+    return environment.from_string(text)
+
+
+def _quote(value: object) -> str:
+    """One word for a POSIX shell, or several with blanks between them."""
+    if isinstance(value, (tuple, list)):
+        return " ".join(shlex.quote(str(word)) for word in value)
+    return shlex.quote(str(value))
+
+
+def _comment(value: object) -> str:
+    """Text that stays inside one comment line, whatever it holds."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in str(value))
