@@ -8,7 +8,7 @@ from typing import Any
 LONGEST_MESSAGE = 2000
 """Characters kept of one message; the end of an output holds the reason, so the beginning is dropped."""
 
-_UNHELPFUL = ("non-zero return code", "MODULE FAILURE", "All items completed", "One or more items failed")
+_UNHELPFUL = ("non-zero return code", "MODULE FAILURE", "Module result deserialization failed")
 
 
 def failure_message(result: Mapping[str, Any]) -> str:

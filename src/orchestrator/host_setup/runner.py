@@ -151,9 +151,19 @@ class _Run:
         with self._runner.stdout as stream:
             return str(stream.read())
 
-    @property
-    def succeeded(self) -> bool:
-        return bool(self._runner.rc == 0)
+    def never_began(self) -> DeployError:
+        """No task was started on any host."""
+        if self.timed_out:
+            return Unreachable(f"nothing began within {self.deadline_s:.0f} s", where="ansible-playbook", fix=_AGAIN)
+        said = failure_message({"stdout": self.output})
+        return InputError(said, where="ansible-playbook", fix="correct what the message names")
+
+    def left_unfinished(self, host: str, task: str) -> DeployError:
+        """A host that was at `task` when the run ended."""
+        if self.timed_out:
+            return Unreachable(f"not done within {self.deadline_s:.0f} s; it was at {task!r}", where=host, fix=_AGAIN)
+        said = failure_message({"stdout": self.output})
+        return NodeError(f"Ansible ended at {task!r}: {said}", where=host, fix=_AGAIN)
 
 
 class _Report:
@@ -182,21 +192,12 @@ class _Report:
         return False
 
     def outcome(self, run: _Run) -> PerNode[HostResult]:
-        if run.timed_out:
-            for host in self._at.keys() - self._failures.keys():
-                self._failures[host] = Unreachable(
-                    f"not done within {run.deadline_s:.0f} s; it was at {self._at[host]!r}",
-                    where=host,
-                    fix="look at the host, then run it again: what is done stays done",
-                )
-        elif not self._at and not run.succeeded:
-            raise InputError(
-                failure_message({"stdout": run.output}),
-                where="ansible-playbook",
-                fix="correct what the message names",
-            )
-        done = {host: counts for host, counts in (self._counts or {}).items() if host not in self._failures}
-        return PerNode(done, self._failures)
+        if not self._at:
+            raise run.never_began()
+        counts = self._counts or {}
+        for host in self._at.keys() - self._failures.keys() - counts.keys():
+            self._failures[host] = run.left_unfinished(host, self._at[host])
+        return PerNode({host: counts[host] for host in counts if host not in self._failures}, self._failures)
 
     def _host_event(self, kind: str, data: Mapping[str, Any]) -> None:
         host, task, result = str(data.get("host")), str(data.get("task") or ""), data.get("res") or {}
@@ -210,7 +211,7 @@ class _Report:
             self._on_step(Step(host, task, "skipped", seconds=seconds))
         elif kind == "failed" and not data.get("ignore_errors"):
             message = failure_message(result)
-            self._failures[host] = NodeError(f"{task!r} failed: {message}", where=host, fix=_RUN_AGAIN)
+            self._failures[host] = NodeError(f"{task!r} failed: {message}", where=host, fix=_AGAIN)
             self._on_step(Step(host, task, "failed", message, seconds))
         elif kind == "unreachable":
             message = unreachable_message(result)
@@ -218,7 +219,7 @@ class _Report:
             self._on_step(Step(host, task, "unreachable", message, seconds))
 
 
-_RUN_AGAIN = "mend what the message names and run it again: what is done stays done"
+_AGAIN = "mend what the message names and run it again: what is done stays done"
 
 
 def _counts(stats: Mapping[str, Any]) -> dict[str, HostResult]:
@@ -251,6 +252,7 @@ def _settings(folder: Path) -> dict[str, str]:
         "ANSIBLE_LOCAL_TEMP": str(folder / "local"),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_PIPELINING": "1",
+        "ANSIBLE_PYTHON_INTERPRETER": "/usr/bin/python3",  # where the inventory names none: no guessing on the host
         "ANSIBLE_FORKS": "16",
         "ANSIBLE_TIMEOUT": "10",
         "ANSIBLE_RETRY_FILES_ENABLED": "0",
