@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import threading
 from array import array
-from collections.abc import Mapping
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Iterable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
@@ -61,10 +61,9 @@ def prove(job: Job, target: Path, *, jobs: int, report: Report) -> Proof:
                 for future in finished:
                     future.result()
                 report(tally.now())
-        finally:
-            tally.stopping = True
-            for future in pending:
-                future.cancel()
+        except BaseException:
+            tally.stop_others(pending)
+            raise
     size = sum(shard.size for shard in made.shards)
     return Proof(len(homes), sum(map(is_scale, homes)), len(job.others) + 2, size)
 
@@ -79,6 +78,12 @@ class _Tally:
         self._shards_done = 0
         self._lock = threading.Lock()
         self.stopping = False
+
+    def stop_others(self, pending: Iterable[Future[None]]) -> None:
+        """Cancel what has not begun; what has begun ends at its next tensor."""
+        self.stopping = True
+        for future in pending:
+            future.cancel()
 
     def add(self, count: int, shards: int = 0) -> None:
         with self._lock:

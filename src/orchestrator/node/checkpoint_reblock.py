@@ -305,8 +305,9 @@ def _write_shards(run: _Run, todo: list[Shard], jobs: int, report: Report) -> No
                 for future in finished:
                     future.result()
                 report(run.meter.now())
-        finally:
+        except BaseException:
             run.meter.stop_others(pending)
+            raise
 
 
 def _write_shard(run: _Run, shard: Shard) -> None:
