@@ -142,7 +142,9 @@ def write(
         if name.endswith("_scale_inv"):
             weight = home.get(name.removesuffix("_scale_inv"), 0)
             home[name] = (weight + 1) % shards if scales_elsewhere else weight
-    files = ["model.safetensors"] if single else [f"model-{i + 1:05d}-of-{shards:06d}.safetensors" for i in range(shards)]
+    files = (
+        ["model.safetensors"] if single else [f"model-{i + 1:05d}-of-{shards:06d}.safetensors" for i in range(shards)]
+    )
     for number, file in enumerate(files):
         held = names if single else [name for name in names if home[name] == number]
         (directory / file).write_bytes(encode(tensors, ORDERS[order](held, tensors), {"format": "pt"}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -70,20 +71,17 @@ def test_a_length_that_no_file_has(prefix: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_header_or_a_told_error(raw: bytes) -> None:
     for candidate in (raw, b"{" + raw + b"}"):
-        try:
+        with suppress(HeaderError):
             parse_header(candidate)
-        except HeaderError:
-            continue
 
 
-NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12).filter(
-    lambda name: name != "__metadata__"
-)
+WORDS = st.characters(codec="utf-8")
+NAMES = st.text(WORDS, min_size=1, max_size=12).filter(lambda name: name != "__metadata__")
 
 
 @given(
     st.dictionaries(NAMES, st.tuples(st.sampled_from(["F32", "BF16", "F8_E4M3", "U8"]), st.lists(st.integers(0, 4)))),
-    st.none() | st.dictionaries(st.text(st.characters(exclude_categories=("Cs",))), st.just("pt"), max_size=2),
+    st.none() | st.dictionaries(st.text(WORDS), st.just("pt"), max_size=2),
     st.integers(0, 20),
 )
 def test_what_is_written_is_read_back_by_us_and_by_the_library(
@@ -103,5 +101,5 @@ def test_what_is_written_is_read_back_by_us_and_by_the_library(
     assert header.metadata == metadata
     assert header.data_start == len(head)
     assert header.file_size == len(head) + at
-    read = dict(safetensors.deserialize(head + bytes(at)))
+    read = dict(safetensors.deserialize(head + bytes(at)))  # type: ignore[no-untyped-call]
     assert {name: tuple(value["shape"]) for name, value in read.items()} == {t.name: t.shape for t in tensors}

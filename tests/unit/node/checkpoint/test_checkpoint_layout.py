@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from hypothesis import given
@@ -23,15 +24,13 @@ def header(*tensors: tuple[str, str, tuple[int, ...]], data_start: int = 800) ->
     return Header(tuple(placed), {"format": "pt"}, data_start)
 
 
-def check_whole(source: Header, layout: ShardLayout, changed: dict[str, tuple[int, ...]]) -> None:
+def check_whole(source: Header, layout: ShardLayout, changed: Mapping[str, tuple[int, ...]]) -> None:
     """Every byte of the target comes from exactly one place, and it is the right one."""
     made = parse_header(layout.head[LENGTH_BYTES:])
     assert made.file_size == layout.size
     assert {t.name for t in made.tensors} == {t.name for t in source.tensors}
     before = {t.name: t for t in source.tensors}
-    from_source = {
-        (piece.target, piece.target + piece.length): piece.source - piece.target for piece in layout.pieces
-    }
+    from_source = {(piece.target, piece.target + piece.length): piece.source - piece.target for piece in layout.pieces}
     scale_at = {scale.source.name: scale.target for scale in layout.scales}
     for tensor in made.tensors:
         begin, end = made.data_start + tensor.begin, made.data_start + tensor.end

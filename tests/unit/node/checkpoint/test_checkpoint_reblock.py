@@ -141,7 +141,10 @@ def without(name: str) -> Any:
 
 
 def with_block(block: Any) -> Any:
-    return lambda config: {**config, "quantization_config": {**config["quantization_config"], "weight_block_size": block}}
+    return lambda config: {
+        **config,
+        "quantization_config": {**config["quantization_config"], "weight_block_size": block},
+    }
 
 
 UP = "model.layers.0.mlp.up_proj.weight"
@@ -155,7 +158,12 @@ UP = "model.layers.0.mlp.up_proj.weight"
         ({"config": with_block([64, 128])}, 32, "broken-source", "blocks of 64x128"),
         ({"config": with_block([64, 64])}, 64, "already", "already"),
         ({"config": lambda c: {**c, "quantization_config": None}}, 64, "not-fp8-block", "quantisation is none"),
-        ({"config": lambda c: {**c, "quantization_config": {"quant_method": "w8a8_int8"}}}, 64, "not-fp8-block", "w8a8"),
+        (
+            {"config": lambda c: {**c, "quantization_config": {"quant_method": "w8a8_int8"}}},
+            64,
+            "not-fp8-block",
+            "w8a8",
+        ),
         ({"config": with_block(["128", 128])}, 64, "not-fp8-block", "fp8"),
         ({}, 96, "not-a-divisor", "96 does not divide"),
         ({}, 0, "not-a-divisor", "0 does not divide"),
