@@ -27,7 +27,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     left = _end_orphans(folder) if not report.of_run(folder).get("alive") else []
     after = report.of_run(folder)
     if request.get("clear") and not after.get("alive"):
-        _clear(folder, after)
+        after = _clear(folder, after)
     was = str(before["state"]) if before.get("alive") or before["state"] == "staged" else "dead"
     if before["state"] in ("stopped", "failed"):
         was = str(before["state"])
@@ -51,10 +51,11 @@ def _end_orphans(folder: str) -> list[int]:
         time.sleep(POLL_S)
 
 
-def _clear(folder: str, after: dict[str, Any]) -> None:
+def _clear(folder: str, after: dict[str, Any]) -> dict[str, Any]:
+    stored = {name: value for name, value in after.items() if name not in ("alive", "now")} | {"state": "stopped"}
     with files.told(folder):
-        stored = {name: value for name, value in after.items() if name not in ("alive", "now")}
-        files.write_json(f"{folder}/{REPORT_FILE}", {**stored, "state": "stopped"})
+        files.write_json(f"{folder}/{REPORT_FILE}", stored)
+    return stored
 
 
 def _living(pids: list[int]) -> list[int]:

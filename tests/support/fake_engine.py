@@ -1,0 +1,113 @@
+"""A scripted engine for tests of the agent: real processes, no model. One process a rank, HTTP on node rank 0.
+
+Behaviour comes from the environment:
+    FAKE_RANKS       its TP ranks, for example 0,1
+    FAKE_NODE_RANK   0 serves HTTP
+    FAKE_HTTP        address:port to serve on
+    FAKE_DELAY       seconds from start to ready
+    FAKE_TEXT        what a completion answers
+    FAKE_LINES       extra log lines at start, separated by |
+    FAKE_EXIT        exit with this code instead of serving
+    FAKE_TERM        'ignore': SIGTERM does nothing; 'slow': it takes 0.5 s
+    FAKE_ORPHAN      '1': leaves a process with a session and a parent of its own, which ignores everything but KILL
+    FAKE_FLOOD       bytes of log to write at once
+By default nobody notices the death of anybody else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+RANK = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while True: time.sleep(3600)
+"""
+ORPHAN = """
+import os, signal, sys, time
+if os.fork(): os._exit(0)
+os.setsid()
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
+while True: time.sleep(3600)
+"""
+
+READY = {"at": 0.0}
+
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _answer(self, status: int, body: object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/health"):
+            self._answer(200 if time.monotonic() >= READY["at"] else 503, {})
+        else:
+            self._answer(200, {"data": [{"id": "fake"}]})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._answer(200, {"choices": [{"text": os.environ.get("FAKE_TEXT", " Paris")}]})
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def main() -> int:
+    delay = float(os.environ.get("FAKE_DELAY", "0.3"))
+    READY["at"] = time.monotonic() + delay
+    for line in filter(None, os.environ.get("FAKE_LINES", "").split("|")):
+        say(line)
+    if os.environ.get("FAKE_EXIT"):
+        return int(os.environ["FAKE_EXIT"])
+    if os.environ.get("FAKE_FLOOD"):
+        sys.stdout.write("x" * 99 + "\n")
+        for _ in range(int(os.environ["FAKE_FLOOD"]) // 100):
+            sys.stdout.write("x" * 99 + "\n")
+    ranks = [
+        subprocess.Popen([f"engine::rank_TP{rank}", "-c", RANK], executable=sys.executable)
+        for rank in os.environ["FAKE_RANKS"].split(",")
+    ]
+    if os.environ.get("FAKE_ORPHAN"):
+        subprocess.run([sys.executable, "-c", ORPHAN], check=True)
+
+    def terminate(*_: object) -> None:
+        how = os.environ.get("FAKE_TERM", "")
+        if how == "ignore":
+            return
+        if how == "slow":
+            time.sleep(0.5)
+        say("gracefully exiting")
+        for rank in ranks:
+            rank.kill()
+        os._exit(0)
+
+    leads = os.environ.get("FAKE_NODE_RANK") == "0"
+    signal.signal(signal.SIGTERM, terminate if leads else lambda *_: say("SIGTERM ignored"))
+    for step in range(1, 5):
+        say(f"loading {step}/4")
+        time.sleep(delay / 4)
+    if leads:
+        address, _, port = os.environ["FAKE_HTTP"].rpartition(":")
+        server = ThreadingHTTPServer((address, int(port)), Handler)
+        say("warming up")
+        server.serve_forever()
+    while True:
+        time.sleep(3600)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

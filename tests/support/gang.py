@@ -1,0 +1,234 @@
+"""A gang of real agents as real processes on loopback addresses, each with its own state folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.node import go, itself, processes, report, stage, stop
+
+FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
+WATCH: dict[str, Any] = {
+    "dialect": "fake",
+    "rank_title": r"^engine::rank_TP(?P<tp>\d+)",
+    "phases": [
+        {"phase": "weights", "pattern": r"loading (?P<step>\d+)/(?P<of>\d+)"},
+        {"phase": "warm-up", "pattern": r"warming up"},
+    ],
+    "rank_prefix": r"^\[TP(?P<tp>\d+)\]",
+    "causes": [
+        {"id": "oom", "pattern": "out of memory", "text": "the GPU ran out of memory", "fix": "use less of it"},
+        {
+            "id": "peer",
+            "pattern": "closed by peer",
+            "text": "a peer went away",
+            "fix": "look for the first one",
+            "secondary": True,
+        },
+    ],
+    "http": {"alive": "/health", "models": "/v1/models", "completions": "/v1/completions"},
+    "stop": {"leader_signal": "TERM", "drain_s": 3, "shutdown_s": 0.3, "worker_signal": None},
+}
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def until(done: Callable[[], Any], deadline_s: float = 10.0, what: str = "") -> Any:
+    """Wait for a condition with a deadline; returns its value."""
+    end = time.monotonic() + deadline_s
+    while True:
+        value = done()
+        if value:
+            return value
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what or done}"
+        time.sleep(0.02)
+
+
+@dataclass
+class Cluster:
+    """`nodes` agents. Every engine process carries MARK in its environment, so that none can hide."""
+
+    folder: Path
+    nodes: int = 2
+    ranks_each: int = 2
+    lease_s: float = 30.0
+    env: dict[int, dict[str, str]] = field(default_factory=dict)
+    """Extra environment of a node's engine, by node rank; -1 is every node's."""
+    changes: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Keys of a node's staging request to put in place of the usual, by node rank."""
+
+    def __post_init__(self) -> None:
+        self.run_id = secrets.token_hex(4)
+        self.key = secrets.token_hex(32)
+        self.mark = f"GANG_TEST_MARK={secrets.token_hex(8)}"
+        self.agent_port = free_port()
+        self.http = f"127.0.0.1:{free_port()}"
+        self.model = self.folder / "model"
+        self.model.mkdir(parents=True)
+        (self.model / "config.json").write_text("{}")
+
+    def name(self, rank: int) -> str:
+        return f"node{rank}"
+
+    def state_dir(self, rank: int) -> str:
+        return str(self.folder / self.name(rank))
+
+    def base(self, rank: int) -> dict[str, Any]:
+        return {"state_dir": self.state_dir(rank), "gang": "gang0"}
+
+    def staging(self, rank: int) -> dict[str, Any]:
+        """The staging request of one node."""
+        first = rank * self.ranks_each
+        ranks = list(range(first, first + self.ranks_each))
+        name, _, value = self.mark.partition("=")
+        env = {
+            name: value,
+            "FAKE_RANKS": ",".join(map(str, ranks)),
+            "FAKE_NODE_RANK": str(rank),
+            "FAKE_HTTP": self.http,
+            **self.env.get(-1, {}),
+            **self.env.get(rank, {}),
+        }
+        argv = [sys.executable, str(FAKE_ENGINE)]
+        return {
+            **self.base(rank),
+            "run_id": self.run_id,
+            "node": self.name(rank),
+            "node_rank": rank,
+            "nnodes": self.nodes,
+            "members": [self.name(other) for other in range(self.nodes)],
+            "plan_id": "plan1",
+            "model": "Fake",
+            "stack": "fake",
+            "device": "cpu",
+            "argv": argv,
+            "env": env,
+            "gpus": list(range(self.ranks_each)),
+            "tp_ranks": ranks,
+            "working_dir": "/",
+            "model_path": str(self.model),
+            "venv_python": sys.executable,
+            "leader": {"address": "127.0.0.1", "port": self.agent_port},
+            "key": self.key,
+            "lease_s": self.lease_s,
+            "service": {"url": f"http://{self.http}"} if rank == 0 else None,
+            "canary": {"prompt": "Capital of France?", "max_tokens": 4, "expect_any": ["Paris"]} if rank == 0 else None,
+            "watch": WATCH,
+            "launch_script": "#!/bin/sh\n"
+            + "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
+            + f"exec {shlex.join(argv)}\n",
+            **self.changes.get(-1, {}),
+            **self.changes.get(rank, {}),
+        }
+
+    def stage(self) -> None:
+        for rank in range(self.nodes):
+            stage.answer(self.staging(rank))
+
+    def arm(self, rank: int, deadline_s: float = 15.0) -> dict[str, Any]:
+        """Through the application's front door, as over SSH: the daemon must not be our child."""
+        done = subprocess.run(
+            itself.command(itself.application(), "arm"),
+            input=json.dumps({**self.base(rank), "deadline_s": deadline_s}).encode(),
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    def arm_all(self) -> list[dict[str, Any]]:
+        with ThreadPoolExecutor(self.nodes) as pool:
+            return list(pool.map(self.arm, range(self.nodes)))
+
+    def go(self) -> None:
+        for rank in range(self.nodes):
+            go.answer(self.base(rank))
+
+    def start(self) -> None:
+        """Stage, arm, go."""
+        self.stage()
+        assert [answer.get("value") for answer in self.arm_all()] == [{"state": "armed"}] * self.nodes
+        self.go()
+
+    def ready(self, deadline_s: float = 15.0) -> None:
+        """Start and wait until every node is ready."""
+        self.start()
+        until(lambda: self.states() == ["ready"] * self.nodes, deadline_s, f"ready: {self.states()}")
+
+    def report(self, rank: int) -> dict[str, Any]:
+        return report.of_gang(self.state_dir(rank), "gang0")
+
+    def states(self) -> list[str]:
+        return [str(self.report(rank).get("state")) for rank in range(self.nodes)]
+
+    def stop(self, rank: int, **more: Any) -> dict[str, Any]:
+        return stop.answer({**self.base(rank), "deadline_s": 20, **more})
+
+    def stop_all(self, **more: Any) -> list[dict[str, Any]]:
+        with ThreadPoolExecutor(self.nodes) as pool:
+            return list(pool.map(lambda rank: self.stop(rank, **more), range(self.nodes)))
+
+    def agent(self, rank: int) -> tuple[int, int]:
+        path = Path(self.state_dir(rank), "gangs/gang0/runs", self.run_id, "agent.json")
+        raw = json.loads(path.read_text()) if path.exists() else {}
+        return int(raw.get("pid", 0)), int(raw.get("start", 0))
+
+    def signal_agent(self, rank: int, number: int) -> None:
+        assert processes.send(*self.agent(rank), number)
+
+    def agents_alive(self) -> list[int]:
+        return [rank for rank in range(self.nodes) if processes.alive(*self.agent(rank))]
+
+    def rank_pid(self, tp_rank: int) -> int:
+        node, place = divmod(tp_rank, self.ranks_each)
+        return int(self.report(node)["ranks"][place]["pid"])
+
+    def kill_rank(self, tp_rank: int, number: int = signal.SIGKILL) -> None:
+        os.kill(self.rank_pid(tp_rank), number)
+
+    def engine_processes(self) -> list[int]:
+        """Every living process that carries the mark, wherever it hides."""
+        return list(self._marked())
+
+    def _marked(self) -> Iterator[int]:
+        mark = self.mark.encode()
+        for process in processes.everything():
+            if process.gone:
+                continue
+            try:
+                if mark in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"):
+                    yield process.pid
+            except OSError:
+                continue
+
+    def nothing_left(self, deadline_s: float = 10.0) -> None:
+        """No agent, no engine process."""
+        until(lambda: not self.agents_alive(), deadline_s, "agents gone")
+        until(lambda: not self.engine_processes(), deadline_s, "engines gone")
+
+    def close(self) -> None:
+        """End what a failed test has left: ours by id and start time, or by the mark."""
+        for rank in range(self.nodes):
+            pid, start = self.agent(rank)
+            if pid:
+                processes.send(pid, start, signal.SIGCONT)
+                processes.send(pid, start, signal.SIGKILL)
+        for pid in self.engine_processes():
+            processes.send(pid, processes.start_of(pid), signal.SIGKILL)

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
+
+if TYPE_CHECKING:
+    from tests.support.gang import Cluster
+
+
+@pytest.fixture
+def gang(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    """Makes a gang of real agents on loopback; ends whatever of it is left."""
+    from tests.support.gang import Cluster
+
+    made: list[Cluster] = []
+
+    def make(**words: Any) -> Cluster:
+        made.append(Cluster(tmp_path / f"gang{len(made)}", **words))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

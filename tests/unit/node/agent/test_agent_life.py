@@ -1,0 +1,223 @@
+"""Real agents with a scripted engine: go, ready, and every way to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.support.gang import Cluster
+
+Gang = Callable[..., "Cluster"]
+
+
+def until(*words: object) -> object:
+    from tests.support import gang
+
+    return gang.until(*words)  # type: ignore[arg-type]
+
+
+def test_a_gang_becomes_ready_with_every_rank_and_a_canary(gang: Gang) -> None:
+    cluster = gang(nodes=3)
+    cluster.ready()
+    for node in range(3):
+        told = cluster.report(node)
+        assert told["alive"] and told["cause"] is None and told["silent"] == []
+        assert [rank["state"] for rank in told["ranks"]] == ["alive", "alive"]
+        assert [rank["tp_rank"] for rank in told["ranks"]] == [2 * node, 2 * node + 1]
+    leader = cluster.report(0)
+    assert leader["canary_text"] == " Paris" and leader["service_healthy"] is True
+    assert cluster.report(1)["service_healthy"] is None
+    assert cluster.report(1)["phase"] == {**cluster.report(1)["phase"], "name": "weights", "step": 4, "of": 4}
+    assert [answer["state"] for answer in cluster.stop_all()] == ["stopped"] * 3
+    cluster.nothing_left()
+
+
+def test_a_killed_rank_is_named_and_ends_everybody_although_nobody_else_cares(gang: Gang) -> None:
+    cluster = gang(nodes=3)
+    cluster.ready()
+    begin = time.monotonic()
+    cluster.kill_rank(3)
+    until(lambda: cluster.report(1)["state"] == "failed", 2.0)
+    assert time.monotonic() - begin < 1.0
+    until(lambda: not cluster.engine_processes(), 5.0)
+    cluster.nothing_left()
+    cause = cluster.report(1)["cause"]
+    assert (cause["node"], cause["tp_rank"], cause["signal"], cause["secondary"]) == ("node1", 3, 9, False)
+    assert cluster.states() == ["failed"] * 3
+    for other in (0, 2):
+        told = cluster.report(other)
+        assert told["cause"]["secondary"] is True
+        assert (told["verdict"]["node"], told["verdict"]["tp_rank"]) == ("node1", 3)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT], ids=["SEGV", "ABRT"])
+def test_the_signal_is_read_from_the_kernel(gang: Gang, number: int) -> None:
+    cluster = gang(nodes=1)
+    cluster.ready()
+    cluster.kill_rank(1, number)
+    until(lambda: cluster.states() == ["failed"], 3.0)
+    assert cluster.report(0)["cause"]["signal"] == number
+    cluster.nothing_left()
+
+
+def test_an_agent_killed_takes_its_engine_and_the_gang_with_it(gang: Gang) -> None:
+    cluster = gang(nodes=3)
+    cluster.ready()
+    cluster.signal_agent(2, signal.SIGKILL)
+    until(lambda: not cluster.engine_processes(), 5.0)
+    cluster.nothing_left()
+    assert cluster.report(0)["verdict"]["node"] == "node2"
+    assert cluster.report(2)["alive"] is False
+    assert {rank["state"] for rank in cluster.report(2)["ranks"]} == {"dead"}
+
+
+def test_the_leaders_agent_killed_ends_the_members(gang: Gang) -> None:
+    cluster = gang(nodes=2)
+    cluster.ready()
+    cluster.signal_agent(0, signal.SIGKILL)
+    cluster.nothing_left()
+    assert cluster.report(1)["cause"]["node"] == "node0"
+
+
+def test_a_killed_guardian_ends_the_engine_and_its_orphans(gang: Gang) -> None:
+    cluster = gang(nodes=1, env={0: {"FAKE_ORPHAN": "1"}})
+    cluster.ready()
+    engine = cluster.report(0)["engine_pid"]
+    guardian = int(Path(f"/proc/{engine}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    os.kill(guardian, signal.SIGKILL)
+    cluster.nothing_left()
+    assert cluster.states() == ["failed"]
+
+
+def test_orphans_with_their_own_session_end_too(gang: Gang) -> None:
+    cluster = gang(nodes=1, env={0: {"FAKE_ORPHAN": "1"}})
+    cluster.ready()
+    assert len(cluster.engine_processes()) == 4
+    cluster.signal_agent(0, signal.SIGKILL)
+    cluster.nothing_left()
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_silence_is_shown_and_ends_the_gang_when_the_lease_runs_out(gang: Gang, frozen: int) -> None:
+    cluster = gang(nodes=2, lease_s=2.0)
+    cluster.ready()
+    cluster.signal_agent(frozen, signal.SIGSTOP)
+    other = 1 - frozen
+    until(lambda: cluster.report(other)["state"] == "failed", 6.0)
+    assert "lease" in cluster.report(other)["cause"]["text"]
+    assert cluster.report(other)["cause"]["node"] == f"node{frozen}"
+    cluster.signal_agent(frozen, signal.SIGCONT)
+    cluster.nothing_left(20.0)
+
+
+def test_in_good_order_the_leaders_parent_drains_first(gang: Gang) -> None:
+    cluster = gang(nodes=2, env={0: {"FAKE_TERM": "slow"}})
+    cluster.ready()
+    answers = cluster.stop_all()
+    assert [(answer["state"], answer["left_behind"]) for answer in answers] == [("stopped", [])] * 2
+    cluster.nothing_left()
+    log = Path(cluster.state_dir(0), "gangs/gang0/runs", cluster.run_id, "engine.log").read_text()
+    assert "gracefully exiting" in log
+    assert (
+        "SIGTERM ignored"
+        not in Path(cluster.state_dir(1), "gangs/gang0/runs", cluster.run_id, "engine.log").read_text()
+    )
+    assert cluster.report(1)["cause"] is None
+
+
+def test_one_member_that_is_told_to_stop_takes_the_gang_down_in_order(gang: Gang) -> None:
+    cluster = gang(nodes=2)
+    cluster.ready()
+    assert cluster.stop(1)["state"] == "stopped"
+    cluster.nothing_left()
+    assert cluster.states() == ["stopped", "stopped"]
+
+
+def test_an_engine_that_does_not_drain_is_ended_after_its_patience(gang: Gang) -> None:
+    cluster = gang(nodes=2, env={0: {"FAKE_TERM": "ignore"}})
+    cluster.ready()
+    assert [answer["state"] for answer in cluster.stop_all()] == ["stopped"] * 2
+    cluster.nothing_left()
+
+
+def test_stop_now_does_not_drain(gang: Gang) -> None:
+    cluster = gang(nodes=2, env={0: {"FAKE_TERM": "ignore"}})
+    cluster.ready()
+    begin = time.monotonic()
+    assert [answer["state"] for answer in cluster.stop_all(now=True)] == ["stopped"] * 2
+    assert time.monotonic() - begin < 2.5
+    cluster.nothing_left()
+
+
+def test_a_refused_canary_fails_the_gang(gang: Gang) -> None:
+    cluster = gang(nodes=2, env={0: {"FAKE_TEXT": " !!!!"}})
+    cluster.start()
+    until(lambda: cluster.states() == ["failed", "failed"], 10.0)
+    cause = cluster.report(0)["cause"]
+    assert "canary" in cause["text"] and "!!!!" in cause["text"]
+    cluster.nothing_left()
+
+
+def test_an_engine_that_exits_is_explained_by_its_log(gang: Gang) -> None:
+    cluster = gang(nodes=2, env={1: {"FAKE_EXIT": "3", "FAKE_LINES": "[TP3] CUDA out of memory: 1 GiB"}})
+    cluster.start()
+    until(lambda: cluster.states() == ["failed", "failed"], 10.0)
+    cause = cluster.report(1)["cause"]
+    assert (cause["signature"], cause["tp_rank"], cause["fix"]) == ("oom", 3, "use less of it")
+    assert "exited with code 3" in cause["text"] and "[TP3] CUDA out of memory: 1 GiB" in cause["lines"]
+    assert cluster.report(0)["verdict"]["signature"] == "oom"
+    cluster.nothing_left()
+
+
+def test_what_only_follows_from_anothers_death_is_secondary(gang: Gang) -> None:
+    cluster = gang(nodes=1, env={0: {"FAKE_EXIT": "1", "FAKE_LINES": "[TP0] Connection closed by peer"}})
+    cluster.start()
+    until(lambda: cluster.states() == ["failed"], 10.0)
+    assert cluster.report(0)["cause"]["secondary"] is True
+    cluster.nothing_left()
+
+
+def test_a_flood_of_log_lines_is_bounded_and_hinders_nothing(gang: Gang) -> None:
+    cluster = gang(nodes=1, env={0: {"FAKE_FLOOD": "3000000"}}, changes={0: {"log_limit": 1_000_000}})
+    cluster.ready()
+    folder = Path(cluster.state_dir(0), "gangs/gang0/runs", cluster.run_id)
+    assert sum(path.stat().st_size for path in folder.glob("engine.log*")) <= 2_000_000
+    cluster.stop_all(now=True)
+    cluster.nothing_left()
+
+
+def test_armed_and_forgotten_ends_by_itself(gang: Gang) -> None:
+    cluster = gang(nodes=2, changes={-1: {"armed_for_s": 1.0}})
+    cluster.stage()
+    cluster.arm_all()
+    cluster.nothing_left()
+    assert "stopped" in cluster.states()
+
+
+def test_go_to_the_leader_alone_reaches_everybody(gang: Gang) -> None:
+    from orchestrator.node import go
+
+    cluster = gang(nodes=2)
+    cluster.stage()
+    cluster.arm_all()
+    go.answer(cluster.base(0))
+    until(lambda: cluster.states() == ["ready", "ready"], 10.0)
+    cluster.stop_all(now=True)
+    cluster.nothing_left()
+
+
+def test_a_dead_run_is_forgotten_by_down_only(gang: Gang) -> None:
+    cluster = gang(nodes=1)
+    cluster.ready()
+    cluster.kill_rank(0)
+    cluster.nothing_left()
+    assert cluster.stop(0)["state"] == "failed"
+    assert cluster.stop(0, clear=True) == {"state": "stopped", "alive": False, "was": "failed", "left_behind": []}
+    assert cluster.report(0)["cause"]["tp_rank"] == 0
