@@ -60,10 +60,11 @@ def _compiled(text: str) -> Template:
 
 
 def _quote(value: object) -> str:
-    """One word for a POSIX shell, or several with blanks between them."""
+    """One word for a POSIX shell, or several with blanks between them; a leading `=` means something to zsh."""
     if isinstance(value, (tuple, list)):
-        return " ".join(shlex.quote(str(word)) for word in value)
-    return shlex.quote(str(value))
+        return " ".join(_quote(word) for word in value)
+    word = shlex.quote(str(value))
+    return f"'{word}'" if word.startswith("=") else word
 
 
 def _comment(value: object) -> str:

@@ -113,7 +113,7 @@ COMMON = (
     ),
     Cause(
         id="NO-INTERFACE",
-        pattern=r"no socket interface found|Unable to find (interface|address) for|GLOO_SOCKET_IFNAME",
+        pattern=r"no socket interface found|Unable to find (interface|address) for",
         text="the network interface that NCCL or Gloo was told to use is not there, or has no address",
         fix="compare NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME with the node's interfaces (sglang issues 836, 958)",
     ),
@@ -131,7 +131,7 @@ COMMON = (
     ),
     Cause(
         id="IB-UNREACHABLE",
-        pattern=r"ibv_modify_qp failed|ibv_poll_cq.*(failed|error)|Got completion.*with (status|error) (=)?\s*12\b",
+        pattern=r"ibv_modify_qp failed|ibv_poll_cq.*(failed|error)|Got completion .*with (status|error)[ =]*12\b",
         text="an RDMA port can't reach its peer: wrong GID index, ports of different rails, or the fabric",
         fix="test the pair with ib_write_bw; check NCCL_IB_HCA and the GID index (nccl issue 2013)",
     ),
@@ -170,12 +170,6 @@ COMMON = (
         pattern=r"ncclSystemError|ncclUnhandledCudaError|unhandled (system|cuda) error",
         text="NCCL failed in the operating system or in CUDA",
         fix="read the NCCL WARN lines just before it: shared memory, memlock, driver (nccl issue 697)",
-    ),
-    Cause(
-        id="NCCL-NOT-ALIKE",
-        pattern=r"[Mm]ismatched? NCCL version|NCCL version mismatch",
-        text="the nodes run different NCCL versions",
-        fix="install the same stack on all nodes",
     ),
     Cause(
         id="LOADING-LATE",

@@ -62,6 +62,7 @@ class Names:
 
     tensor_parallel: str
     pipeline_parallel: str | None
+    nccl_port: str | None
     cuda_graph_max_bs: str
 
 
@@ -83,7 +84,7 @@ class Dialect:
     remarks: tuple[Cause, ...]
     http: Mapping[str, str]
     stop: Mapping[str, Any]
-    rank_title: str = r"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*_TP(?P<tp>\d+)"
+    rank_title: str = r"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*(?:_TP(?P<tp>\d+))?"
     other_titles: tuple[str, ...] = (r"^sglang::",)
     rank_prefix: str = r"^\[[^\]]*\bTP(?P<tp>\d+)\b"
 
@@ -120,7 +121,7 @@ class Dialect:
                 Option(self.names.cuda_graph_max_bs, (size,), "the profile: largest batch captured as a CUDA graph")
             )
         if intent.nccl_port is not None:
-            options.append(Option("--nccl-port", (str(intent.nccl_port),), "l40s_ports in the inventory"))
+            options.append(self._nccl_port(intent.nccl_port))
         options += [
             Option("--host", (intent.host,), "l40s_http_host; on every node, or a worker's /health is loopback only"),
             Option("--port", (str(intent.port),), "l40s_http_port; on every node for the same reason"),
@@ -138,11 +139,19 @@ class Dialect:
             self.names.pipeline_parallel, (str(intent.pipeline_parallel),), "layout: pipeline parallel degree"
         )
 
+    def _nccl_port(self, port: int) -> Option:
+        if self.names.nccl_port is None:
+            raise InputError(
+                f"{self.name} takes a random port for NCCL and has no flag to choose one",
+                where="inventory: l40s_nccl_port",
+                fix="leave l40s_nccl_port out, or use a stack with SGLang 0.5",
+            )
+        return Option(self.names.nccl_port, (str(port),), "l40s_nccl_port in the inventory")
+
     def watch(self) -> dict[str, Any]:
         """What a node agent must know to watch this engine: patterns, endpoints, stop order; JSON-able.
 
-        `rank_title` does not match the one scheduler of a gang with tensor parallel 1, whose title names no
-        rank: it is `sglang::scheduler`.
+        `rank_title` finds no number where tensor parallel is 1: the title is `sglang::scheduler` then.
         """
         return {
             "dialect": self.name,

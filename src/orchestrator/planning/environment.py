@@ -141,22 +141,29 @@ def _process(about: Surroundings) -> Iterator[Setting]:
 
 
 def _home(about: Surroundings) -> tuple[str, str]:
-    if about.node.engine_user:
-        return about.state_dir, f"the state directory: the engine runs as {about.node.engine_user}"
-    if about.host.home:
+    """The user's own home where the engine runs as the user whom we asked; else a place that is made for it."""
+    reach = about.node.reach
+    if about.host.home and not about.node.engine_user and not reach.become:
         return about.host.home, f"home directory of {about.host.user or 'the SSH user'} on this node"
-    return about.state_dir, "the state directory: the user's home directory was not read"
+    why = "the home directory was not read"
+    if about.node.engine_user or reach.become:
+        why = f"the engine runs as {about.node.engine_user or 'the SSH user'}, not as who looked at the node"
+    return _cache_base(about), f"this stack's caches: {why}"
+
+
+def _cache_base(about: Surroundings) -> str:
+    return f"{about.state_dir}/cache/{about.stack.name}"
 
 
 def _caches(about: Surroundings) -> Iterator[Setting]:
-    base = f"{about.state_dir}/cache/{about.stack.name}"
-    source = "on this node and for this stack alone: homes that nodes share, or two stacks, would race"
-    yield Setting("XDG_CACHE_HOME", base, source)
-    yield Setting("HF_HOME", f"{base}/huggingface", source)
-    yield Setting("TORCHINDUCTOR_CACHE_DIR", f"{base}/inductor", source)
+    base = _cache_base(about)
+    alone = "on this node, for this stack alone: homes that nodes share, or two stacks, would race"
+    yield Setting("XDG_CACHE_HOME", base, f"caches {alone}")
+    yield Setting("HF_HOME", f"{base}/huggingface", f"the checkpoint's own code is copied here, {alone}")
+    yield Setting("TORCHINDUCTOR_CACHE_DIR", f"{base}/inductor", f"what torch.compile made, {alone}")
     if about.stack.device == "cuda":
-        yield Setting("TRITON_CACHE_DIR", f"{base}/triton", source)
-        yield Setting("FLASHINFER_WORKSPACE_BASE", f"{base}/flashinfer", source)
+        yield Setting("TRITON_CACHE_DIR", f"{base}/triton", f"Triton's kernels, {alone}")
+        yield Setting("FLASHINFER_WORKSPACE_BASE", f"{base}/flashinfer", f"FlashInfer's kernels, {alone}")
 
 
 def _filled(value: str, about: Surroundings) -> str:

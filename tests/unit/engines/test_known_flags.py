@@ -1,0 +1,106 @@
+"""Flags are checked against what the versions' own parsers declare."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.engines.dialects import dialect
+from orchestrator.engines.known_flags import Given, KnownFlags
+from orchestrator.model.errors import InputError
+
+OLD = dialect("sglang-0.4.4").flags("0.4.4.post1")
+NEW = dialect("sglang-0.5").flags("0.5.23")
+BOTH = pytest.mark.parametrize("flags", [OLD, NEW], ids=["0.4.4", "0.5.23"])
+
+
+def words(text: str, flags: KnownFlags = NEW) -> tuple[Given, ...]:
+    return flags.given(text.split(), where="command line")
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "flag",
+    ["--model-path", "--tp-size", "--tensor-parallel-size", "--dist-init-addr", "--nnodes", "--node-rank", "--host",
+     "--port", "--trust-remote-code", "--enable-torch-compile", "--torch-compile-max-bs", "--quantization",
+     "--disable-cuda-graph", "--mem-fraction-static", "--dist-timeout", "--watchdog-timeout"],
+)  # fmt: skip
+def test_both_versions_know_the_flags_that_a_launch_needs(flags: KnownFlags, flag: str) -> None:
+    assert flag in flags
+
+
+@pytest.mark.parametrize("flag", ["--cuda-graph-max-bs", "--enable-ep-moe", "--disable-mla", "--stream-output"])
+def test_flags_of_0_4_4_that_0_5_23_dropped_are_named_with_what_to_use_instead(flag: str) -> None:
+    assert flag in OLD
+    with pytest.raises(InputError) as caught:
+        words(flag)
+    assert "0.5.23" in caught.value.what
+    assert caught.value.fix == NEW.renamed[flag]
+
+
+def test_every_flag_that_0_5_23_dropped_has_a_hint() -> None:
+    dropped = {flag for flag in OLD.by_spelling if flag not in NEW}
+    assert dropped <= set(NEW.renamed)
+
+
+@BOTH
+def test_a_hint_never_stands_for_a_flag_that_the_version_has(flags: KnownFlags) -> None:
+    assert not [flag for flag in flags.renamed if flag in flags]
+
+
+@BOTH
+def test_a_hint_names_only_flags_that_the_version_has(flags: KnownFlags) -> None:
+    for hint in flags.renamed.values():
+        for word in hint.replace(",", " ").split():
+            if word.startswith("--"):
+                assert word in flags, hint
+
+
+def test_values_are_taken_and_checked() -> None:
+    assert words("--mem-fraction-static 0.8 --enable-metrics --cuda-graph-bs-decode 1 2 4") == (
+        Given("--mem-fraction-static", ("0.8",)),
+        Given("--enable-metrics"),
+        Given("--cuda-graph-bs-decode", ("1", "2", "4")),
+    )
+    assert words("--quantization=w8a8_int8") == (Given("--quantization", ("w8a8_int8",)),)
+    assert words("--no-enable-tf32-matmul") == (Given("--no-enable-tf32-matmul"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("--tp 32", "no flag --tp"),
+        ("--mem-fraction-static", "needs one value"),
+        ("--mem-fraction-static high", "is no float"),
+        ("--max-total-tokens 1.5", "is no int"),
+        ("--quantization int8", "does not offer this value"),
+        ("--enable-metrics yes", "'yes' stands where a flag is wanted"),
+        ("--enable-metrics=yes", "takes no value"),
+        ("--cuda-graph-bs-decode", "at least one value"),
+        ("serve", "stands where a flag is wanted"),
+        ("--no-such-flag", "no flag --no-such-flag"),
+    ],
+)
+def test_what_the_real_parser_would_refuse_is_refused_here(text: str, says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        words(text)
+    assert says in caught.value.what
+    assert caught.value.where == "command line"
+    assert caught.value.fix
+
+
+def test_a_typing_error_brings_the_nearest_flag() -> None:
+    with pytest.raises(InputError) as caught:
+        words("--enable-metric")
+    assert "--enable-metrics" in caught.value.fix
+
+
+@given(st.lists(st.text(max_size=20), max_size=5))
+def test_any_words_are_taken_or_refused_in_words(garbage: list[str]) -> None:
+    try:
+        given_flags = NEW.given(garbage, where="here")
+    except InputError as refusal:
+        assert refusal.what and refusal.fix
+    else:
+        assert all(item.flag in NEW for item in given_flags)

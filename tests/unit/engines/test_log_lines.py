@@ -1,0 +1,69 @@
+"""Phases and causes on lines as the engines write them: out of the articles, the wheels' sources, runs on CPU.
+
+The lines lie in lines/: what a line is, a tab, the line.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator.engines.causes import COMMON, REMARKS
+from orchestrator.engines.dialects import DIALECTS, dialect
+
+
+def lines(name: str) -> list[tuple[str, str]]:
+    text = (Path(__file__).parent / "lines" / f"{name}.txt").read_text("utf-8")
+    return [(label, line) for label, _, line in (row.partition("\t") for row in text.splitlines())]
+
+
+LIVES = [(name, phase, line) for name in DIALECTS for phase, line in lines(name)]
+CAUSES, REMARKABLE = lines("causes"), lines("remarks")
+ORDINARY = [line for _, line in lines("ordinary")]
+
+
+@pytest.mark.parametrize(("name", "phase", "line"), LIVES)
+def test_a_line_marks_its_phase_and_no_other(name: str, phase: str, line: str) -> None:
+    assert {marked for marked, pattern in dialect(name).phases if re.search(pattern, line)} == {phase}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_phase_has_its_line_and_they_come_in_order(name: str) -> None:
+    order = [phase for phase, _ in dialect(name).phases]
+    assert list(dict.fromkeys(phase for phase, _ in lines(name))) == order
+
+
+@pytest.mark.parametrize("line", ORDINARY)
+@pytest.mark.parametrize("name", DIALECTS)
+def test_other_lines_mark_none(name: str, line: str) -> None:
+    assert not [phase for phase, pattern in dialect(name).phases if re.search(pattern, line)]
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_the_weights_bar_counts_shards(name: str) -> None:
+    bar = "Loading safetensors checkpoint shards:  25% Completed | 41/163 [00:20<01:00,  2.01it/s]"
+    found = re.search(dict(dialect(name).phases)["weights"], bar)
+    assert found is not None
+    assert (found["step"], found["of"]) == ("41", "163")
+
+
+@pytest.mark.parametrize(("wanted", "line"), CAUSES)
+def test_a_line_is_taken_for_its_cause(wanted: str, line: str) -> None:
+    assert next((cause.id for cause in COMMON if re.search(cause.pattern, line)), None) == wanted
+
+
+def test_every_cause_has_an_example() -> None:
+    assert {cause.id for cause in COMMON} == {wanted for wanted, _ in CAUSES}
+
+
+@pytest.mark.parametrize("line", [*ORDINARY, *(line for _, _, line in LIVES)])
+def test_ordinary_lines_are_no_cause(line: str) -> None:
+    assert not [cause.id for cause in COMMON if re.search(cause.pattern, line)]
+
+
+@pytest.mark.parametrize(("wanted", "line"), REMARKABLE)
+def test_what_only_costs_speed_is_a_remark_and_no_cause(wanted: str, line: str) -> None:
+    assert [remark.id for remark in REMARKS if re.search(remark.pattern, line)] == [wanted]
+    assert not [cause.id for cause in COMMON if re.search(cause.pattern, line)]
