@@ -57,8 +57,22 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _reblock(args: argparse.Namespace, screen: Screen) -> int:
     started = time.monotonic()
+    try:
+        outcome = _run(args, screen)
+    except KeyboardInterrupt:
+        screen.say("stopped: the same command goes on where this one ended")
+        raise
+    seconds = time.monotonic() - started
+    if screen.as_json:
+        screen.json(_document(args, outcome, seconds))
+    else:
+        screen.out.print(_summary(args.target, outcome, seconds))
+    return 0
+
+
+def _run(args: argparse.Namespace, screen: Screen) -> Outcome:
     with _progress(screen) as report:
-        outcome = reblock_here(
+        return reblock_here(
             args.source,
             args.target,
             block=args.block,
@@ -67,12 +81,6 @@ def _reblock(args: argparse.Namespace, screen: Screen) -> int:
             durable=not args.no_sync,
             report=report,
         )
-    seconds = time.monotonic() - started
-    if screen.as_json:
-        screen.json(_document(args, outcome, seconds))
-    else:
-        screen.out.print(_summary(args.target, outcome, seconds))
-    return 0
 
 
 def _document(args: argparse.Namespace, outcome: Outcome, seconds: float) -> dict[str, Any]:
@@ -94,12 +102,13 @@ def _summary(target: Path, outcome: Outcome, seconds: float) -> str:
         if fresh:
             parts = [f"{_size(written.copied)} copied", f"{_size(written.shared)} shared with the source"]
             parts += [f"{_size(written.resumed)} there from an earlier run"] if written.resumed else []
+            shards = f"{written.shards} shard{'s' * (written.shards != 1)}"
             lines.append(
-                f"{target}: {written.shards} shards in blocks of {outcome.new_block[0]}x{outcome.new_block[1]}, "
+                f"{target}: {shards} in blocks of {outcome.new_block[0]}x{outcome.new_block[1]}, "
                 f"{', '.join(parts)}, {_size(written.scales)} of scales, in {seconds:.1f} s"
             )
         else:
-            lines.append(f"{target}: complete already, {written.shards} shards, nothing written")
+            lines.append(f"{target}: complete already, nothing written")
     if proof := outcome.proof:
         lines.append(
             f"proved: {proof.tensors} tensors ({proof.scales} of them scales) and {proof.files} files, "

@@ -173,7 +173,7 @@ def _weight_map(index: Mapping[str, Any] | None, faults: list[Fault]) -> Mapping
             Fault("INDEX-BROKEN", "stop", INDEX, "weight_map is no map of names to files", "download it again")
         )
         return {}
-    return {tensor: sys.intern(shard) for tensor, shard in raw.items()}
+    return {sys.intern(tensor): sys.intern(shard) for tensor, shard in raw.items()}
 
 
 def _shard_names(root: Path, weight_map: Mapping[str, str] | None, faults: list[Fault]) -> list[str]:

@@ -27,6 +27,10 @@ BITS = {
 """Bits of one element by dtype (safetensors src/tensor.rs, Dtype::bitsize)."""
 
 
+_SHAPES: dict[tuple[int, ...], tuple[int, ...]] = {}
+"""Every shape once: a checkpoint has 100,000 tensors of two dozen shapes."""
+
+
 class HeaderError(ValueError):
     """The bytes are no safetensors header that the official library would take; the message says why."""
 
@@ -138,7 +142,7 @@ def _tensor(name: str, entry: Any) -> Tensor:
             f"tensor {name!r} of shape {shape} and {dtype} needs {bits // 8} bytes, "
             f"its offsets give {offsets[1] - offsets[0]}"
         )
-    return Tensor(name, sys.intern(dtype), tuple(shape), offsets[0], offsets[1])
+    return Tensor(sys.intern(name), sys.intern(dtype), _SHAPES.setdefault(tuple(shape), tuple(shape)), *offsets)
 
 
 def _naturals(raw: Any) -> bool:

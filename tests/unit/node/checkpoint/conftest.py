@@ -164,10 +164,8 @@ def official_read(path: Path) -> dict[str, Raw]:
     """What the official library makes of a file. Its names for types are put back to the header's."""
     with safetensors.safe_open(str(path), framework="np") as opened:
         kinds = {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118
-    return {
-        name: (kinds[name], tuple(entry["shape"]), bytes(entry["data"]))
-        for name, entry in safetensors.deserialize(path.read_bytes())
-    }
+    entries = safetensors.deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+    return {name: (kinds[name], tuple(entry["shape"]), bytes(entry["data"])) for name, entry in entries}
 
 
 def official_read_all(directory: Path) -> dict[str, Raw]:

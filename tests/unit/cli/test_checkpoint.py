@@ -1,0 +1,120 @@
+"""The verb as a user types it: exit codes, one JSON document, words for every mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.cli.main import main
+
+NAME = "model.layers.0.self_attn.kv_a_proj_with_mqa.weight"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """One cropped matrix and its scales, scale first."""
+    rng = np.random.default_rng(5)
+    scale, weight = rng.random((5, 2), dtype=np.float32).tobytes(), rng.bytes(576 * 256)
+    header = {
+        f"{NAME}_scale_inv": {"dtype": "F32", "shape": [5, 2], "data_offsets": [0, 40]},
+        NAME: {"dtype": "F8_E4M3", "shape": [576, 256], "data_offsets": [40, 40 + len(weight)]},
+    }
+    text = json.dumps(header).encode()
+    directory = tmp_path / "model"
+    directory.mkdir()
+    (directory / "s.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + scale + weight)
+    index = {"metadata": {}, "weight_map": dict.fromkeys(header, "s.safetensors")}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    quantisation = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    config = {"architectures": ["X"], "num_attention_heads": 4, "quantization_config": quantisation}
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, Any]:
+    code = main(["checkpoint", *map(str, words), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_reblock_prove_inspect_and_a_flipped_byte(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "finer"
+    code, done = answer(capsys, "reblock", source, target, "--block", 64, "--prove")
+    assert code == 0
+    assert done["new_block"] == [64, 64]
+    assert done["written"]["shards_done"] == 1
+    assert done["proof"]["tensors"] == 2
+    code, seen = answer(capsys, "inspect", target)
+    assert code == 0
+    assert seen["quantisation"] == {"method": "fp8", "block": [64, 64]}
+    assert seen["shards"] == {"named": 1, "readable": 1, "unused": []}
+    code, again = answer(capsys, "reblock", source, target, "--prove")
+    assert code == 0
+    assert again["written"] is None
+    shard = target / "s.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    code, failed = answer(capsys, "reblock", source, target, "--prove")
+    assert code == 7
+    assert failed["error"]["where"] == f"{shard}: {NAME}"
+    assert "element [575, 255]" in failed["error"]["what"]
+
+
+def test_words_for_people(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkpoint", "reblock", str(source), str(tmp_path / "finer"), "--prove"]) == 0
+    out = capsys.readouterr().out
+    assert "1 shard in blocks of 64x64" in out
+    assert "proved: 2 tensors (1 of them scales)" in out
+    assert main(["checkpoint", "reblock", str(source), str(tmp_path / "finer")]) == 0
+    assert "complete already" in capsys.readouterr().out
+    assert main(["checkpoint", "inspect", str(source)]) == 0
+    out = capsys.readouterr().out
+    assert "fp8 in blocks of 128x128" in out
+    assert "loads it" in out
+
+
+def test_a_broken_shard_is_shown_and_exits_3(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = source / "s.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-5])
+    assert main(["checkpoint", "inspect", str(source)]) == 3
+    out = capsys.readouterr().out
+    assert "SHARD-TRUNCATED" in out
+    assert "refuses it" in out
+    code, seen = answer(capsys, "inspect", source)
+    assert (code, seen["loads"], seen["findings"][0]["id"]) == (3, False, "SHARD-TRUNCATED")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["inspect", "{tmp}/none"], "no such directory"),
+        (["reblock", "{tmp}/none", "{tmp}/x"], "no such directory"),
+        (["reblock", "{src}", "{src}"], "is the source"),
+        (["reblock", "{src}", "{src}/x"], "lies inside"),
+        (["reblock", "{src}", "{tmp}"], "contains"),
+        (["reblock", "{src}", "{tmp}/x", "--block", "48"], "does not divide"),
+        (["reblock", "{src}", "{tmp}/x", "--block", "128"], "already"),
+    ],
+)
+def test_a_mistake_is_exit_2_and_one_message(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    code, said = answer(capsys, *(word.format(tmp=tmp_path, src=source) for word in words))
+    assert code == 2
+    assert says in said["error"]["what"]
+    assert said["error"]["fix"]
+
+
+def test_names_from_a_file_cannot_drive_the_terminal(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = source / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("s.safetensors", "\\u001b[31m[bold]s.safetensors"))
+    assert main(["checkpoint", "inspect", str(source)]) == 3
+    out = capsys.readouterr().out
+    assert "\x1b[31m" not in out
+    assert "\\x1b[31m[bold]s.safetensors" in out
