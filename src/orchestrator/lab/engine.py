@@ -51,7 +51,7 @@ def ensure_engine(progress: Callable[[str], None] = lambda _: None) -> Path:
     if complete.exists():
         return environment
     home.parent.mkdir(parents=True, exist_ok=True)
-    with _held(home.with_suffix(".lock"), progress):
+    with _held(home.with_name(home.name + ".lock"), progress):
         if complete.exists():
             return environment
         if home.exists():

@@ -97,6 +97,12 @@ def _network(about: Surroundings) -> Iterator[Setting]:
                 "NCCL_SOCKET_IFNAME", f"={about.tcp.interface}", f"{about.tcp.reason}; `=` is NCCL's exact match"
             )
         yield Setting("GLOO_SOCKET_IFNAME", about.tcp.interface, about.tcp.reason)
+        yield Setting(
+            "SGLANG_HOST_IP",
+            about.tcp.address,
+            "rank 0 tells the others this address; without it SGLang takes the one of the default route, and hangs "
+            "where there is none",
+        )
     if not cuda:
         return
     if about.transport == "rdma":
