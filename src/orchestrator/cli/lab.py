@@ -1,0 +1,116 @@
+"""`lab`: an emulated cluster on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import asdict
+
+from orchestrator.cli.options import add_json
+from orchestrator.cli.screen import Screen
+
+_EXAMPLES = """examples:
+  l40s-deploy lab up                          # 4 nodes of 8 L40S, wired as they should be
+  l40s-deploy lab up --wiring wrong           # the same machines, with a card in the wrong slot and dead ports
+  l40s-deploy lab up --gangs 3 --nodes 12     # three gangs
+  l40s-deploy lab status
+  l40s-deploy lab down"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The words after `lab`."""
+    parser.epilog = _EXAMPLES
+    verbs = parser.add_subparsers(dest="lab_verb", required=True, metavar="up | down | status")
+    up = verbs.add_parser("up", help="start it, or leave it as it is when it is the same")
+    _add_name(up)
+    up.add_argument("--nodes", type=int, metavar="N", help="nodes in all (default: 4 a gang)")
+    up.add_argument("--gangs", type=int, default=1, metavar="N", help="gangs that they form (default: 1)")
+    up.add_argument(
+        "--wiring", default="right", metavar="NAME|FILE", help="right, wrong, or a wiring file (default: right)"
+    )
+    up.add_argument(
+        "--level", type=int, choices=(0, 1), help="1: namespaces (root); 0: plain sshds (default: what works here)"
+    )
+    up.add_argument(
+        "--engine",
+        choices=("standin", "sglang"),
+        default="standin",
+        help="standin: loads no model; sglang: the real one, on CPU, one rank a node (default: standin)",
+    )
+    add_json(up)
+    down = verbs.add_parser("down", help="remove it, in whatever state it is")
+    _add_name(down)
+    status = verbs.add_parser("status", help="what it is, and which of its nodes answer")
+    _add_name(status)
+    add_json(status)
+
+
+def _add_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", default="lab", help="several labs can be up at once (default: lab)")
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """Do what the word after `lab` says."""
+    return {"up": _up, "down": _down, "status": _status}[args.lab_verb](args, screen)
+
+
+def _up(args: argparse.Namespace, screen: Screen) -> int:
+    from orchestrator.lab.request import Request
+    from orchestrator.lab.up import up
+
+    began = time.monotonic()
+    request = Request(
+        name=args.name,
+        nodes=4 * args.gangs if args.nodes is None else args.nodes,
+        gangs=args.gangs,
+        wiring=args.wiring,
+        level=args.level,
+        engine=args.engine,
+    )
+    raised = up(request, screen.say)
+    took = time.monotonic() - began
+    level = raised.level
+    what = f"{len(raised.blueprint.nodes)} nodes, wiring {args.wiring}, engine {args.engine}"
+    if raised.fresh:
+        screen.say(f"lab {args.name!r} is up after {took:.1f} s: {what}")
+    else:
+        screen.say(f"lab {args.name!r} is up already: {what}")
+    screen.say(f"level {level.number} ({level.reason}); {level.cannot}")
+    screen.say(f"inventory: {raised.home.inventory}")
+    if screen.as_json:
+        _print_status(args.name, screen)
+    return 0
+
+
+def _down(args: argparse.Namespace, screen: Screen) -> int:
+    from orchestrator.lab.down import down
+
+    began = time.monotonic()
+    if down(args.name):
+        screen.say(f"lab {args.name!r} is gone after {time.monotonic() - began:.1f} s")
+    else:
+        screen.say(f"there is no lab {args.name!r}")
+    return 0
+
+
+def _status(args: argparse.Namespace, screen: Screen) -> int:
+    _print_status(args.name, screen)
+    return 0
+
+
+def _print_status(name: str, screen: Screen) -> None:
+    from orchestrator.lab.status import status
+
+    found = status(name)
+    if screen.as_json:
+        screen.json(asdict(found))
+        return
+    from rich.table import Table
+
+    table = Table(title=f"lab {found.name}: level {found.level}, wiring {found.wiring}, engine {found.engine}")
+    for column in ("node", "address", "state", "faults"):
+        table.add_column(column)
+    for node in found.nodes:
+        table.add_row(node.name, node.address, node.state, ", ".join(node.faults) or "-")
+    screen.out.print(table)
+    screen.say(f"inventory: {found.inventory}")

@@ -1,0 +1,62 @@
+"""Which addresses a lab takes: a network that collides with nothing this machine knows."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import subprocess
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from orchestrator.model.errors import NodeError
+
+CONTROLLER = 1
+"""Host part of the controller's own address in a lab's network."""
+FIRST_NODE = 10
+"""Host part of node0's address."""
+MAX_NODES = 240
+
+
+def choose_network(name: str, used: Iterable[ipaddress.IPv4Network]) -> ipaddress.IPv4Network:
+    """A free 10.x.y.0/24, the same for the same lab name as long as it is free.
+
+    Default routes do not count as use: they cover everything and own nothing.
+    """
+    taken = [network for network in used if network.prefixlen > 0]
+    for candidate in _candidates(name):
+        if not any(candidate.overlaps(network) for network in taken):
+            return candidate
+    raise NodeError(
+        "no free 10.x.y.0/24 network is left on this machine",
+        where="lab",
+        fix="remove a route or an address out of 10.0.0.0/8 (`ip route`), or use --level 0",
+    )
+
+
+def _candidates(name: str) -> Iterator[ipaddress.IPv4Network]:
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+    for step in range(4096):
+        number = (seed + step * 7919) % (128 * 256)  # 10.64.0.0 to 10.191.255.0: away from the crowded ends
+        yield ipaddress.IPv4Network((0x0A400000 + (number << 8), 24))
+
+
+def used_networks() -> list[ipaddress.IPv4Network]:
+    """Networks of every address and route in this network namespace."""
+    used = [
+        ipaddress.IPv4Network((entry["local"], entry["prefixlen"]), strict=False)
+        for link in _ip("address", "show")
+        for entry in link.get("addr_info", ())
+        if entry.get("family") == "inet" and "local" in entry
+    ]
+    for route in _ip("route", "show", "table", "all"):
+        destination = route.get("dst", "default")
+        if destination != "default" and ":" not in destination:
+            used.append(ipaddress.IPv4Network(destination, strict=False))
+    return used
+
+
+def _ip(*words: str) -> list[dict[str, Any]]:
+    done = subprocess.run(["ip", "-json", "-4", *words], capture_output=True, check=True, timeout=10)
+    answer: list[dict[str, Any]] = json.loads(done.stdout or b"[]")
+    return answer

@@ -1,0 +1,74 @@
+"""What a lab shall be: everything the processes that build it need to know, as one file in its directory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.lab.addressing import CONTROLLER, FIRST_NODE
+
+FILE = "blueprint.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Show:
+    """A directory of this machine that every node shows, read-only, at `inside`."""
+
+    outside: str
+    inside: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """One lab.
+
+    directory: where its keys, state and inventory lie on this machine
+    prefix:    the first three numbers of its IPv4 addresses, for example 10.77.3
+    nodes:     node names, in node-rank order through all gangs
+    gangs:     into how many gangs they are divided, in order
+    wiring:    the machine description as it was read (hardware.wiring reads it again)
+    host_link: name of this machine's own interface into the lab; '' at level 0
+    port:      of the nodes' SSH servers
+    shows:     what is bind-mounted into every node
+    fingerprint: digest of everything that was asked for; the same again needs no new lab
+    """
+
+    name: str
+    directory: str
+    level: int
+    prefix: str
+    nodes: tuple[str, ...]
+    gangs: int
+    engine: str
+    wiring_name: str
+    wiring: dict[str, Any]
+    fingerprint: str
+    host_link: str = ""
+    port: int = 22
+    shows: tuple[Show, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        return Path(self.directory)
+
+    @property
+    def controller(self) -> str:
+        """Our own address in the lab's network."""
+        return f"{self.prefix}.{CONTROLLER}"
+
+    def address(self, index: int) -> str:
+        """Address of the node with this index."""
+        return f"{self.prefix}.{FIRST_NODE + index}"
+
+    def write(self) -> None:
+        """Put it into the lab's directory."""
+        (self.path / FILE).write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, directory: Path) -> Blueprint:
+        """The blueprint that lies in a lab's directory; raises OSError, ValueError."""
+        raw = json.loads((directory / FILE).read_text())
+        shows = tuple(Show(**show) for show in raw.pop("shows"))
+        return cls(**{**raw, "nodes": tuple(raw["nodes"]), "shows": shows})

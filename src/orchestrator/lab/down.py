@@ -1,0 +1,63 @@
+"""`lab down`: nothing of a lab is left, in whatever state it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+from orchestrator.lab import loopback
+from orchestrator.lab.home import Home, held, home
+from orchestrator.lab.namespaces.links import host_alias
+from orchestrator.lab.processes import wait_until
+from orchestrator.lab.request import check_name
+from orchestrator.model.errors import NodeError
+
+_DEADLINE_S = 20.0
+
+
+def down(name: str) -> bool:
+    """Remove a lab; False when there was none. Raises DeployError."""
+    check_name(name)
+    with held():
+        place = home(name)
+        if not place.path.exists():
+            return False
+        remove(place)
+        return True
+
+
+def remove(place: Home) -> None:
+    """End everything that lives below the lab's supervisor, then delete its files. The caller holds the lock."""
+    blueprint = place.blueprint()
+    supervisor = place.supervisor()
+    if supervisor and blueprint and blueprint.level == 0:
+        loopback.ask_to_end(supervisor)
+    if supervisor and not supervisor.end(deadline_s=_DEADLINE_S):
+        raise NodeError(
+            f"process {supervisor.pid} does not end",
+            where=f"lab {place.name}",
+            fix="look at it: it hangs in the kernel",
+        )
+    loopback.end_marked(str(place.path), deadline_s=_DEADLINE_S)
+    if blueprint and blueprint.host_link:
+        _remove_link(blueprint.host_link, host_alias(place.name))
+    shutil.rmtree(place.path)
+
+
+def _remove_link(link: str, alias: str) -> None:
+    """The kernel removes it with the lab's namespace, a little later; we don't wait for later."""
+    if not _is_ours(link, alias):
+        return
+    subprocess.run(["ip", "link", "delete", link], capture_output=True, check=False, timeout=10)
+    if not wait_until(lambda: not Path(f"/sys/class/net/{link}").exists(), deadline_s=_DEADLINE_S):
+        raise NodeError(f"link {link} does not go away", where="ip link", fix=f"ip link delete {link}")
+
+
+def _is_ours(link: str, alias: str) -> bool:
+    done = subprocess.run(["ip", "-json", "link", "show", link], capture_output=True, check=False, timeout=10)
+    if done.returncode:
+        return False
+    found: list[dict[str, object]] = json.loads(done.stdout or b"[]")
+    return any(one.get("ifalias") == alias for one in found)

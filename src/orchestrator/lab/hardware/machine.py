@@ -1,0 +1,216 @@
+"""A machine as its owner would describe it: what sits in which slot, what each port is cabled to.
+
+Everything that only the kernel would know (bus numbers, link-local GIDs, file contents) is derived from this
+by the other modules. Wiring files (lab/wirings/*.yml) have exactly these names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Union
+
+PortState = Literal["up", "unconfigured", "down"]
+"""up: link and address. unconfigured: link, no address. down: not enabled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """Two numbers decide NCCL's speed between sockets: family and model (NCCL src/graph/topo.h)."""
+
+    vendor: str = "GenuineIntel"
+    family: int = 6
+    model: int = 143
+    stepping: int = 8
+    name: str = "Intel(R) Xeon(R) Platinum 8462Y+"
+    mhz: float = 2800.0
+    sockets: int = 2
+    cores: int = 32
+    threads: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """The chassis and what is installed on it. kernel_modules: name -> version, as /sys/module has them."""
+
+    vendor: str = "Supermicro"
+    product: str = "SYS-421GE-TNRT"
+    bios: str = "2.1"
+    memory_gib: int = 1024
+    driver: str = "580.65.06"
+    cuda: int = 13000
+    """As cuDriverGetVersion says it: 1000 * major + 10 * minor."""
+    open_driver: bool = True
+    peermem: bool = True
+    governor: str = "performance"
+    numa_balancing: int = 0
+    iommu: Literal["off", "identity", "DMA"] = "identity"
+    memlock: Literal["unlimited"] | int = "unlimited"
+    """Bytes a process may lock, or 'unlimited'."""
+    nofile: int = 1048576
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU. memory_mib as `nvidia-smi` prints it; reserved_mib is what the driver keeps."""
+
+    name: str = "NVIDIA L40S"
+    device: int = 0x26B9
+    subsystem: int = 0x1851
+    memory_mib: int = 46068
+    reserved_mib: int = 615
+    bar1_mib: int = 65536
+    max_gen: int = 4
+    width: int = 16
+    power_limit_w: int = 350
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NicPort:
+    """One port of a network card; a dual-port mlx5 card shows two functions with one RDMA device each.
+
+    rdma: name of its RDMA device, '' where it has none (a bonded port: the bond has it)
+    rail: number of the rail it is cabled to, None for the ordinary network
+    """
+
+    netdev: str
+    rdma: str = ""
+    rail: int | None = None
+    state: PortState = "up"
+    mtu: int = 9000
+    gbps: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nic:
+    """One ConnectX-6 Dx (15b3:101d) or another mlx5 card."""
+
+    ports: tuple[NicPort, ...]
+    device: int = 0x101D
+    subsystem: int = 0x0016
+    board: str = "MT_0000000359"
+    firmware: str = "22.41.1000"
+    max_gen: int = 4
+    width: int = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """One NVMe drive."""
+
+    model: str = "SAMSUNG MZQL23T8HCLS-00A07"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisplayAdapter:
+    """The management controller's display adapter, behind its own bridge: no GPU, and easily taken for one."""
+
+    name: str = "ASPEED AST2600"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PcieSwitch:
+    """One switch: an upstream port and what sits behind its downstream ports.
+
+    1000:c010 is Broadcom's PEX88000 family. Its subsystem 1000:a096 keeps NCCL from flattening it with another
+    one (getBcmGen in NCCL src/graph/topo.cc looks at both pairs): a switch alone is not to be flattened.
+    """
+
+    ports: tuple[PciePort, ...]
+    vendor: int = 0x1000
+    device: int = 0xC010
+    subsystem: int = 0xA096
+    gen: int = 4
+    width: int = 16
+
+
+Card = Union[Gpu, Nic, Disk, DisplayAdapter, PcieSwitch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciePort:
+    """A root port or a switch's downstream port, with the card behind it or an empty slot.
+
+    device: its device number on its bus
+    slot:   name of the physical slot as /sys/bus/pci/slots has it, '' for a device soldered on
+    acs:    ACS redirects are on: traffic between neighbours takes the way over the CPU
+    """
+
+    device: int
+    slot: str = ""
+    gen: int = 4
+    width: int = 16
+    acs: bool = False
+    card: Card | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootComplex:
+    """One root bus of a CPU socket. bus: its number. numa: -1 where the firmware does not say."""
+
+    bus: int
+    numa: int
+    ports: tuple[PciePort, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bond:
+    """Ports made into one interface. rdma: the device that mlx5 makes of a bonded pair, '' for none."""
+
+    name: str
+    slaves: tuple[str, ...]
+    mode: str = "802.3ad"
+    rdma: str = ""
+    mtu: int = 1500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One machine. primary: the interface that carries the address of the ordinary network."""
+
+    primary: str
+    roots: tuple[RootComplex, ...]
+    bonds: tuple[Bond, ...] = ()
+    cpu: Cpu = Cpu()
+    system: System = System()
+    gid_slots: int = 256
+    """Entries of each RDMA port's GID table (roce_address_table_size of a ConnectX-6 Dx)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkInterface:
+    """One interface of one node: the realised form of a port or a bond.
+
+    ipv4: addresses with prefix length; rail: None on the ordinary network; rdma: '' for none
+    """
+
+    name: str
+    mac: str
+    mtu: int
+    speed_mbps: int
+    ipv4: tuple[str, ...] = ()
+    enabled: bool = True
+    primary: bool = False
+    rail: int | None = None
+    rdma: str = ""
+    bond: str = ""
+    slaves: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeMachine:
+    """One node's own copy of a machine: the same hardware, its own numbers.
+
+    seed: what serial numbers and GUIDs are made of, so that they differ between nodes and stay between runs
+    """
+
+    machine: Machine
+    node: str
+    seed: str
+    interfaces: tuple[NetworkInterface, ...]
+
+    def interface(self, name: str) -> NetworkInterface:
+        """The interface of this name; raises KeyError."""
+        for interface in self.interfaces:
+            if interface.name == name:
+                return interface
+        raise KeyError(name)

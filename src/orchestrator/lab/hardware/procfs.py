@@ -1,0 +1,103 @@
+"""Files below /proc that tell of the hardware."""
+
+from __future__ import annotations
+
+import uuid
+
+from orchestrator.lab.hardware.machine import Bond, NodeMachine
+from orchestrator.lab.hardware.realise import digest
+from orchestrator.lab.tree import FileTree
+
+
+def render(node: NodeMachine) -> FileTree:
+    """The tree below /proc; only what differs from the host's own."""
+    tree = FileTree()
+    system = node.machine.system
+    flavour = "Open Kernel Module for x86_64" if system.open_driver else "Kernel Module"
+    tree.put(
+        "/driver/nvidia/version",
+        f"NVRM version: NVIDIA UNIX {flavour}  {system.driver}  Release Build  (builder@host)\n"
+        "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14+deb12u1)",
+    )
+    tree.put("/cpuinfo", _cpuinfo(node).encode())
+    tree.put("/sys/kernel/numa_balancing", system.numa_balancing)
+    tree.put("/sys/kernel/random/boot_id", str(uuid.UUID(bytes=digest(node.seed, "boot")[:16], version=4)))
+    for bond in node.machine.bonds:
+        tree.put(f"/net/bonding/{bond.name}", _bonding(node, bond))
+    return tree
+
+
+def _cpuinfo(node: NodeMachine) -> str:
+    cpu = node.machine.cpu
+    blocks = []
+    for thread in range(cpu.threads):
+        for socket in range(cpu.sockets):
+            for core in range(cpu.cores):
+                number = thread * cpu.sockets * cpu.cores + socket * cpu.cores + core
+                blocks.append(
+                    f"processor\t: {number}\n"
+                    f"vendor_id\t: {cpu.vendor}\n"
+                    f"cpu family\t: {cpu.family}\n"
+                    f"model\t\t: {cpu.model}\n"
+                    f"model name\t: {cpu.name}\n"
+                    f"stepping\t: {cpu.stepping}\n"
+                    "microcode\t: 0x2b000620\n"
+                    f"cpu MHz\t\t: {cpu.mhz:.3f}\n"
+                    "cache size\t: 61440 KB\n"
+                    f"physical id\t: {socket}\n"
+                    f"siblings\t: {cpu.cores * cpu.threads}\n"
+                    f"core id\t\t: {core}\n"
+                    f"cpu cores\t: {cpu.cores}\n"
+                    f"apicid\t\t: {socket * 128 + core * 2 + thread}\n"
+                    "fpu\t\t: yes\n"
+                    "fpu_exception\t: yes\n"
+                    "cpuid level\t: 32\n"
+                    "wp\t\t: yes\n"
+                    "flags\t\t: fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx"
+                    " fxsr sse sse2 ss ht syscall nx pdpe1gb rdtscp lm constant_tsc pni ssse3 fma cx16 sse4_1 sse4_2"
+                    " movbe popcnt aes xsave avx f16c rdrand avx2 bmi2 avx512f avx512dq avx512bw avx512vl"
+                    " avx512_bf16 amx_bf16 amx_tile amx_int8\n"
+                    f"bogomips\t: {cpu.mhz * 2:.2f}\n"
+                    "clflush size\t: 64\n"
+                    "cache_alignment\t: 64\n"
+                    "address sizes\t: 46 bits physical, 57 bits virtual\n"
+                    "power management:\n"
+                )
+    return "\n".join(blocks) + "\n"
+
+
+def _bonding(node: NodeMachine, bond: Bond) -> str:
+    """As drivers/net/bonding/bond_procfs.c prints it, the lines that people read."""
+    mode = {"802.3ad": "IEEE 802.3ad Dynamic link aggregation", "active-backup": "fault-tolerance (active-backup)"}
+    up = [name for name in bond.slaves if node.interface(name).enabled]
+    lines = [
+        "Ethernet Channel Bonding Driver: v6.8.0",
+        "",
+        f"Bonding Mode: {mode.get(bond.mode, bond.mode)}",
+        "Transmit Hash Policy: layer3+4 (1)",
+        f"MII Status: {'up' if up else 'down'}",
+        "MII Polling Interval (ms): 100",
+        "Up Delay (ms): 0",
+        "Down Delay (ms): 0",
+        "Peer Notification Delay (ms): 0",
+        "",
+        "802.3ad info",
+        "LACP active: on",
+        "LACP rate: fast",
+        "Min links: 0",
+        "Aggregator selection policy (ad_select): stable",
+    ]
+    for name in bond.slaves:
+        slave = node.interface(name)
+        lines += [
+            "",
+            f"Slave Interface: {name}",
+            f"MII Status: {'up' if slave.enabled else 'down'}",
+            f"Speed: {slave.speed_mbps if slave.enabled else 'Unknown'}{' Mbps' if slave.enabled else ''}",
+            f"Duplex: {'full' if slave.enabled else 'Unknown'}",
+            "Link Failure Count: 0",
+            f"Permanent HW addr: {slave.mac}",
+            "Slave queue ID: 0",
+            f"Aggregator ID: {1 if slave.enabled else 2}",
+        ]
+    return "\n".join(lines)

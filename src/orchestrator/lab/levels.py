@@ -1,0 +1,77 @@
+"""Which kinds of lab this machine can have."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from orchestrator.model.errors import InputError, NodeError
+
+_TRY = """
+from orchestrator.lab import syscalls as s
+s.unshare(s.CLONE_NEWNET | s.CLONE_NEWNS | s.CLONE_NEWUTS | s.CLONE_NEWIPC | s.CLONE_NEWPID)
+s.make_mounts_private()
+s.mount("tmpfs", "/mnt", "tmpfs")
+"""
+_PACKAGES = {
+    "/usr/sbin/sshd": "openssh-server",
+    "ssh-keygen": "openssh-client",
+    "ip": "iproute2",
+    "gcc": "gcc libc6-dev",
+    "/usr/bin/python3": "python3",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level with the reason for it, and what it cannot do, each in a sentence ('' for nothing)."""
+
+    number: Literal[0, 1]
+    reason: str
+    cannot: str = ""
+
+
+def choose(asked: int | None) -> Level:
+    """The highest level that works here, or the one that was asked for. Raises InputError, NodeError."""
+    obstacle = _obstacle()
+    if asked == 1 and obstacle:
+        raise InputError(f"level 1 is not possible here: {obstacle}", where="--level", fix="--level 0, or run as root")
+    if asked == 0 or obstacle:
+        level = Level(0, obstacle or "it was asked for", _LEVEL_0_CANNOT)
+    else:
+        level = Level(1, "it was asked for" if asked == 1 else "root, and namespaces work", _LEVEL_1_CANNOT)
+    _require_tools(level.number)
+    return level
+
+
+_LEVEL_0_CANNOT = (
+    "nodes share this machine's processes, files and network: no link faults, no node that dies as a whole;"
+    " hardware is read below l40s_fs_root"
+)
+_LEVEL_1_CANNOT = "no systemd in the nodes"
+
+
+def _obstacle() -> str:
+    if os.geteuid() != 0:
+        return "not root"
+    done = subprocess.run([sys.executable, "-c", _TRY], capture_output=True, text=True, timeout=30, check=False)
+    return "" if done.returncode == 0 else f"namespaces: {(done.stderr.strip().splitlines() or ['failed'])[-1]}"
+
+
+def _require_tools(level: int) -> None:
+    missing = [
+        package
+        for tool, package in _PACKAGES.items()
+        if not (level == 0 and tool == "ip") and not (Path(tool).exists() or shutil.which(tool))
+    ]
+    if missing:
+        raise NodeError(
+            f"missing: {', '.join(missing)} (Debian names)",
+            where="this machine",
+            fix=f"apt-get install {' '.join(missing)}",
+        )

@@ -1,0 +1,178 @@
+"""The process that a level-0 lab's SSH servers live below: `python -m orchestrator.lab.loopback.supervisor DIRECTORY`.
+
+It adopts what their sessions leave behind (PR_SET_CHILD_SUBREAPER) and ends all of it when it is asked to end.
+Its protocol is the one of level 1's supervisor.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from orchestrator.lab import models, node_files, syscalls, tree
+from orchestrator.lab.blueprint import Blueprint
+from orchestrator.lab.hardware import procfs, realise, sysfs, wiring
+from orchestrator.lab.hardware.machine import NodeMachine
+from orchestrator.lab.home import Home
+from orchestrator.lab.loopback import MARK
+from orchestrator.lab.nvml import library
+from orchestrator.lab.processes import Identity
+
+_READABLE_CONFIG = 64
+"""Bytes of a PCI function's configuration space that Linux shows to others than root."""
+
+
+def main(directory: Path) -> int:
+    """Build the lab that the directory's blueprint describes, then live until SIGTERM."""
+    syscalls.die_with_parent(signal.SIGKILL)
+    os.umask(0o022)
+    blueprint = Blueprint.read(directory)
+    Home(blueprint.name, directory).record_supervisor(os.getpid())
+    syscalls.adopt_orphans()
+    _write_shared(blueprint)
+    machine = wiring.parse(blueprint.wiring, blueprint.wiring_name)
+    for index, name in enumerate(blueprint.nodes):
+        address = blueprint.address(index)
+        node = realise.realise(machine, lab=blueprint.name, node=name, index=index, address=address)
+        _write_node(blueprint, node)
+        _start_sshd(blueprint, index)
+    signal.signal(signal.SIGTERM, _end)
+    _detach()
+    _reap_for_ever()
+    return 0
+
+
+def node_folder(blueprint: Blueprint, name: str) -> Path:
+    """Directory of one node's own files."""
+    return blueprint.path / "nodes" / name
+
+
+def _write_shared(blueprint: Blueprint) -> None:
+    shared = models.render("/workspace")
+    shared.put(f"/lib/{library.NAME}", library.build().read_bytes(), 0o755)
+    tree.write(shared, blueprint.path)
+    for show in blueprint.shows:
+        if show.inside.startswith("/workspace/"):
+            (blueprint.path / show.inside.lstrip("/")).symlink_to(show.outside)
+
+
+def _write_node(blueprint: Blueprint, node: NodeMachine) -> None:
+    folder = node_folder(blueprint, node.node)
+    tree.write(sysfs.render(node, live_network=False, config_bytes=_READABLE_CONFIG), folder / "root/sys")
+    tree.write(procfs.render(node), folder / "root/proc")
+    exports = "".join(f"export {name}={value}\n" for name, value in _environment(blueprint, node.node).items())
+    tree.write(node_files.engine_files("/lab", "/venvs", exports=exports, below=str(folder)), folder)
+    for show in blueprint.shows:
+        if show.inside.startswith(f"{node_files.VENVS}/"):
+            (folder / "venvs" / Path(show.inside).name).symlink_to(show.outside)
+    node_files.write_nvml_state(folder, node)
+
+
+def _environment(blueprint: Blueprint, name: str) -> dict[str, str]:
+    folder = node_folder(blueprint, name)
+    return {
+        MARK: str(blueprint.path),
+        "LD_LIBRARY_PATH": f"{blueprint.path}/lib",
+        "L40S_LAB_NVML": f"{folder}/nvml.conf",
+        "L40S_LAB_GPU_CLAIMS": f"{folder}/gpu-claims",
+    }
+
+
+def _start_sshd(blueprint: Blueprint, index: int) -> None:
+    name = blueprint.nodes[index]
+    folder = node_folder(blueprint, name)
+    variables = " ".join(f"{key}={value}" for key, value in _environment(blueprint, name).items())
+    (folder / "sshd_config").write_text(
+        f"""Port {blueprint.port}
+ListenAddress {blueprint.address(index)}
+HostKey {folder}/host_key
+AuthorizedKeysFile {blueprint.path}/client.pub
+AllowUsers {getpass.getuser()}
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+StrictModes no
+UseDNS no
+PrintMotd no
+MaxStartups 100
+MaxSessions 100
+PidFile none
+AcceptEnv LANG LC_*
+SetEnv {variables}
+Subsystem sftp internal-sftp
+"""
+    )
+    with (folder / "sshd.log").open("wb") as log:
+        subprocess.Popen(
+            ["/usr/sbin/sshd", "-D", "-e", "-f", str(folder / "sshd_config")],
+            env={"PATH": os.environ.get("PATH", os.defpath), MARK: str(blueprint.path)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=lambda: syscalls.die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - one thread
+        )
+
+
+def _detach() -> None:
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    if sys.stdin.readline().strip() != "detach":
+        _end(0, None)
+    syscalls.die_with_parent(0)
+    sys.stdout.write("alone\n")
+    sys.stdout.flush()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(nothing, descriptor)
+
+
+def _reap_for_ever() -> None:
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            time.sleep(1.0)
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    """Kill all descendants until there are none; orphans come to us, so none escapes."""
+    end = time.monotonic() + 10.0
+    while (below := _descendants(os.getpid())) and time.monotonic() < end:
+        for identity in below:
+            identity.kill()
+        while _reaped_one():
+            pass
+        time.sleep(0.005)
+    os._exit(0)
+
+
+def _reaped_one() -> bool:
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return False
+
+
+def _descendants(pid: int) -> list[Identity]:
+    found: list[Identity] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = task.read_text().split()
+        except OSError:
+            continue
+        for child in children:
+            identity = Identity.of(int(child))
+            found += [identity] if identity else []
+            found += _descendants(int(child))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

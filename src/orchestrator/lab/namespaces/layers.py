@@ -1,0 +1,105 @@
+"""What the nodes of a level-1 lab show instead of the host's own: written once, in memory, before they start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.lab import node_files, syscalls, tree
+from orchestrator.lab.blueprint import Blueprint
+from orchestrator.lab.hardware import procfs, realise, sysfs, wiring
+from orchestrator.lab.hardware.machine import NodeMachine
+from orchestrator.lab.tree import FileTree
+
+MEMORY = "memory"
+"""Directory of the lab where its tmpfs is mounted; the host sees it empty."""
+_REFUSES_READING = "/devices/virtual/net/lo/speed"
+"""The loopback device has no speed: the kernel answers EINVAL, as it does for an empty GID slot's type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the supervisor prepared for its nodes.
+
+    machines: node index -> its machine
+    """
+
+    memory: Path
+    machines: dict[int, NodeMachine]
+
+    def sys_layers(self, index: int) -> str:
+        """Layers above the real /sys of a node, the uppermost first, as overlayfs wants them."""
+        return f"{self.memory}/sys/{index}:{self.memory}/sys/common"
+
+    def root_layers(self, index: int) -> str:
+        """Layers above the real / of a node."""
+        return f"{self.memory}/root/{index}:{self.memory}/root/common"
+
+    def proc_files(self, index: int) -> Path:
+        """Directory of the files that lie over this node's /proc."""
+        return self.memory / "proc" / str(index)
+
+
+def prepare(blueprint: Blueprint) -> Shared:
+    """Render every node's machine into a tmpfs that only the lab sees."""
+    memory = blueprint.path / MEMORY
+    syscalls.mount("lab", memory, "tmpfs", syscalls.MS_NOSUID, "mode=755")
+    machine = wiring.parse(blueprint.wiring, blueprint.wiring_name)
+    machines = {
+        index: realise.realise(machine, lab=blueprint.name, node=node, index=index, address=blueprint.address(index))
+        for index, node in enumerate(blueprint.nodes)
+    }
+    _write_layers(memory / "sys", [sysfs.render(one) for one in machines.values()], hidden=_host_hardware())
+    _write_layers(memory / "root", [node_files.render(blueprint, one, index) for index, one in machines.items()])
+    for index, one in machines.items():
+        tree.write(procfs.render(one), memory / "proc" / str(index))
+    return Shared(memory, machines)
+
+
+def _write_layers(folder: Path, trees: list[FileTree], hidden: set[str] | None = None) -> None:
+    common, own = tree.split_common(trees)
+    common.hidden |= _needed(hidden or set(), common)
+    for name, layer in [("common", common), *((str(index), one) for index, one in enumerate(own))]:
+        (folder / name).mkdir(parents=True)
+        tree.write_layer(layer, folder / name, einval_from=_REFUSES_READING)
+
+
+def _needed(hidden: set[str], layer: FileTree) -> set[str]:
+    """What the layer does not replace or cover already; inside an opaque directory a whiteout would be seen."""
+    return {
+        path
+        for path in hidden - layer.links.keys() - layer.opaque
+        if not any(path.startswith(f"{folder}/") for folder in layer.opaque)
+    }
+
+
+def _host_hardware() -> set[str]:
+    """Paths below /sys that show this machine's own PCI devices, or lead to them."""
+    return {path.removeprefix("/sys") for path in (*_host_buses(), *_links_into_host_buses())}
+
+
+def _host_buses() -> Iterator[str]:
+    yield from (f"/sys/devices/{name}" for name in os.listdir("/sys/devices") if name.startswith("pci"))  # noqa: PTH208
+
+
+def _links_into_host_buses() -> Iterator[str]:
+    for kind in ("class", "bus", "block"):
+        top = f"/sys/{kind}"
+        for folder in _folders_of_links(top, kind):
+            for entry in os.scandir(folder):
+                if entry.is_symlink() and "/devices/pci" in os.readlink(entry.path):  # noqa: PTH115
+                    yield entry.path
+
+
+def _folders_of_links(top: str, kind: str) -> Iterator[str]:
+    if kind == "block":
+        yield from [top] if os.path.isdir(top) else []  # noqa: PTH112
+        return
+    for entry in os.scandir(top):
+        if entry.name == "net":
+            continue  # shows the reader's own network namespace
+        folder = f"{entry.path}/devices" if kind == "bus" else entry.path
+        if os.path.isdir(folder):  # noqa: PTH112
+            yield folder

@@ -1,0 +1,87 @@
+"""Bridges and links of a level-1 lab, as batches for ip(8)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable, Mapping
+
+from orchestrator.lab import syscalls
+from orchestrator.lab.blueprint import Blueprint
+from orchestrator.lab.hardware.machine import NetworkInterface, NodeMachine
+
+LAB_BRIDGE = "lab"
+
+
+def build_bridges(blueprint: Blueprint) -> None:
+    """The lab's own switch, in the supervisor's network namespace."""
+    batch(["link set lo up", f"link add {LAB_BRIDGE} type bridge forward_delay 0", f"link set {LAB_BRIDGE} up"])
+
+
+def connect_host(blueprint: Blueprint, host_network: int) -> None:
+    """A link from this machine's ordinary network into the lab; it vanishes with the lab's namespace."""
+    name = blueprint.host_link
+    commands = [
+        f"link add name {name} type veth peer name host netns {os.getpid()}",
+        f"link set {name} alias {host_alias(blueprint.name)}",
+        f"address add {blueprint.controller}/24 dev {name}",
+        f"link set {name} up",
+    ]
+    batch(commands, network=f"/proc/{os.getpid()}/fd/{host_network}")
+    batch([f"link set host master {LAB_BRIDGE} up"])
+
+
+def host_alias(name: str) -> str:
+    """The mark by which a lab's link on this machine is known as ours."""
+    return f"l40s-deploy-lab-{name}"
+
+
+def connect_nodes(blueprint: Blueprint, pids: Mapping[int, int], machines: Mapping[int, NodeMachine]) -> None:
+    """Give every node its interfaces. A port's other end lies on its rail's bridge, the primary one's on the lab's."""
+    rails = {interface.rail for machine in machines.values() for interface in machine.interfaces if interface.rail}
+    commands = [f"link add rail{rail} type bridge forward_delay 0" for rail in sorted(rails)]
+    commands += [f"link set rail{rail} up" for rail in sorted(rails)]
+    for index, pid in pids.items():
+        for number, interface in enumerate(machines[index].interfaces):
+            commands += _cable(f"n{index}p{number}", interface, pid)
+    batch(commands)
+
+
+def _cable(ours: str, theirs: NetworkInterface, pid: int) -> Iterable[str]:
+    yield (
+        f"link add name {ours} mtu {theirs.mtu} type veth"
+        f" peer name {theirs.name} address {theirs.mac} mtu {theirs.mtu} netns {pid}"
+    )
+    bridge = LAB_BRIDGE if theirs.primary else f"rail{theirs.rail}" if theirs.rail else ""
+    yield f"link set {ours} up" + (f" master {bridge}" if bridge else "")
+
+
+def configure(machine: NodeMachine) -> None:
+    """Inside a node: addresses on its interfaces, up where the port is up."""
+    commands = ["link set lo up"]
+    for interface in machine.interfaces:
+        commands += [f"address add {address} dev {interface.name}" for address in interface.ipv4]
+        if interface.enabled:
+            commands.append(f"link set {interface.name} up")
+    batch(commands)
+
+
+def batch(commands: Iterable[str], *, network: str | None = None) -> None:
+    """Run ip(8) commands in one process, in this network namespace or in the one a file stands for."""
+
+    def join() -> None:
+        if network is not None:
+            syscalls.setns(network, syscalls.CLONE_NEWNET)
+
+    text = "".join(f"{command}\n" for command in commands)
+    done = subprocess.run(
+        ["ip", "-batch", "-"],
+        input=text,
+        text=True,
+        capture_output=True,
+        timeout=60,
+        check=False,
+        preexec_fn=join,  # noqa: PLW1509 - this process has one thread
+    )
+    if done.returncode:
+        raise OSError(f"ip: {done.stderr.strip()}")

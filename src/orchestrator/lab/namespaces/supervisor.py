@@ -1,0 +1,122 @@
+"""The one process that a level-1 lab lives below: `python -m orchestrator.lab.namespaces.supervisor DIRECTORY`.
+
+It is PID 1 of a PID namespace, so killing it ends every process of the lab, and with them go the mounts, links
+and namespaces. Until its starter says `detach` it dies with its starter: a `lab up` that is killed half-way
+leaves nothing but files.
+
+stdout is its protocol: a line `ready` once every node's sshd has been started, a line `alone` once it has
+detached, or the connection ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from orchestrator.lab import syscalls
+from orchestrator.lab.blueprint import Blueprint
+from orchestrator.lab.home import Home
+from orchestrator.lab.namespaces import layers, links
+from orchestrator.lab.namespaces.node import Node
+
+NODES = "nodes.json"
+_OWN = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC
+
+
+def main(directory: Path) -> int:
+    """Build the lab that the directory's blueprint describes; returns when it may live alone."""
+    syscalls.die_with_parent(signal.SIGKILL)
+    os.umask(0o022)
+    blueprint = Blueprint.read(directory)
+    host_network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    detached, tell_detached = os.pipe2(os.O_CLOEXEC)
+    go, tell_go = os.pipe2(os.O_CLOEXEC)
+    syscalls.unshare(_OWN | syscalls.CLONE_NEWPID)
+    child = os.fork()
+    if child == 0:
+        syscalls.die_with_parent(signal.SIGKILL)
+        os.close(tell_go)
+        if os.read(go, 1):
+            _run(lambda: _supervise(blueprint, host_network, tell_detached))
+        os._exit(1)
+    Home(blueprint.name, directory).record_supervisor(child)
+    os.write(tell_go, b"g")
+    os.close(tell_detached)
+    if not os.read(detached, 1):
+        return 1
+    sys.stdout.write("alone\n")
+    return 0
+
+
+def _supervise(blueprint: Blueprint, host_network: int, tell_detached: int) -> None:
+    syscalls.make_mounts_private()
+    syscalls.mount("proc", "/proc", "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
+    shared = layers.prepare(blueprint)
+    links.build_bridges(blueprint)
+    links.connect_host(blueprint, host_network)
+    nodes = [Node(blueprint, index, shared) for index in range(len(blueprint.nodes))]
+    pids = {node.name: _start(node) for node in nodes}
+    links.connect_nodes(blueprint, {node.index: pids[node.name] for node in nodes}, shared.machines)
+    for node in nodes:
+        node.let_go()
+    failed = [node.name for node in nodes if not node.is_built()]
+    if failed:
+        raise OSError(f"{', '.join(failed)} could not be built; the lab's log says why")
+    (blueprint.path / NODES).write_text(json.dumps(pids))
+    _detach(tell_detached)
+    _reap_for_ever()
+
+
+def _start(node: Node) -> int:
+    """Fork PID 1 of a node; returns its number in our own PID namespace."""
+    syscalls.unshare(syscalls.CLONE_NEWPID)
+    pid = os.fork()
+    if pid == 0:
+        _run(node.live)
+        os._exit(1)
+    syscalls.setns("/proc/self/ns/pid", syscalls.CLONE_NEWPID)  # our next child is ours again
+    node.was_started()
+    return pid
+
+
+def _detach(tell_detached: int) -> None:
+    """Tell the starter that all is ready; when it agrees, outlive it."""
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    if sys.stdin.readline().strip() != "detach":
+        os._exit(1)
+    syscalls.die_with_parent(0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(nothing, descriptor)
+    os.write(tell_detached, b"d")
+    os.close(tell_detached)
+
+
+def _reap_for_ever() -> None:
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            time.sleep(1.0)  # every node is dead; the operator sees that in `lab status`
+
+
+def _run(work: Callable[[], None]) -> None:
+    """Run a forked child's work; whatever goes wrong is told in the log, and the child ends."""
+    try:
+        work()
+    except BaseException as failure:  # noqa: BLE001 - a forked child must never return into its parent's code
+        with suppress(OSError):
+            sys.stderr.write(f"lab: {type(failure).__name__}: {failure}\n")
+            sys.stderr.flush()
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

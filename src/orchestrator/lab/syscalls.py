@@ -1,0 +1,111 @@
+"""The system calls that make a lab, which Python's os module lacks or has only since 3.12."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+
+_MNT_DETACH = 2
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_SYS_PIVOT_ROOT = 155 if os.uname().machine == "x86_64" else 41
+_SYS_OPEN_TREE = 428
+_SYS_MOVE_MOUNT = 429
+_AT_FDCWD = -100
+_AT_SYMLINK_NOFOLLOW = 0x100
+_OPEN_TREE_CLONE = 1
+_MOVE_MOUNT_F_EMPTY_PATH = 4
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def unshare(flags: int) -> None:
+    """Give this process new namespaces (unshare(2)); raises OSError."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def setns(path: str, kind: int) -> None:
+    """Join the namespace that a /proc/PID/ns file stands for; kind 0 takes any."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check(_libc.setns(handle, kind), "setns", path)
+    finally:
+        os.close(handle)
+
+
+def mount(source: str, target: str | Path, kind: str = "", flags: int = 0, options: str = "") -> None:
+    """mount(2); raises OSError that names the target."""
+    result = _libc.mount(
+        os.fsencode(source),
+        os.fsencode(target),
+        kind.encode() or None,
+        ctypes.c_ulong(flags),
+        options.encode() or None,
+    )
+    _check(result, "mount", f"{kind or source} on {target}")
+
+
+def bind(source: str | Path, target: str | Path, *, recursive: bool = False) -> None:
+    """Show a file or directory at a second place."""
+    mount(str(source), target, flags=MS_BIND | (MS_REC if recursive else 0))
+
+
+def make_mounts_private() -> None:
+    """Nothing mounted from here on is seen outside this mount namespace."""
+    mount("none", "/", flags=MS_REC | MS_PRIVATE)
+
+
+def pivot_root(new_root: str | Path, old: str) -> None:
+    """Make new_root this namespace's /, then let the former root go; `old` is a directory inside new_root."""
+    os.chdir(new_root)
+    _check(_libc.syscall(_SYS_PIVOT_ROOT, b".", os.fsencode(old)), "pivot_root", str(new_root))
+    os.chdir("/")
+    _check(_libc.umount2(os.fsencode(f"/{old}"), _MNT_DETACH), "umount", old)
+
+
+def cover_link(link: str, over: str) -> None:
+    """Mount one symbolic link over another without following either (open_tree(2), move_mount(2)).
+
+    mount(8) follows links; /proc/net is one, and each process would see its own.
+    """
+    handle = _libc.syscall(
+        _SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(link), _OPEN_TREE_CLONE | _AT_SYMLINK_NOFOLLOW | os.O_CLOEXEC
+    )
+    _check(handle, "open_tree", link)
+    try:
+        moved = _libc.syscall(_SYS_MOVE_MOUNT, handle, b"", _AT_FDCWD, os.fsencode(over), _MOVE_MOUNT_F_EMPTY_PATH)
+        _check(moved, "move_mount", over)
+    finally:
+        os.close(handle)
+
+
+def die_with_parent(signal_number: int) -> None:
+    """Have the kernel send this signal when the parent ends; 0 takes it back."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl")
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends (PR_SET_CHILD_SUBREAPER)."""
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+
+
+def _check(result: int, call: str, what: str = "") -> None:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{call}: {os.strerror(code)}", what or None)

@@ -1,0 +1,162 @@
+"""A piece of a file system as a value: what to show, before anything is written anywhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_ZEROS = 4096
+"""What sysfs says is the size of an attribute."""
+
+
+@dataclass(slots=True)
+class FileTree:
+    """Files, links and directories by absolute path, and what an overlay needs to know about them.
+
+    files:    path -> content
+    modes:    path -> permission bits where they are not 0644
+    links:    path -> target of a symbolic link
+    folders:  directories that exist even when nothing is in them
+    opaque:   directories that hide what lies below them in the real file system
+    hidden:   paths of the real file system that shall not be seen
+    borrowed: directory -> directory of the real file system whose content it shows besides its own
+    einval:   files whose reading fails with EINVAL, as an attribute without a value does
+    """
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    modes: dict[str, int] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    folders: set[str] = field(default_factory=set)
+    opaque: set[str] = field(default_factory=set)
+    hidden: set[str] = field(default_factory=set)
+    borrowed: dict[str, str] = field(default_factory=dict)
+    einval: set[str] = field(default_factory=set)
+
+    def put(self, path: str, content: str | bytes | int, mode: int | None = None) -> None:
+        """One file; text gets the newline that every attribute of the kernel has."""
+        if not isinstance(content, bytes):
+            content = f"{content}\n".encode()
+        self.files[path] = content
+        if mode is not None:
+            self.modes[path] = mode
+
+    def put_all(self, folder: str, attributes: Mapping[str, str | bytes | int]) -> None:
+        """Several files of one directory."""
+        for name, content in attributes.items():
+            self.put(f"{folder}/{name}", content)
+
+    def link(self, path: str, target: str) -> None:
+        """A symbolic link to an absolute path, written relative as sysfs writes its links."""
+        self.links[path] = os.path.relpath(target, os.path.dirname(path))  # noqa: PTH120 - pure text
+
+    def update(self, other: FileTree) -> None:
+        """Take over everything of another tree."""
+        self.files.update(other.files)
+        self.modes.update(other.modes)
+        self.links.update(other.links)
+        self.folders |= other.folders
+        self.opaque |= other.opaque
+        self.hidden |= other.hidden
+        self.borrowed.update(other.borrowed)
+        self.einval |= other.einval
+
+
+def split_common(trees: Iterable[FileTree]) -> tuple[FileTree, list[FileTree]]:
+    """(what all trees have alike, what each has of its own): 32 alike machines are written once."""
+    all_trees = list(trees)
+    first = all_trees[0]
+    common = FileTree(
+        files=dict(set.intersection(*(set(tree.files.items()) for tree in all_trees))),
+        links=dict(set.intersection(*(set(tree.links.items()) for tree in all_trees))),
+        borrowed=dict(set.intersection(*(set(tree.borrowed.items()) for tree in all_trees))),
+        folders=set.intersection(*(tree.folders for tree in all_trees)),
+        opaque=set.intersection(*(tree.opaque for tree in all_trees)),
+        hidden=set.intersection(*(tree.hidden for tree in all_trees)),
+        einval=set.intersection(*(tree.einval for tree in all_trees)),
+    )
+    common.modes = {path: first.modes[path] for path in common.files if path in first.modes}
+    return common, [_without(tree, common) for tree in all_trees]
+
+
+def _without(tree: FileTree, common: FileTree) -> FileTree:
+    own = FileTree(
+        files={path: content for path, content in tree.files.items() if path not in common.files},
+        links={path: target for path, target in tree.links.items() if path not in common.links},
+        borrowed={path: target for path, target in tree.borrowed.items() if path not in common.borrowed},
+        folders=tree.folders - common.folders,
+        opaque=tree.opaque - common.opaque,
+        hidden=tree.hidden - common.hidden,
+        einval=tree.einval - common.einval,
+    )
+    own.modes = {path: mode for path, mode in tree.modes.items() if path in own.files}
+    return own
+
+
+def write(tree: FileTree, root: Path) -> None:
+    """Write a tree's files, links and directories below a directory; equal contents share one inode.
+
+    To change such a file later, replace it: writing into it would change its likes.
+    """
+    made: set[str] = set()
+    inodes: dict[tuple[bytes, int], str] = {}
+    base = str(root)
+
+    def parent_of(path: str) -> str:
+        place = base + path
+        folder = place[: place.rindex("/")]
+        if folder not in made:
+            os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - thousands of files: Path costs half the time
+            made.add(folder)
+        return place
+
+    for folder in tree.folders:
+        parent_of(f"{folder}/.")
+    for path, content in tree.files.items():
+        place = parent_of(path)
+        key = (content, tree.modes.get(path, 0o644))
+        if key in inodes:
+            os.link(inodes[key], place)
+            continue
+        handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, key[1])
+        os.write(handle, content)
+        os.close(handle)
+        inodes[key] = place
+    for path, target in tree.links.items():
+        os.symlink(target, parent_of(path))  # noqa: PTH211
+
+
+def write_layer(tree: FileTree, root: Path, *, einval_from: str = "") -> None:
+    """Write a tree as a layer of an overlay over the real file system; needs root.
+
+    einval_from: a file of the lowest layer that the kernel itself refuses to read with EINVAL; the layer's
+                 `einval` files take their data from it (overlayfs' metacopy and redirect attributes)
+    """
+    write(tree, root)
+    base = str(root)
+    for path in tree.opaque:
+        os.makedirs(base + path, exist_ok=True)  # noqa: PTH103
+        os.setxattr(base + path, "trusted.overlay.opaque", b"y")
+    for path, target in tree.borrowed.items():
+        os.makedirs(base + path, exist_ok=True)  # noqa: PTH103
+        os.setxattr(base + path, "trusted.overlay.redirect", target.encode())
+    for path in tree.hidden:
+        os.makedirs(base + path[: path.rindex("/")], exist_ok=True)  # noqa: PTH103
+        os.mknod(base + path, 0o020000, os.makedev(0, 0))
+    _write_refusals(sorted(tree.einval), base, einval_from)
+
+
+def _write_refusals(paths: list[str], base: str, source: str) -> None:
+    first = ""
+    for path in paths:
+        place = base + path
+        os.makedirs(place[: place.rindex("/")], exist_ok=True)  # noqa: PTH103
+        if first:
+            os.link(first, place)
+            continue
+        first = place
+        os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444))
+        os.truncate(place, _ZEROS)
+        os.setxattr(place, "trusted.overlay.metacopy", b"")
+        os.setxattr(place, "trusted.overlay.redirect", source.encode())
