@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
+STAND_IN = SOURCE / "lab" / "standin"
 
 CORE = {"topology", "rules", "planning", "engines", "gang", "rendering", "checkpoint"}
 OUTSIDE = {"remote", "host_setup", "node", "records", "loading"}
@@ -49,6 +50,8 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
+            if STAND_IN in path.parents and node.level == 1:
+                continue  # runs under its own name on emulated nodes, so it imports its own relatively
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
             yield node.lineno, node.module or ""
             if node.module == "orchestrator":

@@ -1,0 +1,53 @@
+"""`python3 -m standin --plays 0.5.23 [--flags FILE] -- <sglang arguments>`: a node of an engine without a model.
+
+A launcher that stands for `python3 -m sglang.launch_server ARGS` ends in the same place: it puts the directory that
+holds this package on PYTHONPATH and runs the line above with ARGS. Knobs are environment variables:
+
+STANDIN_SPEED       multiplies the length of every phase (1: about 7 s from launch to ready)
+STANDIN_PEER_DEATH  follow: ranks end when a peer's connection ends; otherwise they take no notice
+STANDIN_FAIL        failures on demand, see failures.py
+STANDIN_FLAGS       file with the version's flags, or a directory of such files
+STANDIN_GPU_MIB     memory of a GPU (46068, an L40S)
+STANDIN_LOAD_BARRIER_S, STANDIN_ORPHAN_S, SGLANG_HEALTH_CHECK_TIMEOUT: see settings.py
+L40S_LAB_GPU_CLAIMS directory of the GPU memory claims (/run/l40s-lab/gpu-claims)
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+
+from .flags import FlagListMissing, Given, build_parser, find_flag_list
+from .launcher import launch
+from .settings import read_settings
+from .versions import PLAYED
+
+
+def main(argv: list[str], version: str, flags: str | None = None) -> int:
+    """Run with SGLang's own arguments, playing the version; the exit status."""
+    played = PLAYED[version]
+    try:
+        parser = build_parser(find_flag_list(played, flags))
+    except FlagListMissing as error:
+        sys.stderr.write(f"stand-in: {error}\n")
+        return 2
+    settings = read_settings(played, Given(parser, argv))
+    del parser
+    gc.collect()
+    gc.freeze()  # ranks are forks: what is there now stays shared
+    return launch(settings)
+
+
+def _command_line() -> int:
+    parser = argparse.ArgumentParser(prog="standin", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--plays", choices=sorted(PLAYED), required=True, help="the SGLang version to play")
+    parser.add_argument("--flags", help="file with that version's flags")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="-- and SGLang's arguments")
+    words = parser.parse_args()
+    arguments = words.arguments[1:] if words.arguments[:1] == ["--"] else words.arguments
+    return main(arguments, words.plays, words.flags)
+
+
+if __name__ == "__main__":
+    sys.exit(_command_line())

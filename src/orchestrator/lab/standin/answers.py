@@ -1,0 +1,154 @@
+"""What an engine without a model answers: words that say so, and the shapes of the OpenAI and SGLang interfaces."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+NOTICE = "[stand-in: no model loaded]"
+OWNER = "l40s-deploy stand-in"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One generation to make. `rid` is its request id; tokens are the pieces of text that will be its answer."""
+
+    rid: str
+    prompt_tokens: int
+    tokens: tuple[str, ...]
+    finish: str
+
+    def text(self, first: int = 0, last: int | None = None) -> str:
+        return "".join(self.tokens[first:last])
+
+    def usage(self) -> dict[str, int]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens + len(self.tokens),
+            "completion_tokens": len(self.tokens),
+        }
+
+
+class BadRequest(Exception):
+    """A request that the engine refuses with 400."""
+
+
+def question(prompt: str | list[int], limit: int, ignore_eos: bool, rid: str | None = None) -> Question:
+    """The answer to a prompt, as long as the engine would be asked to make it."""
+    words = prompt.split() if isinstance(prompt, str) else [""] * len(prompt)
+    told = [NOTICE, *_sentence(prompt, len(words))]
+    while ignore_eos and len(told) < limit:
+        told.append(f" word{len(told)}")
+    limit = max(limit, 1)
+    finish = "length" if len(told) > limit or ignore_eos else "stop"
+    return Question(rid or uuid.uuid4().hex, max(len(words), 1), tuple(told[:limit]), finish)
+
+
+def _sentence(prompt: str | list[int], count: int) -> list[str]:
+    """The one fact that canaries ask for, else a remark on the prompt's length."""
+    if isinstance(prompt, str) and "capital" in prompt and "France" in prompt:
+        return [" Paris", "."]
+    return [" The", " prompt", " had", f" {count}", " words."]
+
+
+def prompts_of(value: Any) -> list[str | list[int]]:
+    """One prompt or many, as text or as token ids; BadRequest for anything else."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
+        return [value]
+    if isinstance(value, list) and value and all(isinstance(item, (str, list)) for item in value):
+        return list(value)
+    raise BadRequest("prompt must be a string, a list of strings, or token ids")
+
+
+def chat_prompt(messages: Any) -> str:
+    """The text of a conversation; BadRequest where it is none."""
+    if not isinstance(messages, list) or not messages:
+        raise BadRequest("messages must be a list that is not empty")
+    parts = []
+    for message in messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list):
+            content = " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        parts.append(str(content or ""))
+    return "\n".join(parts)
+
+
+def count_of(value: Any, default: int) -> int:
+    """A number of tokens; BadRequest for what is no positive number."""
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise BadRequest(f"max_tokens must be a positive integer, got {value!r}")
+    return min(value, 100_000)
+
+
+def completion(model: str, questions: list[Question]) -> dict[str, Any]:
+    choices = [
+        {"index": place, "text": asked.text(), "logprobs": None, "finish_reason": asked.finish, "matched_stop": None}
+        for place, asked in enumerate(questions)
+    ]
+    return {**_head(questions[0].rid, "text_completion", model), "choices": choices, "usage": _sum(questions)}
+
+
+def completion_chunk(model: str, asked: Question, first: int, last: int) -> dict[str, Any]:
+    finish = asked.finish if last == len(asked.tokens) else None
+    choice = {"index": 0, "text": asked.text(first, last), "logprobs": None, "finish_reason": finish}
+    return {**_head(asked.rid, "text_completion", model), "choices": [choice], "usage": None}
+
+
+def chat(model: str, questions: list[Question]) -> dict[str, Any]:
+    choices = [
+        {
+            "index": place,
+            "message": {"role": "assistant", "content": asked.text(), "tool_calls": None},
+            "logprobs": None,
+            "finish_reason": asked.finish,
+        }
+        for place, asked in enumerate(questions)
+    ]
+    return {**_head(questions[0].rid, "chat.completion", model), "choices": choices, "usage": _sum(questions)}
+
+
+def chat_chunk(model: str, asked: Question, first: int, last: int) -> dict[str, Any]:
+    delta: dict[str, Any] = {"content": asked.text(first, last)}
+    if first == 0:
+        delta = {"role": "assistant", **delta}
+    finish = asked.finish if last == len(asked.tokens) else None
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    return {**_head(asked.rid, "chat.completion.chunk", model), "choices": [choice], "usage": None}
+
+
+def usage_chunk(model: str, asked: Question, kind: str) -> dict[str, Any]:
+    """The last chunk of a stream whose client asked for usage."""
+    return {**_head(asked.rid, kind, model), "choices": [], "usage": asked.usage()}
+
+
+def generated(asked: Question, last: int | None = None) -> dict[str, Any]:
+    """SGLang's own /generate: the whole text so far, also while streaming."""
+    made = len(asked.tokens) if last is None else last
+    finish = {"type": asked.finish} if made == len(asked.tokens) else None
+    if finish and asked.finish == "length":
+        finish["length"] = str(made)
+    return {
+        "text": asked.text(0, made),
+        "meta_info": {
+            "id": asked.rid,
+            "finish_reason": finish,
+            "prompt_tokens": asked.prompt_tokens,
+            "completion_tokens": made,
+            "cached_tokens": 0,
+        },
+    }
+
+
+def _head(rid: str, kind: str, model: str) -> dict[str, Any]:
+    return {"id": rid, "object": kind, "created": int(time.time()), "model": model}
+
+
+def _sum(questions: list[Question]) -> dict[str, int]:
+    usages = [asked.usage() for asked in questions]
+    return {key: sum(usage[key] for usage in usages) for key in usages[0]}

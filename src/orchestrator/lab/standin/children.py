@@ -1,0 +1,75 @@
+"""Child processes of the launcher: start, look, end. Each is one process, forked, with nothing of its siblings."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+
+from .log import Log, raw
+
+
+class Child:
+    """One child. `exit_code` is None while it lives, else as multiprocessing counts: -9 for SIGKILL."""
+
+    def __init__(self, name: str, pid: int) -> None:
+        self.name = name
+        self.pid = pid
+        self.exit_code: int | None = None
+
+    def alive(self) -> bool:
+        """Look, and reap it if it is dead."""
+        if self.exit_code is None:
+            found, status = os.waitpid(self.pid, os.WNOHANG)
+            if found:
+                self.exit_code = os.waitstatus_to_exitcode(status)
+        return self.exit_code is None
+
+    def join(self) -> int:
+        """Wait for its end; no other child is looked at meanwhile."""
+        if self.exit_code is None:
+            _, status = os.waitpid(self.pid, 0)
+            self.exit_code = os.waitstatus_to_exitcode(status)
+        return self.exit_code
+
+    def kill(self) -> None:
+        if self.alive():
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def fork(name: str, work: Callable[[], None], close: Iterable[int] = ()) -> Child:
+    """Run work in a child of its own, with default signal handlers and without the descriptors in close."""
+    pid = os.fork()
+    if pid:
+        return Child(name, pid)
+    status = 0
+    try:
+        for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        for descriptor in close:
+            os.close(descriptor)
+        work()
+    except BaseException:  # the child ends here, whatever happened: it must never run the launcher's code
+        raw(traceback.format_exc())
+        status = 1
+    sys.stdout.flush()
+    os._exit(status)
+
+
+def kill_tree(children: Sequence[Child], log: Log) -> None:
+    """SIGKILL all children and wait until they are gone."""
+    log.line(f"kill_process_tree called: parent_pid={os.getpid()}, include_parent=False, pid={os.getpid()}")
+    for child in children:
+        child.kill()
+    for child in children:
+        child.join()
+
+
+def kill_tree_and_self(children: Sequence[Child], log: Log) -> None:
+    """The real engine's end after a failure: everything by SIGKILL, itself last."""
+    kill_tree(children, log)
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(3600)

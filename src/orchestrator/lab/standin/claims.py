@@ -1,0 +1,89 @@
+"""GPU memory of emulated GPUs: one claim file a process and GPU, which the lab's NVML adds up.
+
+A file `<gpu>.<pid>` holds `<bytes> <start time of the process>`; a claim whose process is gone counts for nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from .title import start_time
+
+GIB = 2**30
+L40S_MIB = 46068
+"""Memory of an L40S as nvidia-smi shows it."""
+
+
+class Claims:
+    """What this process holds on one GPU, and what the GPU has left for it."""
+
+    def __init__(self, gpu: int, environment: Mapping[str, str]) -> None:
+        self._gpu = gpu
+        self._directory = Path(environment.get("L40S_LAB_GPU_CLAIMS", "/run/l40s-lab/gpu-claims"))
+        self._total = int(environment.get("STANDIN_GPU_MIB", L40S_MIB)) * 2**20
+        self._held = 0
+
+    @property
+    def held(self) -> int:
+        return self._held
+
+    def grow(self, count: float) -> None:
+        """Hold so many bytes more."""
+        self.hold(self._held + count)
+
+    def hold(self, count: float) -> None:
+        """Hold so many bytes in all. A claims directory that can't be written is no reason to fail."""
+        self._held = int(count)
+        mine = self._directory / f"{self._gpu}.{os.getpid()}"
+        new = self._directory / f".{mine.name}.new"
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            new.write_text(f"{self._held} {start_time(os.getpid())}\n")
+            new.rename(mine)
+        except OSError:
+            return
+
+    def release(self) -> None:
+        try:
+            (self._directory / f"{self._gpu}.{os.getpid()}").unlink(missing_ok=True)
+        except OSError:
+            return
+
+    def available_gib(self) -> float:
+        """Free memory of the GPU in GiB, other processes' claims counted."""
+        return (self._total - self._held - self._others()) / GIB
+
+    def total_gib(self) -> float:
+        return self._total / GIB
+
+    def _others(self) -> int:
+        return sum(
+            _living_claim(path) for path in self._directory.glob(f"{self._gpu}.*") if path.suffix != f".{os.getpid()}"
+        )
+
+
+def _living_claim(path: Path) -> int:
+    try:
+        count, started = (int(word) for word in path.read_text().split())
+        pid = int(path.suffix[1:])
+    except (OSError, ValueError):
+        return 0
+    return count if start_time(pid) == started else 0
+
+
+def visible_gpu(position: int, environment: Mapping[str, str]) -> int | None:
+    """The GPU that CUDA shows at this position; None where CUDA_VISIBLE_DEVICES ends before it.
+
+    As CUDA does, the list counts up to its first entry that is no index.
+    """
+    shown = environment.get("CUDA_VISIBLE_DEVICES")
+    if shown is None:
+        return position
+    indices: list[int] = []
+    for word in shown.split(","):
+        if not word.strip().isdigit():
+            break
+        indices.append(int(word))
+    return indices[position] if position < len(indices) else None

@@ -1,0 +1,83 @@
+"""The command line of the SGLang version that is played: its flags, and argparse's own refusals.
+
+The lists are data, `{"flags": {"--name": {"takes", "type", "aliases", "choices", "negatable"}}}`, taken from the
+versions' own parsers. They are looked for in $STANDIN_FLAGS (a file, or a directory of sglang-VERSION.json), then
+beside this package in flags/, then where the source tree keeps them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from .versions import Version
+
+_HERE = Path(__file__).resolve().parent
+
+
+class FlagListMissing(Exception):
+    """No list of flags was found for a version."""
+
+
+def find_flag_list(version: Version, given: str | None) -> Path:
+    """The file with this version's flags; FlagListMissing names the places that were looked at."""
+    name = f"sglang-{version.name}.json"
+    asked = given or os.environ.get("STANDIN_FLAGS")
+    places = [Path(asked), Path(asked) / name] if asked else []
+    places += [_HERE / "flags" / name, _HERE.parents[1] / "engines" / "flags" / name]
+    for place in places:
+        if place.is_file():
+            return place
+    raise FlagListMissing(f"no list of SGLang {version.name}'s flags in {', '.join(map(str, places))}")
+
+
+def build_parser(listed: Path) -> argparse.ArgumentParser:
+    """A parser with every flag of the list; unknown flags, bad values and ambiguous prefixes end it with 2."""
+    flags: dict[str, dict[str, Any]] = json.loads(listed.read_text("utf-8"))["flags"]
+    parser = argparse.ArgumentParser(
+        prog="launch_server.py",
+        usage="launch_server.py [-h] --model-path MODEL_PATH [options of this SGLang version]",
+    )
+    for name, flag in flags.items():
+        parser.add_argument(name, *_aliases(name, flag), **_keywords(name, flag))
+    return parser
+
+
+def _aliases(name: str, flag: dict[str, Any]) -> list[str]:
+    negated = [f"--no-{name[2:]}"] if flag.get("negatable") else []
+    return [alias for alias in flag.get("aliases", ()) if alias not in negated and not alias.startswith("--no-")]
+
+
+def _keywords(name: str, flag: dict[str, Any]) -> dict[str, Any]:
+    if flag.get("negatable"):
+        return {"action": argparse.BooleanOptionalAction, "default": None}
+    if flag["takes"] == "none":
+        return {"action": "store_true"}
+    words: dict[str, Any] = {
+        "type": {"int": int, "float": float}.get(flag["type"], str),
+        "nargs": {"one": None, "optional": "?", "many": "+"}[flag["takes"]],
+        "required": name == "--model-path",
+    }
+    if flag.get("choices"):
+        words["choices"] = [words["type"](choice) for choice in flag["choices"]]
+    return words
+
+
+class Given:
+    """The values that a command line gave, by any full spelling of a flag."""
+
+    def __init__(self, parser: argparse.ArgumentParser, argv: list[str]) -> None:
+        self._values = vars(parser.parse_args(argv))
+        self._dest = {spelling: action.dest for action in parser._actions for spelling in action.option_strings}
+
+    def __call__(self, spelling: str, default: Any = None) -> Any:
+        """The value, or the default where the flag was not given or this version has no such flag."""
+        value = self._values.get(self._dest.get(spelling, ""))
+        return default if value is None else value
+
+    def shown(self) -> dict[str, Any]:
+        """What was given, by attribute name."""
+        return {name: value for name, value in self._values.items() if value not in (None, False)}

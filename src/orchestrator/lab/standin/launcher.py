@@ -1,0 +1,295 @@
+"""The launcher of one node, SGLang's parent process: starts the ranks, serves HTTP, and ends as the real one ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import threading
+import time
+
+from . import answers
+from .children import Child, fork, kill_tree, kill_tree_and_self
+from .engine import Engine, Status
+from .log import Log, raw
+from .model import Model, read_model
+from .played import Played, trace
+from .rank import Links, live
+from .settings import Rank, Settings
+from .title import die_with, set_title
+from .web import Server, WorkerHandler, announce, leader_handler
+
+_SCHEDULER_EXIT_S = 15.0
+"""How long a leader waits for its ranks after ShutdownReq (tokenizer_manager.py)."""
+_LOOK_S = 5.0
+"""How often the leader looks whether SIGTERM has come (sigterm_watchdog)."""
+_CRASH_DUMP_S = 3.5
+"""What the leader spends on its crash dump before it ends; measured: 5 to 6 s from a rank's death to its own."""
+
+
+def launch(settings: Settings) -> int:
+    """Run this node's share of the engine; the exit status, where it does not end by a signal."""
+    return _Launcher(settings).run()
+
+
+class _Launcher:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._version = settings.version
+        self._log = Log()
+        self._children: list[Child] = []
+        self._readers: dict[Rank, int] = {}
+        self._serving = False
+
+    def run(self) -> int:
+        name = self._version.name
+        self._log.line(
+            f"[stand-in] l40s-deploy's stand-in plays SGLang {name}: it loads no model, uses no GPU, and its answers "
+            "are canned."
+        )
+        self._log.line(f"server_args=ServerArgs({', '.join(f'{k}={v!r}' for k, v in self._settings.given.items())})")
+        try:
+            self._check()
+            return self._lead() if self._settings.node_rank == 0 else self._follow()
+        except (Played, OSError, ValueError) as error:
+            raw(trace(error))
+            kill_tree(self._children, self._log)
+            return 1
+
+    def _check(self) -> None:
+        """What the launcher itself refuses, before it starts a rank."""
+        settings = self._settings
+        if (settings.tp_size * settings.pp_size) % settings.nnodes:
+            raise Played("AssertionError", "tp_size must be divisible by number of nodes")
+        if self._version.checks_model_first or settings.node_rank == 0:
+            read_model(settings.model_path)
+
+    # -- the leader ---------------------------------------------------------------------------------------------
+
+    def _lead(self) -> int:
+        requests, rank_requests = socket.socketpair()
+        rank_tokens, detokenizer_in = socket.socketpair()
+        detokenizer_out, tokens = socket.socketpair()
+        inner = (rank_requests, rank_tokens, detokenizer_in, detokenizer_out)
+        signal.signal(signal.SIGQUIT, self._on_sigquit)
+        self._start_ranks(
+            Links(os.getpid(), -1, rank_requests, rank_tokens),
+            (requests, tokens, detokenizer_in, detokenizer_out),
+        )
+        self._children.append(
+            fork(
+                "detokenizer",
+                lambda: _detokenize(detokenizer_in, detokenizer_out),
+                [*(end.fileno() for end in (requests, tokens, rank_requests, rank_tokens)), *self._readers.values()],
+            )
+        )
+        for end in inner:
+            end.close()
+        facts = self._await_ranks()
+        engine = Engine(requests, tokens, facts["max_total_num_tokens"])
+        return self._serve(engine, read_model(self._settings.model_path))
+
+    def _serve(self, engine: Engine, model: Model) -> int:
+        """HTTP from here to the end."""
+        settings = self._settings
+        try:
+            server = Server(settings.host, settings.port, leader_handler(settings, model, engine))
+        except OSError as error:
+            self._log.line(
+                f"ERROR:    [Errno {error.errno}] error while attempting to bind on address "
+                f"('{settings.host}', {settings.port}): address already in use"
+            )
+            kill_tree(self._children, self._log)
+            return 1
+        announce(self._log, settings.host, settings.port)
+        self._serving = True
+        self._stop_watching = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: self._on_sigterm(engine))
+        signal.signal(signal.SIGINT, lambda *_: threading.Thread(target=server.shutdown, daemon=True).start())
+        work = [lambda: self._warm_up(engine), lambda: self._drain_when_told(engine, server)]
+        if self._version.watches_ranks:
+            work.append(self._watch_children)
+        for task in work:
+            threading.Thread(target=task, daemon=True).start()
+        server.serve_forever(poll_interval=0.2)
+        self._log.uvicorn("Shutting down")
+        self._log.uvicorn(f"Finished server process [{os.getpid()}]")
+        self._stop_watching.set()
+        if any(child.alive() for child in self._children):
+            kill_tree(self._children, self._log)
+        return 0
+
+    def _warm_up(self, engine: Engine) -> None:
+        """One short generation, then ready (http_server.py, _wait_and_warmup)."""
+        if not self._settings.skip_warmup:
+            self._pause(1.0)
+            for _ in engine.stream(answers.question("The capital city of France is", 8, True)):
+                pass
+        engine.status = Status.UP
+        self._log.line("The server is fired up and ready to roll!")
+
+    def _watch_children(self) -> None:
+        """A dead child ends the node (srt/utils/watchdog.py, SubprocessWatchdog)."""
+        while not self._stop_watching.wait(1.0):
+            for child in self._children:
+                if child.alive() or child.exit_code == 0:
+                    continue
+                self._log.line(
+                    f"Subprocess {child.name} (pid={child.pid}) crashed with exit code {child.exit_code}. "
+                    "Triggering SIGQUIT for cleanup..."
+                )
+                os.kill(os.getpid(), signal.SIGQUIT)
+                return
+
+    def _on_sigterm(self, engine: Engine) -> None:
+        self._log.line("SIGTERM received. signum=None frame=None. Draining requests and shutting down...")
+        engine.draining = True
+
+    def _drain_when_told(self, engine: Engine, server: Server) -> None:
+        """After SIGTERM: wait for the running requests without a limit, then stop everything."""
+        while not engine.draining:
+            self._pause(_LOOK_S)
+        while True:
+            left = engine.in_flight
+            if self._version.orderly_shutdown and engine.status is Status.UNHEALTHY:
+                self._log.line("Signal SIGTERM received while health check failed. Force exiting.")
+                break
+            self._tell_remaining(left)
+            if not left:
+                break
+            self._pause(_LOOK_S)
+        self._stop_watching.set()
+        if not self._version.orderly_shutdown:
+            kill_tree_and_self(self._children, self._log)
+        engine.shut_down()
+        ranks = [child for child in self._children if child.name != "detokenizer"]
+        deadline = time.monotonic() + _SCHEDULER_EXIT_S * min(self._settings.speed, 1.0)
+        while time.monotonic() < deadline and any(child.alive() for child in ranks):
+            time.sleep(0.02)
+        late = [child.pid for child in ranks if child.alive()]
+        if late:
+            self._log.line(
+                f"Schedulers still alive {_SCHEDULER_EXIT_S:g}s after ShutdownReq, killing them before they "
+                f"released: {late}"
+            )
+        kill_tree(self._children, self._log)
+        server.shutdown()
+
+    def _tell_remaining(self, left: list[str]) -> None:
+        if self._version.orderly_shutdown:
+            self._log.line(
+                f"Gracefully exiting... Remaining number of requests {len(left)}. "
+                f"Remaining requests remaining_rids={left}."
+            )
+        else:
+            self._log.line(f"Gracefully exiting... remaining number of requests {len(left)}")
+
+    # -- the other nodes ----------------------------------------------------------------------------------------
+
+    def _follow(self) -> int:
+        signal.signal(signal.SIGQUIT, self._on_sigquit)
+        self._start_ranks(Links(os.getpid(), -1), ())
+        self._await_ranks()
+        if self._version.worker_keeps_term:
+            signal.signal(signal.SIGTERM, lambda *_: self._keep_term())
+        self._start_dummy_server()
+        # In order: a dead rank behind a living one stays unseen, and unreaped.
+        for child in self._children:
+            code = child.join()
+            self._log.line(f"Scheduler or DataParallelController {child.pid} terminated with {code}")
+        return 0
+
+    def _keep_term(self) -> None:
+        self._log.line(
+            f"SIGTERM received on node_rank {self._settings.node_rank}; waiting for the rank-0 ShutdownReq "
+            "broadcast to stop the schedulers."
+        )
+
+    def _start_dummy_server(self) -> None:
+        """/health of a node that is not the leader; a taken port does not stop the node."""
+        settings = self._settings
+        paths = ("/health", "/health_generate", "/ping") if self._version.worker_keeps_term else WorkerHandler.paths[:2]
+        handler = type("BoundHandler", (WorkerHandler,), {"paths": paths})
+        try:
+            server = Server(settings.host, settings.port, handler)
+        except OSError as error:
+            self._log.line(f"Dummy health check server failed to start: {error}")
+            return
+        threading.Thread(target=server.serve_forever, daemon=True, name="health-check-server").start()
+
+    # -- both ---------------------------------------------------------------------------------------------------
+
+    def _start_ranks(self, links: Links, outer: tuple[socket.socket, ...]) -> None:
+        """Fork this node's ranks. `outer` are the socket ends that no rank may keep."""
+        for number, rank in enumerate(self._settings.ranks):
+            reader, writer = os.pipe()
+            first = rank.world == 0
+            mine = Links(links.launcher, writer, links.requests if first else None, links.tokens if first else None)
+            foreign = [end.fileno() for end in outer] + [reader, *self._readers.values()]
+            if not first:
+                foreign += [end.fileno() for end in (links.requests, links.tokens) if end is not None]
+            self._children.append(
+                fork(f"scheduler_{number}", lambda rank=rank, mine=mine: live(self._settings, rank, mine), foreign)  # type: ignore[misc]
+            )
+            os.close(writer)
+            self._readers[rank] = reader
+
+    def _await_ranks(self) -> dict[str, int]:
+        """Wait until each of this node's ranks can serve; Played(RuntimeError) when one died instead."""
+        facts: dict[str, int] = {}
+        for number, reader in enumerate(self._readers.values()):
+            while not select.select([reader], [], [], 5.0)[0]:
+                self._check_alive()
+            line = os.read(reader, 65536)
+            if not line:
+                self._died(number)
+            facts = facts or json.loads(line)
+            os.close(reader)
+        return facts
+
+    def _check_alive(self) -> None:
+        if not self._version.watches_ranks:
+            return
+        for number, child in enumerate(self._children[: len(self._readers)]):
+            if not child.alive():
+                self._died(number)
+
+    def _died(self, number: int) -> None:
+        child = self._children[number]
+        deadline = time.monotonic() + 10
+        while child.alive() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        # Its SIGQUIT, if it sent one, is handled by now; what is left died without a word.
+        if self._version.watches_ranks:
+            raise Played(
+                "RuntimeError",
+                f"Rank {number} scheduler died during initialization (exit code: {child.exit_code}). If exit code "
+                "is -9 (SIGKILL), a common cause is the OS OOM killer. Run `dmesg -T | grep -i oom` to check.",
+            )
+        self._log.line(f"Rank {number} scheduler is dead. Please check if there are relevant logs.")
+        self._log.line(f"Exit code: {child.exit_code}")
+        raise Played("EOFError", "")
+
+    def _on_sigquit(self, *_: object) -> None:
+        """A child failed: everything on this node goes, itself included."""
+        if self._serving and self._version.watches_ranks:
+            self._stop_watching.set()
+            self._log.line("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
+            self._pause(_CRASH_DUMP_S)
+        else:
+            self._log.line("Received sigquit from a child process. It usually means the child failed.")
+        kill_tree_and_self(self._children, self._log)
+
+    def _pause(self, seconds: float) -> None:
+        time.sleep(seconds * self._settings.speed)
+
+
+def _detokenize(tokens: socket.socket, out: socket.socket) -> None:
+    """SGLang's detokenizer process: everything that rank 0 makes passes through it."""
+    set_title("sglang::detokenizer")
+    die_with(os.getppid())
+    while data := tokens.recv(65536):
+        out.sendall(data)
+    signal.pause()

@@ -1,0 +1,140 @@
+"""A model directory as far as an engine without weights needs it: sizes, shards, and what would not fit the layout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .claims import GIB
+from .played import Played
+
+MARKER = ".standin"
+"""A file of this name says that the directory has an index and, on purpose, no weights."""
+_REPLICATED = 1.0613
+"""Memory of a rank over its even share of the files: 21.27 GB measured at TP32 for 688.6 GB of shards."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """path; config.json; the shard files that the index names; total bytes of the weights."""
+
+    path: str
+    config: Mapping[str, Any]
+    shards: tuple[str, ...]
+    weight_bytes: int
+
+    def number(self, name: str, default: int = 0) -> int:
+        value = self.config.get(name, default)
+        return int(value) if value is not None else default
+
+    @property
+    def architecture(self) -> str:
+        return str((self.config.get("architectures") or ["unknown"])[0])
+
+    @property
+    def context(self) -> int:
+        return self.number("max_position_embeddings", 4096)
+
+    @property
+    def is_mla(self) -> bool:
+        return bool(self.config.get("kv_lora_rank"))
+
+    @property
+    def quantization(self) -> str:
+        """What the engine writes about it in `Load weight end`."""
+        method = (self.config.get("quantization_config") or {}).get("quant_method", "")
+        return f"quant={method}, " if method else ""
+
+    def weights_gib(self, ranks: int) -> float:
+        return self.weight_bytes * (_REPLICATED if ranks > 1 else 1.0) / ranks / GIB
+
+    def kv_bytes_per_token(self, tp_size: int, pp_size: int) -> int:
+        """bf16. MLA's cache is the same on every TP rank; otherwise heads are divided, never below one."""
+        layers = max(self.number("num_hidden_layers", 1) // pp_size, 1)
+        if self.is_mla:
+            return (self.number("kv_lora_rank") + self.number("qk_rope_head_dim")) * 2 * layers
+        heads = self.number("num_attention_heads", 1)
+        head = self.number("head_dim") or self.number("hidden_size", heads) // heads
+        return 2 * max(self.number("num_key_value_heads", heads) // tp_size, 1) * head * 2 * layers
+
+
+def read_model(path: str) -> Model:
+    """The model directory; Played(OSError) in the words of the hub client where it is none."""
+    directory = Path(path)
+    if not directory.is_dir():
+        raise Played(
+            "OSError",
+            f"Repo id must be in the form 'repo_name' or 'namespace/repo_name': '{path}'. "
+            "Use `repo_type` argument if needed.",
+        )
+    if not (directory / "config.json").is_file():
+        raise Played(
+            "OSError",
+            f"{path} does not appear to have a file named config.json. Checkout "
+            f"'https://huggingface.co/{path}/tree/main' for available files.",
+        )
+    config = json.loads((directory / "config.json").read_text("utf-8"))
+    shards, size = _shards(directory)
+    return Model(path, config, shards, size)
+
+
+def _shards(directory: Path) -> tuple[tuple[str, ...], int]:
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        content = json.loads(index.read_text("utf-8"))
+        names = tuple(sorted(set(content.get("weight_map", {}).values())))
+        return names, int(content.get("metadata", {}).get("total_size", 0))
+    files = sorted(directory.glob("*.safetensors"))
+    return tuple(file.name for file in files), sum(file.stat().st_size for file in files)
+
+
+def check_shards(model: Model) -> None:
+    """Played(RuntimeError) where some shards are there and some are not, as after a copy that stopped half-way.
+
+    A directory without any shard, or with the marker file, is a lab's: it has no weights to miss.
+    """
+    directory = Path(model.path)
+    missing = [name for name in model.shards if not (directory / name).is_file()]
+    if missing and len(missing) < len(model.shards) and not (directory / MARKER).exists():
+        raise Played(
+            "RuntimeError",
+            f"model.safetensors.index.json references {len(missing)} shard file(s) missing from {model.path} "
+            f"(incomplete download?): {missing}",
+        )
+
+
+def check_layout(model: Model, tp_size: int, ep_size: int) -> None:
+    """Played(ValueError) where a TP share of an FP8 matrix is no multiple of its block (quantization/fp8.py)."""
+    heads = model.number("num_attention_heads")
+    if heads % tp_size:
+        raise Played("AssertionError", f"{heads} is not divisible by {tp_size}")
+    block = (model.config.get("quantization_config") or {}).get("weight_block_size")
+    if not block or tp_size == 1:
+        return
+    block_n, block_k = (int(size) for size in block)
+    experts = model.number("n_routed_experts") or model.number("num_experts")
+    dense_layers = model.number("first_k_dense_replace") if experts else model.number("num_hidden_layers")
+    if dense_layers:
+        share = model.number("intermediate_size") // tp_size
+        if share % block_n:
+            raise Played(
+                "ValueError",
+                f"Weight output_partition_size = {share} is not divisible by weight quantization block_n = {block_n}.",
+            )
+        if share % block_k:
+            raise Played(
+                "ValueError",
+                f"Weight input_size_per_partition = {share} is not divisible by "
+                f"weight quantization block_k = {block_k}.",
+            )
+    if experts:
+        share = model.number("moe_intermediate_size") // max(tp_size // ep_size, 1)
+        if share % block_n:
+            raise Played(
+                "ValueError",
+                f"The output_size of gate's and up's weight = {share} is not divisible by "
+                f"weight quantization block_n = {block_n}.",
+            )

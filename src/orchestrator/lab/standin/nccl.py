@@ -1,0 +1,88 @@
+"""NCCL's own lines, as NCCL_DEBUG=INFO writes them to standard output, and the transport that they name."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from .log import raw
+from .settings import Rank, Settings
+
+_INFINIBAND = Path("/sys/class/infiniband")
+
+
+def rdma_ports(environment: Mapping[str, str]) -> list[str]:
+    """`device:port` that NCCL would use: active ports that NCCL_IB_HCA allows; none where IB is turned off."""
+    if environment.get("NCCL_IB_DISABLE") == "1" or environment.get("NCCL_NET", "IB").lower() == "socket":
+        return []
+    wanted = environment.get("NCCL_IB_HCA", "")
+    active = _active_ports()
+    if not wanted:
+        return active
+    exact, excluded = wanted.lstrip("^").startswith("="), wanted.startswith("^")
+    names = [name for name in wanted.lstrip("^=").split(",") if name]
+    if not active and not excluded:
+        return [name if ":" in name else f"{name}:1" for name in names]
+    return [port for port in active if any(_matches(port, name, exact) for name in names) != excluded]
+
+
+def _active_ports() -> list[str]:
+    return sorted(
+        f"{state.parts[-4]}:{state.parts[-2]}"
+        for state in _INFINIBAND.glob("*/ports/*/state")
+        if "ACTIVE" in _text(state)
+    )
+
+
+def _matches(port: str, name: str, exact: bool) -> bool:
+    device, _, number = name.partition(":")
+    found, _, has = port.partition(":")
+    return (found == device if exact else found.startswith(device)) and number in ("", has)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def interface(environment: Mapping[str, str]) -> str:
+    """The interface of NCCL_SOCKET_IFNAME, else the first that is not loopback."""
+    asked = environment.get("NCCL_SOCKET_IFNAME", "").lstrip("=^").split(",")[0]
+    names = [name for _, name in socket.if_nameindex() if name != "lo"]
+    return asked or (names[0] if names else "lo")
+
+
+def tell(settings: Settings, rank: Rank) -> None:
+    """Bootstrap, network and communicator lines of one rank.
+
+    With RDMA under each PCIe switch, NCCL takes a node's two halves for two nodes: nNodes 8 and localRanks 4 on
+    the reference cluster (NCCL src/graph/paths.cc, ncclTopoTrimSystem); over sockets they stay one.
+    """
+    if settings.environment.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
+        return
+    here = f"{socket.gethostname()}:{os.getpid()}:{os.getpid()} [{rank.gpu}] NCCL INFO"
+    port = interface(settings.environment)
+    ports = rdma_ports(settings.environment)
+    a_node = max(settings.world // settings.nnodes, 1)
+    halves = 2 if ports and a_node >= 2 else 1
+    lines = [f"Bootstrap : Using {port}:{settings.dist_host}<0>"]
+    if ports:
+        listed = " ".join(f"[{number}]{name}/RoCE" for number, name in enumerate(ports))
+        lines += [f"NET/IB : Using {listed} [RO]; OOB {port}:{settings.dist_host}<0>", "Using network IB"]
+    else:
+        lines += [f"NET/Socket : Using [0]{port}:{settings.dist_host}<0>", "Using network Socket"]
+    lines.append(
+        f"comm 0x5f0000{rank.world:04x} rank {rank.world} nRanks {settings.world} "
+        f"nNodes {settings.nnodes * halves} localRanks {a_node // halves} "
+        f"localRank {rank.world % a_node % max(a_node // halves, 1)} MNNVL 0"
+    )
+    if settings.nnodes > 1 and rank.world % a_node == 0:
+        way = "NET/IB/0/GDRDMA" if ports else "NET/Socket/0"
+        before = (rank.world - 1) % settings.world
+        lines.append(f"Channel 00/0 : {before}[{before % a_node}] -> {rank.world}[{rank.gpu}] [receive] via {way}")
+    lines += ["Connected all rings", "Init COMPLETE"]
+    raw("".join(f"{here} {line}\n" for line in lines), descriptor=1)

@@ -1,0 +1,132 @@
+"""Rank 0's work while serving: requests in from the launcher, one token a step through all ranks, tokens out."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .group import Leader, Peer, Stopped
+from .log import Log
+from .settings import Settings
+
+_DECODE_LOG_INTERVAL = 40
+"""Steps between two `Decode batch` lines (--decode-log-interval's default)."""
+
+
+@dataclass
+class _Running:
+    wanted: int
+    done: int = 0
+
+
+class Service:
+    """Requests come as JSON documents, one a line, on one socket; tokens go out so on the other."""
+
+    def __init__(self, requests: socket.socket, tokens: socket.socket) -> None:
+        self.requests = requests
+        self._tokens = tokens
+        self._buffer = b""
+
+    def send(self, document: object) -> None:
+        self._tokens.sendall(json.dumps(document).encode() + b"\n")
+
+    def receive(self) -> list[dict[str, object]] | None:
+        """Documents that have come; None when the launcher is gone."""
+        more = self.requests.recv(65536)
+        if not more:
+            return None
+        *lines, self._buffer = (self._buffer + more).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+class Scheduler:
+    """All running requests share each step, as in continuous batching."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        log: Log,
+        group: Leader,
+        service: Service,
+        pool: int,
+        on_step: Callable[[], None],
+    ) -> None:
+        self._version = settings.version
+        self._log = log
+        self._group = group
+        self._service = service
+        self._pool = max(pool, 1)
+        self._on_step = on_step
+        self._running: dict[str, _Running] = {}
+        self._step = 0
+        self._stopping = False
+        self._logged = (0, time.monotonic())
+        group.selector.register(service.requests, selectors.EVENT_READ, self._service)
+
+    def run(self) -> None:
+        """Serve until the launcher asks for a shutdown (Stopped). Without a launcher there is nothing to do."""
+        while True:
+            self._take(0 if self._running else None)
+            if self._running:
+                self._make_token()
+
+    def _take(self, timeout: float | None) -> None:
+        """Requests, aborts and the shutdown; peers' deaths too where somebody cares."""
+        for key, _ in self._group.selector.select(timeout):
+            if isinstance(key.data, Peer):
+                self._group.hear(key.data)
+                continue
+            documents = self._service.receive()
+            if documents is None:
+                self._group.selector.unregister(self._service.requests)
+            for document in documents or ():
+                self._handle(document)
+
+    def _handle(self, document: dict[str, object]) -> None:
+        if document.get("do") == "shutdown":
+            self._group.stop()
+            raise Stopped
+        rid = str(document["rid"])
+        if document.get("do") == "abort":
+            self._running.pop(rid, None)
+            return
+        self._running[rid] = _Running(int(str(document["tokens"])))
+        if not document.get("quiet"):
+            self._log.line(
+                self._version.prefill.format(new=1, tokens=document["prompt"], running=len(self._running) - 1, rate=0.0)
+            )
+
+    def _make_token(self) -> None:
+        self._step += 1
+        self._on_step()
+        # Nothing else is heard in a step: a rank that never answers holds everything, as in a collective.
+        self._group.selector.unregister(self._service.requests)
+        self._group.step(self._step)
+        self._group.selector.register(self._service.requests, selectors.EVENT_READ, self._service)
+        out: list[tuple[str, int, bool]] = []
+        for rid, running in list(self._running.items()):
+            running.done += 1
+            finished = running.done >= running.wanted
+            out.append((rid, running.done, finished))
+            if finished:
+                del self._running[rid]
+        self._service.send({"out": out})
+        self._tell_rate(len(out))
+
+    def _tell_rate(self, count: int) -> None:
+        made, since = self._logged[0] + count, self._logged[1]
+        if self._step % _DECODE_LOG_INTERVAL:
+            self._logged = (made, since)
+            return
+        now = time.monotonic()
+        tokens = sum(running.done for running in self._running.values())
+        self._log.line(
+            self._version.decode.format(
+                running=count, tokens=tokens, usage=tokens / self._pool, rate=made / max(now - since, 1e-3)
+            )
+        )
+        self._logged = (0, now)
