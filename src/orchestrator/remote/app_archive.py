@@ -1,0 +1,106 @@
+"""The node application as one zip file: a pure function of the sources, named by its own digest."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import io
+import os
+import threading
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest date that a zip file can hold: no clock in the result
+_FORMAT = b"1"  # counts up when the archive is made in another way from the same sources
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """digest: SHA-256 of the archive in hex; name: its file name on every node."""
+
+    content: bytes
+    digest: str
+
+    @property
+    def name(self) -> str:
+        return f"l40s-node-{self.digest[:32]}.pyz"
+
+
+_made: list[App] = []
+_making = threading.Lock()
+
+
+def application() -> App:
+    """The application of this version, made once a process and kept in the user's cache by its sources' digest."""
+    with _making:
+        if not _made:
+            _made.append(_application())
+        return _made[0]
+
+
+def build(sources: Mapping[str, bytes]) -> bytes:
+    """A zip archive of these files; the same files give the same bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for name in sorted(sources):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, sources[name])
+    return buffer.getvalue()
+
+
+def sources() -> dict[str, bytes]:
+    """Every file of the archive by its name inside: the node package, pynvml, and the entry point."""
+    node = _PACKAGE / "node"
+    files = {f"orchestrator/{path.relative_to(_PACKAGE)}": path for path in node.rglob("*.py")}
+    files["orchestrator/__init__.py"] = _PACKAGE / "__init__.py"
+    files["__main__.py"] = node / "__main__.py"
+    files["pynvml.py"] = _pynvml()
+    return {name: path.read_bytes() for name, path in files.items()}
+
+
+def _application() -> App:
+    files = sources()
+    seed = hashlib.sha256(_FORMAT)
+    for name in sorted(files):
+        seed.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
+    kept = _cache_dir() / f"node-app-{seed.hexdigest()[:32]}"
+    content = _read(kept)
+    if content is None:
+        content = build(files)
+        _keep(kept, content)
+    return App(content, hashlib.sha256(content).hexdigest())
+
+
+def _pynvml() -> Path:
+    found = importlib.util.find_spec("pynvml")
+    if found is None or found.origin is None:
+        raise RuntimeError("pynvml (package nvidia-ml-py) is not installed; it is one of our dependencies")
+    return Path(found.origin)
+
+
+def _cache_dir() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "l40s-deploy"
+
+
+def _read(path: Path) -> bytes | None:
+    """A kept archive, when it still is one: a zip file ends with its directory, so a torn file is noticed."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    return content if zipfile.is_zipfile(io.BytesIO(content)) else None
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Keep the archive; without a writable cache it is made anew each time."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        temporary.replace(path)

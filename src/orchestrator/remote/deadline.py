@@ -1,0 +1,83 @@
+"""One moment by which a whole operation must be over, however many waits it is made of."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Passed(Exception):
+    """The deadline came before the end of what was waited for."""
+
+
+class Deadline:
+    """A point on the monotonic clock; None waits for ever."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+        self._end = None if seconds is None else time.monotonic() + seconds
+
+    def left(self) -> float | None:
+        """Seconds left, above 0; None without an end. Raises Passed when there are none."""
+        if self._end is None:
+            return None
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise Passed
+        return left
+
+    def wait(self, event: threading.Event) -> None:
+        """Wait for an event. Raises Passed."""
+        if not event.wait(self.left()):
+            raise Passed
+
+    @contextmanager
+    def breaking(self, end: Callable[[], object]) -> Iterator[None]:
+        """For calls that cannot be given a timeout: `end` is called at the deadline and must make them return."""
+        left = self.left()
+        if left is None:
+            yield
+            return
+        broken = threading.Event()
+
+        def stop() -> None:
+            broken.set()
+            end()
+
+        timer = threading.Timer(left, stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except Exception:
+            if broken.is_set():
+                raise Passed from None
+            raise
+        finally:
+            timer.cancel()
+        if broken.is_set():
+            raise Passed
+
+    def of(self, work: Callable[[], T]) -> T:
+        """The result of work that nothing can break (a name look-up); at the deadline its thread is left to end."""
+        results: list[T] = []
+        faults: list[Exception] = []
+        done = threading.Event()
+
+        def run() -> None:
+            try:
+                results.append(work())
+            except Exception as fault:
+                faults.append(fault)
+            done.set()
+
+        threading.Thread(target=run, daemon=True).start()
+        self.wait(done)
+        if faults:
+            raise faults[0]
+        return results[0]

@@ -1,0 +1,166 @@
+"""Calls the node application: its verbs with a JSON request, its answers as values or as errors in words.
+
+The application lies in ~/.cache/l40s-deploy/ of the user that runs it on the node (after become: that user),
+under a name that holds its digest. The first command tries to run it; a node that lacks it says so by an exit
+status of its own, gets it over stdin, proves the digest, and runs it then.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.model.errors import NodeError
+from orchestrator.remote.app_archive import App, application
+from orchestrator.remote.session import CommandFailed, Completed, Session
+
+_ABSENT = 121
+_DAMAGED = 122
+_NO_PYTHON = (126, 127)
+"""How a POSIX shell ends when a command cannot be run, or is not there."""
+
+_FOLDER = '"${XDG_CACHE_HOME:-$HOME/.cache}/l40s-deploy"'
+_UPLOAD_DEADLINE_S = 60.0
+_REFUSAL = b'{"ok":false,"error":'
+
+
+class NodeRefusal(NodeError):
+    """An error that the node application told. kind: its word for programs, for example port-taken."""
+
+    def __init__(self, what: str, *, where: str, fix: str, kind: str, trace: str = "") -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.kind = kind
+        self.trace = trace
+        if kind == "defect":
+            self.exit_code = 1
+
+
+def call(session: Session, verb: str, request: Mapping[str, Any], *, deadline_s: float) -> Any:
+    """The value that a verb answers with.
+
+    Raises NodeRefusal for an error that the node tells (its place prefixed by the node's name), NodeError for a node that cannot run the application, Unreachable as Session.run does.
+    """
+    app = application()
+    stdin = _request(request)
+    done = session.run(_run(app, session, verb), stdin=stdin, deadline_s=deadline_s)
+    if done.status == _ABSENT:
+        _deliver(app, session)
+        done = session.run(_run(app, session, verb), stdin=stdin, deadline_s=deadline_s)
+    return _value(session, verb, done)
+
+
+def stream(session: Session, verb: str, request: Mapping[str, Any]) -> Iterator[bytes]:
+    """Lines that a streaming verb writes, as they come, each with its newline. Raises as `call` does."""
+    app = application()
+    stdin = _request(request)
+    try:
+        yield from _told_lines(session, session.stream(_run(app, session, verb), stdin=stdin, deadline_s=None))
+    except CommandFailed as failed:
+        if failed.status != _ABSENT:
+            raise _cannot_run(session, verb, failed.status, failed.err) from None
+    else:
+        return
+    _deliver(app, session)
+    try:
+        yield from _told_lines(session, session.stream(_run(app, session, verb), stdin=stdin, deadline_s=None))
+    except CommandFailed as failed:
+        raise _cannot_run(session, verb, failed.status, failed.err) from None
+
+
+def _run(app: App, session: Session, verb: str) -> str:
+    """-E -s -S: no user's modules, and a quicker start; the application needs the standard library only."""
+    python = shlex.quote(session.spec.reach.python)
+    return _sh(f'f={_FOLDER}/{app.name}; [ -f "$f" ] || exit {_ABSENT}; exec {python} -EsS "$f" {shlex.quote(verb)}')
+
+
+def _deliver(app: App, session: Session) -> None:
+    """Upload by stdin into a name of its own, check the digest, rename: no reader ever sees half a file."""
+    done = session.run(
+        _sh(
+            f'umask 077; d={_FOLDER}; t="$d/.{app.name}.$$"; mkdir -p "$d" && chmod 700 "$d" && cat >"$t" || exit 1; '
+            f'set -- $(sha256sum "$t"); [ "$1" = {app.digest} ] || {{ rm -f "$t"; exit {_DAMAGED}; }}; '
+            f'mv "$t" "$d/{app.name}"'
+        ),
+        stdin=app.content,
+        deadline_s=_UPLOAD_DEADLINE_S,
+    )
+    if done.status == 0:
+        return
+    words = _last_line(done.err) or f"status {done.status}"
+    if done.status == _DAMAGED:
+        words = f"what arrived has another SHA-256 than what was sent {words if done.err else ''}".strip()
+    raise NodeError(
+        f"the node application could not be put into ~/.cache/l40s-deploy: {words}",
+        where=session.spec.name,
+        fix="give the user there a home with 1 MiB free and the coreutils package",
+    )
+
+
+def _value(session: Session, verb: str, done: Completed) -> Any:
+    answer = _answer(done.out)
+    if answer is None or (done.status != 0 and "error" not in answer):
+        raise _cannot_run(session, verb, done.status, done.err or done.out)
+    if answer.get("ok") is True:
+        return answer.get("value")
+    raise _refusal(session, answer)
+
+
+def _answer(out: bytes) -> dict[str, Any] | None:
+    """The JSON object on the last line; a login script may have printed something before it."""
+    try:
+        answer = json.loads(out.strip().rsplit(b"\n", 1)[-1])
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) and "ok" in answer else None
+
+
+def _told_lines(session: Session, lines: Iterator[bytes]) -> Iterator[bytes]:
+    for line in lines:
+        answer = _answer(line) if line.startswith(_REFUSAL) else None
+        if answer is not None:
+            raise _refusal(session, answer)
+        yield line
+
+
+def _refusal(session: Session, answer: Mapping[str, Any]) -> NodeError:
+    raw = answer.get("error")
+    error = raw if isinstance(raw, Mapping) else {}
+    place = str(error.get("where") or "")
+    return NodeRefusal(
+        str(error.get("what") or "the node application failed without words"),
+        where=f"{session.spec.name}: {place}" if place else session.spec.name,
+        fix=str(error.get("fix") or ""),
+        kind=str(error.get("kind") or ""),
+        trace=str(error.get("trace") or ""),
+    )
+
+
+def _cannot_run(session: Session, verb: str, status: int, words: bytes) -> NodeError:
+    name, python = session.spec.name, session.spec.reach.python
+    if status in _NO_PYTHON:
+        return NodeError(
+            f"there is no {python} that can be run: {_last_line(words)}",
+            where=name,
+            fix="install python3 (3.10 or newer) there, or name it in ansible_python_interpreter",
+        )
+    ended = "a signal" if status < 0 else f"status {status}"
+    return NodeError(
+        f"the node application's verb {verb} ended with {ended} and gave no answer: {_last_line(words)}",
+        where=name,
+        fix=f"on the node, try: {python} -c 'import json, zlib', and look for the out-of-memory killer in dmesg",
+    )
+
+
+def _request(request: Mapping[str, Any]) -> bytes:
+    return json.dumps(request, separators=(",", ":")).encode("ascii")
+
+
+def _sh(script: str) -> str:
+    """For /bin/sh, whatever the user's login shell is."""
+    return f"exec /bin/sh -c {shlex.quote(script)}"
+
+
+def _last_line(text: bytes) -> str:
+    return text.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1][:300]

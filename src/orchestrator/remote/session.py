@@ -1,0 +1,81 @@
+"""A session: commands run on one node, over SSH or on this machine, each with a deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestrator.model.errors import NodeError
+from orchestrator.model.inventory import NodeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What a command came to: exit status (-1 when a signal ended it), stdout, stderr."""
+
+    status: int
+    out: bytes
+    err: bytes
+
+
+class CommandFailed(NodeError):
+    """A streamed command ended with a status other than 0; err holds the end of its stderr."""
+
+    def __init__(self, what: str, *, where: str, fix: str, status: int, err: bytes) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.status = status
+        self.err = err
+
+
+class Session(Protocol):
+    """An open way to one node. Sessions are safe to use from several threads."""
+
+    @property
+    def spec(self) -> NodeSpec: ...
+
+    def run(
+        self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float, become: bool | None = None
+    ) -> Completed:
+        """Run a command to its end; a status other than 0 is a value.
+
+        command: a string is shell text for the user's login shell, a sequence is quoted word by word
+        become:  None follows the inventory (`sudo -n -H -u USER --`)
+        Raises Unreachable when the connection is lost or the deadline passes (the connection is then closed),
+        NodeError when sudo refuses.
+        """
+        ...
+
+    def stream(self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float | None) -> Iterator[bytes]:
+        """Lines of stdout as they come, each with its newline (the last may lack it); for `logs -f`.
+
+        Closing the iterator closes the channel. Raises CommandFailed at the end when the status is not 0,
+        and what `run` raises.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the session; what still runs on it ends with Unreachable."""
+        ...
+
+
+class Connection(Session, Protocol):
+    """A session that knows whether it can still be used."""
+
+    @property
+    def alive(self) -> bool: ...
+
+
+def connect(spec: NodeSpec, *, deadline_s: float) -> Connection:
+    """Open a session to a node.
+
+    Raises Unreachable (refused, silent, unknown name, key refused), HostKeyError (unknown or changed host key),
+    InputError (a key file or ssh option that cannot be used).
+    """
+    if spec.reach.connection == "local":
+        from orchestrator.remote.local import LocalSession
+
+        return LocalSession(spec)
+    from orchestrator.remote.ssh_session import open_session
+
+    return open_session(spec, deadline_s=deadline_s)

@@ -1,0 +1,84 @@
+"""The keys that a connection may prove itself with, in the order in which they are tried."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import paramiko
+
+from orchestrator.model.errors import InputError
+from orchestrator.remote.deadline import Deadline
+from orchestrator.remote.ssh_target import Target
+
+_DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One key and the words for it in a message."""
+
+    key: paramiko.PKey
+    origin: str
+
+
+def candidates(target: Target, deadline: Deadline) -> Iterator[Candidate]:
+    """Named key files first, then, unless IdentitiesOnly forbids it, the agent's keys; the default key files
+    only where none was named. Raises InputError for a key file of the inventory that cannot be used."""
+    locked = False
+    for number, path in enumerate(target.key_files):
+        key = _load(path, required=target.key_required and number == 0)
+        locked = locked or (key is None and path.exists())
+        if key is not None:
+            yield Candidate(key, str(path))
+    if target.own_keys or locked:
+        yield from _agent_keys(deadline, None if target.own_keys else target.key_files)
+    if not target.key_files:
+        for name in _DEFAULT_KEYS:
+            path = Path("~/.ssh").expanduser() / name
+            key = _load(path, required=False)
+            if key is not None:
+                yield Candidate(key, str(path))
+
+
+@lru_cache(maxsize=64)
+def _load(path: Path, *, required: bool) -> paramiko.PKey | None:
+    """A private key, with its certificate where one lies beside it. None where it is absent or needs a
+    passphrase (the agent may hold it) and is not required."""
+    fix = "name the private key file in ansible_ssh_private_key_file"
+    try:
+        return paramiko.PKey.from_path(path)
+    except OSError as error:
+        if required:
+            raise InputError(f"the SSH key cannot be read: {error.strerror}", where=str(path), fix=fix) from None
+    except (TypeError, paramiko.PasswordRequiredException):  # what its parsers raise for a missing passphrase
+        pass
+    except Exception:  # half a dozen classes of two libraries say that a file is no key
+        if required:
+            raise InputError("is no SSH private key that we can read", where=str(path), fix=fix) from None
+    return None
+
+
+def _agent_keys(deadline: Deadline, only: tuple[Path, ...] | None) -> list[Candidate]:
+    """Keys of the agent at $SSH_AUTH_SOCK; `only`: those whose public half lies beside a named key file."""
+    try:
+        keys = deadline.of(lambda: paramiko.Agent().get_keys())
+    except (paramiko.SSHException, OSError):
+        return []
+    wanted = None if only is None else {text for path in only for text in _public_half(path)}
+    return [
+        Candidate(key, "the SSH agent")
+        for key in keys
+        if wanted is None or base64.b64encode(key.asbytes()).decode("ascii") in wanted
+    ]
+
+
+def _public_half(path: Path) -> Iterator[str]:
+    try:
+        fields = path.with_name(path.name + ".pub").read_text(encoding="utf-8", errors="replace").split()
+    except OSError:
+        return
+    yield from fields[1:2]

@@ -1,0 +1,180 @@
+"""Commands over one SSH connection. paramiko's timeouts are per read; here a deadline covers the whole command."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import threading
+from collections.abc import Iterator, Sequence
+
+import paramiko
+
+from orchestrator.model.errors import NodeError, Unreachable
+from orchestrator.model.inventory import NodeSpec
+from orchestrator.remote.command_line import command_line, shown, sudo_refusal
+from orchestrator.remote.deadline import Deadline, Passed
+from orchestrator.remote.lines import lines
+from orchestrator.remote.session import CommandFailed, Completed
+from orchestrator.remote.ssh_target import target_of
+from orchestrator.remote.ssh_way import Way, open_way
+
+_CHUNK = 65536
+_STDERR_KEPT = 65536
+_FED_INLINE = 1 << 20
+"""Input up to this size fits into sshd's first window (2 MiB), so writing it can't wait for the command."""
+
+
+def open_session(spec: NodeSpec, *, deadline_s: float) -> SshSession:
+    """Connect to a node; see session.connect."""
+    return SshSession(spec, open_way(target_of(spec), deadline_s))
+
+
+class SshSession:
+    """One connection to one node; each command has its own channel."""
+
+    def __init__(self, spec: NodeSpec, way: Way) -> None:
+        self.spec = spec
+        self._way = way
+
+    @property
+    def alive(self) -> bool:
+        """False once the connection has ended, by us or by anything else."""
+        return self._way.transport.is_active()
+
+    def run(
+        self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float, become: bool | None = None
+    ) -> Completed:
+        """As Session.run."""
+        deadline = Deadline(deadline_s)
+        out, err = bytearray(), bytearray()
+        with self._bounded(command, deadline):
+            channel = self._start(command_line(command, self.spec.reach, become), deadline)
+            with contextlib.closing(channel):
+                _feed(channel, stdin, deadline)
+                for is_error, chunk in _output(channel, deadline):
+                    (err if is_error else out).extend(chunk)
+                status = self._status(channel, command)
+        refusal = sudo_refusal(self.spec.name, self.spec.reach, status, bytes(err))
+        if refusal is not None:
+            raise refusal
+        return Completed(status, bytes(out), bytes(err))
+
+    def stream(self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float | None) -> Iterator[bytes]:
+        """As Session.stream."""
+        deadline = Deadline(deadline_s)
+        err = bytearray()
+        with self._bounded(command, deadline):
+            channel = self._start(command_line(command, self.spec.reach, None), deadline)
+            with contextlib.closing(channel):
+                _feed(channel, stdin, deadline)
+                yield from lines(_out_only(channel, deadline, err))
+                status = self._status(channel, command)
+        refusal = sudo_refusal(self.spec.name, self.spec.reach, status, bytes(err))
+        if refusal is not None:
+            raise refusal
+        if status:
+            last = err.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]
+            raise CommandFailed(
+                f"`{shown(command)}` ended with status {status}: {last}",
+                where=self.spec.name,
+                fix="run it on the node by hand",
+                status=status,
+                err=bytes(err),
+            )
+
+    def close(self) -> None:
+        """End the connection and everything on it."""
+        self._way.close()
+
+    @contextlib.contextmanager
+    def _bounded(self, command: str | Sequence[str], deadline: Deadline) -> Iterator[None]:
+        """Past the deadline nobody knows whether the node still hears us: the connection goes too."""
+        try:
+            yield
+        except Passed:
+            self.close()
+            raise Unreachable(
+                f"`{shown(command)}` did not end within {deadline.seconds:g} s",
+                where=self.spec.name,
+                fix="is the node frozen or overloaded? log in by hand and look",
+            ) from None
+
+    def _start(self, line: str, deadline: Deadline) -> paramiko.Channel:
+        transport = self._way.transport
+        try:
+            with deadline.breaking(self.close):
+                channel = transport.open_session(timeout=deadline.left())
+                channel.exec_command(line)
+                return channel
+        except paramiko.ChannelException as refused:
+            raise NodeError(
+                f"its sshd opens no further session: {refused.text}",
+                where=self.spec.name,
+                fix="raise MaxSessions in its sshd_config",
+            ) from None
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            deadline.left()
+            if transport.is_active():
+                raise NodeError(
+                    f"its sshd runs no commands for this user: {error}",
+                    where=self.spec.name,
+                    fix="check ForceCommand and the user's shell",
+                ) from None
+            raise self._lost() from None
+
+    def _status(self, channel: paramiko.Channel, command: str | Sequence[str]) -> int:
+        """The exit status. Without one, an orderly end of output means that a signal ended the command, and
+        anything else that the connection is gone: paramiko says -1 for both and raises nothing."""
+        status = channel.exit_status
+        if status == -1 and not channel.eof_received:
+            raise self._lost(f" while `{shown(command)}` ran")
+        return status
+
+    def _lost(self, when: str = "") -> Unreachable:
+        self.close()
+        return Unreachable(
+            f"the connection was lost{when}",
+            where=self.spec.name,
+            fix="check the node and the network, then give the same command again: it goes on from what it finds",
+        )
+
+
+def _feed(channel: paramiko.Channel, stdin: bytes, deadline: Deadline) -> None:
+    """Write the input and end it; a command that ends without reading it is no fault of ours."""
+    if len(stdin) > _FED_INLINE:
+        threading.Thread(target=_write, args=(channel, stdin, deadline), daemon=True).start()
+    else:
+        _write(channel, stdin, deadline)
+
+
+def _write(channel: paramiko.Channel, stdin: bytes, deadline: Deadline) -> None:
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException, Passed):
+        channel.settimeout(deadline.left())
+        channel.sendall(stdin)
+        channel.shutdown_write()
+
+
+def _out_only(channel: paramiko.Channel, deadline: Deadline, err: bytearray) -> Iterator[bytes]:
+    for is_error, chunk in _output(channel, deadline):
+        if is_error:
+            err.extend(chunk)
+            del err[:-_STDERR_KEPT]
+        else:
+            yield chunk
+
+
+def _output(channel: paramiko.Channel, deadline: Deadline) -> Iterator[tuple[bool, bytes]]:
+    """(is stderr, chunk) until both ends are closed and the exit status is there. Raises Passed."""
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    while True:
+        finished = channel.closed or channel.eof_received
+        while channel.recv_ready():
+            yield False, channel.recv(_CHUNK)
+        while channel.recv_stderr_ready():
+            yield True, channel.recv_stderr(_CHUNK)
+        if finished:
+            deadline.wait(channel.status_event)
+            return
+        left = deadline.left()
+        poll.poll(None if left is None else max(1, int(left * 1000)))

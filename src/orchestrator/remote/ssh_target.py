@@ -1,0 +1,173 @@
+"""Where an SSH connection goes and how it proves itself: the inventory's words, then ~/.ssh/config's.
+
+Precedence as with Ansible over OpenSSH: ansible_port, ansible_user and the key file, then the options of
+ansible_ssh_common_args and ansible_ssh_extra_args, then the config files; the first value found counts.
+The config is looked up under ansible_host, as `ssh` is called with it.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import NodeSpec
+from orchestrator.remote import ssh_config
+from orchestrator.remote.known_hosts import host_key_name
+
+_MOST_JUMPS = 8
+_JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?P<host>\[[^\]]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5}))?/?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One SSH server on the way to a node, and the node itself.
+
+    name:          how messages call it
+    host_key_name: the name to look up in known_hosts
+    accept_new:    an unknown host key is recorded and used (StrictHostKeyChecking no or accept-new)
+    key_files:     identity files, in order
+    key_required:  the first of them was named in the inventory, so it must exist
+    own_keys:      whether the agent's and the user's default keys may be tried
+    jumps:         hosts to pass through, nearest first
+    """
+
+    name: str
+    host: str
+    port: int
+    user: str
+    host_key_name: str
+    known_hosts: tuple[Path, ...]
+    accept_new: bool
+    key_files: tuple[Path, ...]
+    key_required: bool
+    own_keys: bool
+    jumps: tuple[Target, ...] = ()
+    proxy_command: str | None = None
+
+    @property
+    def direct(self) -> bool:
+        """Whether our own TCP connection ends at this server."""
+        return not self.jumps and self.proxy_command is None
+
+
+def target_of(spec: NodeSpec) -> Target:
+    """The way to a node. Raises InputError for options that contradict each other or cannot be read."""
+    reach = spec.reach
+    said: dict[str, Any] = {}
+    identities = [reach.key_file] if reach.key_file else []
+    if reach.port is not None:
+        said["port"] = str(reach.port)
+    if reach.user is not None:
+        said["user"] = reach.user
+    for name, value in reach.ssh_options:
+        if name == "identityfile":
+            identities.append(value)
+        else:
+            said.setdefault(name, value)
+    if reach.known_hosts_file:
+        said["userknownhostsfile"] = reach.known_hosts_file
+    if identities:
+        said["identityfile"] = identities
+    return _target(spec.name, reach.host, said, key_required=reach.key_file is not None, depth=0)
+
+
+def _target(name: str, alias: str, said: Mapping[str, Any], *, key_required: bool, depth: int) -> Target:
+    if depth > _MOST_JUMPS:
+        raise InputError(f"more than {_MOST_JUMPS} jump hosts lie before it", where=name, fix="look for a circle")
+    config = said.get("configfile")
+    file = str(Path(config).expanduser()) if config else None
+    found = ssh_config.look_up(alias, file)
+    options = {**found, **said}
+    options["identityfile"] = [*said.get("identityfile", ()), *found.get("identityfile", ())]
+    port = _port(options.get("port", "22"), name)
+    user = str(options.get("user") or getpass.getuser())
+    host = str(options.get("hostname") or alias)
+    tokens = {"%": "%", "h": host, "n": alias, "p": str(port), "r": user, "d": str(Path.home())}
+    key_files = tuple(_path(value, tokens) for value in options["identityfile"] if value.lower() != "none")
+    jumps, proxy = _way(name, said, found, file, depth)
+    alias_for_key = options.get("hostkeyalias")
+    return Target(
+        name=name,
+        host=host,
+        port=port,
+        user=user,
+        host_key_name=str(alias_for_key).lower() if alias_for_key else host_key_name(host, port),
+        known_hosts=_known_hosts(options, tokens),
+        accept_new=str(options.get("stricthostkeychecking", "ask")).lower() in ("no", "off", "accept-new"),
+        key_files=key_files,
+        key_required=key_required,
+        own_keys=str(options.get("identitiesonly", "no")).lower() != "yes",
+        jumps=jumps,
+        proxy_command=_expand(proxy, tokens) if proxy else None,
+    )
+
+
+def _way(
+    name: str, said: Mapping[str, Any], found: Mapping[str, Any], file: str | None, depth: int
+) -> tuple[tuple[Target, ...], str | None]:
+    """Jump hosts or proxy command; what the inventory says beats what the config files say."""
+    for options in (said, found):
+        jump, proxy = options.get("proxyjump"), options.get("proxycommand")
+        if jump and proxy and options is said:
+            raise InputError(
+                "has ProxyJump and ProxyCommand at once", where=name, fix="keep one of them in the inventory"
+            )
+        if jump:
+            if str(jump).lower() == "none":
+                return (), None
+            return _jumps(name, str(jump), file, depth), None
+        if "proxycommand" in options:
+            none = proxy is None or str(proxy).lower() == "none"
+            return (), None if none else str(proxy)
+    return (), None
+
+
+def _jumps(name: str, text: str, file: str | None, depth: int) -> tuple[Target, ...]:
+    """The hosts of a ProxyJump, nearest first, each with its own section of the config files (`ssh -J a,b`
+    goes through a to b, and a's own ProxyJump counts)."""
+    hops: list[Target] = []
+    for word in text.split(","):
+        match = _JUMP.fullmatch(word.strip())
+        if match is None:
+            raise InputError(f"found ProxyJump {text!r}; wanted [user@]host[:port],...", where=name, fix="mend it")
+        said = {key: value for key, value in match.groupdict().items() if value is not None and key != "host"}
+        if file is not None:
+            said["configfile"] = file
+        host = match["host"].strip("[]")
+        hop = _target(f"jump host {host}", host, said, key_required=False, depth=depth + 1)
+        hops.extend([*hop.jumps, hop] if not hops else [hop])
+        if hop.proxy_command is not None and len(hops) > 1:
+            raise InputError(
+                f"the jump host {host} has a ProxyCommand behind another jump host, which we cannot follow",
+                where=name,
+                fix="use ProxyJump for it",
+            )
+    return tuple(hops)
+
+
+def _known_hosts(options: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple[Path, ...]:
+    user = str(options.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2"))
+    system = str(options.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"))
+    names: Sequence[str] = [name for text in (user, system) for name in shlex.split(text)]
+    return tuple(_path(name, tokens) for name in names if name.lower() != "none")
+
+
+def _port(text: object, name: str) -> int:
+    if str(text).isdigit() and 0 < int(str(text)[:8]) < 65536:
+        return int(str(text))
+    raise InputError(f"found the SSH port {text!r}; wanted 1 to 65535", where=name, fix="mend Port or ansible_port")
+
+
+def _path(text: str, tokens: Mapping[str, str]) -> Path:
+    return Path(_expand(text, tokens)).expanduser()
+
+
+def _expand(text: str, tokens: Mapping[str, str]) -> str:
+    """The %-tokens of ssh_config(5) that a path or a proxy command can hold; others stay as they are."""
+    return re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)

@@ -1,0 +1,282 @@
+"""Opens the way to a node: TCP, jump hosts or a proxy command, key exchange, host key, our own key.
+
+All of it has one deadline. Each way to fail has its own sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import shlex
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import paramiko
+
+from orchestrator.model.errors import DeployError, Unreachable
+from orchestrator.remote import host_key
+from orchestrator.remote.deadline import Deadline, Passed
+from orchestrator.remote.heartbeat import Heartbeat
+from orchestrator.remote.ssh_keys import candidates
+from orchestrator.remote.ssh_target import Target
+
+DEAD_LINK_S = 10
+"""A direct connection whose peer acknowledges nothing for this long is lost: TCP_USER_TIMEOUT of tcp(7)."""
+_KEEPALIVE_IDLE_S = 3
+"""Silence before the kernel asks whether the peer is there, so that an idle connection is judged too."""
+
+logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)  # its threads write tracebacks; we say it in words
+
+
+@dataclass
+class Way:
+    """An authenticated transport and what it runs through; `close` takes all of it down."""
+
+    transport: paramiko.Transport
+    _closers: list[Callable[[], object]] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Close the innermost transport first. Returns at once, also on a dead link."""
+        for close in reversed(self._closers):
+            with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+                close()
+
+
+def open_way(target: Target, deadline_s: float) -> Way:
+    """Connect and log in. Raises Unreachable, HostKeyError, InputError."""
+    deadline = Deadline(deadline_s)
+    closers: list[Callable[[], object]] = []
+    way: Way | None = None
+    hop = target
+    try:
+        for hop in (*target.jumps, target):
+            through = way.transport if way else None
+            transport = _transport(hop, through, deadline, closers)
+            _prove(hop, transport, deadline)
+            way = Way(transport, closers)
+    except Passed:
+        _close_all(closers)
+        raise _silent(hop, deadline_s) from None
+    except BaseException:
+        _close_all(closers)
+        raise
+    assert way is not None
+    if not target.direct:
+        heartbeat = Heartbeat(way.transport, way.close)
+        closers.append(heartbeat.stop)
+    return way
+
+
+def _close_all(closers: list[Callable[[], object]]) -> None:
+    for close in reversed(closers):
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            close()
+
+
+def _transport(
+    hop: Target, through: paramiko.Transport | None, deadline: Deadline, closers: list[Callable[[], object]]
+) -> paramiko.Transport:
+    if through is not None:
+        stream: socket.socket | paramiko.Channel = _channel_to(hop, through, deadline)
+    elif hop.proxy_command is not None:
+        stream = _proxy(hop.proxy_command, closers)
+    else:
+        stream = _tcp(hop, deadline)
+    transport = paramiko.Transport(stream)
+    transport.daemon = True
+    closers.append(lambda: _shut(transport, stream))
+    return transport
+
+
+def _shut(transport: paramiko.Transport, stream: socket.socket | paramiko.Channel) -> None:
+    """Waking the reader first makes close return at once instead of at paramiko's next look."""
+    if isinstance(stream, socket.socket):
+        with contextlib.suppress(OSError):
+            stream.shutdown(socket.SHUT_RDWR)
+    transport.close()
+    stream.close()
+
+
+def _tcp(hop: Target, deadline: Deadline) -> socket.socket:
+    fault: OSError | None = None
+    for family, address in _addresses(hop, deadline):
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(deadline.left())
+            connection.connect(address)
+        except TimeoutError:
+            connection.close()
+            fault = TimeoutError(errno.ETIMEDOUT, "timed out")
+        except OSError as error:
+            connection.close()
+            fault = error
+        else:
+            _tune(connection)
+            return connection
+    assert fault is not None
+    raise _no_tcp(hop, fault, deadline)
+
+
+def _addresses(hop: Target, deadline: Deadline) -> list[tuple[socket.AddressFamily, Any]]:
+    numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    try:
+        found = socket.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM, flags=numeric)
+    except (OSError, UnicodeError):
+        try:
+            found = deadline.of(lambda: socket.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            raise Unreachable(
+                f"the name {hop.host!r} has no address: {getattr(error, 'strerror', None) or error}",
+                where=hop.name,
+                fix="write its address as ansible_host, or mend the name service",
+            ) from None
+    return [(entry[0], entry[4]) for entry in found]
+
+
+def _tune(connection: socket.socket) -> None:
+    """No waiting to fill packets (paramiko writes small ones); a dead link ends the connection."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_IDLE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_LINK_S * 1000)
+
+
+def _channel_to(hop: Target, through: paramiko.Transport, deadline: Deadline) -> paramiko.Channel:
+    try:
+        with deadline.breaking(through.close):
+            return through.open_channel("direct-tcpip", (hop.host, hop.port), ("127.0.0.1", 0), timeout=deadline.left())
+    except paramiko.ChannelException as refused:
+        raise Unreachable(
+            f"the jump host cannot reach {hop.host}:{hop.port}: {refused.text}",
+            where=hop.name,
+            fix="check the address and port from the jump host, and AllowTcpForwarding in its sshd_config",
+        ) from None
+    except paramiko.SSHException as error:
+        deadline.left()
+        raise Unreachable(
+            f"the jump host closed the connection: {error}", where=hop.name, fix="log in by hand: ssh -v"
+        ) from None
+
+
+def _proxy(command: str, closers: list[Callable[[], object]]) -> socket.socket:
+    """A ProxyCommand's stdin and stdout as a socket. It is the user's own text, run by a shell as OpenSSH does."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", f"exec {command}"],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def end() -> None:
+        process.terminate()
+        threading.Thread(target=process.wait, daemon=True).start()
+
+    closers.append(end)
+    return ours
+
+
+def _prove(hop: Target, transport: paramiko.Transport, deadline: Deadline) -> None:
+    """Key exchange, their key, our key."""
+    known = host_key.known_keys(hop)
+    security = transport.get_security_options()
+    security.key_types = host_key.preferred(security.key_types, known)
+    budget = deadline.left()
+    if budget is not None:
+        transport.banner_timeout = transport.handshake_timeout = budget
+    done = threading.Event()
+    transport.start_client(event=done)
+    deadline.wait(done)
+    if not transport.is_active():
+        deadline.left()
+        raise _no_ssh(hop, transport.get_exception())
+    key = transport.get_remote_server_key()
+    host_key.check(hop, key.get_name(), key.asbytes(), known)
+    _log_in(hop, transport, deadline)
+
+
+def _log_in(hop: Target, transport: paramiko.Transport, deadline: Deadline) -> None:
+    tried: list[str] = []
+    for candidate in candidates(hop, deadline):
+        tried.append(candidate.origin)
+        answered = threading.Event()
+        transport.auth_publickey(hop.user, candidate.key, event=answered)
+        while not answered.wait(min(deadline.left() or 1.0, 1.0)):
+            if not transport.is_active():
+                break
+        if transport.is_authenticated():
+            return
+        if not transport.is_active():
+            break
+    raise _refused_key(hop, tried, transport.get_exception())
+
+
+def _silent(hop: Target, seconds: float) -> Unreachable:
+    return Unreachable(
+        f"{_place(hop)} does not answer within {seconds:g} s",
+        where=hop.name,
+        fix=f"is the machine up and not frozen? {_by_hand(hop)}",
+    )
+
+
+def _no_tcp(hop: Target, fault: OSError, deadline: Deadline) -> DeployError:
+    if isinstance(fault, TimeoutError):
+        return _silent(hop, deadline.seconds or 0)
+    if isinstance(fault, ConnectionRefusedError):
+        return Unreachable(
+            f"{_place(hop)} refuses the connection: nothing listens there",
+            where=hop.name,
+            fix="start sshd there, or mend ansible_host and ansible_port",
+        )
+    return Unreachable(
+        f"{_place(hop)} cannot be reached: {fault.strerror or fault}",
+        where=hop.name,
+        fix=f"check the route and the address; {_by_hand(hop)}",
+    )
+
+
+def _no_ssh(hop: Target, fault: Exception | None) -> Unreachable:
+    if isinstance(fault, paramiko.ssh_exception.IncompatiblePeer):
+        what, fix = f"no common algorithm with its sshd: {fault}", "update the older of the two sides"
+    elif "banner" in str(fault) or "protocol version" in str(fault):
+        what = "it closes the connection, or what answers is no SSH server"
+        fix = f"mend ansible_port, or look at its sshd (MaxStartups, hosts.deny); {_by_hand(hop)}"
+    else:
+        what, fix = f"the key exchange failed: {fault or 'connection closed'}", _by_hand(hop)
+    return Unreachable(f"{_place(hop)}: {what}", where=hop.name, fix=fix)
+
+
+def _refused_key(hop: Target, tried: list[str], fault: Exception | None) -> Unreachable:
+    if not tried:
+        return Unreachable(
+            f"there is no SSH key to log in with as {hop.user} at {_place(hop)}",
+            where=hop.name,
+            fix="name one in ansible_ssh_private_key_file (one with a passphrase: ssh-add it first)",
+        )
+    keys = ", ".join(dict.fromkeys(tried))
+    if isinstance(fault, paramiko.BadAuthenticationType):
+        what = f"it takes no keys (it offers {', '.join(fault.allowed_types)})"
+        fix = "PubkeyAuthentication yes in its sshd_config"
+    elif isinstance(fault, paramiko.ssh_exception.PartialAuthentication):
+        what = f"it wants more than a key ({', '.join(fault.allowed_types)})"
+        fix = "AuthenticationMethods publickey in its sshd_config for this user"
+    else:
+        what = f"it does not accept {keys} for the user {hop.user}"
+        fix = f"ssh-copy-id, or mend ansible_user and ansible_ssh_private_key_file; {_by_hand(hop)}"
+    return Unreachable(f"{_place(hop)}: {what}", where=hop.name, fix=fix)
+
+
+def _place(hop: Target) -> str:
+    return f"{hop.host}:{hop.port}"
+
+
+def _by_hand(hop: Target) -> str:
+    return f"try by hand: ssh -v -p {hop.port} {shlex.quote(f'{hop.user}@{hop.host}')}"
