@@ -116,6 +116,9 @@ class NodeReport:
     service_checked_at: float = 0.0
     canary_text: str | None = None
     cause: Cause | None = None
+    """Why this node's part ended."""
+    verdict: Cause | None = None
+    """Why the gang ended: the first cause in the order in which the leader's agent heard of them."""
     silent: tuple[str, ...] = ()
     """Nodes of the gang that this agent has not heard from for longer than it should."""
     left_behind: tuple[int, ...] = ()
@@ -134,6 +137,7 @@ class NodeReport:
                 state=AgentState(raw["state"]),
                 phase=_known(Phase, phase),
                 cause=_cause(raw.get("cause")),
+                verdict=_cause(raw.get("verdict")),
                 ranks=tuple(_known(RankReport, rank) for rank in raw.get("ranks") or ()),
                 silent=tuple(str(name) for name in raw.get("silent") or ()),
                 left_behind=tuple(int(pid) for pid in raw.get("left_behind") or ()),

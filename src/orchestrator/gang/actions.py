@@ -1,0 +1,117 @@
+"""What to do next to bring a gang where somebody wants it. Pure: `up`, `down` and whoever restarts share it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from orchestrator.gang.view import GangView
+from orchestrator.model.report import GangState
+
+
+class Want(str, Enum):
+    """RUN: ready to serve. STOP: in good order. STOP_NOW: at once."""
+
+    RUN = "run"
+    STOP = "stop"
+    STOP_NOW = "stop-now"
+
+
+class Do(str, Enum):
+    """STAGE, ARM, GO, STOP, STOP_NOW: a node verb on the named nodes. WAIT: look again soon.
+    DONE: the goal is reached. FAIL: it can't be reached, nothing of ours is left. REFUSE: something else runs."""
+
+    STAGE = "stage"
+    ARM = "arm"
+    GO = "go"
+    STOP = "stop"
+    STOP_NOW = "stop-now"
+    WAIT = "wait"
+    DONE = "done"
+    FAIL = "fail"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """Where the gang shall be.
+
+    plan_id: what shall run (RUN)
+    run_id:  the run that we staged ourselves, '' before that: the end of an older run is not our failure
+    """
+
+    want: Want
+    plan_id: str = ""
+    run_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One step, on these nodes at once (none for WAIT, DONE, FAIL, REFUSE). why: in words, for the events."""
+
+    do: Do
+    nodes: tuple[str, ...] = ()
+    why: str = ""
+
+
+_SERVING = (GangState.STARTING, GangState.WARMING, GangState.READY, GangState.DEGRADED)
+
+
+def actions(goal: Goal, view: GangView) -> tuple[Action, ...]:
+    """The next steps; they may be done together, and then the gang must be looked at again."""
+    if goal.want is not Want.RUN:
+        return _stop(goal, view)
+    if view.unreachable and not view.running:
+        return (Action(Do.WAIT, why="some nodes can't be reached"),)
+    if goal.run_id and view.run_id == goal.run_id:
+        return _raise(view)
+    return _begin(goal, view)
+
+
+def _stop(goal: Goal, view: GangView) -> tuple[Action, ...]:
+    do = Do.STOP if goal.want is Want.STOP else Do.STOP_NOW
+    there = tuple(node.name for node in view.nodes if node.alive or node.state == "dead")
+    if there:
+        return (Action(do, there, "it runs"),)
+    return (Action(Do.DONE, why="nothing runs"),)
+
+
+def _begin(goal: Goal, view: GangView) -> tuple[Action, ...]:
+    """Before we have a run of our own: join the one that runs this very plan, or make room, or stage."""
+    everybody = tuple(node.name for node in view.nodes)
+    if view.running:
+        if view.plan_id != goal.plan_id and view.state in _SERVING:
+            return (Action(Do.REFUSE, why=f"plan {view.plan_id} ({view.model}) runs"),)
+        if view.state in (GangState.STAGED, GangState.ARMED, GangState.FAILED):
+            living = tuple(node.name for node in view.nodes if node.alive)
+            return (Action(Do.STOP_NOW, living, "left by an interrupted or failed run"),)
+        if view.state in (GangState.DRAINING, GangState.STOPPING):
+            return (Action(Do.WAIT, why="the gang is ending"),)
+        return _raise(view)
+    dead = tuple(node.name for node in view.nodes if node.state == "dead")
+    if dead:
+        return (Action(Do.STOP_NOW, dead, "its agent is gone: nothing of it may stay"),)
+    return (Action(Do.STAGE, everybody, "nothing runs"),)
+
+
+def _raise(view: GangView) -> tuple[Action, ...]:
+    """Our run, or one of the same plan: onwards from wherever its nodes are."""
+    if view.state is GangState.FAILED:
+        living = tuple(node.name for node in view.nodes if node.alive or node.state == "dead")
+        return (Action(Do.STOP_NOW, living, "the gang failed"),) if living else (Action(Do.FAIL),)
+    if view.state in (GangState.ABSENT, GangState.STOPPING, GangState.DRAINING):
+        ended = not view.running
+        return (Action(Do.FAIL, why="somebody stopped it"),) if ended else (Action(Do.WAIT, why="it is ending"),)
+    if view.state is GangState.READY:
+        return (Action(Do.DONE, why="ready"),)
+    staged = _in_state(view, "staged")
+    if staged:
+        return (Action(Do.ARM, staged, "staged"),)
+    armed = _in_state(view, "armed")
+    if armed and not view.unreachable:
+        return (Action(Do.GO, armed, "all are armed"),)
+    return (Action(Do.WAIT, why=view.progress),)
+
+
+def _in_state(view: GangView, state: str) -> tuple[str, ...]:
+    return tuple(node.name for node in view.nodes if node.state == state)

@@ -1,0 +1,85 @@
+"""The next steps as a table over goal and view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.gang.actions import Do, Goal, Want, actions
+from orchestrator.gang.view import GangView, NodeView
+from orchestrator.model.errors import Unreachable
+from orchestrator.model.report import GangState
+
+LOST = Unreachable("no route", where="b", fix="look")
+
+
+def node(name: str, state: str) -> NodeView:
+    return NodeView(
+        name=name,
+        node_rank="ab".index(name),
+        state=state,
+        alive=state in ("armed", "starting", "warming", "ready", "draining", "stopping"),
+        error=LOST if state == "unreachable" else None,
+    )
+
+
+def seen(state: str, a: str, b: str, *, run: str = "r1", plan: str = "p1") -> GangView:
+    return GangView(name="g", state=GangState(state), run_id=run, plan_id=plan, nodes=(node("a", a), node("b", b)))
+
+
+FRESH = Goal(want=Want.RUN, plan_id="p1")
+OURS = Goal(want=Want.RUN, plan_id="p1", run_id="r1")
+STOP = Goal(want=Want.STOP)
+NOW = Goal(want=Want.STOP_NOW)
+
+TABLE: list[tuple[str, Goal, GangView, Do, str]] = [
+    ("nothing there", FRESH, seen("absent", "absent", "absent"), Do.STAGE, "ab"),
+    ("an old failure", FRESH, seen("failed", "failed", "failed"), Do.STAGE, "ab"),
+    ("an old run was stopped", FRESH, seen("absent", "stopped", "stopped"), Do.STAGE, "ab"),
+    ("staged long ago", FRESH, seen("staged", "staged", "staged"), Do.STAGE, "ab"),
+    ("a node rebooted", FRESH, seen("failed", "failed", "dead"), Do.STOP_NOW, "b"),
+    ("armed by a killed up", FRESH, seen("armed", "armed", "armed"), Do.STOP_NOW, "ab"),
+    ("half armed by a killed up", FRESH, seen("staged", "armed", "staged"), Do.STOP_NOW, "a"),
+    ("starting by a killed up", FRESH, seen("starting", "starting", "starting"), Do.WAIT, ""),
+    ("same plan is ready", FRESH, seen("ready", "ready", "ready"), Do.DONE, ""),
+    ("another plan is ready", FRESH, seen("ready", "ready", "ready", plan="p0"), Do.REFUSE, ""),
+    ("another plan is starting", FRESH, seen("starting", "starting", "starting", plan="p0"), Do.REFUSE, ""),
+    ("another plan is failing", FRESH, seen("failed", "failed", "ready", plan="p0"), Do.STOP_NOW, "b"),
+    ("it is ending", FRESH, seen("draining", "draining", "draining"), Do.WAIT, ""),
+    ("ours: staged", OURS, seen("staged", "staged", "staged"), Do.ARM, "ab"),
+    ("ours: half armed", OURS, seen("staged", "armed", "staged"), Do.ARM, "b"),
+    ("ours: armed", OURS, seen("armed", "armed", "armed"), Do.GO, "ab"),
+    ("ours: half gone", OURS, seen("armed", "starting", "armed"), Do.GO, "b"),
+    ("ours: starting", OURS, seen("starting", "starting", "starting"), Do.WAIT, ""),
+    ("ours: warming", OURS, seen("warming", "warming", "warming"), Do.WAIT, ""),
+    ("ours: ready", OURS, seen("ready", "ready", "ready"), Do.DONE, ""),
+    ("ours: degraded", OURS, seen("degraded", "ready", "unreachable"), Do.WAIT, ""),
+    ("ours: failing", OURS, seen("failed", "failed", "ready"), Do.STOP_NOW, "b"),
+    ("ours: failed", OURS, seen("failed", "failed", "failed"), Do.FAIL, ""),
+    ("ours: a node died", OURS, seen("failed", "failed", "dead"), Do.STOP_NOW, "b"),
+    ("ours: somebody stops it", OURS, seen("draining", "draining", "draining"), Do.WAIT, ""),
+    ("ours: somebody stopped it", OURS, seen("absent", "stopped", "stopped"), Do.FAIL, ""),
+    ("ours: armed, and a node is lost", OURS, seen("armed", "armed", "unreachable"), Do.WAIT, ""),
+    ("stop: ready", STOP, seen("ready", "ready", "ready"), Do.STOP, "ab"),
+    ("stop: dead leader", STOP, seen("failed", "dead", "ready"), Do.STOP, "ab"),
+    ("stop: one unreachable", STOP, seen("degraded", "ready", "unreachable"), Do.STOP, "a"),
+    ("stop: nothing there", STOP, seen("absent", "absent", "absent"), Do.DONE, ""),
+    ("stop: failed", STOP, seen("failed", "failed", "failed"), Do.DONE, ""),
+    ("stop now", NOW, seen("starting", "starting", "starting"), Do.STOP_NOW, "ab"),
+]
+
+
+@pytest.mark.parametrize(("goal", "view", "do", "nodes"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_next_step(goal: Goal, view: GangView, do: Do, nodes: str) -> None:
+    (action,) = actions(goal, view)
+    assert (action.do, action.nodes) == (do, tuple(nodes))
+
+
+@pytest.mark.parametrize("goal", [FRESH, OURS, STOP, NOW])
+def test_every_state_has_a_next_step(goal: Goal) -> None:
+    words: list[Any] = ["absent", "staged", "armed", "starting", "ready", "draining", "failed", "dead", "unreachable"]
+    for state in GangState:
+        for a in words:
+            for b in words:
+                assert actions(goal, seen(state.value, a, b))

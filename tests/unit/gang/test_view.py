@@ -1,0 +1,140 @@
+"""The gang's state as a table over its nodes' reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.gang.view import Answer, GangView, view
+from orchestrator.model.errors import Unreachable
+from orchestrator.model.report import AgentState, Cause, GangState, NodeReport, Phase
+
+NOW = 1000.0
+LOST = Unreachable("no route", where="node1", fix="look at it")
+
+
+def report(rank: int, state: str, **more: Any) -> NodeReport:
+    words: dict[str, Any] = {
+        "run_id": "r1",
+        "gang": "g",
+        "node": f"node{rank}",
+        "node_rank": rank,
+        "state": AgentState(state),
+        "alive": state not in ("staged", "stopped", "failed"),
+        "started_at": NOW - 60,
+        "updated_at": NOW - 1,
+        "now": NOW,
+    }
+    if rank == 0:
+        words |= {"service_url": "http://a:1", "service_healthy": True, "service_checked_at": NOW - 1}
+    return NodeReport(**{**words, **more})
+
+
+def look(*answers: Answer) -> GangView:
+    return view("g", {f"node{rank}": answer for rank, answer in enumerate(answers)})
+
+
+def both(state: str, **more: Any) -> tuple[NodeReport, NodeReport]:
+    return report(0, state, **more), report(1, state, **more)
+
+
+TABLE = [
+    ("nothing was ever staged", (None, None), "absent"),
+    ("staged", both("staged"), "staged"),
+    ("one armed, one staged", (report(0, "armed"), report(1, "staged")), "staged"),
+    ("armed", both("armed"), "armed"),
+    ("one started", (report(0, "starting"), report(1, "armed")), "armed"),
+    ("starting", both("starting"), "starting"),
+    ("warming", both("warming"), "warming"),
+    ("one ready", (report(0, "ready"), report(1, "warming")), "warming"),
+    ("ready", both("ready"), "ready"),
+    ("ready, probe refused", (report(0, "ready", service_healthy=False), report(1, "ready")), "degraded"),
+    ("ready, probe old", (report(0, "ready", service_checked_at=NOW - 120), report(1, "ready")), "degraded"),
+    ("ready, a link is silent", (report(0, "ready", silent=("node1",)), report(1, "ready")), "degraded"),
+    ("ready, an agent is stuck", (report(0, "ready"), report(1, "ready", updated_at=NOW - 20)), "degraded"),
+    ("ready, a node can't be asked", (report(0, "ready"), LOST), "degraded"),
+    ("ready, a node knows nothing", (report(0, "ready"), None), "degraded"),
+    ("starting, a node can't be asked", (report(0, "starting"), LOST), "starting"),
+    ("nobody can be asked", (LOST, LOST), "degraded"),
+    ("draining", both("draining"), "draining"),
+    ("stopping", (report(0, "stopped"), report(1, "stopping")), "stopping"),
+    ("half stopped", (report(0, "stopped"), report(1, "ready")), "stopping"),
+    ("stopped", both("stopped"), "absent"),
+    ("one failed", (report(0, "ready"), report(1, "failed")), "failed"),
+    ("failed everywhere", both("failed"), "failed"),
+    ("an agent died", (report(0, "ready"), report(1, "ready", alive=False)), "failed"),
+    ("all agents died", both("ready", alive=False), "failed"),
+    ("staged and never armed", both("staged", alive=False), "staged"),
+]
+
+
+@pytest.mark.parametrize(("answers", "state"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_state(answers: tuple[Answer, Answer], state: str) -> None:
+    assert look(*answers).state is GangState(state)
+
+
+def test_an_older_run_on_one_node_is_not_this_run() -> None:
+    seen = look(report(0, "ready"), report(1, "failed", run_id="r0", started_at=NOW - 900))
+    assert seen.run_id == "r1"
+    assert [node.state for node in seen.nodes] == ["ready", "absent"]
+    assert seen.state is GangState.DEGRADED
+
+
+def test_the_leaders_order_of_arrival_comes_before_any_clock() -> None:
+    first = Cause(node="node1", tp_rank=19, signal=9, text="TP19 was killed", at=NOW + 3600)
+    other = Cause(node="node0", text="followed", secondary=True, at=NOW)
+    seen = look(report(0, "failed", cause=other, verdict=first), report(1, "failed", cause=first))
+    assert seen.cause == first
+    assert seen.secondary == (other,)
+
+
+def test_a_secondary_cause_never_comes_first() -> None:
+    early = Cause(node="node0", text="connection closed by peer", secondary=True, at=NOW)
+    true = Cause(node="node1", text="out of memory", at=NOW + 5)
+    assert look(report(0, "failed", cause=early, verdict=early), report(1, "failed", cause=true)).cause == true
+
+
+def test_a_nodes_own_account_is_better_than_what_others_saw() -> None:
+    seen_from_outside = Cause(node="node1", text="the agent on node1 ended", at=NOW)
+    own = Cause(node="node1", tp_rank=3, text="TP3 was killed", at=NOW)
+    seen = look(report(0, "failed", cause=seen_from_outside, verdict=seen_from_outside), report(1, "failed", cause=own))
+    assert seen.cause == own
+    assert seen.secondary == (seen_from_outside,)
+
+
+def test_an_agent_gone_without_a_word_is_a_cause() -> None:
+    seen = look(
+        report(0, "failed", cause=Cause(node="node0", text="x", secondary=True)), report(1, "ready", alive=False)
+    )
+    assert seen.cause is not None
+    assert seen.cause.node == "node1" and "gone without a word" in seen.cause.text
+
+
+def test_the_cause_of_a_forgotten_run_is_not_shown() -> None:
+    old = Cause(node="node1", text="old")
+    assert look(report(0, "stopped", cause=old), report(1, "stopped", cause=old)).cause is None
+
+
+def loading(rank: int, phase: str, step: int = 0, of: int = 0) -> NodeReport:
+    return report(rank, "starting", phase=Phase(name=phase, step=step, of=of))
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ((loading(0, "weights", 163, 163), loading(1, "weights", 41, 163)), "node1 is behind, at weights 41 of 163"),
+        ((loading(0, "graphs"), loading(1, "weights", 41, 163)), "node1 is at weights 41 of 163, the others are"),
+        ((loading(0, "graphs"), loading(1, "graphs")), ""),
+        ((loading(0, "graphs"), None), ""),
+        ((loading(0, "graphs"), loading(1, "unheard-of")), ""),
+    ],
+)
+def test_the_straggler_is_named(answers: tuple[Answer, Answer], words: str) -> None:
+    progress = look(*answers).progress
+    assert progress.startswith(words) and bool(progress) == bool(words)
+
+
+def test_left_behind_and_silence_are_remarks() -> None:
+    seen = look(report(0, "ready", silent=("node1",)), report(1, "failed", left_behind=(7, 8)))
+    assert seen.remarks == ("node0 has not heard from node1", "node1: process 7, 8 would not end")
