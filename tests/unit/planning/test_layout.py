@@ -1,0 +1,116 @@
+"""Divisibility, by the arithmetic that SGLang's own checks use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.loading.profiles import load_profile
+from orchestrator.model.errors import InputError
+from orchestrator.model.plan import Layout
+from orchestrator.planning.layout import Degrees, choose, obstacles, tensor_ranks, working
+
+STOCK = load_profile("DeepSeek-V3-0324")
+FINE = load_profile("DeepSeek-V3-0324-Block64x64")
+INT8 = load_profile("DeepSeek-R1-Channel-INT8")
+TINY = load_profile("tiny-deepseek-v3")
+
+
+@pytest.mark.parametrize(
+    ("profile", "legal", "illegal"),
+    [(STOCK, (1, 2, 4, 8, 16), (3, 32, 64)), (FINE, (8, 16, 32), (64, 128)), (INT8, (32, 64, 128), (256, 12))],
+    ids=["128x128", "64x64", "int8"],
+)
+def test_legal_tensor_parallel_degrees(profile: object, legal: tuple[int, ...], illegal: tuple[int, ...]) -> None:
+    for tensor in legal:
+        assert not obstacles(profile, tensor), tensor  # type: ignore[arg-type]
+    for tensor in illegal:
+        assert obstacles(profile, tensor), tensor  # type: ignore[arg-type]
+
+
+def test_why_tp32_is_out_for_128_blocks_and_what_works_instead() -> None:
+    with pytest.raises(InputError) as caught:
+        choose(STOCK, nodes=4, gpus_per_node=8, pipelines=True, where="gang gang0")
+    assert "18432/32 = 576 is no multiple of the quantisation block 128" in caught.value.what
+    assert "2048/32 = 64 is no multiple of the quantisation block 128" in caught.value.what
+    assert "re-block to 64 (`checkpoint reblock`) for TP32" in caught.value.fix
+    assert "PP4 x TP8 (--pp 4 --tp 8)" in caught.value.fix
+    assert "not measured on L40S" in caught.value.fix
+    assert caught.value.where == "gang gang0"
+
+
+def test_all_gpus_form_one_group_unless_somebody_pins() -> None:
+    layout = choose(FINE, nodes=4, gpus_per_node=8, pipelines=True, where="")
+    assert (layout.tensor_parallel, layout.pipeline_parallel) == (32, 1)
+    layout = choose(TINY, nodes=2, gpus_per_node=1, pipelines=True, where="")
+    assert layout.tensor_parallel == 2
+    pinned = choose(STOCK, nodes=4, gpus_per_node=8, pipelines=True, pipeline=4, where="")
+    assert (pinned.tensor_parallel, pinned.pipeline_parallel) == (8, 4)
+    profile = replace(STOCK, tensor_parallel=16, pipeline_parallel=2)
+    layout = choose(profile, nodes=4, gpus_per_node=8, pipelines=True, where="")
+    assert (layout.tensor_parallel, layout.pipeline_parallel) == (16, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"tensor": 16}, "takes 16 GPUs and the gang has 4 nodes x 8 = 32"),
+        ({"tensor": 12}, "128 attention heads / 12 is not a whole number"),
+        ({"pipeline": 4, "pipelines": False}, "no pipeline parallelism"),
+        ({"tensor": 1, "pipeline": 32, "nodes": 4, "gpus_per_node": 8, "profile": TINY}, "can't be cut into 32"),
+        ({"nodes": 4, "gpus_per_node": 6, "pipeline": 6}, "end in the middle of a node"),
+    ],
+)
+def test_a_layout_that_can_not_be_is_refused_with_its_arithmetic(changes: dict[str, object], says: str) -> None:
+    wanted = {"profile": FINE, "nodes": 4, "gpus_per_node": 8, "pipelines": True, "where": "x", **changes}
+    with pytest.raises(InputError) as caught:
+        choose(wanted.pop("profile"), **wanted)  # type: ignore[arg-type]
+    assert says in caught.value.what
+    assert caught.value.fix
+
+
+def test_a_gang_that_nothing_fits_says_so() -> None:
+    with pytest.raises(InputError) as caught:
+        choose(FINE, nodes=1, gpus_per_node=7, pipelines=False, where="x")
+    assert "no layout on this gang's GPUs works" in caught.value.fix or "what works" in caught.value.fix
+
+
+def test_what_works_on_the_reference_cluster() -> None:
+    assert working(STOCK, gpus=32, nodes=4, pipelines=True) == tuple(
+        Degrees(32 // stages, stages) for stages in (2, 4, 8, 16, 32)
+    )
+    assert working(FINE, gpus=32, nodes=4, pipelines=False) == (Degrees(32),)
+
+
+@given(nodes=st.sampled_from([1, 2, 3, 4, 8]), gpus=st.integers(1, 9), pipelines=st.booleans())
+def test_whatever_is_listed_as_working_is_taken(nodes: int, gpus: int, pipelines: bool) -> None:
+    for degrees in working(FINE, gpus=nodes * gpus, nodes=nodes, pipelines=pipelines):
+        layout = choose(
+            FINE,
+            nodes=nodes,
+            gpus_per_node=gpus,
+            pipelines=pipelines,
+            tensor=degrees.tensor,
+            pipeline=degrees.pipeline,
+            where="",
+        )
+        ranks = [rank for node in range(nodes) for rank in tensor_ranks(layout, node)]
+        assert ranks == list(range(degrees.tensor)) * degrees.pipeline
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "node", "ranks"),
+    [
+        (32, 1, 0, tuple(range(8))),
+        (32, 1, 3, tuple(range(24, 32))),
+        (8, 4, 2, tuple(range(8))),
+        (16, 2, 3, tuple(range(8, 16))),
+        (4, 8, 1, (0, 1, 2, 3, 0, 1, 2, 3)),
+    ],
+)
+def test_ranks_of_a_nodes_gpus(tensor: int, pipeline: int, node: int, ranks: tuple[int, ...]) -> None:
+    layout = Layout(tensor_parallel=tensor, pipeline_parallel=pipeline, nnodes=4, gpus_per_node=8)
+    assert tensor_ranks(layout, node) == ranks

@@ -1,0 +1,82 @@
+"""The budget against the articles' log and the checkpoints' known sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.support.reference_cluster import GPU_BYTES
+
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.errors import InputError
+from orchestrator.model.plan import Layout
+from orchestrator.planning.memory import GIB, budget, checkpoint_bytes, kv_bytes_per_token, weights_per_gpu
+
+TP32 = Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8)
+PP4 = Layout(tensor_parallel=8, pipeline_parallel=4, nnodes=4, gpus_per_node=8)
+INT8 = load_profile("DeepSeek-R1-Channel-INT8")
+FINE = load_profile("DeepSeek-V3-0324-Block64x64")
+STOCK = load_profile("DeepSeek-V3-0324")
+OLD, NEW, CPU = (load_stack(name) for name in ("sglang-0.4.4-l40s", "sglang-0.5.23", "sglang-0.5.23-cpu"))
+
+
+def test_the_articles_int8_log_within_five_percent() -> None:
+    """Load weight end. mem usage=21.27 GB; max_total_num_tokens=201723."""
+    memory = budget(INT8, OLD, TP32, gpu_total=GPU_BYTES, where="")
+    assert memory.weights is not None and memory.kv_tokens is not None
+    assert memory.weights / GIB == pytest.approx(21.27, rel=0.05)
+    assert memory.kv_tokens == pytest.approx(201_723, rel=0.05)
+    assert memory.kv_bytes_per_token == 70_272
+
+
+def test_fp8_needs_a_little_less_than_int8() -> None:
+    assert weights_per_gpu(FINE, TP32) / GIB == pytest.approx(20.7, rel=0.01)
+    assert weights_per_gpu(FINE, TP32) < weights_per_gpu(INT8, TP32)
+
+
+def test_a_pipeline_divides_the_kv_cache_and_tensor_parallelism_does_not() -> None:
+    assert kv_bytes_per_token(FINE, PP4) == 16 * 1152
+    assert kv_bytes_per_token(FINE, replace(TP32, tensor_parallel=16)) == kv_bytes_per_token(FINE, TP32)
+
+
+def test_the_heaviest_stage_of_four() -> None:
+    assert weights_per_gpu(STOCK, PP4) / GIB == pytest.approx(22.0, rel=0.01)
+
+
+def test_the_published_checkpoints_size() -> None:
+    """DeepSeek-V3's 163 files have 688.59 GB of tensors."""
+    assert checkpoint_bytes(STOCK) == pytest.approx(688.59e9, rel=0.001)
+    assert checkpoint_bytes(FINE) > checkpoint_bytes(STOCK)
+    assert checkpoint_bytes(replace(STOCK, bytes=5)) == 5
+
+
+def test_0_5_23_keeps_more_free_than_0_4_4() -> None:
+    old = budget(FINE, OLD, TP32, gpu_total=GPU_BYTES, where="")
+    new = budget(FINE, NEW, TP32, gpu_total=GPU_BYTES, where="")
+    assert old.kv_tokens is not None and new.kv_tokens is not None
+    assert new.kv_tokens < old.kv_tokens
+    assert any("0.765" in line for line in new.explanation)
+
+
+def test_what_does_not_fit_is_refused_with_the_arithmetic() -> None:
+    with pytest.raises(InputError) as caught:
+        budget(FINE, OLD, Layout(tensor_parallel=16, nnodes=2, gpus_per_node=8), gpu_total=GPU_BYTES, where="gang g")
+    assert "does not fit" in caught.value.what
+    assert "GiB" in caught.value.what
+    assert caught.value.where == "gang g"
+
+
+@pytest.mark.parametrize(("stack", "total"), [(OLD, None), (CPU, None), (CPU, GPU_BYTES)])
+def test_without_a_gpu_nothing_is_claimed_about_tokens(stack: object, total: int | None) -> None:
+    memory = budget(FINE, stack, TP32, gpu_total=total, where="")  # type: ignore[arg-type]
+    assert memory.kv_tokens is None
+    assert memory.weights
+    assert "not computed" in memory.explanation[-1]
+
+
+def test_a_static_fraction_of_the_stack_is_taken() -> None:
+    stack = replace(OLD, flags=(("--mem-fraction-static", "0.9"),))
+    more = budget(FINE, stack, TP32, gpu_total=GPU_BYTES, where="")
+    assert more.reserve is not None
+    assert more.reserve == pytest.approx((GPU_BYTES - 1.29 * GIB) * 0.1, rel=0.001)

@@ -1,0 +1,201 @@
+"""Which interface, which RDMA ports, which GID index."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.support.reference_cluster import gang, node, topologies, topology
+
+from orchestrator.model.errors import FindingsError, InputError
+from orchestrator.model.inventory import GangSpec, Overrides
+from orchestrator.model.topology import Interface, RdmaPort, Topology
+from orchestrator.planning.network import TcpChoice, rdma_choice, tcp_choices, usable_ports
+from orchestrator.planning.transport import decide
+
+BOND = TcpChoice("bond0", "10.0.0.11", "")
+
+
+def only(spec: GangSpec, facts: dict[str, Topology]) -> TcpChoice:
+    return tcp_choices(spec, facts)["node0"]
+
+
+def test_the_only_bond_in_the_shared_network() -> None:
+    choices = tcp_choices(gang(), topologies(gang()))
+    assert [choice.address for choice in choices.values()] == [f"10.0.0.{number}" for number in range(11, 15)]
+    assert choices["node0"].interface == "bond0"
+    assert choices["node0"].reason == (
+        "bond0: the only bond with an IPv4 address in 10.0.0.0/24, which all 4 nodes share"
+    )
+
+
+def test_names_may_differ_from_node_to_node() -> None:
+    facts = topologies(gang()) | {"node2": topology("node2", 2, bond="team7")}
+    assert [choice.interface for choice in tcp_choices(gang(), facts).values()] == ["bond0", "bond0", "team7", "bond0"]
+
+
+def test_an_rdma_ports_own_interface_is_not_taken_while_there_is_another() -> None:
+    bare = replace(
+        topology(),
+        interfaces=(
+            Interface(name="eth0", operstate="up", ipv4=("10.0.0.11/24",), physical=True, speed_mbps=1000),
+            Interface(name="rdma0", operstate="up", ipv4=("10.1.0.11/24",), physical=True, speed_mbps=100000),
+        ),
+    )
+    choice = only(gang(1), {"node0": bare})
+    assert choice.interface == "eth0"
+    assert "no RDMA port's" in choice.reason
+
+
+def test_docker_loopback_and_downed_interfaces_are_no_candidates() -> None:
+    facts = replace(
+        topology(),
+        interfaces=(
+            Interface(name="lo", operstate="unknown", carrier=True, ipv4=("127.0.0.1/8",)),
+            Interface(name="docker0", operstate="up", ipv4=("172.17.0.1/16",)),
+            Interface(name="eth0", operstate="down", ipv4=("10.0.0.11/24",)),
+            Interface(name="eth1", operstate="up", ipv4=("10.9.0.11/24",), physical=True),
+        ),
+    )
+    assert only(gang(1), {"node0": facts}).interface == "eth1"
+
+
+def test_an_address_in_the_inventory_decides() -> None:
+    spec = gang(1, address="10.1.0.11")
+    assert only(spec, topologies(spec)) == TcpChoice("rdma0", "10.1.0.11", "rdma0 has l40s_address 10.1.0.11")
+
+
+def test_an_address_that_no_interface_has_is_refused_with_those_that_there_are() -> None:
+    spec = gang(1, address="10.7.7.7")
+    with pytest.raises(InputError) as caught:
+        only(spec, topologies(spec))
+    assert "bond0 10.0.0.11" in caught.value.what
+    assert caught.value.where == "inventory: node0: l40s_address"
+
+
+def test_loopback_addresses_need_not_be_listed() -> None:
+    spec = gang(1, address="127.0.5.2")
+    facts = Topology(node="node0", interfaces=topology().interfaces[:1])
+    assert only(spec, {"node0": facts}).interface == "lo"
+
+
+def test_an_override_is_shown_as_one_and_must_exist() -> None:
+    spec = gang(1, overrides=Overrides(socket_ifname="rdma1"))
+    assert only(spec, topologies(spec)) == TcpChoice(
+        "rdma1", "10.2.0.11", "override: l40s_socket_ifname in the inventory"
+    )
+    wrong = gang(1, overrides=Overrides(socket_ifname="bond9"))
+    with pytest.raises(InputError, match="bond9"):
+        only(wrong, topologies(wrong))
+
+
+def test_nodes_without_a_common_network_are_refused() -> None:
+    facts = topologies(gang(2))
+    facts["node1"] = replace(
+        facts["node1"], interfaces=(Interface(name="eth0", operstate="up", ipv4=("192.168.1.5/24",)),)
+    )
+    with pytest.raises(InputError, match="network that all nodes of the gang share"):
+        tcp_choices(gang(2), facts)
+
+
+def test_without_facts_the_inventory_s_addresses_serve() -> None:
+    assert only(gang(1), {}).address == "10.0.0.11"
+    assert only(gang(1), {}).interface == ""
+    assert only(gang(1, address="10.0.0.99"), {}).address == "10.0.0.99"
+
+
+def test_rdma_ports_are_those_under_the_gpus_switches() -> None:
+    choice = rdma_choice(node(), topology(), BOND)
+    assert [port.name for port in choice.ports] == ["mlx5_0:1", "mlx5_1:1", "mlx5_2:1", "mlx5_3:1"]
+    assert choice.gid_index == 3
+    assert "4 of 6" in choice.reason
+
+
+def test_ports_are_ordered_as_people_count() -> None:
+    facts = topology(rdma=("mlx5_10", "mlx5_2", "mlx5_1", "mlx5_11"))
+    assert [port.device for port in usable_ports(facts, "bond0")] == ["mlx5_1", "mlx5_2", "mlx5_10", "mlx5_11"]
+
+
+def test_ports_that_are_down_carry_tcp_or_have_no_address_are_not_usable() -> None:
+    facts = topology()
+    ports = list(facts.rdma)
+    ports[0] = replace(ports[0], state="DOWN")
+    ports[1] = replace(ports[1], netdev="bond0")
+    ports[2] = replace(ports[2], gids=ports[2].gids[:2])
+    assert [port.device for port in usable_ports(replace(facts, rdma=tuple(ports)), "bond0")] == ["mlx5_3"]
+
+
+def test_where_no_port_is_near_a_gpu_the_far_ones_serve() -> None:
+    facts = topology()
+    far = replace(facts, rdma=tuple(replace(port, switch="") for port in facts.rdma))
+    choice = rdma_choice(node(), far, BOND)
+    assert len(choice.ports) == 4
+    assert "none lies under a GPU's switch" in choice.reason
+
+
+def test_infiniband_needs_no_gid_index() -> None:
+    choice = rdma_choice(node(), topology(link_layer="InfiniBand"), BOND)
+    assert len(choice.ports) == 4
+    assert choice.gid_index is None
+
+
+def test_one_index_must_serve_all_ports_or_none_is_set() -> None:
+    facts, other = topology(), topology(gid_index=5)
+    mixed = replace(facts, rdma=(facts.rdma[0], other.rdma[1], *facts.rdma[2:]))
+    choice = rdma_choice(node(), mixed, BOND)
+    assert choice.gid_index is None
+    assert "mlx5_1:1: [5]" in choice.gid_reason
+
+
+def test_a_pinned_index_and_pinned_ports_are_overrides() -> None:
+    spec = node(overrides=Overrides(gid_index=7, ib_hca="=mlx5_2"))
+    choice = rdma_choice(spec, topology(), BOND)
+    assert (choice.gid_index, choice.gid_reason) == (7, "override: l40s_gid_index in the inventory")
+    assert choice.reason == "override: l40s_ib_hca in the inventory"
+
+
+def without_rdma(port: RdmaPort) -> RdmaPort:
+    return replace(port, state="DOWN")
+
+
+@pytest.mark.parametrize(
+    ("transport", "broken", "kind"),
+    [("auto", False, "rdma"), ("rdma", False, "rdma"), ("tcp", False, "tcp"), ("auto", True, "tcp")],
+)
+def test_the_transport_that_is_asked_for_and_possible(transport: str, broken: bool, kind: str) -> None:
+    spec = gang(transport=transport)
+    facts = topologies(spec)
+    if broken:
+        facts["node2"] = replace(facts["node2"], rdma=tuple(map(without_rdma, facts["node2"].rdma)))
+    tcp = tcp_choices(spec, facts)
+    decision = decide(spec, {each.name: rdma_choice(each, facts[each.name], tcp[each.name]) for each in spec.nodes})
+    assert decision.kind == kind
+    assert [finding.id for finding in decision.findings] == (["TRANSPORT-TCP"] if kind == "tcp" else [])
+
+
+def test_rdma_that_is_demanded_and_not_there_stops() -> None:
+    spec = gang(transport="rdma")
+    facts = topologies(spec)
+    facts["node2"] = replace(facts["node2"], rdma=tuple(map(without_rdma, facts["node2"].rdma)))
+    tcp = tcp_choices(spec, facts)
+    with pytest.raises(FindingsError) as caught:
+        decide(spec, {each.name: rdma_choice(each, facts[each.name], tcp[each.name]) for each in spec.nodes})
+    assert caught.value.where == "node node2"
+    assert "mlx5_0:1 DOWN" in caught.value.what
+
+
+def test_one_node_needs_no_transport_and_mixed_wishes_are_refused() -> None:
+    assert decide(gang(1), {}).kind == "none"
+    spec = gang(2)
+    mixed = replace(spec, nodes=(replace(spec.nodes[0], transport="tcp"), spec.nodes[1]))
+    with pytest.raises(InputError, match="different transports"):
+        decide(mixed, {})
+
+
+def test_fewer_ports_on_one_node_are_told() -> None:
+    spec = gang(2)
+    facts = topologies(spec) | {"node1": topology("node1", 1, rdma=("mlx5_0", "mlx5_1"))}
+    tcp = tcp_choices(spec, facts)
+    decision = decide(spec, {each.name: rdma_choice(each, facts[each.name], tcp[each.name]) for each in spec.nodes})
+    assert [finding.id for finding in decision.findings] == ["RDMA-PORTS-UNEVEN"]
+    assert decision.findings[0].evidence == ("node0: 4", "node1: 2")
