@@ -163,9 +163,15 @@ class Cluster:
 
     def start(self) -> None:
         """Stage, arm, go."""
-        self.stage()
-        assert [answer.get("value") for answer in self.arm_all()] == [{"state": "armed"}] * self.nodes
+        self.armed()
         self.go()
+
+    def armed(self) -> None:
+        """Stage and arm."""
+        self.stage()
+        answers = self.arm_all()
+        assert all(answer["ok"] for answer in answers), answers
+        until(lambda: self.states() == ["armed"] * self.nodes, 10.0, f"armed: {self.states()}")
 
     def ready(self, deadline_s: float = 15.0) -> None:
         """Start and wait until every node is ready."""

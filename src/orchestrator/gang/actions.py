@@ -104,9 +104,11 @@ def _raise(view: GangView) -> tuple[Action, ...]:
         return (Action(Do.FAIL, why="somebody stopped it"),) if ended else (Action(Do.WAIT, why="it is ending"),)
     if view.state is GangState.READY:
         return (Action(Do.DONE, why="ready"),)
-    staged = _in_state(view, "staged")
+    staged = tuple(node.name for node in view.nodes if node.state == "staged" and not node.alive)
     if staged:
         return (Action(Do.ARM, staged, "staged"),)
+    if _in_state(view, "staged"):
+        return (Action(Do.WAIT, why="the agents are finding each other"),)
     armed = _in_state(view, "armed")
     if armed and not view.unreachable:
         return (Action(Do.GO, armed, "all are armed"),)

@@ -31,6 +31,8 @@ TICK_S = 0.5
 LOG_READS_A_STEP = 64
 PULSE_S = 1.0
 SILENT_S = 10.0
+LINK_S = 30.0
+"""A node whose agent has not reached the leader's agent after this long is not armed."""
 MEMORY_EVERY_S = 2.0
 KILL_EVERY_S = 0.05
 KILL_FOR_S = 10.0
@@ -126,6 +128,7 @@ class Agent:
         except Failure as failure:
             refusals.append(failure)
         if not refusals:
+            self.record.set(checked=True)
             self.record.event("checked")
             return True
         self.record.set(refusals=[failure.as_json() for failure in refusals])
@@ -392,7 +395,7 @@ class Agent:
     def _armed_when_joined(self, now: float) -> None:
         if self.spoke is None or self.spoke.joined:
             self._become("armed")
-        elif now - self._began > self.run.armed_for_s:
+        elif now - self._began > LINK_S:
             address = f"{self.run.leader_address}:{self.run.leader_port}"
             text = f"the leader's agent does not answer at {address} ({self.spoke.trouble})"
             self.fail(causes.make(self.run.node, text, time.time(), fix="open that port between the nodes"))

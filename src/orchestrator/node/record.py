@@ -50,6 +50,7 @@ def first(run: runs.Run, now: float) -> dict[str, Any]:
         "canary_text": None,
         "cause": None,
         "verdict": None,
+        "checked": False,
         "refusals": [],
         "silent": [],
         "left_behind": [],

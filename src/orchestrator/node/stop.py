@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Any
 
-from orchestrator.node import files, goal, processes, report
+from orchestrator.node import causes, files, goal, processes, report
 from orchestrator.node.run import REPORT_FILE
 
 KILL_FOR_S = 10.0
@@ -26,8 +26,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         goal.wait(folder, lambda now: not now.get("alive"), deadline_s)
     left = _end_orphans(folder) if not report.of_run(folder).get("alive") else []
     after = report.of_run(folder)
-    if request.get("clear") and not after.get("alive"):
-        after = _clear(folder, after)
+    if not after.get("alive"):
+        after = _settle(folder, after, clear=bool(request.get("clear")))
     was = str(before["state"]) if before.get("alive") or before["state"] == "staged" else "dead"
     if before["state"] in ("stopped", "failed"):
         was = str(before["state"])
@@ -51,11 +51,23 @@ def _end_orphans(folder: str) -> list[int]:
         time.sleep(POLL_S)
 
 
-def _clear(folder: str, after: dict[str, Any]) -> dict[str, Any]:
-    stored = {name: value for name, value in after.items() if name not in ("alive", "now")} | {"state": "stopped"}
-    with files.told(folder):
-        files.write_json(f"{folder}/{REPORT_FILE}", stored)
-    return stored
+def _settle(folder: str, after: dict[str, Any], *, clear: bool) -> dict[str, Any]:
+    """Nothing runs any more: an agent that died could not write so itself."""
+    settled = {name: value for name, value in after.items() if name not in ("alive", "now")}
+    if clear or after["state"] == "staged":
+        settled["state"] = "stopped"
+    elif after["state"] in report.STARTED:
+        settled["state"] = "failed"
+        settled["cause"] = settled.get("cause") or causes.make(
+            settled["node"],
+            "the agent was killed, or the node rebooted; its engine ended with it",
+            settled.get("updated_at", 0.0),
+            fix="look at `journalctl -k` and `last reboot` on that node",
+        )
+    if settled["state"] != after["state"]:
+        with files.told(folder):
+            files.write_json(f"{folder}/{REPORT_FILE}", settled)
+    return settled
 
 
 def _living(pids: list[int]) -> list[int]:

@@ -205,8 +205,7 @@ def test_go_to_the_leader_alone_reaches_everybody(gang: Gang) -> None:
     from orchestrator.node import go
 
     cluster = gang(nodes=2)
-    cluster.stage()
-    cluster.arm_all()
+    cluster.armed()
     go.answer(cluster.base(0))
     until(lambda: cluster.states() == ["ready", "ready"], 10.0)
     cluster.stop_all(now=True)
