@@ -1,0 +1,160 @@
+"""Model profiles: the shipped ones load, wrong ones are refused with file, path inside, found and wanted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.lab import engine_model
+from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.model.errors import InputError
+
+GOOD = {
+    "name": "m",
+    "source": "here",
+    "directory": "m",
+    "architecture": "DeepseekV3ForCausalLM",
+    "quantisation": "fp8-block",
+    "block": [64, 64],
+    "dimensions": {
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "vocab_size": 100,
+    },
+    "flags": {"all": {"--quantization": "fp8"}, "0.5": {"--enable-metrics": None}},
+    "canary": {"prompt": "hello"},
+}
+
+
+def write(folder: Path, content: object) -> str:
+    file = folder / "m.yml"
+    file.write_text(content if isinstance(content, str) else yaml.safe_dump(content), "utf-8")
+    return str(file)
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_every_shipped_profile_loads_under_its_own_name(name: str) -> None:
+    profile = load_profile(name)
+    assert profile.name == profile.directory == name
+    assert profile.canary.prompt
+    if profile.quantisation == "fp8-block":
+        assert profile.block == ((64, 64) if name.endswith("Block64x64") else (128, 128))
+
+
+def test_the_models_that_the_product_promises_are_there() -> None:
+    families = ("DeepSeek-V3-0324", "DeepSeek-R1", "DeepSeek-R1-0528", "DeepSeek-V3.1")
+    wanted = {*families, *(f"{family}-Block64x64" for family in families)}
+    assert wanted | {"DeepSeek-R1-Channel-INT8", "tiny-deepseek-v3"} == set(profile_names())
+
+
+def test_the_tiny_one_is_the_model_that_the_lab_makes() -> None:
+    profile = load_profile("tiny-deepseek-v3")
+    assert profile.dimensions.hidden_size == engine_model.HIDDEN
+    assert profile.dimensions.num_attention_heads == engine_model.HEADS
+    assert profile.dimensions.vocab_size == len(engine_model.byte_vocabulary())
+    assert profile.canary.prompt == engine_model.CANARY_PROMPT
+    assert profile.canary.expect_any == (engine_model.CANARY_TEXT,)
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    profile = load_profile(write(tmp_path, GOOD))
+    assert profile.block == (64, 64)
+    assert set(profile.flags) == {("", "--quantization", "fp8"), ("0.5", "--enable-metrics", "")}
+    assert profile.tensor_parallel is None
+
+
+def test_a_profile_beside_the_operator_goes_before_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inventory/models").mkdir(parents=True)
+    write(tmp_path / "inventory/models", GOOD)
+    monkeypatch.chdir(tmp_path)
+    assert load_profile("m").source == "here"
+    assert "m" in profile_names() and "DeepSeek-R1" in profile_names()
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3-0324", "DeepSeek-V3-0324-Block64", "DeepSeek-V30324"])
+def test_an_unknown_model_brings_the_nearest_names(name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_profile(name)
+    assert "DeepSeek-V3-0324" in caught.value.fix
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["", "../secrets", "a/b", "x\n"])
+def test_a_name_is_never_a_path_to_elsewhere(name: str) -> None:
+    with pytest.raises(InputError, match="no model is called"):
+        load_profile(name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "inside", "says"),
+    [
+        ({"quantisation": "int4"}, "quantisation", "wanted one of none, fp8-block, int8-channel"),
+        ({"block": [64]}, "block", "wanted a list of 2 positive whole numbers"),
+        ({"block": [0, 64]}, "block", "wanted a list of 2 positive whole numbers"),
+        ({"quantisation": "none"}, "block", "wanted none"),
+        ({"bytes": -1}, "bytes", "wanted a whole number, 0 or more"),
+        ({"bytes": True}, "bytes", "found True"),
+        ({"tensor_parallel": 0}, "tensor_parallel", "1 or more"),
+        ({"trust_remote_code": "yes"}, "trust_remote_code", "wanted true or false"),
+        ({"directory": "/etc"}, "directory", "below the nodes' model root"),
+        ({"directory": "a/../../b"}, "directory", "below the nodes' model root"),
+        ({"name": None}, "name", "found nothing, wanted text"),
+        ({"dimensions": {"hidden_size": 1}}, "dimensions.intermediate_size", "found nothing, wanted a value"),
+        ({"dimensions": [1]}, "dimensions", "wanted a mapping"),
+        ({"canary": {"prompt": "x", "expect_any": "Paris"}}, "canary.expect_any", "wanted a list of texts"),
+        ({"flags": {"all": {"--x": [1]}}}, "flags.all.--x", "wanted text or a number"),
+        ({"dimensions": {**GOOD["dimensions"], "hiden_size": 1}}, "dimensions.hiden_size", "not known here"),  # type: ignore[dict-item]
+        ({"quantization": "fp8"}, "quantization", "not known here"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_place(
+    tmp_path: Path, changes: dict[str, object], inside: str, says: str
+) -> None:
+    file = write(tmp_path, {**GOOD, **changes})
+    with pytest.raises(InputError) as caught:
+        load_profile(file)
+    assert caught.value.where == f"{file}: {inside}"
+    assert says in caught.value.what
+
+
+def test_a_misspelt_key_brings_the_right_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        load_profile(write(tmp_path, {**GOOD, "quantization": "fp8"}))
+    assert caught.value.fix == "did you mean quantisation?"
+
+
+@pytest.mark.parametrize("content", ["", "- a\n", "a: [1\n", "a: !!python/object/apply:os.system [x]\n", "\tx: 1"])
+def test_a_file_that_is_no_yaml_mapping_is_refused(tmp_path: Path, content: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_profile(write(tmp_path, content))
+    assert caught.value.where.startswith(str(tmp_path))
+
+
+def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "d.yml").mkdir()
+    for name in ("missing.yml", "d.yml"):
+        with pytest.raises(InputError, match="can't be read"):
+            load_profile(str(tmp_path / name))
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "m.yml"
+    file.write_bytes(b"name: \xff\xfe")
+    with pytest.raises(InputError):
+        load_profile(str(file))
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*GOOD, "x"]), inner, max_size=9),
+))  # fmt: skip
+def test_any_yaml_is_a_profile_or_an_input_error(tmp_path_factory: pytest.TempPathFactory, content: object) -> None:
+    with pytest.raises(InputError):
+        load_profile(write(tmp_path_factory.mktemp("fuzz"), content))

@@ -1,0 +1,274 @@
+"""The whole plan: what the articles launched by hand, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.support.reference_cluster import gang, gpu, topologies
+
+from orchestrator.engines.dialects import dialect
+from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.errors import FindingsError, InputError
+from orchestrator.model.inventory import GangSpec, Overrides, Ports, Reach
+from orchestrator.model.plan import NodePlan, Plan
+from orchestrator.model.topology import Topology
+from orchestrator.planning.build import build_plan
+from orchestrator.planning.digest import facts_digest
+from orchestrator.planning.document import plan_json
+from orchestrator.planning.options import HostFacts, PlanOptions
+
+HOSTS = {f"node{number}": HostFacts(user="root", home="/root", cpu_count=64) for number in range(8)}
+
+
+def plan_of(
+    spec: GangSpec,
+    facts: dict[str, Topology] | None = None,
+    *,
+    model: str = "DeepSeek-V3-0324-Block64x64",
+    stack: str = "sglang-0.4.4-l40s",
+    **options: Any,
+) -> Plan:
+    return build_plan(
+        [spec],
+        load_profile(model),
+        load_stack(stack),
+        topologies(spec) if facts is None else facts,
+        PlanOptions(**{"hosts": HOSTS, **options}),
+    )
+
+
+def nodes(plan: Plan) -> tuple[NodePlan, ...]:
+    return plan.gangs[0].nodes
+
+
+def test_what_the_third_article_launches_by_hand() -> None:
+    for rank, node in enumerate(nodes(plan_of(gang()))):
+        env = dict(node.env)
+        assert env["NCCL_DEBUG"] == "INFO"
+        assert env["NCCL_IB_GID_INDEX"] == "3"
+        assert env["NCCL_SOCKET_IFNAME"] == "=bond0"
+        assert env["GLOO_SOCKET_IFNAME"] == "bond0"
+        assert env["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1"
+        assert env["NCCL_NET"] == "IB"
+        assert " ".join(node.argv) == (
+            "/opt/l40s/venvs/sglang-0.4.4-l40s/bin/python3 -m sglang.launch_server"
+            " --model-path /workspace/DeepSeek-V3-0324-Block64x64 --tp-size 32 --dist-init-addr 10.0.0.11:5000"
+            f" --nnodes 4 --node-rank {rank} --trust-remote-code --enable-torch-compile --torch-compile-max-bs 32"
+            " --cuda-graph-max-bs 32 --host 0.0.0.0 --port 8000"
+        )
+        assert node.tp_ranks == tuple(range(8 * rank, 8 * rank + 8))
+        assert node.gpus == tuple(range(8))
+
+
+def test_every_value_has_a_source() -> None:
+    for stack in ("sglang-0.4.4-l40s", "sglang-0.5.23", "sglang-0.5.23-cpu"):
+        spec = gang(gpus=1) if stack.endswith("cpu") else gang()
+        model = "tiny-deepseek-v3" if stack.endswith("cpu") else "DeepSeek-R1-Channel-INT8"
+        for node in nodes(plan_of(spec, stack=stack, model=model)):
+            flags = [word for word in node.argv if word.startswith("--")]
+            assert {name for name, source in node.sources if source} == {*dict(node.env), *flags}
+
+
+@pytest.mark.parametrize("stack", ["sglang-0.4.4-l40s", "sglang-0.5.23"])
+@pytest.mark.parametrize("model", [name for name in profile_names() if "64x64" in name or "INT8" in name])
+def test_the_command_of_every_model_that_fits_is_one_that_the_version_takes(model: str, stack: str) -> None:
+    flags = dialect(load_stack(stack).dialect).flags(load_stack(stack).engine_version)
+    for node in nodes(plan_of(gang(), model=model, stack=stack)):
+        assert flags.given(node.argv[3:], where="argv")
+
+
+def test_int8_asks_for_its_quantisation() -> None:
+    node = nodes(plan_of(gang(), model="DeepSeek-R1-Channel-INT8"))[0]
+    assert node.argv[-2:] == ("--quantization", "w8a8_int8")
+    assert dict(node.sources)["--quantization"] == "profile DeepSeek-R1-Channel-INT8"
+
+
+def test_an_engine_on_cpu_uses_gloo_and_no_nccl() -> None:
+    hosts = {"node0": HostFacts(home="/root", user="root", cpu_count=2), "node1": HostFacts(cpu_count=1)}
+    plan = plan_of(gang(2, gpus=1), model="tiny-deepseek-v3", stack="sglang-0.5.23-cpu", hosts=hosts)
+    first, second = nodes(plan)
+    env = dict(first.env)
+    assert not [name for name in env if name.startswith(("NCCL", "CUDA", "TRITON"))]
+    assert env["GLOO_SOCKET_IFNAME"] == "bond0"
+    assert env["SGLANG_CPU_OMP_THREADS_BIND"] == "0-1"
+    assert dict(second.env)["SGLANG_CPU_OMP_THREADS_BIND"] == "0"
+    assert (first.gpus, first.tp_ranks, second.tp_ranks) == ((), (0,), (1,))
+    assert "--enable-torch-compile" not in first.argv
+    assert ("--device", "cpu") in zip(first.argv, first.argv[1:], strict=False)
+    assert ("--tp-size", "2") in zip(first.argv, first.argv[1:], strict=False)
+    assert [finding.id for finding in plan.findings] == ["STACK-TESTED"]
+
+
+def test_tcp_on_purpose() -> None:
+    plan = plan_of(gang(transport="tcp"))
+    env = dict(nodes(plan)[0].env)
+    assert (env["NCCL_NET"], env["NCCL_IB_DISABLE"]) == ("Socket", "1")
+    assert "NCCL_IB_HCA" not in env and "NCCL_IB_GID_INDEX" not in env
+    assert "TRANSPORT-TCP" in [finding.id for finding in plan.findings]
+
+
+def test_one_node_gets_neither_rendezvous_nor_transport() -> None:
+    plan = plan_of(gang(1), model="tiny-deepseek-v3", stack="sglang-0.5.23")
+    node = nodes(plan)[0]
+    assert "--dist-init-addr" not in node.argv
+    assert not {"NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA"} & set(dict(node.env))
+
+
+def test_without_facts_it_plans_tcp_and_says_what_was_not_read() -> None:
+    plan = plan_of(gang(), {})
+    env = dict(nodes(plan)[0].env)
+    assert env["NCCL_NET"] == "Socket"
+    assert "GLOO_SOCKET_IFNAME" not in env
+    assert nodes(plan)[0].gpus == tuple(range(8))
+    assert [finding.id for finding in plan.findings].count("FACTS-UNREAD") == 4
+
+
+def test_facts_of_one_node_missing_is_not_taken_for_rdma() -> None:
+    facts = topologies(gang())
+    del facts["node3"]
+    assert dict(nodes(plan_of(gang(), facts))[0].env)["NCCL_NET"] == "Socket"
+
+
+def test_a_lost_gpu_stops_with_its_reason() -> None:
+    facts = topologies(gang())
+    broken = (*facts["node1"].gpus[:7], gpu(7, lost="GPU is lost"))
+    facts["node1"] = replace(facts["node1"], gpus=broken)
+    with pytest.raises(FindingsError) as caught:
+        plan_of(gang(), facts)
+    assert caught.value.where == "node node1"
+    assert "7 GPUs answer and l40s_gpus is 8" in caught.value.what
+    assert "GPU is lost" in caught.value.what
+
+
+def test_more_gpus_than_used_are_hidden_from_the_engine() -> None:
+    spec = gang(8, gpus=4)
+    facts = {
+        name: replace(topology, gpus=tuple(gpu(i) for i in range(8))) for name, topology in topologies(spec).items()
+    }
+    node = nodes(plan_of(spec, facts))[7]
+    assert dict(node.env)["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
+    assert node.tp_ranks == (28, 29, 30, 31)
+
+
+def test_flags_from_the_command_line_replace_ours_and_say_so() -> None:
+    node = nodes(plan_of(gang(), extra_args=("--cuda-graph-max-bs", "64", "--enable-metrics")))[0]
+    assert node.argv.count("--cuda-graph-max-bs") == 1
+    assert node.argv[node.argv.index("--cuda-graph-max-bs") + 1] == "64"
+    assert dict(node.sources)["--cuda-graph-max-bs"] == (
+        "override: the command line, instead of --cuda-graph-max-bs 32"
+    )
+    assert "--enable-metrics" in node.argv
+
+
+def test_overrides_of_the_inventory_are_shown_as_such() -> None:
+    spec = gang(overrides=Overrides(env=(("NCCL_DEBUG", "WARN"), ("MINE", "a b")), args=("--enable-metrics",)))
+    node = nodes(plan_of(spec))[0]
+    assert dict(node.env)["NCCL_DEBUG"] == "WARN"
+    assert dict(node.sources)["NCCL_DEBUG"] == "override: l40s_env in the inventory, instead of INFO"
+    assert dict(node.sources)["--enable-metrics"] == "override: l40s_args in the inventory"
+    assert dict(node.env)["MINE"] == "a b"
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "where", "says"),
+    [
+        ({}, {"extra_args": ("--cuda-graph-max-bs-decode", "32")}, "command line: after --", "no flag"),
+        ({}, {"extra_args": ("--tp-size", "8")}, "command line: after --", "set by the plan"),
+        ({}, {"extra_args": ("--tensor-parallel-size", "8")}, "command line: after --", "set by the plan"),
+        ({}, {"extra_args": ("--api-key", "x")}, "command line: after --", "set by the plan"),
+        ({"overrides": Overrides(args=("--nope",))}, {}, "inventory: node0: l40s_args", "no flag --nope"),
+        ({"overrides": Overrides(env=(("A B", "1"),))}, {}, "inventory: node0: l40s_env", "environment variable"),
+        ({"ports": Ports(http=5000)}, {}, "inventory: gang gang0", "port 5000 is given twice"),
+        ({}, {"tensor_parallel": 16}, "gang gang0", "takes 16 GPUs"),
+        ({}, {"pipeline_parallel": 4}, "gang gang0", "no pipeline parallelism"),
+    ],
+)
+def test_what_is_refused_before_anything_starts(
+    changes: dict[str, Any], options: dict[str, Any], where: str, says: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        plan_of(gang(**changes), **options)
+    assert caught.value.where == where
+    assert says in caught.value.what
+    assert caught.value.fix
+
+
+def test_ports_and_gpus_are_the_gangs_not_a_nodes() -> None:
+    spec = gang(2)
+    for odd, says in (
+        (replace(spec.nodes[1], ports=Ports(http=9000)), "other ports"),
+        (replace(spec.nodes[1], gpus=4), "different numbers of GPUs"),
+    ):
+        with pytest.raises(InputError, match=says):
+            plan_of(replace(spec, nodes=(spec.nodes[0], odd)), {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "host", "home", "state"),
+    [
+        ({}, HostFacts(user="root", home="/root"), "/root", "/var/lib/l40s-deploy"),
+        ({}, HostFacts(user="ann", home="/home/ann"), "/home/ann", "/home/ann/.local/state/l40s-deploy"),
+        ({"state_dir": "/srv/l40s/"}, HostFacts(user="ann", home="/home/ann"), "/home/ann", "/srv/l40s"),
+        ({"engine_user": "l40s"}, HostFacts(user="root", home="/root"),
+         "/var/lib/l40s-deploy/cache/sglang-0.4.4-l40s", "/var/lib/l40s-deploy"),
+        ({"reach": Reach(host="10.0.0.11", become=True)}, HostFacts(),
+         "/var/lib/l40s-deploy/cache/sglang-0.4.4-l40s", "/var/lib/l40s-deploy"),
+    ],
+)  # fmt: skip
+def test_homes_and_caches_are_the_engine_users_own(
+    changes: dict[str, Any], host: HostFacts, home: str, state: str
+) -> None:
+    node = nodes(plan_of(gang(1, **changes), model="tiny-deepseek-v3", hosts={"node0": host}))[0]
+    assert dict(node.env)["HOME"] == home
+    assert node.working_dir == state
+    assert dict(node.env)["TRITON_CACHE_DIR"] == f"{state}/cache/sglang-0.4.4-l40s/triton"
+
+
+def test_the_service_answers_where_the_operator_asked() -> None:
+    assert plan_of(gang()).gangs[0].service_url == "http://10.0.0.11:8000"
+    assert plan_of(gang(http_host="10.9.9.9")).gangs[0].service_url == "http://10.9.9.9:8000"
+
+
+def test_the_same_inputs_give_the_same_plan_and_other_facts_another_digest() -> None:
+    first, again = plan_of(gang()), plan_of(gang())
+    assert first == again
+    facts = topologies(gang())
+    facts["node2"] = replace(facts["node2"], rdma=facts["node2"].rdma[:3])
+    changed = plan_of(gang(), facts)
+    assert changed.facts_digest != first.facts_digest
+    assert changed.plan_id != first.plan_id
+    different = {fact[:2] for fact in set(first.facts) ^ set(changed.facts)}
+    assert different == {("node2", "rdma ports")}
+
+
+def test_the_digest_of_facts_minds_no_order() -> None:
+    facts = [("b", "x", "1"), ("a", "y", "2")]
+    assert facts_digest(facts) == facts_digest(reversed(facts)) != facts_digest(facts[:1])
+
+
+def test_the_json_document_is_json_and_has_the_promised_keys() -> None:
+    document = json.loads(json.dumps(plan_json(plan_of(gang()))))
+    assert {"plan_id", "facts_digest", "layout", "memory", "nodes"} <= set(document)
+    assert document["layout"]["tensor_parallel"] == 32
+    assert document["memory"]["kv_bytes_per_token"] == 70_272
+    assert [(node["gang"], node["name"], node["node_rank"]) for node in document["nodes"]] == [
+        ("gang0", f"node{rank}", rank) for rank in range(4)
+    ]
+    assert document["nodes"][0]["env"]["NCCL_IB_GID_INDEX"] == "3"
+    assert document["nodes"][0]["sources"]["NCCL_IB_GID_INDEX"]
+
+
+def test_240_nodes_are_planned_in_less_than_two_seconds() -> None:
+    gangs = [gang(4, name=f"gang{number}", first=4 * number) for number in range(60)]
+    facts = {name: topology for spec in gangs for name, topology in topologies(spec).items()}
+    begun = time.perf_counter()
+    plan = build_plan(
+        gangs, load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23"), facts, PlanOptions()
+    )
+    assert time.perf_counter() - begun < 2
+    assert sum(len(planned.nodes) for planned in plan.gangs) == 240
