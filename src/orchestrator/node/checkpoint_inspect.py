@@ -9,7 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from orchestrator.node.checkpoint_directory import Checkpoint, quantised_block, read_checkpoint
+from orchestrator.node.checkpoint_directory import Checkpoint, Fault, quantised_block, read_checkpoint
+from orchestrator.node.checkpoint_target import JOURNAL
 
 _LAYER = re.compile(r"(?:model\.|language_model\.){0,2}layers\.(\d+)\.(?:[^.]+\.experts\.(\d+)\.)?")
 """A tensor of the language model's layer; vision towers name theirs otherwise."""
@@ -40,8 +41,15 @@ def look(directory: Path) -> dict[str, Any]:
         "tensors": _by_dtype(checkpoint),
         "layers": layers,
         "experts": experts,
-        "faults": [asdict(fault) for fault in checkpoint.faults],
+        "faults": [asdict(fault) for fault in (*_unfinished(directory), *checkpoint.faults)],
     }
+
+
+def _unfinished(directory: Path) -> list[Fault]:
+    if not (directory / JOURNAL).exists():
+        return []
+    what = "re-blocking into this directory was interrupted or is under way"
+    return [Fault("UNFINISHED", "stop", JOURNAL, what, "run the same `checkpoint reblock` again: it goes on")]
 
 
 def _by_dtype(checkpoint: Checkpoint) -> dict[str, Any]:
