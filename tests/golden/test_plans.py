@@ -1,0 +1,76 @@
+"""Whole plans, case by case: plan/<case>/case.yml says what differs from the articles' cluster put right, and
+plan.json and node1.sh beside it hold what must come out. UPDATE_GOLDEN=1 rewrites them: read the diff as a review.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.support.reference_cluster import gang, topology
+
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.templates import template
+from orchestrator.model.errors import DeployError
+from orchestrator.model.plan import Plan
+from orchestrator.planning.build import build_plan
+from orchestrator.planning.document import plan_json
+from orchestrator.planning.options import HostFacts, PlanOptions
+from orchestrator.rendering import launch_script
+
+CASES = sorted(path.parent for path in (Path(__file__).parent / "plan").glob("*/case.yml"))
+UPDATE = os.environ.get("UPDATE_GOLDEN") == "1"
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_plan(case: Path) -> None:
+    wanted = yaml.safe_load((case / "case.yml").read_text("utf-8"))
+    try:
+        plan = _plan(wanted)
+    except DeployError as refusal:
+        told = {"exit_code": refusal.exit_code, "what": refusal.what, "where": refusal.where, "fix": refusal.fix}
+        _compare(case / "refusal.json", json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+        return
+    _compare(case / "plan.json", json.dumps(plan_json(plan), indent=2, ensure_ascii=False) + "\n")
+    second = plan.gangs[0].nodes[-1]
+    _compare(case / "launch.sh", launch_script(second, plan.gangs[0], plan.plan_id, template("launch.sh.j2")))
+
+
+def test_there_are_cases() -> None:
+    assert len(CASES) >= 10
+
+
+def _plan(case: dict[str, Any]) -> Plan:
+    """gangs: list of {nodes, ...NodeSpec}; facts: changes of `topology` for all nodes; nodes: of single ones."""
+    gangs, facts, hosts, first = [], {}, {}, 0
+    for number, described in enumerate(case.get("gangs", [{"nodes": 4}])):
+        settings = dict(described)
+        spec = gang(settings.pop("nodes"), name=f"gang{number}", first=first, **settings)
+        for node in spec.nodes:
+            changes = {"gpus": node.gpus, **case.get("facts", {}), **case.get("nodes", {}).get(node.name, {})}
+            down = changes.pop("ports_down", False)
+            made = topology(node.name, first + node.node_rank, **changes)
+            facts[node.name] = replace(made, rdma=tuple(replace(p, state="DOWN") for p in made.rdma)) if down else made
+            hosts[node.name] = HostFacts(user="root", home="/root", cpu_count=case.get("cpus", 64))
+        gangs.append(spec)
+        first += len(spec.nodes)
+    options = PlanOptions(
+        tensor_parallel=case.get("tp"),
+        pipeline_parallel=case.get("pp"),
+        extra_args=tuple(case.get("extra_args", ())),
+        hosts=hosts,
+    )
+    return build_plan(gangs, load_profile(case["model"]), load_stack(case["stack"]), facts, options)
+
+
+def _compare(file: Path, text: str) -> None:
+    if UPDATE:
+        file.write_text(text, "utf-8")
+    assert file.exists(), f"{file} is missing: `make golden` writes it, and its diff is the review"
+    assert text == file.read_text("utf-8")
