@@ -19,14 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.lab.engine_model import tiny_model
+from orchestrator.lab import engine_model
 from orchestrator.loading.resources import data_dir
 from orchestrator.model.errors import DeployError, LockHeld, NodeError
 
 if TYPE_CHECKING:  # ansible-runner takes a while to import, and an environment is built once
     from orchestrator.host_setup.runner import Step
-
-__all__ = ["ENGINE_STACK", "ensure_engine", "tiny_model"]
 
 ENGINE_STACK = "sglang-0.5.23-cpu"
 PYTHON = Path("/usr/bin/python3")
@@ -61,6 +59,14 @@ def ensure_engine(progress: Callable[[str], None] = lambda _: None) -> Path:
         _build(environment, progress)
         complete.touch()
     return environment
+
+
+def ensure_model() -> Path:
+    """The directory of the tiny model, made if this version of it isn't there yet."""
+    version = hashlib.sha256(Path(engine_model.__file__).read_bytes()).hexdigest()[:16]
+    directory = cache_root() / "models" / version / "tiny-deepseek-v3"
+    complete = (directory / engine_model.INDEX_FILE).exists()
+    return directory if complete else engine_model.tiny_model(directory)
 
 
 def cache_root() -> Path:

@@ -23,6 +23,8 @@ CANARY_TEXT = "ghij"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 BEGIN, END = "<s>", "</s>"
 
+INDEX_FILE = "model.safetensors.index.json"
+
 HIDDEN, LAYERS, HEADS, DENSE_WIDTH = 128, 2, 8, 256
 QUERY_RANK, KEY_VALUE_RANK, NOPE, ROPE, VALUE = 64, 64, 32, 32, 32
 EXPERTS, EXPERT_WIDTH = 8, 64
@@ -45,7 +47,7 @@ def tiny_model(directory: Path, *, seed: int = 0) -> Path:
     _write_json(directory / "tokenizer_config.json", _tokenizer_config())
     _write(directory / "model.safetensors", _safetensors(tensors))
     _write_json(
-        directory / "model.safetensors.index.json",
+        directory / INDEX_FILE,
         {
             "metadata": {"total_size": sum(len(data) for _, _, data in tensors.values())},
             "weight_map": dict.fromkeys(tensors, "model.safetensors"),

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.host_setup import runner
 from orchestrator.host_setup.runner import HostResult, Step
-from orchestrator.lab import engine
+from orchestrator.lab import engine, engine_model
 from orchestrator.loading.resources import data_dir
 from orchestrator.model.errors import NodeError
 from orchestrator.model.per_node import PerNode
@@ -116,6 +116,23 @@ def test_a_failed_build_says_what_to_do_and_is_not_taken_for_complete(
     monkeypatch.setattr(runner, "run_playbook", building(calls))
     engine.ensure_engine()
     assert len(calls) == 1
+
+
+def test_the_model_is_made_once_for_each_version_of_it(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = engine.ensure_model()
+    assert (model.is_relative_to(cache), model.name) == (True, "tiny-deepseek-v3")
+    (model / "config.json").write_text("mine")
+    assert engine.ensure_model() == model
+    assert (model / "config.json").read_text() == "mine"
+    (model / engine_model.INDEX_FILE).unlink()
+    engine.ensure_model()
+    assert (model / "config.json").read_text() != "mine", "without its index it counts as half-made"
+    changed = tmp_path / "engine_model.py"
+    changed.write_text(Path(engine_model.__file__).read_text() + "\n")
+    monkeypatch.setattr(engine_model, "__file__", str(changed))
+    assert engine.ensure_model() != model
 
 
 def test_the_source_of_torch_can_be_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
