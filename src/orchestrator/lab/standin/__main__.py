@@ -32,7 +32,11 @@ def main(argv: list[str], version: str, flags: str | None = None) -> int:
     except FlagListMissing as error:
         sys.stderr.write(f"stand-in: {error}\n")
         return 2
-    settings = read_settings(played, Given(parser, argv))
+    try:
+        settings = read_settings(played, Given(parser, argv))
+    except ValueError as error:
+        sys.stderr.write(f"ValueError: {error}\n")
+        return 1
     del parser
     gc.collect()
     gc.freeze()  # ranks are forks: what is there now stays shared

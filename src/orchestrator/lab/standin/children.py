@@ -23,17 +23,23 @@ class Child:
     def alive(self) -> bool:
         """Look, and reap it if it is dead."""
         if self.exit_code is None:
-            found, status = os.waitpid(self.pid, os.WNOHANG)
-            if found:
-                self.exit_code = os.waitstatus_to_exitcode(status)
+            self._wait(os.WNOHANG)
         return self.exit_code is None
 
-    def join(self) -> int:
+    def join(self) -> int | None:
         """Wait for its end; no other child is looked at meanwhile."""
         if self.exit_code is None:
-            _, status = os.waitpid(self.pid, 0)
-            self.exit_code = os.waitstatus_to_exitcode(status)
+            self._wait(0)
         return self.exit_code
+
+    def _wait(self, options: int) -> None:
+        try:
+            found, status = os.waitpid(self.pid, options)
+        except ChildProcessError:  # another thread, or the code that a signal interrupted, has just reaped it
+            self.exit_code = -signal.SIGKILL if self.exit_code is None else self.exit_code
+            return
+        if found:
+            self.exit_code = os.waitstatus_to_exitcode(status)
 
     def kill(self) -> None:
         if self.alive():

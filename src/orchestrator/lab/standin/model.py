@@ -78,7 +78,7 @@ def read_model(path: str) -> Model:
         )
     config = json.loads((directory / "config.json").read_text("utf-8"))
     shards, size = _shards(directory)
-    return Model(path, config, shards, size)
+    return Model(path, config, shards, size or _estimate(config))
 
 
 def _shards(directory: Path) -> tuple[tuple[str, ...], int]:
@@ -89,6 +89,24 @@ def _shards(directory: Path) -> tuple[tuple[str, ...], int]:
         return names, int(content.get("metadata", {}).get("total_size", 0))
     files = sorted(directory.glob("*.safetensors"))
     return tuple(file.name for file in files), sum(file.stat().st_size for file in files)
+
+
+def _estimate(config: Mapping[str, Any]) -> int:
+    """Bytes of the weights by config.json alone: experts, dense layers, attention taken for square, embeddings."""
+
+    def number(name: str) -> int:
+        return int(config.get(name) or 0)
+
+    hidden, layers = number("hidden_size"), number("num_hidden_layers")
+    experts = (number("n_routed_experts") or number("num_experts")) + number("n_shared_experts")
+    dense = min(number("first_k_dense_replace"), layers) if experts else layers
+    weights = (
+        (layers - dense) * experts * 3 * hidden * number("moe_intermediate_size")
+        + dense * 3 * hidden * number("intermediate_size")
+        + layers * 4 * hidden * hidden
+        + 2 * number("vocab_size") * hidden
+    )
+    return weights * (1 if config.get("quantization_config") else 2)
 
 
 def check_shards(model: Model) -> None:

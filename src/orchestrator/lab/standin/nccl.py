@@ -36,6 +36,20 @@ def _active_ports() -> list[str]:
     )
 
 
+def _switches_with_rdma(ports: list[str]) -> int:
+    """PCIe switches with an RDMA device of these ports below them.
+
+    Below a switch a device's path has root port, upstream port, downstream port and the device itself. Ports that
+    this machine does not show are taken for well placed.
+    """
+    devices = {port.partition(":")[0] for port in ports}
+    paths = [(_INFINIBAND / device / "device").resolve() for device in devices]
+    chains = [[part for part in path.parts if part.count(":") == 2] for path in paths]
+    if devices and not any(chains):
+        return 2
+    return len({chain[1] for chain in chains if len(chain) >= 4})
+
+
 def _matches(port: str, name: str, exact: bool) -> bool:
     device, _, number = name.partition(":")
     found, _, has = port.partition(":")
@@ -60,7 +74,7 @@ def tell(settings: Settings, rank: Rank) -> None:
     """Bootstrap, network and communicator lines of one rank.
 
     With RDMA under each PCIe switch, NCCL takes a node's two halves for two nodes: nNodes 8 and localRanks 4 on
-    the reference cluster (NCCL src/graph/paths.cc, ncclTopoTrimSystem); over sockets they stay one.
+    the reference cluster (NCCL src/graph/paths.cc, ncclTopoTrimSystem); otherwise they stay one.
     """
     if settings.environment.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
         return
@@ -68,7 +82,7 @@ def tell(settings: Settings, rank: Rank) -> None:
     port = interface(settings.environment)
     ports = rdma_ports(settings.environment)
     a_node = max(settings.world // settings.nnodes, 1)
-    halves = 2 if ports and a_node >= 2 else 1
+    halves = 2 if _switches_with_rdma(ports) >= 2 and a_node >= 2 else 1
     lines = [f"Bootstrap : Using {port}:{settings.dist_host}<0>"]
     if ports:
         listed = " ".join(f"[{number}]{name}/RoCE" for number, name in enumerate(ports))

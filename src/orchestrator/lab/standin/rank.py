@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from . import nccl
+from . import moe, nccl
 from .claims import GIB, Claims, visible_gpu
 from .failures import arm
 from .group import Leader, Member, PeerLost, Stopped
@@ -102,7 +102,7 @@ class _Life:
         model = read_model(self._settings.model_path)
         self._load(model)
         self._allocate(model)
-        self._capture()
+        self._capture(model)
         self._group.barrier(AFTER_GRAPHS)
         if self._rank.world == 0 or self._version.every_rank_tells_limits:
             self._tell_limits(model)
@@ -221,13 +221,14 @@ class _Life:
             self._log.line(words.format(tokens=tokens, size=size, half=size / 2))
         self._log.line(f"Memory pool end. avail mem={self._available():.2f} GB")
 
-    def _capture(self) -> None:
+    def _capture(self, model: Model) -> None:
         if not (self._on_gpu and self._settings.graphs):
             return
         began = time.monotonic()
         self._log.line(self._version.graph_begin.format(avail=self._available()))
         arm(self._settings.failures, self._rank.world, "graphs", self._rank.gpu)
         self._pause("graphs")
+        moe.tell(self._settings, model, self._log)
         self._claim(GRAPHS_GIB)
         self._log.line(
             self._version.graph_end.format(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,8 +105,7 @@ def read_settings(version: Version, given: Given) -> Settings:
     """Settings out of a parsed command line and the environment."""
     environment = dict(os.environ)
     tp_size = given("--tp-size", 1)
-    dist = given("--dist-init-addr", "127.0.0.1:0")
-    host, _, port = dist.rpartition(":")
+    host, port = _rendezvous(given)
     model_path = given("--model-path")
     return Settings(
         version=version,
@@ -116,8 +116,8 @@ def read_settings(version: Version, given: Given) -> Settings:
         ep_size=given("--ep-size", 1),
         nnodes=given("--nnodes", 1),
         node_rank=given("--node-rank", 0),
-        dist_host=host.strip("[]"),
-        dist_port=int(port) if port.isdigit() else 0,
+        dist_host=host,
+        dist_port=port,
         dist_timeout=float(given("--dist-timeout", 600)),
         host=given("--host", "127.0.0.1"),
         port=given("--port", 30000),
@@ -140,6 +140,19 @@ def read_settings(version: Version, given: Given) -> Settings:
         orphan_s=float(environment.get("STANDIN_ORPHAN_S", "600")),
         failures=read_failures(environment.get("STANDIN_FAIL", "")),
     )
+
+
+def _rendezvous(given: Given) -> tuple[str, int]:
+    """--dist-init-addr, or for one node a port of its own; ValueError for an address without a port."""
+    address = given("--dist-init-addr")
+    if address is None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", given("--nccl-port", 0)))
+            return "127.0.0.1", probe.getsockname()[1]
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"Invalid network address: {address!r}")
+    return host.strip("[]"), int(port)
 
 
 def _mem_fraction(version: Version, tp_size: int) -> float:
