@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.lab.addressing import CONTROLLER, FIRST_NODE
+from orchestrator.lab.addressing import CONTROLLER, FIRST_NODE, GATEWAY
 
 FILE = "blueprint.json"
 
@@ -57,6 +57,11 @@ class Blueprint:
     def controller(self) -> str:
         """Our own address in the lab's network."""
         return f"{self.prefix}.{CONTROLLER}"
+
+    @property
+    def gateway(self) -> str:
+        """Where the nodes send what is for none of them."""
+        return f"{self.prefix}.{GATEWAY}"
 
     def address(self, index: int) -> str:
         """Address of the node with this index."""

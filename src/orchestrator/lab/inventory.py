@@ -10,8 +10,11 @@ from orchestrator.lab.blueprint import Blueprint
 HTTP_PORT = 8000
 
 
-def document(blueprint: Blueprint, gpus: int, stack: str) -> dict[str, Any]:
-    """The inventory as data. gpus: of each node; stack: the engine's."""
+def document(blueprint: Blueprint, gpus: int, stack: str, accept: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The inventory as data.
+
+    gpus: of each node; stack: the engine's; accept: findings that are this machine's and not the lab's
+    """
     variables: dict[str, Any] = {
         "ansible_user": "root",
         "ansible_port": blueprint.port,
@@ -23,6 +26,8 @@ def document(blueprint: Blueprint, gpus: int, stack: str) -> dict[str, Any]:
         "l40s_stack": stack,
         "l40s_http_port": HTTP_PORT,
     }
+    if accept:
+        variables["l40s_accept"] = list(accept)
     if blueprint.level == 0:
         variables |= {
             "ansible_user": getpass.getuser(),

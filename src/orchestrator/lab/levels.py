@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +28,19 @@ _PACKAGES = {
 }
 
 
+def limits_are_short() -> bool:
+    """This machine does not let us give its nodes the limits that a real one has (memlock without bound)."""
+    _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if hard == resource.RLIM_INFINITY:
+        return False
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, resource.RLIM_INFINITY))
+    except (ValueError, OSError):
+        return True
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Level:
     """A level with the reason for it, and what it cannot do, each in a sentence ('' for nothing)."""
@@ -45,6 +59,10 @@ def choose(asked: int | None) -> Level:
         level = Level(0, obstacle or "it was asked for", _LEVEL_0_CANNOT)
     else:
         level = Level(1, "it was asked for" if asked == 1 else "root, and namespaces work", _LEVEL_1_CANNOT)
+    if limits_are_short():
+        level = replace(
+            level, cannot=f"{level.cannot}; this machine's own limit on locked memory holds in the nodes too"
+        )
     _require_tools(level.number)
     return level
 

@@ -12,6 +12,8 @@ from orchestrator.model.profile import ModelProfile
 
 _REAL_WEIGHTS = ("tiny-deepseek-v3",)
 """Checkpoints that the lab makes with weights; they are bind-mounted."""
+_NO_WEIGHTS = ".standin"
+"""The stand-in's mark for a directory whose weights are missing on purpose."""
 _ROPE = {
     "beta_fast": 32,
     "beta_slow": 1,
@@ -31,6 +33,7 @@ def render(root: str) -> FileTree:
             continue
         profile = load_profile(name)
         folder = f"{root}/{profile.directory}"
+        tree.put(f"{folder}/{_NO_WEIGHTS}", "an emulated node's model directory: it has an index and no weights")
         tree.put(f"{folder}/config.json", json.dumps(config(profile), indent=2))
         if profile.shards:
             tree.put(f"{folder}/model.safetensors.index.json", json.dumps(index(profile), indent=2))

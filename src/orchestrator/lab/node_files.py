@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import uuid
 from pathlib import Path
 
@@ -20,9 +21,13 @@ MODELS = "/workspace"
 PLAYS = {"sglang-0.5.23": "0.5.23", "sglang-0.4.4-l40s": "0.4.4"}
 """Stacks that the stand-in plays, with the engine version it plays for each."""
 STANDIN = Path(__file__).parent / "standin"
+_FLAGS = Path(__file__).parents[1] / "engines" / "flags"
+"""The flags of each engine version, which the stand-in refuses all others by."""
+FLAGS = Path(__file__).parents[1] / "engines" / "flags"
+"""The command line flags of the versions that the stand-in plays; it looks for them beside itself."""
 
 
-def render(blueprint: Blueprint, node: NodeMachine, index: int) -> FileTree:
+def render(blueprint: Blueprint, node: NodeMachine) -> FileTree:
     """The tree below / of a level-1 node, as a layer above the host's own root."""
     tree = FileTree()
     tree.opaque |= {MODELS, "/opt/l40s"}
@@ -53,6 +58,10 @@ def engine_files(home: str, venvs: str, *, exports: str = "", below: str = "") -
     for file in sorted(STANDIN.rglob("*")):
         if file.is_file() and "__pycache__" not in file.parts:
             tree.put(f"{home}/standin/{file.relative_to(STANDIN)}", file.read_bytes())
+    for file in sorted(FLAGS.glob("*.json")):
+        tree.put(f"{home}/standin/flags/{file.name}", file.read_bytes())
+    for file in sorted(_FLAGS.glob("*.json")):
+        tree.put(f"{home}/standin/flags/{file.name}", file.read_bytes())
     for stack, version in PLAYS.items():
         tree.put(f"{venvs}/{stack}/bin/python3", _launcher(f"{below}{home}", version, exports).encode(), 0o755)
     return tree
@@ -70,7 +79,7 @@ def _launcher(home: str, version: str, exports: str) -> str:
 done
 if [ "$1" = -m ] && [ "$2" = sglang.launch_server ]; then
   shift 2
-  export PYTHONPATH={home}
+  export PYTHONPATH={shlex.quote(home)}
   exec /usr/bin/python3 -m standin --plays {version} -- "$@"
 fi
 exec /usr/bin/python3 "$@"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,21 @@ def wait_until(condition: Callable[[], bool], *, deadline_s: float, step_s: floa
         if time.monotonic() > end:
             return False
         time.sleep(step_s)
+    return True
+
+
+def reap_for_ever() -> NoReturn:
+    """What PID 1 of a namespace, or who adopts orphans, has to do for the rest of its life."""
+    while True:
+        if not _reaped_one():
+            time.sleep(1.0)
+
+
+def _reaped_one() -> bool:
+    try:
+        os.wait()
+    except ChildProcessError:
+        return False
     return True
 
 

@@ -70,17 +70,9 @@ def _engine(request: Request, say: Say) -> tuple[tuple[Show, ...], str]:
 
     shows = (
         Show(outside=str(engine.ensure_engine(say)), inside=f"/opt/l40s/venvs/{engine.ENGINE_STACK}"),
-        Show(outside=str(_tiny_model()), inside="/workspace/tiny-deepseek-v3"),
+        Show(outside=str(engine.ensure_model()), inside="/workspace/tiny-deepseek-v3"),
     )
     return shows, engine.ENGINE_STACK
-
-
-def _tiny_model() -> Path:
-    from orchestrator.lab import engine
-
-    folder = engine.cache_root() / "lab" / "tiny-deepseek-v3"
-    complete = (folder / "model.safetensors.index.json").exists()
-    return folder if complete else engine.tiny_model(folder)
 
 
 def _fingerprint(request: Request, document: object, level: Level, shows: tuple[Show, ...]) -> str:
@@ -202,8 +194,9 @@ def _write_inventory(place: Home, blueprint: Blueprint, stack: str) -> None:
     import yaml
 
     gpus = 1 if blueprint.engine == "sglang" else gpu_count(blueprint)
+    accept = ("LIMITS",) if levels.limits_are_short() else ()
     text = "# Written by `l40s-deploy lab up`; it goes with `lab down`.\n"
-    text += yaml.safe_dump(inventory.document(blueprint, gpus, stack), sort_keys=False, width=200)
+    text += yaml.safe_dump(inventory.document(blueprint, gpus, stack, accept), sort_keys=False, width=200)
     fresh = place.inventory.with_suffix(".new")
     fresh.write_text(text)
     fresh.rename(place.inventory)

@@ -9,19 +9,24 @@ from orchestrator.lab.hardware.pci import Function, Layout
 from orchestrator.lab.hardware.realise import digest
 from orchestrator.lab.tree import FileTree
 
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 V1, V2 = "IB/RoCE v1", "RoCE v2"
 _EMPTY = ":".join(["0000"] * 8)
 _RATES = {10: "10 Gb/sec (1X QDR)", 25: "25 Gb/sec (1X EDR)", 40: "40 Gb/sec (4X QDR)", 50: "50 Gb/sec (1X HDR)",
           100: "100 Gb/sec (4X EDR)", 200: "200 Gb/sec (4X HDR)", 400: "400 Gb/sec (4X NDR)"}  # fmt: skip
-_COUNTERS = (
+_COUNTERS = _words(
     "port_xmit_data port_rcv_data port_xmit_packets port_rcv_packets port_rcv_errors port_xmit_discards "
     "symbol_error link_downed link_error_recovery port_xmit_wait local_link_integrity_errors VL15_dropped"
-).split()
-_HW_COUNTERS = (
+)
+_HW_COUNTERS = _words(
     "out_of_sequence packet_seq_err local_ack_timeout_err rnr_nak_retry_err out_of_buffer duplicate_request "
     "implied_nak_seq_err np_cnp_sent np_ecn_marked_roce_packets rp_cnp_handled rp_cnp_ignored "
     "rx_icrc_encapsulated roce_adp_retrans roce_slow_restart req_cqe_error resp_cqe_error"
-).split()
+)
 
 
 def gid_table(interface: NetworkInterface) -> list[tuple[str, str]]:
@@ -52,7 +57,10 @@ def _spelled(sixteen: bytes) -> str:
 
 
 def render(tree: FileTree, node: NodeMachine, layout: Layout, *, refuse_empty: bool) -> None:
-    """Every RDMA device; a bond's is its first port's. refuse_empty: an empty GID slot's type can be made to fail as the kernel's does (EINVAL)."""
+    """Every RDMA device; a bond's is its first port's.
+
+    refuse_empty: reading an empty GID slot's type can be made to fail as the kernel makes it fail (EINVAL)
+    """
     number = 0
     for interface in node.interfaces:
         if interface.rdma:

@@ -7,7 +7,7 @@ by the other modules. Wiring files (lab/wirings/*.yml) have exactly these names.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Union
+from typing import Literal
 
 PortState = Literal["up", "unconfigured", "down"]
 """up: link and address. unconfigured: link, no address. down: not enabled."""
@@ -123,7 +123,7 @@ class PcieSwitch:
     width: int = 16
 
 
-Card = Union[Gpu, Nic, Disk, DisplayAdapter, PcieSwitch]
+Card = Gpu | Nic | Disk | DisplayAdapter | PcieSwitch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

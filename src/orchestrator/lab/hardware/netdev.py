@@ -9,7 +9,7 @@ from orchestrator.lab.tree import FileTree
 _VIRTUAL = "/devices/virtual/net"
 
 
-def folder_of(node: NodeMachine, layout: Layout, name: str) -> str:
+def folder_of(layout: Layout, name: str) -> str:
     """Directory of an interface below /sys: under its PCI function, or among the virtual ones."""
     function = layout.of_netdev(name)
     return f"/devices/{function.path}/net/{name}" if function else f"{_VIRTUAL}/{name}"
@@ -18,7 +18,7 @@ def folder_of(node: NodeMachine, layout: Layout, name: str) -> str:
 def render(tree: FileTree, node: NodeMachine, layout: Layout, *, live: bool) -> None:
     """Every interface of the node. live: the kernel has it among its virtual ones and lends its attributes."""
     for number, interface in enumerate(node.interfaces):
-        folder = folder_of(node, layout, interface.name)
+        folder = folder_of(layout, interface.name)
         if folder.startswith(_VIRTUAL):
             tree.folders.add(folder)
         else:
@@ -80,7 +80,7 @@ def _bond(tree: FileTree, node: NodeMachine, layout: Layout, bond: Bond) -> None
         },
     )
     for name in bond.slaves:
-        slave = folder_of(node, layout, name)
+        slave = folder_of(layout, name)
         tree.link(f"{slave}/master", folder)
         tree.link(f"{folder}/lower_{name}", slave)
         enabled = node.interface(name).enabled

@@ -27,7 +27,7 @@ def realise(machine: Machine, *, lab: str, node: str, index: int, address: str) 
     interfaces = [_of_port(port, bonded.get(port.netdev), seed, index) for port in ports]
     speeds = {interface.name: interface.speed_mbps for interface in interfaces if interface.enabled}
     interfaces += [_of_bond(bond, seed, sum(speeds.get(slave, 0) for slave in bond.slaves)) for bond in machine.bonds]
-    placed = tuple(_with_address(interface, machine.primary, address, index) for interface in interfaces)
+    placed = tuple(_with_address(interface, machine.primary, address) for interface in interfaces)
     return NodeMachine(machine=machine, node=node, seed=seed, interfaces=placed)
 
 
@@ -81,7 +81,7 @@ def _of_bond(bond: Bond, seed: str, speed_mbps: int) -> NetworkInterface:
     )
 
 
-def _with_address(interface: NetworkInterface, primary: str, address: str, index: int) -> NetworkInterface:
+def _with_address(interface: NetworkInterface, primary: str, address: str) -> NetworkInterface:
     if interface.name != primary:
         return interface
     return replace(interface, primary=True, ipv4=(f"{address}/24",), enabled=True)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import getpass
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from orchestrator.lab import models, node_files, syscalls, tree
 from orchestrator.lab.blueprint import Blueprint
@@ -22,13 +24,13 @@ from orchestrator.lab.hardware.machine import NodeMachine
 from orchestrator.lab.home import Home
 from orchestrator.lab.loopback import MARK
 from orchestrator.lab.nvml import library
-from orchestrator.lab.processes import Identity
+from orchestrator.lab.processes import Identity, reap_for_ever
 
 _READABLE_CONFIG = 64
 """Bytes of a PCI function's configuration space that Linux shows to others than root."""
 
 
-def main(directory: Path) -> int:
+def main(directory: Path) -> NoReturn:
     """Build the lab that the directory's blueprint describes, then live until SIGTERM."""
     syscalls.die_with_parent(signal.SIGKILL)
     os.umask(0o022)
@@ -44,8 +46,7 @@ def main(directory: Path) -> int:
         _start_sshd(blueprint, index)
     signal.signal(signal.SIGTERM, _end)
     _detach()
-    _reap_for_ever()
-    return 0
+    reap_for_ever()
 
 
 def node_folder(blueprint: Blueprint, name: str) -> Path:
@@ -66,7 +67,9 @@ def _write_node(blueprint: Blueprint, node: NodeMachine) -> None:
     folder = node_folder(blueprint, node.node)
     tree.write(sysfs.render(node, live_network=False, config_bytes=_READABLE_CONFIG), folder / "root/sys")
     tree.write(procfs.render(node), folder / "root/proc")
-    exports = "".join(f"export {name}={value}\n" for name, value in _environment(blueprint, node.node).items())
+    exports = "".join(
+        f"export {name}={shlex.quote(value)}\n" for name, value in _environment(blueprint, node.node).items()
+    )
     tree.write(node_files.engine_files("/lab", "/venvs", exports=exports, below=str(folder)), folder)
     for show in blueprint.shows:
         if show.inside.startswith(f"{node_files.VENVS}/"):
@@ -87,7 +90,7 @@ def _environment(blueprint: Blueprint, name: str) -> dict[str, str]:
 def _start_sshd(blueprint: Blueprint, index: int) -> None:
     name = blueprint.nodes[index]
     folder = node_folder(blueprint, name)
-    variables = " ".join(f"{key}={value}" for key, value in _environment(blueprint, name).items())
+    variables = " ".join(f'"{key}={value}"' for key, value in _environment(blueprint, name).items())
     (folder / "sshd_config").write_text(
         f"""Port {blueprint.port}
 ListenAddress {blueprint.address(index)}
@@ -133,14 +136,6 @@ def _detach() -> None:
         os.dup2(nothing, descriptor)
 
 
-def _reap_for_ever() -> None:
-    while True:
-        try:
-            os.wait()
-        except ChildProcessError:
-            time.sleep(1.0)
-
-
 def _end(_number: int, _frame: FrameType | None) -> None:
     """Kill all descendants until there are none; orphans come to us, so none escapes."""
     end = time.monotonic() + 10.0
@@ -175,4 +170,4 @@ def _descendants(pid: int) -> list[Identity]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    main(Path(sys.argv[1]))

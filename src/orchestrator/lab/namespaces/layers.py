@@ -52,7 +52,7 @@ def prepare(blueprint: Blueprint) -> Shared:
         for index, node in enumerate(blueprint.nodes)
     }
     _write_layers(memory / "sys", [sysfs.render(one) for one in machines.values()], hidden=_host_hardware())
-    _write_layers(memory / "root", [node_files.render(blueprint, one, index) for index, one in machines.items()])
+    _write_layers(memory / "root", [node_files.render(blueprint, one) for one in machines.values()])
     for index, one in machines.items():
         tree.write(procfs.render(one), memory / "proc" / str(index))
     return Shared(memory, machines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from orchestrator.lab import syscalls
 from orchestrator.lab.blueprint import Blueprint
@@ -13,9 +14,20 @@ from orchestrator.lab.hardware.machine import NetworkInterface, NodeMachine
 LAB_BRIDGE = "lab"
 
 
-def build_bridges(blueprint: Blueprint) -> None:
-    """The lab's own switch, in the supervisor's network namespace."""
-    batch(["link set lo up", f"link add {LAB_BRIDGE} type bridge forward_delay 0", f"link set {LAB_BRIDGE} up"])
+def build_switch(blueprint: Blueprint) -> None:
+    """The lab's own switch and router, in the supervisor's network namespace.
+
+    A node has a default route as real ones have: programs find their own address by it. It ends here.
+    """
+    batch(
+        [
+            "link set lo up",
+            f"link add {LAB_BRIDGE} type bridge forward_delay 0",
+            f"address add {blueprint.gateway}/24 dev {LAB_BRIDGE}",
+            f"link set {LAB_BRIDGE} up",
+        ]
+    )
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
 
 
 def connect_host(blueprint: Blueprint, host_network: int) -> None:
@@ -36,7 +48,7 @@ def host_alias(name: str) -> str:
     return f"l40s-deploy-lab-{name}"
 
 
-def connect_nodes(blueprint: Blueprint, pids: Mapping[int, int], machines: Mapping[int, NodeMachine]) -> None:
+def connect_nodes(pids: Mapping[int, int], machines: Mapping[int, NodeMachine]) -> None:
     """Give every node its interfaces. A port's other end lies on its rail's bridge, the primary one's on the lab's."""
     rails = {interface.rail for machine in machines.values() for interface in machine.interfaces if interface.rail}
     commands = [f"link add rail{rail} type bridge forward_delay 0" for rail in sorted(rails)]
@@ -56,13 +68,14 @@ def _cable(ours: str, theirs: NetworkInterface, pid: int) -> Iterable[str]:
     yield f"link set {ours} up" + (f" master {bridge}" if bridge else "")
 
 
-def configure(machine: NodeMachine) -> None:
-    """Inside a node: addresses on its interfaces, up where the port is up."""
+def configure(machine: NodeMachine, gateway: str) -> None:
+    """Inside a node: addresses on its interfaces, up where the port is up, and the way out."""
     commands = ["link set lo up"]
     for interface in machine.interfaces:
         commands += [f"address add {address} dev {interface.name}" for address in interface.ipv4]
         if interface.enabled:
             commands.append(f"link set {interface.name} up")
+    commands.append(f"route add default via {gateway}")
     batch(commands)
 
 
@@ -81,7 +94,7 @@ def batch(commands: Iterable[str], *, network: str | None = None) -> None:
         capture_output=True,
         timeout=60,
         check=False,
-        preexec_fn=join,  # noqa: PLW1509 - this process has one thread
+        preexec_fn=join,
     )
     if done.returncode:
         raise OSError(f"ip: {done.stderr.strip()}")

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from orchestrator.lab import node_files, syscalls
 from orchestrator.lab.blueprint import Blueprint
 from orchestrator.lab.namespaces import links
 from orchestrator.lab.namespaces.layers import Shared
+from orchestrator.lab.processes import reap_for_ever
 
 _OWN = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC
 _QUIET = syscalls.MS_NOSUID | syscalls.MS_NODEV
@@ -62,13 +62,12 @@ class Node:
         self._build_root()
         if not os.read(self._go, 1):
             raise OSError("the supervisor ended")
-        machine = self.shared.machines[self.index]
-        links.configure(machine)
+        links.configure(self.shared.machines[self.index], self.blueprint.gateway)
         self._enter_root()
         self._set_limits()
         self._start_sshd()
         os.write(self._tell_built, b"b")
-        _reap_for_ever()
+        reap_for_ever()
 
     @property
     def _root(self) -> Path:
@@ -205,11 +204,3 @@ def _cover_proc_net(extra: Path, root: Path) -> None:
     link = root / "run/l40s-lab/proc-net-link"
     link.symlink_to("/run/l40s-lab/proc-net")
     syscalls.cover_link(str(link), f"{root}/proc/net")
-
-
-def _reap_for_ever() -> None:
-    while True:
-        try:
-            os.wait()
-        except ChildProcessError:
-            time.sleep(1.0)

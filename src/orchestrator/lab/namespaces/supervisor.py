@@ -14,7 +14,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +23,7 @@ from orchestrator.lab.blueprint import Blueprint
 from orchestrator.lab.home import Home
 from orchestrator.lab.namespaces import layers, links
 from orchestrator.lab.namespaces.node import Node
+from orchestrator.lab.processes import reap_for_ever
 
 NODES = "nodes.json"
 _OWN = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC
@@ -58,11 +58,11 @@ def _supervise(blueprint: Blueprint, host_network: int, tell_detached: int) -> N
     syscalls.make_mounts_private()
     syscalls.mount("proc", "/proc", "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
     shared = layers.prepare(blueprint)
-    links.build_bridges(blueprint)
+    links.build_switch(blueprint)
     links.connect_host(blueprint, host_network)
     nodes = [Node(blueprint, index, shared) for index in range(len(blueprint.nodes))]
     pids = {node.name: _start(node) for node in nodes}
-    links.connect_nodes(blueprint, {node.index: pids[node.name] for node in nodes}, shared.machines)
+    links.connect_nodes({node.index: pids[node.name] for node in nodes}, shared.machines)
     for node in nodes:
         node.let_go()
     failed = [node.name for node in nodes if not node.is_built()]
@@ -70,7 +70,7 @@ def _supervise(blueprint: Blueprint, host_network: int, tell_detached: int) -> N
         raise OSError(f"{', '.join(failed)} could not be built; the lab's log says why")
     (blueprint.path / NODES).write_text(json.dumps(pids))
     _detach(tell_detached)
-    _reap_for_ever()
+    reap_for_ever()
 
 
 def _start(node: Node) -> int:
@@ -99,19 +99,11 @@ def _detach(tell_detached: int) -> None:
     os.close(tell_detached)
 
 
-def _reap_for_ever() -> None:
-    while True:
-        try:
-            os.wait()
-        except ChildProcessError:
-            time.sleep(1.0)  # every node is dead; the operator sees that in `lab status`
-
-
 def _run(work: Callable[[], None]) -> None:
     """Run a forked child's work; whatever goes wrong is told in the log, and the child ends."""
     try:
         work()
-    except BaseException as failure:  # noqa: BLE001 - a forked child must never return into its parent's code
+    except BaseException as failure:  # a forked child must never return into its parent's code
         with suppress(OSError):
             sys.stderr.write(f"lab: {type(failure).__name__}: {failure}\n")
             sys.stderr.flush()
