@@ -30,6 +30,7 @@ VERBS = {
 PROCESSES = {
     "agent": "orchestrator.node.agent",
     "gpus": "orchestrator.node.gpus",
+    "nvml": "orchestrator.node.nvml",
 }
 """Roles that live on: a module with `run(arguments) -> exit status`; no request, no answer."""
 

@@ -1,0 +1,218 @@
+"""What NVML says of the GPUs, asked in a child process with a deadline: a wedged driver blocks whoever asks it.
+
+A function that is missing or fails on one device is recorded beside what the others gave.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from orchestrator.node import itself
+
+
+class NvmlChild:
+    """A question that is under way; start it first, look at other things, then take the answer."""
+
+    def __init__(self, command: Sequence[str] | None = None) -> None:
+        self._child = subprocess.Popen(
+            command or itself.command(itself.application(), "nvml"),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def answer(self, deadline_s: float) -> dict[str, Any]:
+        """What the child said; {'error': ...} where it said nothing in time (seconds from now) or nonsense."""
+        text = self._read(deadline_s)
+        self._end()
+        if text is None:
+            return {"error": f"NVML did not answer within {deadline_s:g} s: is the driver wedged?"}
+        try:
+            said = json.loads(text)
+        except ValueError:
+            status = self._child.returncode
+            return {"error": f"the process that asks NVML ended with status {status} and no answer"}
+        return said if isinstance(said, dict) else {"error": "the process that asks NVML gave no object"}
+
+    def _read(self, deadline_s: float) -> bytes | None:
+        assert self._child.stdout is not None
+        descriptor = self._child.stdout.fileno()
+        end = time.monotonic() + deadline_s
+        text = bytearray()
+        while True:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+                return None
+            data = os.read(descriptor, 1 << 16)
+            if not data:
+                return bytes(text)
+            text += data
+
+    def _end(self) -> None:
+        """A child that sleeps in the driver can't be ended; it is left, with no descriptor of ours."""
+        if self._child.stdout:
+            self._child.stdout.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(timeout=0.2)
+            return
+        self._child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(timeout=0.2)
+
+
+def run(_: Sequence[str]) -> int:
+    """The child: one JSON object on stdout."""
+    sys.stdout.write(json.dumps(ask()) + "\n")
+    return 0
+
+
+def ask() -> dict[str, Any]:
+    """Everything that NVML says, or {'error': why it says nothing}."""
+    try:
+        import pynvml
+    except ImportError as error:
+        return {"error": f"pynvml is missing: {error}"}
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return {"error": _words(error)}
+    return describe(pynvml)
+
+
+def describe(nvml: ModuleType) -> dict[str, Any]:
+    """The answer in the shape of a snapshot's `nvml`, from an NVML that is started."""
+    errors: dict[str, str] = {}
+    asked = _Asker(nvml, errors)
+    count = asked("nvmlDeviceGetCount") or 0
+    handles = [
+        asked.named(f"nvmlDeviceGetHandleByIndex({index})", "nvmlDeviceGetHandleByIndex", index)
+        for index in range(count)
+    ]
+    devices = [_device(nvml, index, handle, errors) for index, handle in enumerate(handles)]
+    _pairs(nvml, handles, devices)
+    return {
+        "driver": asked("nvmlSystemGetDriverVersion"),
+        "nvml": asked("nvmlSystemGetNVMLVersion"),
+        "cuda": asked("nvmlSystemGetCudaDriverVersion"),
+        "devices": devices,
+        "errors": errors,
+    }
+
+
+class _Asker:
+    """Calls NVML functions by name; a failure is recorded under the function's name and gives None."""
+
+    def __init__(self, nvml: ModuleType, errors: dict[str, str], *first: Any) -> None:
+        self._nvml = nvml
+        self._errors = errors
+        self._first = first
+
+    def __call__(self, name: str, *arguments: Any) -> Any:
+        return self.named(name, name, *arguments)
+
+    def named(self, label: str, name: str, *arguments: Any) -> Any:
+        """As a call, recorded under a label of its own."""
+        function: Callable[..., Any] | None = getattr(self._nvml, name, None)
+        if function is None:
+            self._errors[label] = "not in this pynvml"
+            return None
+        try:
+            value = function(*self._first, *arguments)
+        except self._nvml.NVMLError as error:
+            self._errors[label] = _words(error)
+            return None
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _device(nvml: ModuleType, index: int, handle: Any, above: dict[str, str]) -> dict[str, Any]:
+    errors: dict[str, str] = {}
+    if handle is None:
+        why = above.pop(f"nvmlDeviceGetHandleByIndex({index})", "")
+        return {"index": index, "errors": {"nvmlDeviceGetHandleByIndex": why}}
+    ask = _Asker(nvml, errors, handle)
+    pci = ask("nvmlDeviceGetPciInfo")
+    bar1 = ask("nvmlDeviceGetBAR1MemoryInfo")
+    bus = getattr(pci, "busId", None)
+    return {
+        "index": index,
+        "name": ask("nvmlDeviceGetName"),
+        "uuid": ask("nvmlDeviceGetUUID"),
+        "serial": ask("nvmlDeviceGetSerial"),
+        "pci_bus_id": bus.decode("ascii", "replace") if isinstance(bus, bytes) else bus,
+        "memory": _memory(nvml, ask),
+        "processes": _processes(ask),
+        "link": {
+            "gen": ask("nvmlDeviceGetCurrPcieLinkGeneration"),
+            "max_gen": ask("nvmlDeviceGetMaxPcieLinkGeneration"),
+            "width": ask("nvmlDeviceGetCurrPcieLinkWidth"),
+            "max_width": ask("nvmlDeviceGetMaxPcieLinkWidth"),
+        },
+        "replays": ask("nvmlDeviceGetPcieReplayCounter"),
+        "numa_node": ask("nvmlDeviceGetNumaNodeId"),
+        "bar1_total": getattr(bar1, "bar1Total", None),
+        "compute_capability": ask("nvmlDeviceGetCudaComputeCapability"),
+        "persistence": ask("nvmlDeviceGetPersistenceMode"),
+        "compute_mode": ask("nvmlDeviceGetComputeMode"),
+        "ecc": _ecc(nvml, ask),
+        "remapped_rows": ask("nvmlDeviceGetRemappedRows"),
+        "clocks_event_reasons": ask("nvmlDeviceGetCurrentClocksEventReasons"),
+        "performance_state": ask("nvmlDeviceGetPerformanceState"),
+        "temperature_c": ask("nvmlDeviceGetTemperature", 0),
+        "power_mw": ask("nvmlDeviceGetPowerUsage"),
+        "vbios": ask("nvmlDeviceGetVbiosVersion"),
+        "p2p": {},
+        "topology": {},
+        "errors": errors,
+    }
+
+
+def _memory(nvml: ModuleType, ask: _Asker) -> dict[str, int]:
+    """Bytes. The first form counts what the driver reserves as used; the second names it apart."""
+    version = getattr(nvml, "nvmlMemory_v2", None)
+    second = ask.named("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo", version) if version else None
+    names = ("total", "reserved", "free", "used") if second is not None else ("total", "free", "used")
+    info = second if second is not None else ask("nvmlDeviceGetMemoryInfo")
+    return {name: int(getattr(info, name)) for name in names} if info is not None else {}
+
+
+def _processes(ask: _Asker) -> list[dict[str, int | None]]:
+    running = ask("nvmlDeviceGetComputeRunningProcesses") or ()
+    return [{"pid": process.pid, "used_bytes": process.usedGpuMemory} for process in running]
+
+
+def _ecc(nvml: ModuleType, ask: _Asker) -> dict[str, Any]:
+    mode = ask("nvmlDeviceGetEccMode")
+    volatile = getattr(nvml, "NVML_VOLATILE_ECC", 0)
+    return {
+        "enabled": mode[0] if mode else None,
+        "corrected": ask.named("nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetTotalEccErrors", 0, volatile),
+        "uncorrected": ask.named("nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetTotalEccErrors", 1, volatile),
+    }
+
+
+def _pairs(nvml: ModuleType, handles: Sequence[Any], devices: Sequence[dict[str, Any]]) -> None:
+    """P2P status for reads and writes, and the common ancestor, of every pair of devices that answer."""
+    for one, handle in enumerate(handles):
+        for other in range(one + 1, len(handles)):
+            if handle is None or handles[other] is None:
+                continue
+            ask = _Asker(nvml, devices[one]["errors"], handle, handles[other])
+            ancestor = ask("nvmlDeviceGetTopologyCommonAncestor")
+            read = ask("nvmlDeviceGetP2PStatus", getattr(nvml, "NVML_P2P_CAPS_INDEX_READ", 0))
+            write = ask("nvmlDeviceGetP2PStatus", getattr(nvml, "NVML_P2P_CAPS_INDEX_WRITE", 1))
+            devices[one]["topology"][str(other)] = ancestor
+            devices[one]["p2p"][str(other)] = {"read": read, "write": write}
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

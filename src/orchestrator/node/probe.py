@@ -1,0 +1,114 @@
+"""Verb `probe`: everything that a look reads of this machine, as raw as the machine gives it.
+
+Request: {"node": name in the inventory, "fs_root": where hardware is read ('/'), "nvml_deadline_s": seconds}.
+Answer: the fields of a snapshot (docs/snapshot.md) with "format": 1.
+"""
+
+# ruff: noqa: PTH112, PTH208 - plain calls: pathlib costs start-up time
+
+from __future__ import annotations
+
+import os
+import pwd
+import resource
+import sys
+import time
+from typing import Any
+
+from orchestrator.node.addresses import addresses
+from orchestrator.node.nvml import NvmlChild
+from orchestrator.node.patience import read_hardware
+
+FORMAT = 1
+NVML_DEADLINE_S = 5.0
+_LIMITS = {
+    "memlock": resource.RLIMIT_MEMLOCK,
+    "nofile": resource.RLIMIT_NOFILE,
+    "nproc": resource.RLIMIT_NPROC,
+    "stack": resource.RLIMIT_STACK,
+    "core": resource.RLIMIT_CORE,
+    "as": resource.RLIMIT_AS,
+}
+_DEVICE_FOLDERS = ("/dev/infiniband", "/dev")
+_SHM = "/dev/shm"  # noqa: S108 - its size is asked, nothing is written there
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """One look at this machine."""
+    root = str(request.get("fs_root") or "/")
+    started = time.monotonic()
+    question = NvmlChild()
+    hardware = read_hardware(root)
+    host = host_facts(root)
+    host["probe_seconds"] = {"files": round(time.monotonic() - started, 4)}
+    nvml = question.answer(float(request.get("nvml_deadline_s") or NVML_DEADLINE_S))
+    host["probe_seconds"]["all"] = round(time.monotonic() - started, 4)
+    host["clock"] = time.time()
+    return {
+        "format": FORMAT,
+        "node": str(request.get("node") or ""),
+        "taken_at": time.time(),
+        **hardware,
+        "nvml": nvml,
+        "host": host,
+    }
+
+
+def host_facts(root: str) -> dict[str, Any]:
+    """Facts that are no file: who and where we are, what this process may use, which addresses there are."""
+    uname = os.uname()
+    facts: dict[str, Any] = {
+        "hostname": uname.nodename,
+        "uname": {
+            "sysname": uname.sysname,
+            "release": uname.release,
+            "version": uname.version,
+            "machine": uname.machine,
+        },
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "executable": sys.executable,
+        "uid": os.geteuid(),
+        "cpu_count": len(os.sched_getaffinity(0)),
+        "limits": {name: list(resource.getrlimit(which)) for name, which in _LIMITS.items()},
+        "systemd": os.path.isdir("/run/systemd/system"),
+        "fs_root": root,
+        "devices": _devices(root),
+        **_user(),
+        **_shm(),
+    }
+    try:
+        facts["addresses"] = addresses()
+    except OSError as error:
+        facts["addresses"] = {}
+        facts["addresses_error"] = str(error)
+    return facts
+
+
+def _user() -> dict[str, str]:
+    try:
+        entry = pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return {"user": "", "home": os.environ.get("HOME", "")}
+    return {"user": entry.pw_name, "home": os.environ.get("HOME") or entry.pw_dir}
+
+
+def _shm() -> dict[str, int]:
+    """Bytes that /dev/shm can hold and has free."""
+    try:
+        size = os.statvfs(_SHM)
+    except OSError:
+        return {}
+    return {"shm_bytes": size.f_frsize * size.f_blocks, "shm_free_bytes": size.f_frsize * size.f_bavail}
+
+
+def _devices(root: str) -> list[str]:
+    """Device files that a GPU engine opens: /dev/nvidia*, /dev/infiniband/*."""
+    base = root.rstrip("/")
+    found = []
+    for folder in _DEVICE_FOLDERS:
+        try:
+            names = os.listdir(f"{base}{folder}")
+        except OSError:
+            continue
+        found += [f"{folder}/{name}" for name in names if folder != "/dev" or name.startswith(("nvidia", "gdrdrv"))]
+    return sorted(found)
