@@ -29,6 +29,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         staged["engine_user"] = _engine_user(request)
         run = runs.Run.of(staged, folder)
         owner = _owner(run)
+        _make_cache(state, request, owner)
         files.write_json(run.path(runs.RUN_FILE), staged)
         files.write(run.path(runs.KEY_FILE), str(request.get("key") or ""))
         files.write(run.path(runs.LAUNCH_FILE), str(request.get("launch_script") or ""), mode=0o700, owner=owner)
@@ -49,6 +50,19 @@ def _make_folders(state: str, folder: str) -> None:
             part.chmod(0o711)
         if str(part) == state:
             break
+
+
+def _make_cache(state: str, request: dict[str, Any], owner: tuple[int, int] | None) -> None:
+    """The plan's cache folder belongs to whom the engine runs as: it keeps compiled kernels there."""
+    cache = str((request.get("env") or {}).get("XDG_CACHE_HOME") or "")
+    if not cache.startswith(f"{state}/") or ".." in cache.split("/"):
+        return
+    folder = pathlib.Path(cache)
+    folder.mkdir(parents=True, exist_ok=True)
+    if owner is not None and folder.stat().st_uid != owner[0]:
+        os.chown(folder, *owner)
+    folder.chmod(0o700)
+    folder.parent.chmod(0o711)
 
 
 def _refuse_beside_a_living_run(state: str, request: dict[str, Any]) -> None:
