@@ -10,7 +10,7 @@ from orchestrator.engines.dialects import dialect
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec, NodeSpec
-from orchestrator.model.plan import GangPlan, Layout, NodePlan, Plan
+from orchestrator.model.plan import GangPlan, Layout, Memory, NodePlan, Plan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.topology import Gpu, Topology
 from orchestrator.planning import commands, layout, memory, network, places, transport
@@ -85,11 +85,10 @@ class _Gang:
         """The gang's plan, the facts that it rests on, and what an operator should know."""
         leader = self.gang.leader
         _check_ports(self.gang)
-        self.layout = self._layout()
+        self._check_gpu_counts()
         self.gpus = {node.name: self._gpus(node) for node in self.gang.nodes}
-        budget = memory.budget(
-            self.profile, self.stack, self.layout, gpu_total=self._gpu_total(), where=f"gang {self.gang.name}"
-        )
+        self.layout = self._layout()
+        budget = self._budget(self.layout)
         self.tcp = network.tcp_choices(self.gang, self.topologies)
         self.rdma = {
             node.name: network.rdma_choice(node, self.topologies[node.name], self.tcp[node.name])
@@ -123,7 +122,17 @@ class _Gang:
     def _cuda(self) -> bool:
         return self.stack.device == "cuda"
 
-    def _layout(self) -> Layout:
+    def _budget(self, of: Layout) -> Memory:
+        return memory.budget(self.profile, self.stack, of, gpu_total=self._gpu_total(), where=f"gang {self.gang.name}")
+
+    def _fits(self, candidate: Layout) -> bool:
+        try:
+            self._budget(candidate)
+        except InputError:
+            return False
+        return True
+
+    def _check_gpu_counts(self) -> None:
         counts = {node.name: node.gpus for node in self.gang.nodes}
         if len(set(counts.values())) > 1:
             each = ", ".join(f"{name} {count}" for name, count in counts.items())
@@ -132,6 +141,8 @@ class _Gang:
                 where="inventory: l40s_gpus",
                 fix="give every node of a gang the same l40s_gpus",
             )
+
+    def _layout(self) -> Layout:
         flags = self.adapter.flags(self.stack.engine_version)
         return layout.choose(
             self.profile,
@@ -140,6 +151,7 @@ class _Gang:
             pipelines=_TP_FLAGS_OF_PIPELINES in flags,
             tensor=self.options.tensor_parallel,
             pipeline=self.options.pipeline_parallel,
+            fits=self._fits,
             where=f"gang {self.gang.name}",
         )
 

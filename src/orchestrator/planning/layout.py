@@ -9,7 +9,7 @@ never forbids a layout; TP x PP divides by the number of nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from orchestrator.model.errors import InputError
@@ -89,11 +89,13 @@ def choose(
     pipelines: bool,
     tensor: int | None = None,
     pipeline: int | None = None,
+    fits: Callable[[Layout], bool] = lambda _: True,
     where: str,
 ) -> Layout:
     """The layout: what was pinned, else the profile's, else all GPUs as one tensor parallel group.
 
     pipelines: the engine version can do pipeline parallelism
+    fits:      whether a layout's weights leave room for a KV cache; only such ones are suggested
     Raises InputError with the arithmetic and what works instead.
     """
     gpus = nodes * gpus_per_node
@@ -104,9 +106,18 @@ def choose(
         raise InputError(
             f"{degrees} does not work for {profile.name}: " + "; ".join(reasons),
             where=where,
-            fix=_instead(profile, gpus, nodes, pipelines),
+            fix=_instead(profile, nodes, gpus_per_node, pipelines, fits),
         )
-    return Layout(tensor_parallel=tensor, pipeline_parallel=pipeline, nnodes=nodes, gpus_per_node=gpus_per_node)
+    return _layout(degrees, nodes, gpus_per_node)
+
+
+def _layout(degrees: Degrees, nodes: int, gpus_per_node: int) -> Layout:
+    return Layout(
+        tensor_parallel=degrees.tensor,
+        pipeline_parallel=degrees.pipeline,
+        nnodes=nodes,
+        gpus_per_node=gpus_per_node,
+    )
 
 
 def _reasons(profile: ModelProfile, degrees: Degrees, nodes: int, gpus_per_node: int, pipelines: bool) -> list[str]:
@@ -127,15 +138,22 @@ def _reasons(profile: ModelProfile, degrees: Degrees, nodes: int, gpus_per_node:
     return reasons
 
 
-def _instead(profile: ModelProfile, gpus: int, nodes: int, pipelines: bool) -> str:
+def _instead(
+    profile: ModelProfile, nodes: int, gpus_per_node: int, pipelines: bool, fits: Callable[[Layout], bool]
+) -> str:
     """What works, nothing ranked: nobody measured it."""
+    gpus = nodes * gpus_per_node
     ways = []
     if profile.quantisation == "fp8-block" and max(profile.block) > 64:
         finer = Degrees(gpus)
         half = profile.block[0] // 2
         if all(size % gpus == 0 and (size // gpus) % half == 0 for _, size in _cut_dimensions(profile)):
             ways.append(f"re-block to {half} (`checkpoint reblock`) for {finer}")
-    fitting = working(profile, gpus=gpus, nodes=nodes, pipelines=True)
+    fitting = [
+        degrees
+        for degrees in working(profile, gpus=gpus, nodes=nodes, pipelines=True)
+        if fits(_layout(degrees, nodes, gpus_per_node))
+    ]
     plain = [str(degrees) for degrees in fitting if degrees.pipeline == 1]
     piped = [
         f"{degrees} (--pp {degrees.pipeline} --tp {degrees.tensor})" for degrees in fitting if degrees.pipeline > 1

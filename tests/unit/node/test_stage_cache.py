@@ -20,6 +20,7 @@ def request(state: Path, cache: str) -> dict[str, object]:
         "state_dir": str(state),
         "argv": ["/bin/true"],
         "env": {"XDG_CACHE_HOME": cache},
+        "leader": {"address": "127.0.0.1", "port": 7700},
         "key": "00",
         "launch_script": "#!/bin/sh\nexec /bin/true\n",
     }
