@@ -44,5 +44,8 @@ def _item(result: Mapping[str, Any]) -> str:
 
 
 def _shortened(text: str) -> str:
-    lines = " | ".join(line.strip() for line in text.splitlines() if line.strip())
-    return lines if len(lines) <= LONGEST_MESSAGE else "..." + lines[-LONGEST_MESSAGE:]
+    """One line; warnings are left out where something else was said."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(("WARNING", "[WARNING]"))] or lines
+    joined = " | ".join(said)
+    return joined if len(joined) <= LONGEST_MESSAGE else "..." + joined[-LONGEST_MESSAGE:]

@@ -26,6 +26,11 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"msg": "MODULE FAILURE: see stdout/stderr", "module_stderr": "Traceback\nImportError: no json", "rc": 1},
         "Traceback | ImportError: no json (exit status 1)",
     ),
+    "an error among warnings": (
+        {"msg": "non-zero return code", "stderr": "WARNING: an old pip\nERROR: No matching distribution", "rc": 1},
+        "ERROR: No matching distribution (exit status 1)",
+    ),
+    "only a warning": ({"msg": "non-zero return code", "stderr": "WARNING: gave up"}, "WARNING: gave up"),
     "an interpreter that isn't one": (
         {
             "msg": "Module result deserialization failed: No start of json char found",
