@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ _NOT_YAML = (
     yaml.YAMLError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError,
 )  # fmt: skip
 """What SafeConstructor raises on scalars such as `!!int x`, `!!bool x` or 2001-99-99."""
+
+
+DEEPEST = 100
+"""Nested collections beyond this are refused: libyaml's composer recurses in C and would end the process."""
 
 
 class Marked(dict[Any, Any]):
@@ -60,6 +65,7 @@ def parse_yaml(text: str, shown: str) -> Any:
     """The value in YAML text; see read_yaml."""
     loader = None
     try:
+        _refuse_depth(text)
         loader = _MarkingLoader(text)
         return loader.get_single_data()
     except yaml.MarkedYAMLError as error:
@@ -70,11 +76,24 @@ def parse_yaml(text: str, shown: str) -> Any:
             fix="mend that line; `ansible-inventory -i FILE --list` reads the same file",
         ) from None
     except _NOT_YAML as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise InputError(f"is not valid YAML: {reason}", where=shown, fix="mend the file") from None
     finally:
         if loader is not None:
             loader.dispose()
+
+
+def _refuse_depth(text: str) -> None:
+    depth = 0
+    for event in yaml.parse(text, Loader=_Parser):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > DEEPEST:
+            raise yaml.MarkedYAMLError(
+                problem=f"it nests more than {DEEPEST} levels deep", problem_mark=event.start_mark
+            )
 
 
 def _refuse_duplicates(loader: _MarkingLoader, node: yaml.MappingNode) -> None:
@@ -101,8 +120,9 @@ def _mapping(loader: _MarkingLoader, node: yaml.MappingNode) -> Any:
 
 
 def _unsafe(loader: _MarkingLoader, node: yaml.Node) -> Any:
-    node.tag = loader.resolve(type(node), node.value, (True, False))
-    return loader.construct_object(node, deep=True)
+    plain = copy.copy(node)  # the node itself is marked as being under construction
+    plain.tag = loader.resolve(type(node), node.value, (True, False))
+    return loader.construct_object(plain, deep=True)
 
 
 def _vaulted(_loader: _MarkingLoader, _node: yaml.Node) -> Vaulted:

@@ -1,0 +1,258 @@
+"""Our reading of an inventory equals Ansible's own, or is refused in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.loading.ansible_yaml import read_ansible_inventory
+from orchestrator.loading.marked_yaml import parse_yaml
+from orchestrator.model.errors import InputError
+
+REFERENCE = Path(__file__).resolve().parents[3] / "inventory" / "reference.yml"
+
+CASES: dict[str, dict[str, str]] = {
+    "plain": {
+        "hosts.yml": """
+            all:
+              hosts: {alone: {x: 1}}
+              vars: {everywhere: 1, x: 0}
+              children:
+                gangs:
+                  children:
+                    gang1: {hosts: {b: , a: {ansible_host: 10.0.0.1}}}
+                    gang0: {hosts: {d: {y: [1, two]}, c: }}
+                  vars: {x: group}
+        """
+    },
+    "ranges and ports": {
+        "hosts.yml": """
+            gangs:
+              children:
+                numbers: {hosts: {"l40s-[0:3]": {a: 1}, "n[08:11]": , "s[1:9:4]-x": }}
+                letters: {hosts: {"r[a:c]": , "[x:z]y": , "r[a:b][1:2]": , "q[:2]": }}
+                ports: {hosts: {"host.example:2222": , "p[0:1]:22": , "[fe80::7]:2022": , "fe80::8": }}
+        """
+    },
+    "precedence": {
+        "hosts.yml": """
+            all:
+              vars: {v1: all, v2: all, v3: all, v4: all, v5: all, v6: all, v7: all, v8: all}
+              children:
+                parent:
+                  vars: {v2: parent, v3: parent, v4: parent, v5: parent, v6: parent, v8: parent}
+                  children:
+                    zebra: {vars: {v3: zebra, v4: zebra, v5: zebra, v6: zebra}, hosts: {n0: {v6: host}, n1: }}
+                    apple: {vars: {v4: apple, v5: apple, v6: apple}, hosts: {n0: , n1: }}
+                    loud: {vars: {v5: loud, ansible_group_priority: 10}, hosts: {n1: }}
+                deep: {children: {deeper: {children: {apple: }, vars: {v7: deeper, v4: deeper}}}, vars: {v7: deep}}
+        """
+    },
+    "vars files": {
+        "hosts.yml": """
+            gangs:
+              vars: {a: inline, b: inline, c: inline, d: inline, h: inline}
+              children:
+                gang0: {hosts: {n0: {c: host, d: host}, n1: {e: host}}, vars: {b: gang inline}}
+        """,
+        "group_vars/all.yml": "a: all file\nb: all file\nonly: all\nansible_group_priority: 5\n",
+        "group_vars/gangs/one.yml": "a: gangs one\nb: gangs one\n",
+        "group_vars/gangs/two.yaml": "b: gangs two\n",
+        "group_vars/gangs/.hidden.yml": "b: hidden\n",
+        "group_vars/gangs/backup.yml~": "b: backup\n",
+        "group_vars/gangs/deeper/three.json": '{"h": {"x": 1}}',
+        "group_vars/gang0": "f: bare file name\n",
+        "group_vars/gang0.yml": "f: passed over, since the bare name exists\n",
+        "host_vars/n0.yml": "d: host file\n",
+        "host_vars/n1.json": '{"e": "host file", "list": [1, 2]}',
+        "group_vars/empty.yml": "",
+    },
+    "one group in many places": {
+        "hosts.yml": """
+            gangs: {children: {gang0: , gang1: }}
+            gang0: {hosts: {b: {x: 1}, a: }, vars: {m: {one: 1}}}
+            more: {children: {gang0: {hosts: {c: {z: 1}}, vars: {m: {two: 2}, k: 1}}}, hosts: {b: {x: 2, y: 2}}}
+            gang1: {hosts: lonely}
+            ungrouped: {hosts: {stray: {x: 1}, b: }, vars: {u: 1}}
+        """
+    },
+    "hosts of child groups": {
+        "hosts.yml": """
+            gangs:
+              children:
+                gang0: {children: {rack1: {hosts: {c: , d: }}, rack0: {hosts: {b: , a: , c: }}}, hosts: {first: }}
+        """
+    },
+    "yaml's ways": {
+        "hosts.yml": """
+            base: &base {hosts: {x0: }, vars: &vars {flag: yes, port: 0x10, text: "yes", empty: , when: 12:30}}
+            gangs: {children: {gang0: {hosts: {x0: {unsafe: !unsafe "{{ no }}"}}, vars: {<<: *vars, port: 17}}}}
+        """
+    },
+}
+
+
+def written(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    return folder / "hosts.yml"
+
+
+def ansible_reads(path: Path, home: Path) -> dict[str, Any]:
+    (home / "ansible.cfg").write_text("")
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("ansible-inventory")), "-i", str(path), "--list"],
+        capture_output=True,
+        timeout=60,
+        cwd=home,
+        env={**os.environ, "HOME": str(home), "ANSIBLE_CONFIG": str(home / "ansible.cfg"), "ANSIBLE_HOME": str(home)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    listing: dict[str, Any] = json.loads(done.stdout, object_hook=lambda found: found.get("__ansible_unsafe", found))
+    return listing
+
+
+def check_equal(path: Path, home: Path) -> None:
+    theirs = ansible_reads(path, home)
+    ours = read_ansible_inventory(path)
+    for name, group in theirs.items():
+        if name in ("_meta", "all", "ungrouped"):
+            continue
+        assert ours.groups[name].hosts == group.get("hosts", []), name
+        assert ours.groups[name].children == group.get("children", []), name
+    listed = set(theirs) | {child for group in theirs.values() for child in group.get("children", ())}
+    assert {name for name, group in ours.groups.items() if group.hosts or group.children} <= listed | {"all"}
+    for host in ours.hosts:
+        values = {name: variable.value for name, variable in ours.variables_of(host).items()}
+        assert json.loads(json.dumps(values)) == theirs["_meta"]["hostvars"].get(host, {}), host
+    assert set(theirs["_meta"]["hostvars"]) <= set(ours.hosts)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_reads_as_ansible_does(case: str, tmp_path: Path) -> None:
+    folder, home = tmp_path / "inventory", tmp_path / "home"
+    folder.mkdir()
+    home.mkdir()
+    check_equal(written(folder, CASES[case]), home)
+
+
+def test_reads_the_reference_as_ansible_does(tmp_path: Path) -> None:
+    check_equal(REFERENCE, tmp_path)
+
+
+def test_hosts_of_child_groups_follow_the_groups_own(tmp_path: Path) -> None:
+    inventory = read_ansible_inventory(written(tmp_path, CASES["hosts of child groups"]))
+    assert inventory.hosts_of("gang0") == ("first", "c", "d", "b", "a")
+
+
+WRONG = {
+    "not a mapping": ("- a\n- b\n", "hosts.yml", "a list"),
+    "empty": ("", "hosts.yml", "nothing"),
+    "broken": ("gangs:\n  children: [\n", "hosts.yml:3", "not valid YAML"),
+    "tab": ("gangs:\n\tx: 1\n", "hosts.yml:2", "not valid YAML"),
+    "a key twice": ("gangs: {}\ngangs: {}\n", "hosts.yml:2", "stands twice"),
+    "unknown tag": ("gangs: !python/object:os.system {}\n", "hosts.yml:1", "not valid YAML"),
+    "plugin": ("plugin: aws_ec2\n", "hosts.yml", "plugin"),
+    "misspelt section": ("gangs:\n  childern: {}\n", "hosts.yml:2: gangs/childern", "no section"),
+    "hosts as a list": ("gangs:\n  hosts:\n    - a\n", "hosts.yml:2: gangs/hosts", "a list"),
+    "a number for a host": ("gangs:\n  hosts:\n    1:\n", "hosts.yml:3: gangs/hosts/1", "a number"),
+    "a truth value for a group": ("yes:\n  hosts: {}\n", "hosts.yml:1: True", "a truth value"),
+    "a group below itself": (
+        "a: {children: {b: {children: {a: }}}}\n",
+        "hosts.yml:1: a/children/b/children/a",
+        "itself",
+    ),
+    "a loop in pieces": ("a: {children: {b: }}\nb: {children: {a: }}\n", "hosts.yml:2: b/children/a", "itself"),
+    "a loop by alias": ("a: &x {children: {b: *x}}\n", "hosts.yml:1: a/children/b/children/b", "itself"),
+    "one name twice": ("a: {hosts: {a: }}\n", "hosts.yml:1: a/hosts/a", "a host and a group"),
+    "a text for variables": ("a: {hosts: {n: text}}\n", "hosts.yml:1: a/hosts/n", "a text"),
+    "a bad priority": ("a: {vars: {ansible_group_priority: high}}\n", "hosts.yml:1: a/vars/ansible", "'high'"),
+    "an open bracket": ("a: {hosts: {'n[0:1': }}\n", "hosts.yml:1: a/hosts/n[0:1", "bracket"),
+    "all below": ("a: {children: {all: }}\n", "hosts.yml:1: a/children/all", "`all`"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_files_are_told_with_their_place(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, where, what = WRONG[case]
+    monkeypatch.chdir(tmp_path)
+    Path("hosts.yml").write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_ansible_inventory(Path("hosts.yml"))
+    assert caught.value.where.startswith(where)
+    assert what in caught.value.what
+    assert caught.value.fix
+
+
+def test_a_missing_file_and_a_directory_are_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file"):
+        read_ansible_inventory(tmp_path / "absent.yml")
+    with pytest.raises(InputError, match="ansible-inventory -i"):
+        read_ansible_inventory(tmp_path)
+
+
+def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+    (tmp_path / "hosts.yml").write_bytes(b"gangs: \xff\xfe\n")
+    with pytest.raises(InputError, match="UTF-8"):
+        read_ansible_inventory(tmp_path / "hosts.yml")
+
+
+def test_a_wholly_vaulted_file_is_passed_over(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, {"hosts.yml": "g: {hosts: {n: }}", "group_vars/all/vault.yml": "$ANSIBLE_VAULT;1.1;AES256\n66\n"}
+    )
+    assert read_ansible_inventory(path).variables_of("n") == {}
+
+
+def test_an_error_in_a_vars_file_names_that_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, {"hosts.yml": "g: {hosts: {n: }}", "host_vars/n.yml": "- not\n- a mapping\n"})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        read_ansible_inventory(Path("hosts.yml")).variables_of("n")
+    assert caught.value.where == "host_vars/n.yml"
+
+
+LEAVES = st.sampled_from([
+    "gangs", "hosts", "children", "vars", "a", "n[0:2]", "n[", "~", "1", "yes", "2001-99-99", "!!int x", "!!bool x",
+    "!vault x", "!unsafe {a: b}", "&a a", "*a", "<<", "0o", "1:30", "'{{ x }}'", "!!binary x", "!!timestamp x",
+    "!!set {a}", "!!float ''", "[a, b]", "{a: b}", "? a", "ansible_group_priority", "l40s_gpus", "\x85", "\ud800",
+])  # fmt: skip
+
+
+def yaml_texts() -> st.SearchStrategy[str]:
+    flow = st.recursive(
+        LEAVES,
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3).map(lambda items: "[" + ", ".join(items) + "]"),
+            st.lists(st.tuples(LEAVES, inner), max_size=4).map(
+                lambda pairs: "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}"
+            ),
+        ),
+        max_leaves=12,
+    )
+    return st.one_of(flow, st.text(max_size=60), st.lists(flow, max_size=3).map("\n".join))
+
+
+@given(text=yaml_texts())
+def test_any_text_is_a_value_or_an_input_error(text: str) -> None:
+    try:
+        parse_yaml(text, "hosts.yml")
+    except InputError as wrong:
+        assert wrong.where.startswith("hosts.yml")
+
+
+def test_deep_nesting_is_an_input_error() -> None:
+    with pytest.raises(InputError, match="not valid YAML"):
+        parse_yaml("[" * 100_000, "hosts.yml")

@@ -1,0 +1,256 @@
+"""Gangs and nodes out of an inventory: what each variable means, and how a wrong one is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.loading.inventory import load_inventory
+from orchestrator.loading.node_spec import OURS
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import NodeSpec, Overrides, Ports, Reach
+
+REFERENCE = Path(__file__).resolve().parents[3] / "inventory" / "reference.yml"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def one_node(variables: str) -> NodeSpec:
+    """The node of an inventory with these variables, as YAML flow text, at its host."""
+    Path("hosts.yml").write_text(f"gangs:\n  children:\n    gang0:\n      hosts:\n        n0: {{{variables}}}\n")
+    return next(load_inventory("hosts.yml").nodes)
+
+
+def test_the_reference_is_one_gang_of_four_nodes() -> None:
+    inventory = load_inventory(REFERENCE)
+    (gang,) = inventory.gangs
+    assert [node.name for node in gang.nodes] == ["l40s-0", "l40s-1", "l40s-2", "l40s-3"]
+    assert [node.node_rank for node in gang.nodes] == [0, 1, 2, 3]
+    assert gang.leader.address == "10.0.0.10"
+    assert gang.leader.reach == Reach(host="192.168.10.10", user="deploy")
+    assert {node.gpus for node in inventory.nodes} == {8}
+    assert gang.leader.ports == Ports()
+
+
+def test_the_reference_explains_every_variable() -> None:
+    text = REFERENCE.read_text()
+    assert [name for name in OURS if name not in text] == []
+
+
+def test_what_is_not_said_has_its_default(folder: Path) -> None:
+    assert one_node("") == NodeSpec(name="n0", gang="gang0", node_rank=0, reach=Reach(host="n0"))
+
+
+def test_every_variable_of_ours_reaches_the_node(folder: Path) -> None:
+    node = one_node(
+        "l40s_address: 10.0.0.1, l40s_gpus: 4, l40s_fs_root: /lab/n0/, l40s_model_root: /models, "
+        "l40s_stack: sglang-0.5.23, l40s_venv: /opt/v, l40s_state_dir: /s, l40s_engine_user: l40s, "
+        "l40s_transport: rdma, l40s_http_host: '::', l40s_http_port: 8001, l40s_dist_init_port: 5001, "
+        "l40s_nccl_port: 5002, l40s_agent_port: '7701', l40s_lease: 12.5, l40s_accept: [A, B@n0], "
+        "l40s_socket_ifname: bond0, l40s_ib_hca: '=mlx5_0:1,mlx5_2:1', l40s_gid_index: 3, "
+        "l40s_env: {NCCL_DEBUG: INFO, N: 1}, l40s_args: [--a, 'b c']"
+    )
+    assert node == NodeSpec(
+        name="n0",
+        gang="gang0",
+        node_rank=0,
+        reach=Reach(host="n0"),
+        address="10.0.0.1",
+        gpus=4,
+        fs_root="/lab/n0",
+        model_root="/models",
+        stack="sglang-0.5.23",
+        venv="/opt/v",
+        state_dir="/s",
+        engine_user="l40s",
+        transport="rdma",
+        http_host="::",
+        ports=Ports(http=8001, dist_init=5001, nccl=5002, agent=7701),
+        lease_s=12.5,
+        accept=("A", "B@n0"),
+        overrides=Overrides(
+            socket_ifname="bond0",
+            ib_hca="=mlx5_0:1,mlx5_2:1",
+            gid_index=3,
+            env=(("NCCL_DEBUG", "INFO"), ("N", "1")),
+            args=("--a", "b c"),
+        ),
+    )
+
+
+def test_flags_may_stand_in_one_text(folder: Path) -> None:
+    assert one_node("l40s_args: --a 'b c' --d").overrides.args == ("--a", "b c", "--d")
+
+
+def test_ansibles_variables_say_how_to_reach_it(folder: Path) -> None:
+    node = one_node(
+        "ansible_host: 10.9.0.1, ansible_port: '2222', ansible_user: deploy, ansible_become: 'yes', "
+        "ansible_become_user: l40s, ansible_python_interpreter: /usr/bin/python3.11, "
+        "ansible_ssh_private_key_file: /k, ansible_private_key_file: /older, "
+        "ansible_ssh_common_args: '-o UserKnownHostsFile=/kh -J hop', ansible_host_key_checking: false"
+    )
+    assert node.reach == Reach(
+        host="10.9.0.1",
+        port=2222,
+        user="deploy",
+        key_file="/k",
+        known_hosts_file="/kh",
+        ssh_options=(("userknownhostsfile", "/kh"), ("proxyjump", "hop"), ("stricthostkeychecking", "no")),
+        become=True,
+        become_user="l40s",
+        python="/usr/bin/python3.11",
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [("local", "local"), ("ssh", "ssh"), ("smart", "ssh"), ("paramiko_ssh", "ssh"), ("ansible.builtin.ssh", "ssh")],
+)
+def test_the_connections_that_we_have(word: str, kind: str, folder: Path) -> None:
+    assert one_node(f"ansible_connection: {word}").reach.connection == kind
+
+
+def test_a_discovered_python_is_python3(folder: Path) -> None:
+    assert one_node("ansible_python_interpreter: auto_silent").reach.python == "python3"
+
+
+NODE = "hosts.yml:5: gangs/children/gang0/hosts/n0"
+
+WRONG = [
+    ("l40s_http_prot: 1", f"{NODE}/l40s_http_prot", "means nothing", "l40s_http_port"),
+    ("l40s_http_port: http", f"{NODE}/l40s_http_port", "found 'http'; wanted a whole number from 1 to 65535", ""),
+    ("l40s_http_port: 65536", f"{NODE}/l40s_http_port", "found 65536", ""),
+    ("l40s_http_port: 5000", f"{NODE}/l40s_http_port", "wanted a port that l40s_dist_init_port does not have", "5001"),
+    ("l40s_gpus: true", f"{NODE}/l40s_gpus", "found True", ""),
+    ("l40s_gpus: 0", f"{NODE}/l40s_gpus", "found 0", ""),
+    ("l40s_transport: infiniband", f"{NODE}/l40s_transport", "wanted auto, rdma or tcp", "auto"),
+    ("l40s_model_root: models", f"{NODE}/l40s_model_root", "wanted an absolute path", ""),
+    ("l40s_lease: .nan", f"{NODE}/l40s_lease", "wanted seconds", ""),
+    ("l40s_address: 10.0.0", f"{NODE}/l40s_address", "wanted an IP address", ""),
+    ("l40s_address: 'a b'", f"{NODE}/l40s_address", "wanted an IP address", ""),
+    ("l40s_env: [A=1]", f"{NODE}/l40s_env", "wanted a mapping", ""),
+    ("l40s_env: {A: yes}", f"{NODE}/l40s_env/A", "found True", "quotes"),
+    ("l40s_env: {A-B: x}", f"{NODE}/l40s_env/A-B", "environment variable's name", ""),
+    ("l40s_args: [1]", f"{NODE}/l40s_args", "wanted a list of texts", ""),
+    ('l40s_args: "--a \'b"', f"{NODE}/l40s_args", "closed quotes", ""),
+    ("l40s_accept: [[]]", f"{NODE}/l40s_accept", "wanted a list of texts", ""),
+    ("l40s_stack: '{{ stack }}'", f"{NODE}/l40s_stack", "template", "write the value"),
+    ("l40s_env: {A: '{{ a }}'}", f"{NODE}/l40s_env", "template", ""),
+    ("ansible_host: !vault abc", f"{NODE}/ansible_host", "vaulted", "in clear"),
+    ("ansible_connection: winrm", f"{NODE}/ansible_connection", "wanted ssh or local", ""),
+    ("ansible_become: maybe", f"{NODE}/ansible_become", "wanted true or false", ""),
+    ("ansible_become: true, ansible_become_method: su", f"{NODE}/ansible_become_method", "wanted sudo", ""),
+    ("ansible_port: 0", f"{NODE}/ansible_port", "found 0", ""),
+    ("ansible_ssh_common_args: -o ProxyUseFdpass=yes", f"{NODE}/ansible_ssh_common_args", "ProxyUseFdpass", ""),
+    ("ansible_ssh_common_args: -w 0", f"{NODE}/ansible_ssh_common_args", "-w is not", ""),
+]
+
+
+@pytest.mark.parametrize(("variables", "where", "what", "fix"), WRONG, ids=[case[0] for case in WRONG])
+def test_a_wrong_value_names_file_path_found_and_wanted(
+    variables: str, where: str, what: str, fix: str, folder: Path
+) -> None:
+    with pytest.raises(InputError) as caught:
+        one_node(variables)
+    assert caught.value.where == where
+    assert what in caught.value.what
+    assert fix in caught.value.fix
+    assert caught.value.fix
+
+
+WRONG_CLUSTERS = {
+    "no gangs": ("all: {hosts: {a: }}", "hosts.yml", "no group 'gangs'"),
+    "gangs without children": ("gangs: {vars: {a: 1}}", "hosts.yml:1: gangs", "no gang"),
+    "hosts of gangs itself": ("gangs: {hosts: {a: }}", "hosts.yml:1: gangs/hosts/a", "child groups"),
+    "an empty gang": ("gangs: {children: {g: }}", "hosts.yml:1: gangs/children/g", "no host"),
+    "an odd gang name": ("gangs: {children: {../g: {hosts: {a: }}}}", "hosts.yml:1: gangs/children/../g", "gang name"),
+    "an odd node name": (
+        "gangs: {children: {g: {hosts: {a b: }}}}",
+        "hosts.yml:1: gangs/children/g/hosts/a b",
+        "node name",
+    ),
+    "a node in two gangs": (
+        "gangs: {children: {g: {hosts: {a: }}, h: {hosts: {a: }}}}",
+        "hosts.yml:1: gangs/children/h/hosts/a",
+        "in the gangs 'g' and 'h'",
+    ),
+    "one SSH address twice": (
+        "gangs: {children: {g: {hosts: {a: {ansible_host: x}, b: {ansible_host: x}}}}}",
+        "hosts.yml:1: gangs/children/g/hosts/b/ansible_host",
+        "ansible_host x:22 for 'a' and 'b'",
+    ),
+    "one rendezvous address twice": (
+        "gangs: {children: {g: {hosts: {a: {l40s_address: x}, b: {l40s_address: x}}}}}",
+        "hosts.yml:1: gangs/children/g/hosts/b/l40s_address",
+        "l40s_address x for 'a' and 'b'",
+    ),
+    "ports that differ in a gang": (
+        "gangs: {children: {g: {hosts: {a: , b: {l40s_http_port: 8001}}}}}",
+        "hosts.yml:1: gangs/children/g/hosts/b/l40s_http_port",
+        "found 8001 on b, 8000 on a",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_CLUSTERS)
+def test_a_wrong_cluster_is_refused_in_words(case: str, folder: Path) -> None:
+    text, where, what = WRONG_CLUSTERS[case]
+    Path("hosts.yml").write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_inventory("hosts.yml")
+    assert caught.value.where == where
+    assert what in caught.value.what
+
+
+def test_two_gangs_may_have_other_ports(folder: Path) -> None:
+    Path("hosts.yml").write_text(
+        "gangs: {children: {g: {hosts: {a: }}, h: {hosts: {b: }, vars: {l40s_http_port: 8001}}}}"
+    )
+    assert [gang.leader.ports.http for gang in load_inventory("hosts.yml").gangs] == [8000, 8001]
+
+
+def test_an_error_in_group_vars_names_that_file(folder: Path) -> None:
+    Path("hosts.yml").write_text("gangs: {children: {g: {hosts: {a: }}}}")
+    Path("group_vars").mkdir()
+    Path("group_vars/gangs.yml").write_text("# ports\nl40s_http_port: none\n")
+    with pytest.raises(InputError) as caught:
+        load_inventory("hosts.yml")
+    assert caught.value.where == "group_vars/gangs.yml:2: l40s_http_port"
+
+
+def test_variables_that_are_not_ours_may_hold_anything(folder: Path) -> None:
+    assert one_node("secret: !vault x, other: '{{ y }}', ansible_password: '{{ z }}'").name == "n0"
+
+
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.dates()),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=4), inner, max_size=2)),
+    max_leaves=4,
+)
+NAMES = st.sampled_from([
+    *OURS, "ansible_host", "ansible_port", "ansible_user", "ansible_become", "ansible_become_user",
+    "ansible_connection", "ansible_ssh_common_args", "ansible_python_interpreter", "ansible_private_key_file",
+    "ansible_ssh_host", "ansible_become_method", "ansible_host_key_checking",
+])  # fmt: skip
+
+
+@given(variables=st.dictionaries(NAMES, VALUES, max_size=4))
+def test_any_value_is_a_node_or_an_input_error(
+    variables: dict[str, object], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "hosts.yml"
+    path.write_text(yaml.safe_dump({"gangs": {"children": {"g": {"hosts": {"n0": variables}}}}}, allow_unicode=True))
+    try:
+        node = next(load_inventory(path).nodes)
+    except InputError as wrong:
+        assert wrong.where.startswith(str(path))
+    else:
+        assert node.name == "n0"
