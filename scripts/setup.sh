@@ -17,6 +17,8 @@ declare -A needs=(
   [shellcheck]=shellcheck
   [python3]=/usr/bin/python3
   [rsync]=rsync
+  [xfsprogs]=mkfs.xfs
+  [btrfs-progs]=mkfs.btrfs
 )
 
 missing_packages() {

@@ -19,6 +19,7 @@ VERBS = {
     "down": "stop every gang, in the order its engine needs",
     "logs": "the engines' log lines, node by node",
     "plan": "what would run where, and why; changes nothing",
+    "doctor": "what is wrong with the wiring, what it costs, how to mend it",
     "discover": "each node as a tree: NUMA, switches, GPUs, NICs, ports",
     "checkpoint": "re-block an FP8 checkpoint to finer blocks; look at one before it is served",
     "lab": "an emulated cluster on this machine: real SSH, real processes",

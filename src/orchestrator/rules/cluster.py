@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from orchestrator.model.inventory import NodeSpec
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import GangSpec, NodeSpec
+from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import PciDevice, RdmaPort, Topology
-from orchestrator.topology.network import Choice, Rail, rails, tcp_interface
+from orchestrator.planning.network import TcpChoice, tcp_choices, usable_ports
 
 V = TypeVar("V", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The nodes that answered. `specs` may name more nodes than `topologies`: those did not answer."""
+    """The nodes that answered. `specs` may name more nodes than `topologies`: those did not answer.
+
+    trials: what the nodes could reach on each other; empty where nobody tried (offline)
+    """
 
     topologies: Mapping[str, Topology]
     snapshots: Mapping[str, Snapshot]
     specs: Mapping[str, NodeSpec]
+    trials: tuple[Trial, ...] = ()
 
     @property
     def nodes(self) -> Iterator[tuple[str, Topology, Snapshot]]:
@@ -31,14 +38,21 @@ class Cluster:
             yield name, topology, self.snapshots[name]
 
     @cached_property
-    def tcp(self) -> Mapping[str, Choice]:
-        """Each node's TCP side, where the nodes share a network."""
-        return tcp_interface(self.topologies)
+    def tcp(self) -> Mapping[str, TcpChoice]:
+        """Each node's TCP side, gang by gang; a gang whose nodes share no network has none."""
+        found: dict[str, TcpChoice] = {}
+        for gang in gangs_of(self.specs[name] for name in self.topologies):
+            with contextlib.suppress(InputError):
+                found.update(tcp_choices(gang, self.topologies))
+        return found
 
     @cached_property
-    def rails(self) -> Mapping[str, tuple[Rail, ...]]:
+    def usable(self) -> Mapping[str, tuple[RdmaPort, ...]]:
         """Each node's RDMA ports that can carry the gang's traffic now."""
-        return {name: rails(topology) for name, topology in self.topologies.items()}
+        return {
+            name: usable_ports(topology, self.tcp[name].interface if name in self.tcp else "")
+            for name, topology in self.topologies.items()
+        }
 
     def odd_ones(self, fact: Callable[[Topology, Snapshot], V | None]) -> tuple[V, dict[str, V]] | None:
         """What most nodes have, and the nodes that have something else. None where all agree or two cannot
@@ -47,6 +61,17 @@ class Cluster:
             name: value for name, topology, snapshot in self.nodes if (value := fact(topology, snapshot)) is not None
         }
         return majority(values)
+
+
+def gangs_of(specs: Iterable[NodeSpec]) -> list[GangSpec]:
+    """The gangs that these nodes make up, each in node-rank order."""
+    members: dict[str, list[NodeSpec]] = {}
+    for spec in specs:
+        members.setdefault(spec.gang, []).append(spec)
+    return [
+        GangSpec(name=name, nodes=tuple(sorted(nodes, key=lambda spec: spec.node_rank)))
+        for name, nodes in members.items()
+    ]
 
 
 def majority(values: Mapping[str, V]) -> tuple[V, dict[str, V]] | None:

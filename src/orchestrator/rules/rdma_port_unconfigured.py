@@ -8,7 +8,6 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RdmaPort, Topology
 from orchestrator.rules.cluster import Cluster, gpu_port
 from orchestrator.rules.registry import Rule
-from orchestrator.topology.network import gid_index
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
@@ -25,13 +24,12 @@ def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding a port; RoCE v1 only and no address at all are told apart."""
     for name, topology, _ in cluster.nodes:
         for port in topology.rdma:
-            if gpu_port(port, topology) and port.active and port.link_layer == "Ethernet":
-                choice = gid_index(port, topology)
-                if choice.index is None:
-                    yield _finding(name, topology, port, choice.reason)
+            routable = any(gid.ipv4 and gid.type == "RoCE v2" for gid in port.gids)
+            if gpu_port(port, topology) and port.active and port.link_layer == "Ethernet" and not routable:
+                yield _finding(name, topology, port)
 
 
-def _finding(name: str, topology: Topology, port: RdmaPort, reason: str) -> Finding:
+def _finding(name: str, topology: Topology, port: RdmaPort) -> Finding:
     version_1 = [gid for gid in port.gids if gid.ipv4 and "v1" in gid.type]
     interface = topology.interface(port.netdev)
     addresses = ", ".join(interface.ipv4) if interface else ""
@@ -51,7 +49,8 @@ def _finding(name: str, topology: Topology, port: RdmaPort, reason: str) -> Find
         devices=(port.device, port.netdev) if port.netdev else (port.device,),
         title=title,
         evidence=(
-            f"/sys/class/infiniband/{port.device}/ports/{port.port}/gids: {reason}",
+            f"/sys/class/infiniband/{port.device}/ports/{port.port}/gids = "
+            + (", ".join(f"{gid.index}: {gid.gid} ({gid.type or 'type unread'})" for gid in port.gids) or "none"),
             f"addresses of {port.netdev or '-'} = {addresses or 'none'}",
         ),
         effect=price(Traffic.HALF_THE_PORTS),

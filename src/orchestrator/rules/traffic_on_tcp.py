@@ -24,7 +24,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
     if len(cluster.topologies) < 2:
         return
     for name, topology, _ in cluster.nodes:
-        if cluster.specs[name].transport == "tcp" or cluster.rails[name] or not topology.rdma:
+        if cluster.specs[name].transport == "tcp" or cluster.usable[name] or not topology.rdma:
             continue
         choice = cluster.tcp.get(name)
         over = f"TCP on {choice.interface} ({choice.address})" if choice else "TCP"

@@ -1,0 +1,129 @@
+"""Nodes try the ways to each other: every pair, on the plan's ports, at full frame size, rail to rail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from orchestrator.model.inventory import NodeSpec
+from orchestrator.model.reach import Outcome, Trial
+from orchestrator.remote import node_app
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.session import Session
+from orchestrator.rules.cluster import Cluster
+
+LISTEN_S = 8.0
+TIMEOUT_S = 1.0
+DIAL_DEADLINE_S = 6.0
+Opened = Mapping[str, Any]
+
+
+def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
+    """All trials between the nodes of each gang. A node that fails to listen or dial gives none of its own."""
+    addresses = {name: choice.address for name, choice in cluster.tcp.items()}
+    ways = {name: dict(_rail_addresses(cluster, name)) for name in cluster.topologies}
+    listeners: dict[str, Iterator[bytes]] = {}
+
+    def listen(session: Session) -> Opened:
+        spec = session.spec
+        request = {
+            "address": addresses[spec.name],
+            "tcp_ports": sorted(_ports(spec)),
+            "seconds": LISTEN_S,
+            "also": sorted(set(ways[spec.name].values())),
+        }
+        lines = node_app.stream(session, "listen", request)
+        listeners[spec.name] = lines
+        first = json.loads(next(iter(lines), b"{}"))
+        value = first.get("value")
+        return value if isinstance(value, dict) else {}
+
+    opened = {name: value for name, value in fleet.on_every(listen, only=set(addresses)).values.items() if value}
+
+    def dial(session: Session) -> list[Trial]:
+        targets = list(_targets(session.spec, cluster, addresses, ways, opened))
+        said = node_app.call(session, "dial", {"targets": targets}, deadline_s=DIAL_DEADLINE_S)
+        return [_trial(session.spec.name, result) for result in said]
+
+    try:
+        tried = fleet.on_every(dial, only=set(opened))
+    finally:
+        for lines in listeners.values():
+            getattr(lines, "close", lambda: None)()
+    return tuple(trial for trials in tried.values.values() for trial in trials)
+
+
+def _ports(spec: NodeSpec) -> set[int]:
+    """What others of the gang will connect to on this node; the leader also listens for the rendezvous and agents."""
+    leader = {spec.ports.dist_init, spec.ports.agent} if spec.node_rank == 0 else set()
+    return leader | ({spec.ports.nccl} if spec.ports.nccl else set())
+
+
+def _rail_addresses(cluster: Cluster, name: str) -> Iterator[tuple[str, str]]:
+    """RDMA device and the IPv4 address of its net device, for every usable port."""
+    for port in cluster.usable[name]:
+        interface = cluster.topologies[name].interface(port.netdev)
+        if interface is not None and interface.ipv4:
+            yield port.device, interface.ipv4[0].partition("/")[0]
+
+
+def _targets(
+    spec: NodeSpec,
+    cluster: Cluster,
+    addresses: Mapping[str, str],
+    ways: Mapping[str, Mapping[str, str]],
+    opened: Mapping[str, Opened],
+) -> Iterator[dict[str, Any]]:
+    mtus = {
+        address.partition("/")[0]: interface.mtu
+        for interface in cluster.topologies[spec.name].interfaces
+        for address in interface.ipv4
+    }
+    for name, other in cluster.specs.items():
+        if name == spec.name or other.gang != spec.gang or name not in opened:
+            continue
+        listening = opened[name]
+        base = {"name": name, "timeout_s": TIMEOUT_S}
+        tcp: Sequence[int] = [int(port) for port, state in listening["tcp"].items() if state in ("listening", "taken")]
+        for port in (*tcp, int(listening["ephemeral"])):
+            yield {**base, "kind": "tcp", "side": "tcp", "address": addresses[name], "port": port}
+        yield from _datagrams(base, "tcp", addresses[spec.name], addresses[name], mtus, listening)
+        for device, address in ways[name].items():
+            mine = ways[spec.name].get(device)
+            if mine:
+                yield from _datagrams(base, device, mine, address, mtus, listening)
+
+
+def _datagrams(
+    base: Mapping[str, Any],
+    side: str,
+    source: str,
+    target: str,
+    mtus: Mapping[str, int],
+    listening: Opened,
+) -> Iterator[dict[str, Any]]:
+    port = listening["udp"].get(target)
+    if not isinstance(port, int):
+        return
+    full = mtus.get(source) or 1500
+    for size in sorted({64, full}):
+        yield {
+            **base, "kind": "mtu", "side": side, "source": source, "address": target, "port": port, "size": size,
+        }  # fmt: skip
+
+
+def _trial(source: str, said: Mapping[str, Any]) -> Trial:
+    ms = said.get("ms")
+    return Trial(
+        source=source,
+        target=str(said["name"]),
+        address=str(said["address"]),
+        port=int(said["port"]),
+        kind=str(said["kind"]),
+        side=str(said["side"]),
+        outcome=Outcome(said["outcome"]),
+        ms=float(ms) if ms is not None else None,
+        size=int(said.get("size") or 0),
+        detail=str(said.get("detail") or ""),
+    )
