@@ -18,6 +18,8 @@ from typing import Any
 
 from orchestrator.node import itself
 
+_P2P_READ, _P2P_WRITE = 0, 1  # nvml.h nvmlGpuP2PCapsIndex_t; pynvml's own names hold tuples by a stray comma
+
 
 class NvmlChild:
     """A question that is under way; start it first, look at other things, then take the answer."""
@@ -208,8 +210,8 @@ def _pairs(nvml: ModuleType, handles: Sequence[Any], devices: Sequence[dict[str,
                 continue
             ask = _Asker(nvml, devices[one]["errors"], handle, handles[other])
             ancestor = ask("nvmlDeviceGetTopologyCommonAncestor")
-            read = ask("nvmlDeviceGetP2PStatus", getattr(nvml, "NVML_P2P_CAPS_INDEX_READ", 0))
-            write = ask("nvmlDeviceGetP2PStatus", getattr(nvml, "NVML_P2P_CAPS_INDEX_WRITE", 1))
+            read = ask("nvmlDeviceGetP2PStatus", _P2P_READ)
+            write = ask("nvmlDeviceGetP2PStatus", _P2P_WRITE)
             devices[one]["topology"][str(other)] = ancestor
             devices[one]["p2p"][str(other)] = {"read": read, "write": write}
 
