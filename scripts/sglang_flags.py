@@ -117,8 +117,9 @@ def _from_field(field: ast.AnnAssign, constants: Mapping[str, ast.expr]) -> dict
     words = dict(keywords)
     type_name = _type(kind)
     if _subscript(kind) == "Literal" and isinstance(kind, ast.Subscript) and "choices" not in words:
-        words["choices"] = kind.slice if isinstance(kind.slice, ast.Tuple) else ast.Tuple([kind.slice], ast.Load())
-        type_name = "text"
+        values = kind.slice.elts if isinstance(kind.slice, ast.Tuple) else [kind.slice]
+        words["choices"] = ast.Tuple(values, ast.Load())
+        type_name = "int" if isinstance(_literal(values[0]), int) else "text"
     if _subscript(kind) in ("List", "list") and "type_parser" not in words:
         words.setdefault("nargs", ast.Constant("+"))
         type_name = _type(kind.slice) if isinstance(kind, ast.Subscript) else "text"
@@ -197,7 +198,7 @@ def _last_name(node: ast.expr | None) -> str:
 
 
 def _type(node: ast.expr | None) -> str:
-    return {"int": "int", "float": "float", "bool": "bool", "human_readable_int": "int"}.get(_last_name(node), "text")
+    return {"int": "int", "float": "float", "bool": "bool"}.get(_last_name(node), "text")
 
 
 def _literal(node: ast.expr | None) -> Any:

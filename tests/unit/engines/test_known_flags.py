@@ -73,7 +73,7 @@ def test_values_are_taken_and_checked() -> None:
         ("--tp 32", "no flag --tp"),
         ("--mem-fraction-static", "needs one value"),
         ("--mem-fraction-static high", "is no float"),
-        ("--max-total-tokens 1.5", "is no int"),
+        ("--max-running-requests 1.5", "is no int"),
         ("--quantization int8", "does not offer this value"),
         ("--enable-metrics yes", "'yes' stands where a flag is wanted"),
         ("--enable-metrics=yes", "takes no value"),
