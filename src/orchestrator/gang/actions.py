@@ -78,20 +78,23 @@ def _stop(goal: Goal, view: GangView) -> tuple[Action, ...]:
 
 def _begin(goal: Goal, view: GangView) -> tuple[Action, ...]:
     """Before we have a run of our own: join the one that runs this very plan, or make room, or stage."""
-    everybody = tuple(node.name for node in view.nodes)
-    if view.running:
-        if view.plan_id != goal.plan_id and view.state in _SERVING:
-            return (Action(Do.REFUSE, why=f"plan {view.plan_id} ({view.model}) runs"),)
-        if view.state in (GangState.STAGED, GangState.ARMED, GangState.FAILED):
-            living = tuple(node.name for node in view.nodes if node.alive)
-            return (Action(Do.STOP_NOW, living, "left by an interrupted or failed run"),)
-        if view.state in (GangState.DRAINING, GangState.STOPPING):
-            return (Action(Do.WAIT, why="the gang is ending"),)
-        return _raise(view)
     dead = tuple(node.name for node in view.nodes if node.state == "dead")
+    if view.running:
+        return _beside_another(goal, view)
     if dead:
         return (Action(Do.STOP_NOW, dead, "its agent is gone: nothing of it may stay"),)
-    return (Action(Do.STAGE, everybody, "nothing runs"),)
+    return (Action(Do.STAGE, tuple(node.name for node in view.nodes), "nothing runs"),)
+
+
+def _beside_another(goal: Goal, view: GangView) -> tuple[Action, ...]:
+    if view.plan_id != goal.plan_id and view.state in _SERVING:
+        return (Action(Do.REFUSE, why=f"plan {view.plan_id} ({view.model}) is {view.state.value}"),)
+    if view.state in (GangState.STAGED, GangState.ARMED, GangState.FAILED):
+        living = tuple(node.name for node in view.nodes if node.alive)
+        return (Action(Do.STOP_NOW, living, "left by an interrupted or failed run"),)
+    if view.state in (GangState.DRAINING, GangState.STOPPING):
+        return (Action(Do.WAIT, why="the gang is ending"),)
+    return _raise(view)
 
 
 def _raise(view: GangView) -> tuple[Action, ...]:
@@ -102,18 +105,18 @@ def _raise(view: GangView) -> tuple[Action, ...]:
     if view.state in (GangState.ABSENT, GangState.STOPPING, GangState.DRAINING):
         ended = not view.running
         return (Action(Do.FAIL, why="somebody stopped it"),) if ended else (Action(Do.WAIT, why="it is ending"),)
+    return _onwards(view)
+
+
+def _onwards(view: GangView) -> tuple[Action, ...]:
+    staged = tuple(node.name for node in view.nodes if node.state == "staged" and not node.alive)
+    armed = tuple(node.name for node in view.nodes if node.state == "armed")
     if view.state is GangState.READY:
         return (Action(Do.DONE, why="ready"),)
-    staged = tuple(node.name for node in view.nodes if node.state == "staged" and not node.alive)
     if staged:
         return (Action(Do.ARM, staged, "staged"),)
-    if _in_state(view, "staged"):
+    if view.state is GangState.STAGED:
         return (Action(Do.WAIT, why="the agents are finding each other"),)
-    armed = _in_state(view, "armed")
     if armed and not view.unreachable:
         return (Action(Do.GO, armed, "all are armed"),)
     return (Action(Do.WAIT, why=view.progress),)
-
-
-def _in_state(view: GangView, state: str) -> tuple[str, ...]:
-    return tuple(node.name for node in view.nodes if node.state == state)

@@ -1,0 +1,71 @@
+"""`l40s-deploy down`: stop every gang, in the order its engine needs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from orchestrator.cli.options import add_inventory, add_json, open_inventory
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.workflows.down import DownRequest, Stopped, down
+
+UNREACHABLE = 4
+GANG_FAILED = 5
+_NOTHING = ("absent", "stopped", "failed", "staged")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_inventory(parser)
+    parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="only this gang (repeatable)")
+    parser.add_argument("--now", action="store_true", help="end everything at once, without draining requests")
+    parser.add_argument("--force", action="store_true", help="even while somebody else holds the gang's lock")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when nothing is left, 4 where a node could not be asked, 5 where something would not end."""
+    request = DownRequest(gangs=tuple(args.gang), now=args.now, force=args.force)
+    stopped = down(open_inventory(args, screen), request)
+    if args.json:
+        screen.json({"nodes": [_json(node) for node in stopped]})
+    else:
+        _show(stopped, screen)
+    if any(node.error is not None for node in stopped):
+        return UNREACHABLE
+    return 0 if all(node.clean for node in stopped) else GANG_FAILED
+
+
+def _show(stopped: tuple[Stopped, ...], screen: Screen) -> None:
+    for gang in dict.fromkeys(node.gang for node in stopped):
+        nodes = [node for node in stopped if node.gang == gang]
+        ran = [node.node for node in nodes if node.was not in (*_NOTHING, "unknown")]
+        if ran:
+            screen.out.print(printable(f"{gang}: stopped on {', '.join(ran)}"))
+        elif all(node.error is None for node in nodes):
+            screen.out.print(printable(f"{gang}: nothing was running"))
+        for node in nodes:
+            _show_trouble(node, screen)
+
+
+def _show_trouble(node: Stopped, screen: Screen) -> None:
+    if node.error is not None:
+        screen.say(f"{node.node}: {node.error.what}")
+        screen.say(f"  fix: {node.error.fix}; its own ranks end when its lease runs out, if it lost the leader")
+    elif node.left_behind:
+        pids = ", ".join(map(str, node.left_behind))
+        screen.say(f"{node.node}: process {pids} would not end (a stuck driver?); look at it with ps and dmesg")
+    elif node.alive:
+        screen.say(f"{node.node}: the agent is still ending; look again with `l40s-deploy status`, or use --now")
+
+
+def _json(node: Stopped) -> dict[str, Any]:
+    failure = node.error
+    return {
+        "gang": node.gang,
+        "name": node.node,
+        "state": node.state,
+        "was": node.was,
+        "left_behind": list(node.left_behind),
+        "error": {"what": failure.what, "where": failure.where, "fix": failure.fix} if failure else None,
+    }

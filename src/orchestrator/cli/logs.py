@@ -1,0 +1,49 @@
+"""`l40s-deploy logs`: the engines' log lines, node by node."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from orchestrator.cli.options import add_inventory, open_inventory
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.errors import DeployError
+from orchestrator.workflows.logs import logs
+
+LINES = 50
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_inventory(parser)
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with new lines until Ctrl-C")
+    parser.add_argument("--node", metavar="NODE", help="only this node")
+    parser.add_argument("-n", "--lines", type=_count, default=LINES, metavar="N", help=f"last N lines ({LINES})")
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """Every line with its node's name before it; the first node that can't be read decides the exit code."""
+    code = 0
+    inventory = open_inventory(args, screen)
+    width = max(len(node.name) for node in inventory.nodes)
+    for line in logs(inventory, node=args.node, lines=args.lines, follow=args.follow):
+        if line.failure is not None:
+            code = code or _say(line.failure, screen)
+            continue
+        sys.stdout.write(f"{line.node:<{width}} | {printable(line.text)}\n")
+        if args.follow:
+            sys.stdout.flush()
+    return code
+
+
+def _say(failure: DeployError, screen: Screen) -> int:
+    screen.say(f"{failure.where}: {failure.what}")
+    screen.say(f"  fix: {failure.fix}")
+    return failure.exit_code
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"found {number}, wanted 0 or more")
+    return number

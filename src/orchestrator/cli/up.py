@@ -1,0 +1,163 @@
+"""`l40s-deploy up`: start a model on every gang; ready to serve, or one cause and nothing left behind."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli import plan as plan_verb
+from orchestrator.cli.gangs import gang_block, phase_words, progress
+from orchestrator.cli.options import add_inventory, add_json, open_inventory
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.gang.view import GangView
+from orchestrator.model.finding import Severity
+from orchestrator.model.plan import Plan
+from orchestrator.planning.document import plan_json
+from orchestrator.workflows.plan import plan_inventory
+from orchestrator.workflows.status import status_json
+from orchestrator.workflows.up import Outcome, UpRequest, up
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+INTERRUPTED = 130
+TIMEOUT_S = 3600.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_inventory(parser)
+    plan_verb.add_plan_options(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only show the plan, like the verb `plan`")
+    parser.add_argument(
+        "--timeout", type=float, default=TIMEOUT_S, metavar="S", help=f"give up after S seconds ({TIMEOUT_S:.0f})"
+    )
+    parser.add_argument(
+        "--undo-on-interrupt", action="store_true", help="Ctrl-C ends what was started (default: it goes on)"
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when every gang is ready; 130 when interrupted."""
+    inventory = open_inventory(args, screen)
+    if args.dry_run:
+        return _dry_run(plan_inventory(inventory, plan_verb.request_of(args)).plan, screen)
+    request = UpRequest(
+        plan=plan_verb.request_of(args),
+        command=shlex.join(["l40s-deploy", *sys.argv[1:]])[:300],
+        timeout_s=args.timeout,
+        undo_on_interrupt=args.undo_on_interrupt,
+    )
+    try:
+        with _Progress(screen) as shown:
+            outcome = up(inventory, request, shown)
+    except KeyboardInterrupt:
+        return _interrupted(request, screen)
+    _show(outcome, screen)
+    return 0
+
+
+def _dry_run(plan: Plan, screen: Screen) -> int:
+    if screen.as_json:
+        screen.json(plan_json(plan))
+    else:
+        plan_verb.show_plan(plan, screen)
+    return 0
+
+
+def _interrupted(request: UpRequest, screen: Screen) -> int:
+    if request.undo_on_interrupt:
+        screen.say("interrupted: what was started has been ended")
+    else:
+        screen.say("detached: whatever was started goes on by itself")
+        screen.say("  l40s-deploy status    shows it; the same `up` again follows it; `l40s-deploy down` ends it")
+    return INTERRUPTED
+
+
+def _show(outcome: Outcome, screen: Screen) -> None:
+    if screen.as_json:
+        document: dict[str, Any] = {
+            "plan_id": outcome.plan.plan_id,
+            "seconds": round(outcome.seconds, 3),
+            "already_ready": sorted(outcome.ready_before),
+            "findings": plan_json(outcome.plan)["findings"],
+        }
+        screen.json({**document, **status_json(outcome.views)})
+        return
+    for view in outcome.views:
+        for block in gang_block(view):
+            screen.out.print(block)
+        if view.name in outcome.ready_before:
+            screen.out.print(printable(f"{view.name} was ready already, with this very plan; nothing was changed"))
+        elif view.canary_text is not None:
+            screen.out.print(printable(f"ready in {outcome.seconds:.1f} s; canary: {view.canary_text.strip()[:100]!r}"))
+    _say_losses(outcome.plan, screen)
+
+
+def _say_losses(plan: Plan, screen: Screen) -> None:
+    """What costs speed is said before the start and again at the end."""
+    for finding in plan.findings:
+        if finding.severity is Severity.SLOW:
+            place = f"{finding.node}: " if finding.node else ""
+            screen.say(f"slow: {finding.id}: {place}{finding.title}. {finding.effect}")
+
+
+class _Progress:
+    """The workflow's watcher: a live table on a terminal, else one line for every change of phase."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._live: Live | None = None
+        self._said: dict[tuple[str, str], str] = {}
+
+    def __enter__(self) -> _Progress:
+        if sys.stderr.isatty() and not self._screen.as_json:
+            from rich.live import Live
+
+            self._live = Live(console=self._screen.err, transient=True, refresh_per_second=8)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def planned(self, plan: Plan) -> None:
+        """Say what will run."""
+        for gang in plan.gangs:
+            degrees = f"TP{gang.layout.tensor_parallel} on {gang.layout.nnodes} x {gang.layout.gpus_per_node} GPUs"
+            self._say(f"plan {plan.plan_id}: {gang.name} runs {gang.model} by {gang.stack}, {degrees}")
+        _say_losses(plan, self._screen)
+
+    def step(self, gang: str, words: str) -> None:
+        """Say which step begins."""
+        self._say(f"{gang}: {words}")
+
+    def seen(self, views: Sequence[GangView]) -> None:
+        """Show where every node is."""
+        if self._live is not None:
+            self._live.update(progress(views))
+            return
+        for view in views:
+            for node in view.nodes:
+                self._say_change(view.name, node.name, f"{node.state} {node.phase.name}".strip(), phase_words(node))
+
+    def _say_change(self, gang: str, node: str, place: str, words: str) -> None:
+        before = self._said.get((gang, node))
+        if place != before and (before is not None or place not in ("absent", "stopped", "failed")):
+            state = place.split(" ", 1)[0]
+            self._say(f"{gang}: {node}: {state} {words}".rstrip())
+        self._said[gang, node] = place
+
+    def _say(self, words: str) -> None:
+        if self._live is not None:
+            self._screen.err.print(printable(words))
+        else:
+            self._screen.say(words)

@@ -1,0 +1,52 @@
+"""A folder on the controller for each run: the plan and what happened. For humans; never needed for the truth."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+def runs_root() -> Path:
+    """$XDG_STATE_HOME/l40s-deploy/runs, by default below ~/.local/state."""
+    base = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
+    return Path(base) / "l40s-deploy" / "runs"
+
+
+@dataclass
+class RunRecord:
+    """One run's folder. Where it can't be written (`trouble` says why) the run goes on without it."""
+
+    folder: Path
+    trouble: str = ""
+
+    @classmethod
+    def open(cls, run_id: str, plan: Mapping[str, Any], *, root: Path | None = None) -> RunRecord:
+        """Make the folder and write plan.json."""
+        record = cls((root or runs_root()) / run_id)
+        record._write_plan(plan)
+        return record
+
+    def event(self, what: str, **details: Any) -> None:
+        """Append one line to events.jsonl."""
+        if self.trouble:
+            return
+        line = json.dumps({"at": time.time(), "event": what, **details}, default=str)
+        try:
+            with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            self.trouble = str(error)
+
+    def _write_plan(self, plan: Mapping[str, Any]) -> None:
+        draft = self.folder / f".plan.{os.getpid()}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            draft.write_text(json.dumps(plan, indent=2) + "\n", encoding="utf-8")
+            draft.replace(self.folder / "plan.json")
+        except OSError as error:
+            self.trouble = str(error)

@@ -1,0 +1,140 @@
+"""Two operators can't collide: whoever changes a gang holds a lock on every node of it."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import secrets
+import socket
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from orchestrator.model.errors import LockHeld
+from orchestrator.model.inventory import GangSpec
+from orchestrator.model.per_node import PerNode
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import call
+from orchestrator.remote.session import Session
+from orchestrator.workflows.reports import where
+
+ANSWER_S = 15.0
+RENEW_EVERY_S = 10.0
+
+
+@dataclass
+class GangLock:
+    """The lock on one gang, held between `with`. Nodes that can't be reached hold nobody up when `partial`."""
+
+    fleet: Fleet
+    gang: GangSpec
+    command: str
+    partial: bool = False
+    force: bool = False
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    _nodes: Collection[str] = ()
+    _renewed: float = 0.0
+
+    def __enter__(self) -> GangLock:
+        """Raises LockHeld, and where not `partial` Unreachable; nothing is locked then."""
+        self._nodes = [node.name for node in self.gang.nodes]
+        try:
+            self._acquire()
+        except BaseException:
+            self.release()
+            raise
+        self._renewed = time.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _acquire(self) -> None:
+        answers = self._ask({"op": "acquire", "holder": self._holder()})
+        if held := _not_mine(answers):
+            answers = self._take_over(held)
+            held = _not_mine(answers)
+        if held:
+            raise self._held(held)
+        if not self.partial:
+            answers.all()
+
+    def renew(self) -> None:
+        """Say that we are still at work, now and then; without that the lock goes stale after 60 s."""
+        if time.monotonic() - self._renewed >= RENEW_EVERY_S:
+            self._renewed = time.monotonic()
+            self._ask({"op": "renew", "token": self.token})
+
+    def release(self) -> None:
+        """Give it back on every node that can be reached; elsewhere it goes stale."""
+        with contextlib.suppress(KeyboardInterrupt):
+            self._ask({"op": "release", "token": self.token})
+
+    def _take_over(self, held: Mapping[str, Any]) -> PerNode[Any]:
+        """Once more, over a holder that was on this machine and is gone (or over anybody, with `force`)."""
+        over = {node: self._dead_token(answer.get("held") or {}) for node, answer in held.items()}
+        holder = self._holder()
+
+        def again(session: Session) -> Any:
+            request = {**where(session.spec, self.gang.name), "op": "acquire", "holder": holder}
+            return call(session, "lock", {**request, "over": over.get(session.spec.name, "")}, deadline_s=ANSWER_S)
+
+        return self.fleet.on_every(again, only=self._nodes)
+
+    def _dead_token(self, holder: Mapping[str, Any]) -> str:
+        ours = holder.get("host") == socket.gethostname()
+        dead = ours and isinstance(holder.get("pid"), int) and not _runs(int(holder["pid"]))
+        return str(holder.get("token") or "") if dead or self.force else ""
+
+    def _ask(self, request: Mapping[str, Any]) -> PerNode[Any]:
+        def one(session: Session) -> Any:
+            return call(session, "lock", {**where(session.spec, self.gang.name), **request}, deadline_s=ANSWER_S)
+
+        return self.fleet.on_every(one, only=self._nodes)
+
+    def _holder(self) -> dict[str, Any]:
+        return {
+            "token": self.token,
+            "who": _user(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "command": self.command,
+            "since": time.time(),
+        }
+
+    def _held(self, held: Mapping[str, Any]) -> LockHeld:
+        node, answer = next(iter(held.items()))
+        holder = answer.get("held") or {}
+        age = float(holder.get("age_s") or 0)
+        return LockHeld(
+            f"{holder.get('who')}@{holder.get('host')} (pid {holder.get('pid')}) holds gang {self.gang.name} "
+            f"with `{holder.get('command')}`, last sign of life {age:.0f} s ago",
+            where=node,
+            fix="wait for it or end it; a lock without a sign of life for 60 s is taken over by itself",
+        )
+
+
+def _not_mine(answers: PerNode[Any]) -> dict[str, Any]:
+    return {node: answer for node, answer in answers.values.items() if not answer["mine"]}
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

@@ -1,0 +1,56 @@
+"""Ask every node what its agents say, and see the gangs in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from orchestrator.gang.view import Answer, GangView, view
+from orchestrator.model.errors import DeployError, NodeError
+from orchestrator.model.inventory import GangSpec, NodeSpec
+from orchestrator.model.report import NodeReport
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import call
+from orchestrator.remote.session import Session
+
+ANSWER_S = 15.0
+
+
+def where(node: NodeSpec, gang: str | None = None) -> dict[str, Any]:
+    """The keys that every request to a gang verb begins with."""
+    return {"state_dir": node.state_dir, "gang": gang or node.gang}
+
+
+def see(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[GangView, ...]:
+    """Every gang as it is now, one question a node."""
+    chosen = tuple(gangs)
+    told = fleet.on_every(_ask, only=[node.name for gang in chosen for node in gang.nodes])
+    return tuple(view(gang.name, _answers(gang, told.values, told.failures)) for gang in chosen)
+
+
+def _ask(session: Session) -> dict[str, Any]:
+    answer = call(session, "report", where(session.spec), deadline_s=ANSWER_S)
+    return answer if isinstance(answer, dict) else {}
+
+
+def _answers(
+    gang: GangSpec, values: Mapping[str, dict[str, Any]], failures: Mapping[str, DeployError]
+) -> dict[str, Answer]:
+    return {
+        node.name: failures[node.name] if node.name in failures else _report(node, gang.name, values[node.name])
+        for node in gang.nodes
+    }
+
+
+def _report(node: NodeSpec, gang: str, answer: Mapping[str, Any]) -> Answer:
+    for raw in answer.get("reports") or ():
+        if isinstance(raw, dict) and raw.get("gang") == gang and raw.get("node") == node.name:
+            try:
+                return NodeReport.from_json(raw)
+            except ValueError as wrong:
+                return NodeError(
+                    f"its agent's report can't be read: {wrong}",
+                    where=node.name,
+                    fix="the agent may be newer than this l40s-deploy; `l40s-deploy down` still ends it",
+                )
+    return None

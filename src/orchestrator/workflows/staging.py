@@ -1,0 +1,75 @@
+"""What the controller stages on a node: one gang's plan as the agent's request (docs/agent.md)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import urlsplit
+
+from orchestrator.engines.dialects import dialect
+from orchestrator.model.inventory import GangSpec, NodeSpec
+from orchestrator.model.plan import GangPlan, NodePlan
+from orchestrator.workflows.reports import where
+
+
+def staging_requests(
+    gang: GangSpec, plan: GangPlan, scripts: dict[str, str], *, plan_id: str, run_id: str, key: str
+) -> dict[str, dict[str, Any]]:
+    """By node name. key: the run's secret for the leader link, in hex."""
+    specs = {node.name: node for node in gang.nodes}
+    watch = dialect(plan.dialect).watch()
+    return {
+        node.name: {
+            **where(specs[node.name], plan.name),
+            "run_id": run_id,
+            "node": node.name,
+            "node_rank": node.node_rank,
+            "nnodes": len(plan.nodes),
+            "members": [member.name for member in plan.nodes],
+            "plan_id": plan_id,
+            "model": plan.model,
+            "stack": plan.stack,
+            "device": _flag(node.argv, "--device") or "cuda",
+            "engine_user": specs[node.name].engine_user,
+            "argv": list(node.argv),
+            "env": dict(node.env),
+            "gpus": list(node.gpus),
+            "tp_ranks": list(node.tp_ranks),
+            "working_dir": node.working_dir,
+            "model_path": node.model_path,
+            "venv_python": node.argv[0],
+            "limits": _limits(specs[node.name], node),
+            "ports": {"check_free": _ports(specs[node.name], node, plan)},
+            "leader": {"address": plan.agent_address, "port": plan.agent_port},
+            "key": key,
+            "lease_s": plan.lease_s,
+            "service": {"url": plan.service_url} if node.node_rank == 0 else None,
+            "canary": asdict(plan.canary) if node.node_rank == 0 else None,
+            "watch": watch,
+            "launch_script": scripts[node.name],
+        }
+        for node in plan.nodes
+    }
+
+
+def _ports(spec: NodeSpec, node: NodePlan, plan: GangPlan) -> list[dict[str, Any]]:
+    """Where this node will listen: HTTP everywhere, rendezvous on the leader. The agent binds its own port itself."""
+    listens = [{"address": "" if spec.http_host == "0.0.0.0" else spec.http_host, "port": plan.http_port}]  # noqa: S104
+    rendezvous = urlsplit(f"//{plan.dist_init}")
+    if node.node_rank == 0 and rendezvous.hostname and rendezvous.port and len(plan.nodes) > 1:
+        listens.append({"address": rendezvous.hostname, "port": rendezvous.port})
+    return listens
+
+
+def _limits(spec: NodeSpec, node: NodePlan) -> dict[str, int]:
+    """RDMA registers memory without end; -1 is unlimited. A machine shown below another root has limits of its own."""
+    over_rdma = dict(node.env).get("NCCL_IB_DISABLE") != "1"
+    cuda = _flag(node.argv, "--device") in ("", "cuda")
+    return {"memlock": -1} if over_rdma and cuda and spec.fs_root == "/" else {}
+
+
+def _flag(argv: tuple[str, ...], name: str) -> str:
+    """The word after a flag, '' where the flag is not there."""
+    if name not in argv[:-1]:
+        return ""
+    return argv[argv.index(name) + 1]

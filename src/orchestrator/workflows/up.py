@@ -1,0 +1,302 @@
+"""`up`: from whatever is there to a gang that serves, or to one cause and nothing left behind.
+
+The order of the steps comes from `gang.actions`; this module carries them out, looks again, and owns the clock.
+Killed at any moment, the next `up` goes on from what the nodes say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from orchestrator.gang.actions import Action, Do, Goal, Want, actions
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import DeployError, GangFailed, InputError
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.per_node import PerNode
+from orchestrator.model.plan import GangPlan, Plan
+from orchestrator.planning.document import plan_json
+from orchestrator.records.runs import RunRecord
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import call
+from orchestrator.remote.session import Session
+from orchestrator.workflows.locks import GangLock
+from orchestrator.workflows.plan import PlanRequest, chosen_gangs, launch_scripts, make_plan
+from orchestrator.workflows.reports import see, where
+from orchestrator.workflows.staging import staging_requests
+
+STAGE_S = 30.0
+ARM_S = 90.0
+GO_S = 15.0
+STOP_S = 60.0
+POLL_S = 0.25
+POLL_LATER_S = 1.0
+LATER_S = 60.0
+"""After this long nobody waits for the next quarter of a second."""
+
+
+class Watcher(Protocol):
+    """Whoever shows what goes on; workflows print nothing."""
+
+    def planned(self, plan: Plan) -> None:
+        """The plan is made, nothing is changed yet."""
+
+    def step(self, gang: str, words: str) -> None:
+        """A step begins."""
+
+    def seen(self, views: Sequence[GangView]) -> None:
+        """The gangs were looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpRequest:
+    """What an operator asks `up` for. timeout_s: from the first step until all gangs are ready."""
+
+    plan: PlanRequest
+    command: str = "up"
+    timeout_s: float = 3600.0
+    undo_on_interrupt: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Where `up` ended: the plan, the gangs as they were seen last, and which of them were ready before."""
+
+    plan: Plan
+    views: tuple[GangView, ...]
+    ready_before: frozenset[str]
+    seconds: float
+
+
+def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
+    """Look, lock, plan, and raise every gang that was asked for.
+
+    Raises Unreachable before anything is started, LockHeld, FindingsError, InputError where another plan runs,
+    NodeError where a node's checks refuse, GangFailed with the one cause. KeyboardInterrupt detaches.
+    """
+    gangs = chosen_gangs(inventory, request.plan.gangs)
+    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as locks:
+        _everybody_answers(see(fleet, gangs))
+        held = [locks.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs]
+        plan = make_plan(inventory, request.plan, fleet).plan
+        watcher.planned(plan)
+        return raise_gangs(fleet, gangs, plan, request, watcher, held)
+
+
+def raise_gangs(
+    fleet: Fleet,
+    gangs: Sequence[GangSpec],
+    plan: Plan,
+    request: UpRequest,
+    watcher: Watcher,
+    locks: Sequence[GangLock] = (),
+) -> Outcome:
+    """Carry out a plan; the gangs rise side by side, and one that fails does not take another with it."""
+    begin = time.monotonic()
+    scripts = launch_scripts(plan)
+    by_name = {gang.name: gang for gang in gangs}
+    rises = [_Rise(fleet, by_name[gang.name], gang, plan, scripts, watcher) for gang in plan.gangs]
+    try:
+        views = _follow(fleet, rises, request, watcher, locks, begin)
+    except KeyboardInterrupt:
+        if request.undo_on_interrupt:
+            for rise in rises:
+                rise.undo()
+        raise
+    except BaseException:
+        for rise in rises:
+            rise.undo(unless_ended=True)
+        raise
+    return Outcome(
+        plan=plan,
+        views=views,
+        ready_before=frozenset(
+            rise.gang.name for rise in rises if rise.done and not rise.goal.run_id and not rise.joined
+        ),
+        seconds=time.monotonic() - begin,
+    )
+
+
+def _follow(
+    fleet: Fleet,
+    rises: Sequence[_Rise],
+    request: UpRequest,
+    watcher: Watcher,
+    locks: Sequence[GangLock],
+    begin: float,
+) -> tuple[GangView, ...]:
+    failures: list[DeployError] = []
+    while True:
+        views = see(fleet, [rise.gang for rise in rises])
+        watcher.seen(views)
+        acted = False
+        for rise, view in zip(rises, views, strict=True):
+            if rise.open:
+                acted = rise.step(view, failures) or acted
+        if not any(rise.open for rise in rises):
+            break
+        waited = time.monotonic() - begin
+        if waited > request.timeout_s:
+            late = [rise for rise in rises if rise.open]
+            failures += [rise.give_up(view, waited) for rise, view in zip(rises, views, strict=True) if rise in late]
+            break
+        for lock in locks:
+            lock.renew()
+        if not acted:
+            time.sleep(POLL_S if waited < LATER_S else POLL_LATER_S)
+    if failures:
+        raise failures[0]
+    return views
+
+
+@dataclass
+class _Rise:
+    """One gang on its way up."""
+
+    fleet: Fleet
+    gang: GangSpec
+    plan: GangPlan
+    whole: Plan
+    scripts: Mapping[str, str]
+    watcher: Watcher
+    goal: Goal = field(init=False)
+    record: RunRecord | None = None
+    done: bool = False
+    failed: bool = False
+    joined: bool = False
+    """It was on its way already, by the same plan, when we came."""
+
+    def __post_init__(self) -> None:
+        self.goal = Goal(want=Want.RUN, plan_id=self.whole.plan_id)
+
+    @property
+    def open(self) -> bool:
+        """Neither ready nor failed yet."""
+        return not (self.done or self.failed)
+
+    def step(self, view: GangView, failures: list[DeployError]) -> bool:
+        """Do what the view asks for; False where there is nothing to do but wait."""
+        try:
+            acted = [self._act(action, view) for action in actions(self.goal, view)]
+        except DeployError as failure:
+            self._event("failed", where=failure.where, text=failure.what)
+            self.failed = True
+            self.undo()
+            failures.append(failure)
+            return True
+        return any(acted)
+
+    def give_up(self, view: GangView, waited: float) -> DeployError:
+        """The timeout has passed: end it, and say who was late."""
+        self.failed = True
+        self.undo()
+        late = view.progress or ", ".join(f"{node.name} {node.state} {node.phase.name}".strip() for node in view.nodes)
+        return GangFailed(
+            f"not ready within {waited:.0f} s: {late}",
+            where=f"gang {self.gang.name}",
+            fix="read `l40s-deploy logs`, or give it longer with --timeout",
+        )
+
+    def undo(self, *, unless_ended: bool = False) -> None:
+        """Leave nothing of our run behind on any node that can be reached."""
+        if (self.goal.run_id or self.joined) and not (unless_ended and (self.done or self.failed)):
+            with contextlib.suppress(DeployError):
+                self._stop_now([node.name for node in self.gang.nodes])
+
+    def _act(self, action: Action, view: GangView) -> bool:
+        if action.do is not Do.WAIT:
+            self._event(action.do.value, nodes=action.nodes, why=action.why)
+        carry_out: dict[Do, Callable[[], object]] = {
+            Do.STAGE: self._stage,
+            Do.ARM: lambda: self._arm(action.nodes),
+            Do.GO: lambda: self._go(action.nodes),
+            Do.STOP_NOW: lambda: self._stop_now(action.nodes),
+            Do.DONE: self._done,
+            Do.FAIL: lambda: self._fail(view, action.why),
+            Do.REFUSE: lambda: self._refuse(action.why),
+        }
+        if action.do is Do.WAIT:
+            self.joined = self.joined or not self.goal.run_id
+            return False
+        carry_out[action.do]()
+        return True
+
+    def _stage(self) -> None:
+        run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        self.record = RunRecord.open(f"{run_id}-{self.gang.name}", plan_json(self.whole))
+        self.watcher.step(self.gang.name, "staging")
+        requests = staging_requests(
+            self.gang,
+            self.plan,
+            dict(self.scripts),
+            plan_id=self.whole.plan_id,
+            run_id=run_id,
+            key=secrets.token_hex(32),
+        )
+        self.goal = replace(self.goal, run_id=run_id)
+        self._on([node.name for node in self.gang.nodes], "stage", lambda name: requests[name], STAGE_S).all()
+
+    def _arm(self, nodes: Sequence[str]) -> None:
+        self.watcher.step(self.gang.name, "checking ports, GPUs and model on every node")
+        self._on(nodes, "arm", lambda _: {"run_id": self.goal.run_id, "deadline_s": ARM_S - 10}, ARM_S).all()
+
+    def _go(self, nodes: Sequence[str]) -> None:
+        self.watcher.step(self.gang.name, "go")
+        self._on(nodes, "go", lambda _: {"run_id": self.goal.run_id}, GO_S).all()
+
+    def _stop_now(self, nodes: Sequence[str]) -> None:
+        self.watcher.step(self.gang.name, "ending what is left on " + ", ".join(nodes))
+        ours = bool(self.goal.run_id)
+        self._on(nodes, "stop", lambda _: {"now": True, "clear": not ours, "deadline_s": STOP_S - 10}, STOP_S)
+
+    def _done(self) -> None:
+        self.done = True
+
+    def _fail(self, view: GangView, why: str) -> None:
+        raise failure_of(view, why)
+
+    def _refuse(self, why: str) -> None:
+        raise InputError(
+            f"another plan runs on this gang: {why}; the one asked for is plan {self.goal.plan_id}",
+            where=f"gang {self.gang.name}",
+            fix="l40s-deploy down, then up again",
+        )
+
+    def _on(
+        self, nodes: Sequence[str], verb: str, request: Callable[[str], Mapping[str, Any]], deadline_s: float
+    ) -> PerNode[Any]:
+        def one(session: Session) -> Any:
+            whole = {**where(session.spec, self.gang.name), **request(session.spec.name)}
+            return call(session, verb, whole, deadline_s=deadline_s)
+
+        return self.fleet.on_every(one, only=nodes)
+
+    def _event(self, what: str, **details: Any) -> None:
+        if self.record is not None:
+            self.record.event(what, gang=self.gang.name, **details)
+
+
+def failure_of(view: GangView, why: str = "") -> GangFailed:
+    """The one cause as an error: where it failed first, what was seen, the lines that show it, the fix."""
+    cause = view.cause
+    if cause is None:
+        return GangFailed(why or "it ended without a cause", where=f"gang {view.name}", fix="l40s-deploy logs")
+    place = f"gang {view.name}: {cause.node}" + (f" TP{cause.tp_rank}" if cause.tp_rank is not None else "")
+    what = cause.text + "".join(f"\n    | {line}" for line in cause.lines)
+    lost = ", ".join(node.name for node in view.unreachable)
+    if lost:
+        what += f"\n    {lost} can't be reached: it ends its own ranks when its lease runs out"
+    return GangFailed(what, where=place, fix=cause.fix or "l40s-deploy logs")
+
+
+def _everybody_answers(views: Sequence[GangView]) -> None:
+    """Nothing is started unless every node can be reached."""
+    for view in views:
+        for node in view.unreachable:
+            assert node.error is not None
+            raise node.error
