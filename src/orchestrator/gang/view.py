@@ -254,4 +254,13 @@ def _remarks(
         for name, report in reports.items()
         if report.alive and report.run_id != run_id
     ]
-    return remarks
+    return remarks + _same_remarks(current)
+
+
+def _same_remarks(current: Mapping[str, NodeReport]) -> list[str]:
+    """What the agents remark on, once for all nodes that say the same."""
+    sayers: dict[str, list[str]] = {}
+    for name, report in current.items():
+        for remark in report.remarks if report.alive else ():
+            sayers.setdefault(remark, []).append(name)
+    return [f"{', '.join(names)}: {remark}" for remark, names in sayers.items()]

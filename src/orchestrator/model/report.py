@@ -121,6 +121,8 @@ class NodeReport:
     """Why the gang ended: the first cause in the order in which the leader's agent heard of them."""
     silent: tuple[str, ...] = ()
     """Nodes of the gang that this agent has not heard from for longer than it should."""
+    remarks: tuple[str, ...] = ()
+    """What the agent's checks found and did not refuse."""
     left_behind: tuple[int, ...] = ()
     """Process ids that would not end."""
 
@@ -140,6 +142,7 @@ class NodeReport:
                 verdict=_cause(raw.get("verdict")),
                 ranks=tuple(_known(RankReport, rank) for rank in raw.get("ranks") or ()),
                 silent=tuple(str(name) for name in raw.get("silent") or ()),
+                remarks=tuple(str(remark) for remark in raw.get("remarks") or ()),
                 left_behind=tuple(int(pid) for pid in raw.get("left_behind") or ()),
                 **{key: raw[key] for key in _PLAIN_KEYS if key in raw},
             )

@@ -128,7 +128,7 @@ class Agent:
         except Failure as failure:
             refusals.append(failure)
         if not refusals:
-            self.record.set(checked=True)
+            self.record.set(checked=True, remarks=preflight.remarks(self.run))
             self.record.event("checked")
             return True
         self.record.set(refusals=[failure.as_json() for failure in refusals])
@@ -474,6 +474,8 @@ class Agent:
     def _become(self, state: str) -> None:
         if state != self.state:
             self.state = state
+            if state == "ready":
+                self.watch.finish(time.time())  # a worker's log says nothing of it
             self.record.event("state", state=state)
             self._pulsed = 0.0
         self._flush()

@@ -27,7 +27,6 @@ def check(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
         lambda: _model(run),
         lambda: _working_dir(run),
         lambda: _ports(run),
-        lambda: _limits(run),
         lambda: _gpus(run, memory),
     )
     return [failure for step in steps for failure in step()]
@@ -150,17 +149,18 @@ def _lines(path: str) -> list[str]:
         return [""]
 
 
-def _limits(run: Run) -> Iterator[Failure]:
+def remarks(run: Run) -> list[str]:
+    """What may fail later and is no reason to refuse: limits that could not be raised as far as they should be."""
+    found = []
     for name, least in run.limits.items():
-        found = guardian.raise_limit(name, least)
-        if found != -1 and (least == -1 or found < least):
+        value = guardian.raise_limit(name, least)
+        if value != -1 and (least == -1 or value < least):
             wanted = "unlimited" if least == -1 else str(least)
-            yield Failure(
-                "limit",
-                f"the limit {name} is {found} where the engine will run; {wanted} is needed",
-                f"ulimit {name}",
-                "l40s-deploy prepare writes /etc/security/limits.d and the unit's limits",
+            found.append(
+                f"the limit {name} is {value} where the engine runs, wanted {wanted}: RDMA may fail to register "
+                "memory; l40s-deploy prepare writes the limits"
             )
+    return found
 
 
 def _gpus(run: Run, memory: gpus.GpuMemory) -> Iterator[Failure]:

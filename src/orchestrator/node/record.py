@@ -52,6 +52,7 @@ def first(run: runs.Run, now: float) -> dict[str, Any]:
         "verdict": None,
         "checked": False,
         "refusals": [],
+        "remarks": [],
         "silent": [],
         "left_behind": [],
     }

@@ -89,6 +89,12 @@ class LogWatch:
         if self.phases:
             self._enter(0, now)
 
+    def finish(self, now: float) -> None:
+        """Everything is ready, whatever the log has said."""
+        if self.phase.name != "ready":
+            self.phase = Phase(name="ready", since=now)
+        self._position = len(self.phases)
+
     def feed(self, line: str, now: float) -> bool:
         """Take one line; True where the phase or its step changed."""
         self._recent.append(line)
