@@ -100,7 +100,7 @@ def _nodes(gang: GangPlan) -> Table:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("rank", "node", "address", "TP ranks", "interface", "RDMA ports", "GID"):
-        table.add_column(title)
+        table.add_column(title, overflow="fold")
     for node in gang.nodes:
         env = dict(node.env)
         cells = (
