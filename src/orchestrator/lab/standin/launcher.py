@@ -24,7 +24,9 @@ from .web import Server, WorkerHandler, announce, leader_handler
 _SCHEDULER_EXIT_S = 15.0
 """How long a leader waits for its ranks after ShutdownReq (tokenizer_manager.py)."""
 _LOOK_S = 5.0
-"""How often the leader looks whether SIGTERM has come (sigterm_watchdog)."""
+"""How often the leader looks whether SIGTERM has come (sigterm_watchdog), and a launcher at ranks that load."""
+_WATCH_S = 1.0
+"""How often the leader looks at its children while it serves (SubprocessWatchdog)."""
 _CRASH_DUMP_S = 3.5
 """What the leader spends on its crash dump before it ends; measured: 5 to 6 s from a rank's death to its own."""
 
@@ -132,7 +134,7 @@ class _Launcher:
 
     def _watch_children(self) -> None:
         """A dead child ends the node (srt/utils/watchdog.py, SubprocessWatchdog)."""
-        while not self._stop_watching.wait(1.0):
+        while not self._stop_watching.wait(_WATCH_S * self._settings.speed):
             for child in self._children:
                 if child.alive() or child.exit_code == 0:
                     continue
@@ -240,7 +242,7 @@ class _Launcher:
         """Wait until each of this node's ranks can serve; Played(RuntimeError) when one died instead."""
         facts: dict[str, int] = {}
         for number, reader in enumerate(self._readers.values()):
-            while not select.select([reader], [], [], 5.0)[0]:
+            while not select.select([reader], [], [], _LOOK_S * self._settings.speed)[0]:
                 self._check_alive()
             line = os.read(reader, 65536)
             if not line:
