@@ -20,7 +20,7 @@ from orchestrator.planning.options import HostFacts, PlanOptions
 
 Fact = tuple[str, str, str]
 
-_TP_FLAGS_OF_PIPELINES = "--pp-size"
+_PIPELINE_FLAG = "--pp-size"
 
 
 def build_plan(
@@ -47,9 +47,14 @@ def build_plan(
         facts_digest=facts_digest(facts),
         facts=tuple(facts),
         gangs=tuple(plans),
-        findings=tuple(findings),
+        findings=tuple(sorted(findings, key=_gravity)),
     )
     return replace(unnamed, plan_id=plan_id(unnamed))
+
+
+def _gravity(finding: Finding) -> int:
+    """The gravest first."""
+    return (Severity.STOP, Severity.SLOW, Severity.UNKNOWN, Severity.NOTE).index(finding.severity)
 
 
 def _stack_notes(stack: Stack) -> tuple[Finding, ...]:
@@ -148,7 +153,7 @@ class _Gang:
             self.profile,
             nodes=len(self.gang.nodes),
             gpus_per_node=self.gang.leader.gpus,
-            pipelines=_TP_FLAGS_OF_PIPELINES in flags,
+            pipelines=_PIPELINE_FLAG in flags,
             tensor=self.options.tensor_parallel,
             pipeline=self.options.pipeline_parallel,
             fits=self._fits,
