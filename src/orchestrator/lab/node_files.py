@@ -23,8 +23,6 @@ PLAYS = {"sglang-0.5.23": "0.5.23", "sglang-0.4.4-l40s": "0.4.4"}
 STANDIN = Path(__file__).parent / "standin"
 _FLAGS = Path(__file__).parents[1] / "engines" / "flags"
 """The flags of each engine version, which the stand-in refuses all others by."""
-FLAGS = Path(__file__).parents[1] / "engines" / "flags"
-"""The command line flags of the versions that the stand-in plays; it looks for them beside itself."""
 
 
 def render(blueprint: Blueprint, node: NodeMachine) -> FileTree:
@@ -58,8 +56,6 @@ def engine_files(home: str, venvs: str, *, exports: str = "", below: str = "") -
     for file in sorted(STANDIN.rglob("*")):
         if file.is_file() and "__pycache__" not in file.parts:
             tree.put(f"{home}/standin/{file.relative_to(STANDIN)}", file.read_bytes())
-    for file in sorted(FLAGS.glob("*.json")):
-        tree.put(f"{home}/standin/flags/{file.name}", file.read_bytes())
     for file in sorted(_FLAGS.glob("*.json")):
         tree.put(f"{home}/standin/flags/{file.name}", file.read_bytes())
     for stack, version in PLAYS.items():
