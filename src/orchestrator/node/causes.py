@@ -9,6 +9,9 @@ from orchestrator.node.deaths import Death
 from orchestrator.node.tree import RankDied
 from orchestrator.node.watch import LogWatch, Suspicion
 
+LINES_SHOWN = 3
+"""Of a log that does not explain the end: just enough to see where it was."""
+
 SUSPECT_FOR_S = 30.0
 """A known cause's line this long before a death is taken for its reason."""
 
@@ -35,9 +38,9 @@ def make(node: str, text: str, at: float, **more: Any) -> Cause:
 def rank_died(node: str, died: RankDied, watch: LogWatch, now: float) -> Cause:
     """A rank's process ended: the log's reason where it gives one, else how it died."""
     rank, death = died.rank, died.death
-    plain = f"TP{rank.tp_rank} on GPU {rank.gpu} (pid {rank.pid}) was {death.words()}"
-    if death.signal is None:
-        plain = f"TP{rank.tp_rank} on GPU {rank.gpu} (pid {rank.pid}) {death.words()}"
+    gpu = f" on GPU {rank.gpu}" if rank.gpu >= 0 else ""
+    was = "was " if death.signal is not None else ""
+    plain = f"TP{rank.tp_rank}{gpu} (pid {rank.pid}) {was}{death.words()}"
     return _with_suspicion(node, plain, death, rank.tp_rank, watch, now)
 
 
@@ -56,7 +59,7 @@ def _with_suspicion(node: str, plain: str, death: Death, tp_rank: int | None, wa
     suspicion = watch.suspect(now - SUSPECT_FOR_S)
     how = {"signal": death.signal, "exit_code": death.exit_code}
     if suspicion is None:
-        lines = list(watch.last_lines(tp_rank))
+        lines = list(watch.last_lines(tp_rank))[-LINES_SHOWN:]
         return make(node, plain, now, tp_rank=tp_rank, fix=_fix(death), lines=lines, **how)
     rank = suspicion.tp_rank if suspicion.tp_rank is not None else tp_rank
     if suspicion.tp_rank not in (None, tp_rank):
