@@ -72,6 +72,8 @@ class Switch:
     numa_node: int
     parent_switch: str = ""
     """Key of the switch above where switches nest."""
+    merged_into: str = ""
+    """Key of the switch that NCCL takes this one for a part of (see topology.switches), '' for none."""
     link: Link = Link()
     link_max: Link = Link()
 

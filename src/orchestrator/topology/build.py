@@ -1,73 +1,36 @@
-"""A node's topology out of its snapshot. However broken the files are, the answer is a topology."""
+"""Snapshot to topology: one machine as its own files show it. However broken they are, something comes out."""
 
 from __future__ import annotations
 
-import re
-
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.topology import CpuModel, NumaDomain, Topology
-from orchestrator.topology.gpus import Accelerators, gpus
-from orchestrator.topology.interfaces import interfaces
-from orchestrator.topology.pci import number, pci_devices, switch_above, switches
-from orchestrator.topology.rdma import rdma_ports
+from orchestrator.model.topology import Topology
+from orchestrator.topology.gpus import find_gpus
+from orchestrator.topology.interfaces import find_interfaces
+from orchestrator.topology.options import AcceleratorClass, BuildOptions
+from orchestrator.topology.pci import pci_devices
+from orchestrator.topology.processors import find_cpu, find_numa_domains
+from orchestrator.topology.rdma import find_rdma_ports
+from orchestrator.topology.switches import SwitchPlaces, find_switches
 
-NODES = "/sys/devices/system/node"
-_NODE = re.compile(r"^node([0-9]{1,4})$")
-_TOTAL = re.compile(r"MemTotal:\s*([0-9]{1,15}) kB")
+__all__ = ["AcceleratorClass", "BuildOptions", "build"]
 
 
-def build(snapshot: Snapshot, accelerators: Accelerators = Accelerators()) -> Topology:  # noqa: B008 - frozen
-    """Join PCI tree, NVML, RDMA devices, interfaces and NUMA domains of one node."""
+def build(snapshot: Snapshot, options: BuildOptions | None = None) -> Topology:
+    """The topology of one node. What could not be read is absent or empty in it; nothing raises."""
     devices = pci_devices(snapshot)
-    by_key = {device.key: device for device in devices}
-    found = switches(devices)
-    upstream = {switch.key: switch for switch in found}
-
-    def switch_of(key: str) -> str:
-        return switch_above(key, by_key, upstream)
-
+    switches = find_switches(devices)
+    places = SwitchPlaces(switches)
+    interfaces = find_interfaces(snapshot, devices)
     return Topology(
         node=snapshot.node,
         hostname=str(snapshot.host.get("hostname") or ""),
-        cpu=_cpu(snapshot.text("/proc/cpuinfo")),
-        numa=_numa(snapshot),
+        cpu=find_cpu(snapshot),
+        numa=find_numa_domains(snapshot),
         pci=devices,
-        switches=found,
-        gpus=gpus(snapshot, devices, switch_of, accelerators),
-        rdma=rdma_ports(snapshot, by_key, switch_of),
-        interfaces=interfaces(snapshot, by_key),
+        switches=switches,
+        gpus=find_gpus(snapshot.nvml, devices, places, options or BuildOptions()),
+        rdma=find_rdma_ports(snapshot, devices, interfaces, places),
+        interfaces=interfaces,
         driver=str(snapshot.nvml.get("driver") or ""),
         nvml_error=str(snapshot.nvml.get("error") or ""),
     )
-
-
-def _cpu(cpuinfo: str) -> CpuModel:
-    fields: dict[str, str] = {}
-    for line in cpuinfo.splitlines():
-        name, colon, value = line.partition(":")
-        if not colon:
-            break
-        fields[name.strip()] = value.strip()
-    return CpuModel(
-        vendor=fields.get("vendor_id", ""),
-        family=number(fields.get("cpu family", "")),
-        model=number(fields.get("model", "")),
-        name=fields.get("model name", ""),
-    )
-
-
-def _numa(snapshot: Snapshot) -> tuple[NumaDomain, ...]:
-    found = []
-    for name in snapshot.names(NODES):
-        match = _NODE.match(name)
-        if match is None:
-            continue
-        total = _TOTAL.search(snapshot.text(f"{NODES}/{name}/meminfo"))
-        found.append(
-            NumaDomain(
-                node=int(match.group(1)),
-                cpulist=snapshot.text(f"{NODES}/{name}/cpulist"),
-                memory_bytes=int(total.group(1)) << 10 if total else 0,
-            )
-        )
-    return tuple(sorted(found, key=lambda domain: domain.node))

@@ -1,106 +1,121 @@
-"""GPUs: what NVML answers joined with what the PCI tree shows. A GPU that only one of the two knows is kept."""
+"""GPUs: NVML's answer joined with the PCI functions that are GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Gpu, GpuProcess, Link, PciDevice
+from orchestrator.topology.options import NVIDIA, BuildOptions
+from orchestrator.topology.pci import normal_address, sort_key
+from orchestrator.topology.switches import SwitchPlaces
 
-NVIDIA = 0x10DE
-_DISPLAY = 0x03
 _GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+"""PCIe generation to GT/s a lane."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accelerators:
-    """What counts as a GPU in the PCI tree: NVIDIA display and 3D controllers, or what a recording has instead.
-
-    class_prefix: the upper bytes of the class code, for example 0x0b4000; None for display controllers
-    vendor:       None for any vendor of that class
-    """
-
-    class_code: int | None = None
-    vendor: int | None = NVIDIA
-
-    def includes(self, device: PciDevice) -> bool:
-        """Whether a PCI function is a GPU."""
-        if self.vendor is not None and device.vendor != self.vendor:
-            return False
-        if self.class_code is not None:
-            return device.class_code == self.class_code
-        return device.class_code >> 16 == _DISPLAY
-
-
-def gpus(
-    snapshot: Snapshot, devices: Sequence[PciDevice], switch_of: Callable[[str], str], kind: Accelerators
+def find_gpus(
+    nvml: Mapping[str, Any], devices: Sequence[PciDevice], places: SwitchPlaces, options: BuildOptions
 ) -> tuple[Gpu, ...]:
-    """NVML's GPUs in its order, then those that only the bus shows."""
-    on_bus = {device.address: device for device in devices if kind.includes(device)}
-    found = []
-    seen: set[str] = set()
-    for answer in _answers(snapshot):
-        address = bus_address(answer.get("pci_bus_id"), on_bus)
-        seen.add(address)
-        found.append(_gpu(answer, address, on_bus.get(address), switch_of))
-    found.extend(
-        _gpu({}, address, device, switch_of) for address, device in sorted(on_bus.items()) if address not in seen
-    )
-    return tuple(found)
+    """All GPUs in order of index, those that NVML does not show last (index -1)."""
+    left = [device for device in devices if _is_gpu(device, options)]
+    described = list(_described(nvml, left))
+    gpus = [_gpu(said, function, places) for said, function in described]
+    gpus += _silent(left, places)
+    return tuple(sorted(gpus, key=lambda gpu: (gpu.index < 0, gpu.index, sort_key(gpu.address), gpu.key)))
 
 
-def _answers(snapshot: Snapshot) -> Iterator[Mapping[str, Any]]:
-    devices = snapshot.nvml.get("devices")
-    if isinstance(devices, (list, tuple)):
-        yield from (device for device in devices if isinstance(device, Mapping))
+def _is_gpu(device: PciDevice, options: BuildOptions) -> bool:
+    return any(kind.matches(device.class_code, device.vendor) for kind in options.accelerators)
 
 
-def bus_address(nvml: Any, on_bus: Mapping[str, PciDevice]) -> str:
-    """NVML's '00000000:1C:00.0' as the PCI tree spells it: the domain has four digits where four do."""
-    text = str(nvml or "").lower()
-    domain, _, rest = text.partition(":")
-    short = f"{domain[-4:]}:{rest}" if len(domain) == 8 and domain.startswith("0000") else text
-    return next((candidate for candidate in (text, short) if candidate in on_bus), short)
+def _described(nvml: Mapping[str, Any], left: list[PciDevice]) -> Iterator[tuple[Mapping[str, Any], PciDevice | None]]:
+    """NVML's devices with their functions, which are taken out of `left`.
+
+    A lost device may not say its address: where as many functions are left as such devices, they are the same, in
+    order of address (NVML's order).
+    """
+    raw = nvml.get("devices")
+    said = [device for device in raw if isinstance(device, Mapping)] if isinstance(raw, (list, tuple)) else []
+    addressed = [device for device in said if device.get("pci_bus_id")]
+    nameless = [device for device in said if not device.get("pci_bus_id")]
+    for device in addressed:
+        address = normal_address(str(device["pci_bus_id"]))
+        function = next((one for one in left if one.address == address), None)
+        if function is not None:
+            left.remove(function)
+        yield device, function
+    fitting = [one for one in left if one.vendor == NVIDIA]
+    for index, device in enumerate(nameless):
+        function = fitting[index] if len(fitting) == len(nameless) else None
+        if function is not None:
+            left.remove(function)
+        yield device, function
 
 
-def _gpu(answer: Mapping[str, Any], address: str, device: PciDevice | None, switch_of: Callable[[str], str]) -> Gpu:
-    memory = answer.get("memory")
-    total, used = (_int(memory, "total"), _int(memory, "used")) if isinstance(memory, Mapping) else (0, 0)
-    link, link_max = (device.link, device.link_max) if device else _nvml_links(answer.get("link"))
+def _gpu(said: Mapping[str, Any], function: PciDevice | None, places: SwitchPlaces) -> Gpu:
+    index = _integer(said.get("index"), -1)
+    address = function.address if function else normal_address(str(said.get("pci_bus_id") or ""))
+    memory = _mapping(said.get("memory"))
+    link = _mapping(said.get("link"))
+    numa = function.numa_node if function else _integer(said.get("numa_node"), -1)
     return Gpu(
-        index=_int(answer, "index", default=-1),
+        index=index,
         address=address,
-        key=device.key if device else "",
-        switch=switch_of(device.key) if device else "",
-        numa_node=device.numa_node if device else _int(answer, "numa_node", default=-1),
-        name=str(answer.get("name") or ""),
-        uuid=str(answer.get("uuid") or ""),
-        memory_total=total,
-        memory_used=used,
-        link=link,
-        link_max=link_max,
-        processes=tuple(_processes(answer.get("processes"))),
-        lost=str(answer.get("lost") or ""),
+        key=function.key if function else f"nvml:{address or index}",
+        switch=places.nearest(function.key) if function else "",
+        numa_node=numa,
+        name=str(said.get("name") or ""),
+        uuid=str(said.get("uuid") or ""),
+        memory_total=_integer(memory.get("total")),
+        memory_used=_integer(memory.get("used")),
+        link=_link(function.link if function else Link(), link.get("gen"), link.get("width")),
+        link_max=_link(function.link_max if function else Link(), link.get("max_gen"), link.get("max_width")),
+        processes=tuple(_processes(said.get("processes"))),
+        lost=_why_lost(said),
     )
 
 
-def _nvml_links(link: Any) -> tuple[Link, Link]:
-    if not isinstance(link, Mapping):
-        return Link(), Link()
-    return (
-        Link(speed_gts=_GTS.get(_int(link, "gen"), 0.0), width=_int(link, "width")),
-        Link(speed_gts=_GTS.get(_int(link, "max_gen"), 0.0), width=_int(link, "max_width")),
-    )
+def _link(read: Link, generation: Any, width: Any) -> Link:
+    """What sysfs says, else what NVML says."""
+    return Link(speed_gts=read.speed_gts or _GTS.get(_integer(generation), 0.0), width=read.width or _integer(width))
+
+
+def _why_lost(said: Mapping[str, Any]) -> str:
+    """A device that gave neither a name nor memory does not answer; the first error says why."""
+    if said.get("name") or _mapping(said.get("memory")):
+        return ""
+    errors = _mapping(said.get("errors"))
+    return str(next(iter(errors.values()), "") or "NVML says nothing about it")
 
 
 def _processes(raw: Any) -> Iterator[GpuProcess]:
     for process in raw if isinstance(raw, (list, tuple)) else ():
-        if isinstance(process, Mapping) and _int(process, "pid"):
-            yield GpuProcess(pid=_int(process, "pid"), memory_bytes=_int(process, "used_bytes"))
+        if isinstance(process, Mapping):
+            yield GpuProcess(pid=_integer(process.get("pid")), memory_bytes=_integer(process.get("used_bytes")))
 
 
-def _int(raw: Mapping[str, Any], key: str, default: int = 0) -> int:
-    value = raw.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else default
+def _silent(left: Sequence[PciDevice], places: SwitchPlaces) -> Iterator[Gpu]:
+    """Functions that NVML does not show; those of other vendors, which it can't know, are numbered by address."""
+    foreign = 0
+    for device in left:
+        index = -1
+        if device.vendor != NVIDIA:
+            index, foreign = foreign, foreign + 1
+        yield Gpu(
+            index=index,
+            address=device.address,
+            key=device.key,
+            switch=places.nearest(device.key),
+            numa_node=device.numa_node,
+            link=device.link,
+            link_max=device.link_max,
+        )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _integer(value: Any, otherwise: int = 0) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise

@@ -1,51 +1,70 @@
-"""Network interfaces: sysfs for the hardware side, the node's own address list for what is configured."""
+"""Network interfaces: /sys/class/net with the addresses that the probe asked of the kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import ipaddress
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Interface, PciDevice
-from orchestrator.topology.pci import number
+from orchestrator.topology.pci import nearest_function, number
 
-CLASS = "/sys/class/net"
-
-
-def interfaces(snapshot: Snapshot, devices: Mapping[str, PciDevice]) -> tuple[Interface, ...]:
-    """Every interface, by name. /sys/class/net also holds plain files (bonding_masters): those are none."""
-    return tuple(
-        _interface(snapshot, name, devices)
-        for name in snapshot.names(CLASS)
-        if snapshot.names(f"{CLASS}/{name}") or f"{CLASS}/{name}" in snapshot.links
-    )
+_CLASS = "/sys/class/net"
 
 
-def _interface(snapshot: Snapshot, name: str, devices: Mapping[str, PciDevice]) -> Interface:
-    path = f"{CLASS}/{name}"
-    key = snapshot.realpath(f"{path}/device")
-    function = devices.get(key)
-    carrier = snapshot.text(f"{path}/carrier")
+def find_interfaces(snapshot: Snapshot, devices: Sequence[PciDevice]) -> tuple[Interface, ...]:
+    """Every interface, in order of name."""
+    functions = {device.key: device for device in devices}
+    addresses = snapshot.host.get("addresses")
+    by_name: Mapping[str, Any] = addresses if isinstance(addresses, Mapping) else {}
+    listed = [name for name in snapshot.names(_CLASS) if snapshot.exists(f"{_CLASS}/{name}/mtu")]
+    listed += [name for name in snapshot.names(_CLASS) if name not in listed and _is_folder(snapshot, name)]
+    names = sorted({*listed, *(name for name in by_name if isinstance(name, str))})
+    return tuple(_interface(snapshot, name, functions, by_name.get(name)) for name in names)
+
+
+def _is_folder(snapshot: Snapshot, name: str) -> bool:
+    """bonding_masters is a file among the interfaces."""
+    return f"{_CLASS}/{name}" not in snapshot.files
+
+
+def _interface(snapshot: Snapshot, name: str, functions: Mapping[str, object], addresses: Any) -> Interface:
+    folder = snapshot.realpath(f"{_CLASS}/{name}")
+    device = snapshot.realpath(f"{folder}/device") if f"{folder}/device" in snapshot.links else ""
+    key = nearest_function(device, functions) if device else ""
+    master = snapshot.realpath(f"{folder}/master") if f"{folder}/master" in snapshot.links else ""
+    carrier = snapshot.text(f"{folder}/carrier")
     return Interface(
         name=name,
-        key=key if function else "",
-        address=function.address if function else "",
-        mac=snapshot.text(f"{path}/address"),
-        mtu=number(snapshot.text(f"{path}/mtu")),
-        operstate=snapshot.text(f"{path}/operstate"),
+        key=key,
+        address=key.rpartition("/")[2].lower(),
+        mac=snapshot.text(f"{folder}/address"),
+        mtu=max(0, number(snapshot.text(f"{folder}/mtu"))),
+        operstate=snapshot.text(f"{folder}/operstate"),
         carrier={"1": True, "0": False}.get(carrier),
-        speed_mbps=max(number(snapshot.text(f"{path}/speed")), 0),
-        ipv4=tuple(_addresses(snapshot, name, "inet")),
-        ipv6=tuple(_addresses(snapshot, name, "inet6")),
-        bond=snapshot.links.get(f"{snapshot.realpath(path)}/master", "").rpartition("/")[2],
-        slaves=tuple(snapshot.text(f"{path}/bonding/slaves").split()),
-        physical=function is not None,
+        speed_mbps=max(0, number(snapshot.text(f"{folder}/speed"))),
+        ipv4=_addresses(addresses, "inet"),
+        ipv6=_addresses(addresses, "inet6"),
+        bond=master.rpartition("/")[2] if master and snapshot.names(f"{master}/bonding") else "",
+        slaves=tuple(snapshot.text(f"{folder}/bonding/slaves").split()),
+        physical=bool(device),
     )
 
 
-def _addresses(snapshot: Snapshot, name: str, family: str) -> Iterator[str]:
-    by_name: Any = snapshot.host.get("addresses")
-    entries: Any = by_name.get(name) if isinstance(by_name, Mapping) else None
-    for entry in entries if isinstance(entries, (list, tuple)) else ():
-        if isinstance(entry, Mapping) and entry.get("family") == family and entry.get("address"):
-            yield f"{entry['address']}/{entry.get('prefixlen', 32 if family == 'inet' else 128)}"
+def _addresses(raw: Any, family: str) -> tuple[str, ...]:
+    """Addresses with prefix length, as far as they are addresses."""
+    found = []
+    for entry in raw if isinstance(raw, (list, tuple)) else ():
+        if isinstance(entry, Mapping) and entry.get("family") == family:
+            text = f"{entry.get('address')}/{entry.get('prefixlen')}"
+            if _is_interface_address(text, 4 if family == "inet" else 6):
+                found.append(text)
+    return tuple(found)
+
+
+def _is_interface_address(text: str, version: int) -> bool:
+    try:
+        return ipaddress.ip_interface(text).version == version
+    except ValueError:
+        return False

@@ -1,129 +1,135 @@
-"""The PCI tree out of sysfs: functions, the bridges above them, switches."""
+"""PCI functions from a snapshot, each with its place in the tree. Identity is the real path in sysfs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.topology import Link, PciDevice, Switch
+from orchestrator.model.topology import Link, PciDevice
 
-DEVICES = "/sys/bus/pci/devices"
-SLOTS = "/sys/bus/pci/slots"
-_ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
-_ROOT = re.compile(r"^pci[0-9a-f]{4,8}:[0-9a-f]{2}$")
-_SPEED = re.compile(r"([0-9.]+)\s*GT/s")
+_ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+_SPEED = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9])?)\s*GT/s")
+_WIDEST = 32
 
 
 def pci_devices(snapshot: Snapshot) -> tuple[PciDevice, ...]:
-    """Every PCI function, in the order of its real path; two that claim one address stay two."""
-    slots = slot_names(snapshot)
-    paths = {snapshot.realpath(f"{DEVICES}/{name}") for name in snapshot.names(DEVICES)}
-    paths |= set(_stray_functions(snapshot))
-    known = {path for path in paths if _ADDRESS.match(path.rpartition("/")[2].lower())}
-    return tuple(_device(snapshot, path, known, slots) for path in sorted(known))
+    """Every PCI function, in order of address. An address that two functions claim gives two of them."""
+    slots = _slots(snapshot)
+    devices = [_device(snapshot, key, slots) for key in _keys(snapshot)]
+    return tuple(sorted(devices, key=lambda device: (sort_key(device.address), device.key)))
 
 
-def _stray_functions(snapshot: Snapshot) -> Iterable[str]:
-    """Functions in the device tree that /sys/bus/pci does not list: one address under several root buses."""
-    for root in snapshot.names("/sys/devices"):
-        if _ROOT.match(root):
-            yield from _below(snapshot, f"/sys/devices/{root}")
+def is_address(name: str) -> bool:
+    """Whether a name is DDDD:BB:DD.F, with a domain of 4 to 8 hex digits."""
+    return _ADDRESS.fullmatch(name) is not None
 
 
-def _below(snapshot: Snapshot, path: str) -> Iterable[str]:
-    for name in snapshot.names(path):
-        if _ADDRESS.match(name.lower()):
-            child = f"{path}/{name}"
-            if snapshot.exists(f"{child}/vendor") or snapshot.exists(f"{child}/class"):
-                yield child
-            yield from _below(snapshot, child)
+def sort_key(address: str) -> tuple[int, str]:
+    """Order of addresses as numbers: the kernel's and CUDA's order."""
+    domain, _, rest = address.partition(":")
+    return number(domain, 16), rest
 
 
-def _device(snapshot: Snapshot, path: str, known: set[str], slots: Mapping[str, str]) -> PciDevice:
-    parent, _, name = path.rpartition("/")
-    address = name.lower()
-    return PciDevice(
-        address=address,
-        key=path,
-        parent=parent if parent in known else "",
-        root=next((part for part in path.split("/") if _ROOT.match(part)), ""),
-        vendor=number(snapshot.text(f"{path}/vendor")),
-        device=number(snapshot.text(f"{path}/device")),
-        subsystem_vendor=number(snapshot.text(f"{path}/subsystem_vendor")),
-        subsystem_device=number(snapshot.text(f"{path}/subsystem_device")),
-        class_code=number(snapshot.text(f"{path}/class")),
-        revision=number(snapshot.text(f"{path}/revision")),
-        numa_node=number(snapshot.text(f"{path}/numa_node"), default=-1),
-        link=_link(snapshot, path, "current"),
-        link_max=_link(snapshot, path, "max"),
-        driver=snapshot.links.get(f"{path}/driver", "").rpartition("/")[2],
-        slot=slots.get(address.rpartition(".")[0], ""),
-    )
+def normal_address(address: str) -> str:
+    """An address as sysfs writes it: NVML has eight digits of domain and capitals."""
+    domain, _, rest = address.strip().lower().partition(":")
+    value = number(domain, 16, -1)
+    return f"{value:04x}:{rest}" if value >= 0 else address.strip().lower()
 
 
-def _link(snapshot: Snapshot, path: str, which: str) -> Link:
-    match = _SPEED.search(snapshot.text(f"{path}/{which}_link_speed"))
-    width = number(snapshot.text(f"{path}/{which}_link_width"))
-    return Link(speed_gts=_float(match.group(1)) if match else 0.0, width=width if 0 < width <= 64 else 0)
+def card(address: str) -> str:
+    """An address without its function: the ports of a card are functions of one device."""
+    return address.rpartition(".")[0] or address
 
 
-def slot_names(snapshot: Snapshot) -> dict[str, str]:
-    """Address without function -> the physical slot's name, where the firmware names slots."""
-    names = {}
-    for slot in snapshot.names(SLOTS):
-        address = snapshot.text(f"{SLOTS}/{slot}/address").lower()
-        if address:
-            names[address] = slot
-    return names
+def bridges_above(key: str) -> list[str]:
+    """Keys of the bridges above a function, nearest first. Read from the path, as NCCL does (src/graph/xml.cc)."""
+    above: list[str] = []
+    while True:
+        key = key.rpartition("/")[0]
+        if not is_address(key.rpartition("/")[2]):
+            return above
+        above.append(key)
 
 
-def switches(devices: Sequence[PciDevice]) -> tuple[Switch, ...]:
-    """Switches by their upstream ports: a bridge right below a root port or another switch's downstream port, that
-    has bridges below itself. A root port has no bridge above, a downstream port has an upstream port above."""
-    by_key = {device.key: device for device in devices}
-    upstream: dict[str, Switch] = {}
-    for device in devices:
-        above = by_key.get(device.parent)
-        if not device.is_bridge or above is None or above.key in upstream:
-            continue
-        if not any(other.is_bridge and other.parent == device.key for other in devices):
-            continue
-        upstream[device.key] = Switch(
-            key=device.key,
-            address=device.address,
-            numa_node=device.numa_node,
-            parent_switch=_nearest(above, by_key, upstream),
-            link=device.link,
-            link_max=device.link_max,
-        )
-    return tuple(upstream.values())
-
-
-def _nearest(device: PciDevice | None, by_key: Mapping[str, PciDevice], upstream: Mapping[str, Switch]) -> str:
-    while device is not None:
-        if device.key in upstream:
-            return device.key
-        device = by_key.get(device.parent)
+def nearest_function(path: str, known: Mapping[str, object]) -> str:
+    """The PCI function that a path leads to or lies below (virtio devices do), '' for none."""
+    while path.count("/") > 1:
+        if path in known:
+            return path
+        path = path.rpartition("/")[0]
     return ""
 
 
-def switch_above(key: str, devices: Mapping[str, PciDevice], upstream: Mapping[str, Switch]) -> str:
-    """Key of the nearest switch above a function, '' where it sits on a root port or root bus."""
-    device = devices.get(key)
-    return _nearest(devices.get(device.parent), devices, upstream) if device else ""
+def small_number(name: str) -> int:
+    """A file's name that is a number of at most six digits (a port, a GID's index); -1 for any other name."""
+    return int(name) if name.isascii() and name.isdecimal() and len(name) <= 6 else -1
 
 
-def number(text: str, default: int = 0) -> int:
-    """'0x10de' or '16' as a number; the default for anything else."""
+def number(text: str, base: int = 10, otherwise: int = 0) -> int:
+    """An integer as sysfs writes it ('0x10de', '16'); `otherwise` where it is none."""
     try:
-        return int(text.strip(), 0)
+        return int(text, base)
     except ValueError:
-        return default
+        return otherwise
 
 
-def _float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
+def _keys(snapshot: Snapshot) -> set[str]:
+    keys = {
+        folder
+        for path in snapshot.files
+        if path.endswith(("/class", "/vendor")) and is_address((folder := path.rpartition("/")[0]).rpartition("/")[2])
+    }
+    for name in snapshot.names("/sys/bus/pci/devices"):
+        real = snapshot.realpath(f"/sys/bus/pci/devices/{name}")
+        if is_address(real.rpartition("/")[2]):
+            keys.add(real)
+    return keys
+
+
+def _device(snapshot: Snapshot, key: str, slots: Mapping[str, str]) -> PciDevice:
+    files = snapshot.files
+    address = key.rpartition("/")[2].lower()
+    above = bridges_above(key)
+    top = (above[-1] if above else key).rpartition("/")[0]
+
+    def value(name: str, base: int = 16, otherwise: int = 0) -> int:
+        return number(files.get(f"{key}/{name}", "").strip(), base, otherwise)
+
+    return PciDevice(
+        address=address,
+        key=key,
+        parent=above[0] if above else "",
+        root=top.rpartition("/")[2],
+        vendor=value("vendor"),
+        device=value("device"),
+        subsystem_vendor=value("subsystem_vendor"),
+        subsystem_device=value("subsystem_device"),
+        class_code=value("class"),
+        revision=value("revision"),
+        numa_node=value("numa_node", 10, -1),
+        link=_link(files, key, "current"),
+        link_max=_link(files, key, "max"),
+        driver=snapshot.links.get(f"{key}/driver", "").rpartition("/")[2],
+        slot=slots.get(card(address), ""),
+    )
+
+
+def _link(files: Mapping[str, str], key: str, which: str) -> Link:
+    """Widths of 255 mean that there is no link."""
+    speed = _SPEED.match(files.get(f"{key}/{which}_link_speed", ""))
+    width = number(files.get(f"{key}/{which}_link_width", "").strip())
+    return Link(speed_gts=float(speed[1]) if speed else 0.0, width=width if 0 < width <= _WIDEST else 0)
+
+
+def _slots(snapshot: Snapshot) -> dict[str, str]:
+    """{address without function: slot's name}."""
+    return {card_address: name for name, card_address in _slot_addresses(snapshot)}
+
+
+def _slot_addresses(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    for name in snapshot.names("/sys/bus/pci/slots"):
+        address = snapshot.text(f"/sys/bus/pci/slots/{name}/address").lower()
+        if address:
+            yield name, address

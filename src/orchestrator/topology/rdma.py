@@ -1,90 +1,115 @@
-"""RDMA devices and their ports out of /sys/class/infiniband."""
+"""RDMA ports with their GID tables, from /sys/class/infiniband."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.topology import Gid, PciDevice, RdmaPort
-from orchestrator.topology.pci import number
+from orchestrator.model.topology import Gid, Interface, PciDevice, RdmaPort
+from orchestrator.topology.pci import nearest_function, number, small_number
+from orchestrator.topology.switches import SwitchPlaces
 
-CLASS = "/sys/class/infiniband"
-_RATE = re.compile(r"([0-9.]+)\s*Gb/sec")
-_EMPTY = re.compile(r"^[0:]*$")
+_CLASS = "/sys/class/infiniband"
+_EMPTY = "0000:0000:0000:0000:0000:0000:0000:0000"
+_RATE = re.compile(r"\s*([0-9]{1,5}(?:\.[0-9]{1,3})?)\s*Gb/sec")
+_GID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){7}")
 
 
-def rdma_ports(
-    snapshot: Snapshot, devices: Mapping[str, PciDevice], switch_of: Callable[[str], str]
+def find_rdma_ports(
+    snapshot: Snapshot, devices: Sequence[PciDevice], interfaces: Sequence[Interface], places: SwitchPlaces
 ) -> tuple[RdmaPort, ...]:
-    """Every port of every device, mlx5_2 before mlx5_10."""
-    found = [
-        _port(snapshot, device, int(port), devices, switch_of)
-        for device in snapshot.names(CLASS)
-        for port in snapshot.names(f"{CLASS}/{device}/ports")
-        if port.isdecimal()
-    ]
-    return tuple(sorted(found, key=lambda port: (*_natural(port.device), port.port)))
+    """Every port of every RDMA device, in natural order of device names (mlx5_2 before mlx5_10)."""
+    by_key = {device.key: device for device in devices}
+    ports: list[RdmaPort] = []
+    for name in snapshot.names(_CLASS):
+        folder = snapshot.realpath(f"{_CLASS}/{name}")
+        key = nearest_function(snapshot.realpath(f"{folder}/device"), by_key)
+        indices = (small_number(port) for port in snapshot.names(f"{folder}/ports"))
+        ports += (
+            _port(snapshot, name, folder, index, by_key.get(key), interfaces, places) for index in indices if index >= 0
+        )
+    return tuple(sorted(ports, key=lambda port: (natural(port.device), port.port)))
+
+
+def natural(name: str) -> tuple[tuple[str, int], ...]:
+    """Order of names as people count: mlx5_2 before mlx5_10."""
+    return tuple((text, number(digits, otherwise=-1)) for text, digits in re.findall(r"([^0-9]*)([0-9]{0,18})", name))
 
 
 def _port(
-    snapshot: Snapshot, name: str, port: int, devices: Mapping[str, PciDevice], switch_of: Callable[[str], str]
+    snapshot: Snapshot,
+    name: str,
+    folder: str,
+    port: int,
+    function: PciDevice | None,
+    interfaces: Sequence[Interface],
+    places: SwitchPlaces,
 ) -> RdmaPort:
-    top = f"{CLASS}/{name}"
-    path = f"{top}/ports/{port}"
-    key = snapshot.realpath(f"{top}/device")
-    function = devices.get(key)
-    rate = _RATE.search(snapshot.text(f"{path}/rate"))
-    gids = tuple(_gids(snapshot, path))
+    here = f"{folder}/ports/{port}"
+    rate = _RATE.match(snapshot.text(f"{here}/rate"))
+    gids = tuple(_gids(snapshot, here))
     return RdmaPort(
         device=name,
         port=port,
         address=function.address if function else "",
-        key=key if function else "",
-        switch=switch_of(key) if function else "",
+        key=function.key if function else "",
+        switch=places.nearest(function.key) if function else "",
         numa_node=function.numa_node if function else -1,
-        netdev=_netdev(snapshot, path, key if function else "", gids, port),
-        state=_word(snapshot.text(f"{path}/state")),
-        phys_state=_word(snapshot.text(f"{path}/phys_state")),
-        rate_gbps=float(rate.group(1)) if rate and rate.group(1).replace(".", "", 1).isdecimal() else 0.0,
-        link_layer=snapshot.text(f"{path}/link_layer"),
+        netdev=_netdev(gids, function, port, snapshot, interfaces),
+        state=_word(snapshot.text(f"{here}/state")),
+        phys_state=_word(snapshot.text(f"{here}/phys_state")),
+        rate_gbps=float(rate[1]) if rate else 0.0,
+        link_layer=snapshot.text(f"{here}/link_layer"),
         gids=gids,
-        firmware=snapshot.text(f"{top}/fw_ver"),
-        board=snapshot.text(f"{top}/board_id"),
+        firmware=snapshot.text(f"{folder}/fw_ver"),
+        board=snapshot.text(f"{folder}/board_id"),
     )
 
 
-def _gids(snapshot: Snapshot, path: str) -> Iterator[Gid]:
-    """Entries that hold a GID; an empty slot reads as zeros, and its type as EINVAL."""
-    for name in sorted(snapshot.names(f"{path}/gids"), key=lambda text: number(text, default=1 << 30)):
-        gid = snapshot.text(f"{path}/gids/{name}").lower()
-        if name.isdecimal() and gid and not _EMPTY.match(gid):
+def _word(text: str) -> str:
+    """'4: ACTIVE' is 'ACTIVE'."""
+    return text.rpartition(":")[2].strip()
+
+
+def _gids(snapshot: Snapshot, port: str) -> Iterator[Gid]:
+    """The filled slots of a GID table, in order of index; reading an empty slot's type fails with EINVAL."""
+    indices = sorted(small_number(name) for name in snapshot.names(f"{port}/gids"))
+    for index in indices:
+        gid = snapshot.text(f"{port}/gids/{index}").lower() if index >= 0 else _EMPTY
+        if gid != _EMPTY and _GID.fullmatch(gid):
             yield Gid(
-                index=int(name),
+                index=index,
                 gid=gid,
-                type=snapshot.text(f"{path}/gid_attrs/types/{name}"),
-                netdev=snapshot.text(f"{path}/gid_attrs/ndevs/{name}"),
+                type=snapshot.text(f"{port}/gid_attrs/types/{index}"),
+                netdev=snapshot.text(f"{port}/gid_attrs/ndevs/{index}"),
             )
 
 
-def _netdev(snapshot: Snapshot, path: str, key: str, gids: tuple[Gid, ...], port: int) -> str:
-    """The port's net device: what its GIDs name (a bond's master included), else its function's own."""
-    named = [gid.netdev for gid in gids if gid.netdev] or [
-        text for name in snapshot.names(f"{path}/gid_attrs/ndevs")
-        if (text := snapshot.text(f"{path}/gid_attrs/ndevs/{name}"))
-    ]  # fmt: skip
-    if named:
-        return named[0]
-    own = snapshot.names(f"{key}/net") if key else ()
-    by_port = {number(snapshot.text(f"{key}/net/{name}/dev_port")) + 1: name for name in own}
-    return by_port.get(port) or (own[0] if len(own) == 1 else "")
+def _netdev(
+    gids: Sequence[Gid],
+    function: PciDevice | None,
+    port: int,
+    snapshot: Snapshot,
+    interfaces: Sequence[Interface],
+) -> str:
+    """The net device of a port: what its GIDs name, else the interface of the same PCI function and port number.
+
+    A GID of a VLAN names the VLAN's device; the port's own one comes first in the table.
+    """
+    named = next((gid.netdev for gid in gids if gid.netdev), "")
+    if named or function is None:
+        return named
+    mine = [interface for interface in interfaces if interface.key == function.key]
+    if len(mine) > 1:
+        wanted = str(port - 1)
+        mine = [one for one in mine if snapshot.text(f"/sys/class/net/{one.name}/dev_port") == wanted] or mine
+    return mine[0].name if mine else ""
 
 
-def _word(text: str) -> str:
-    """'4: ACTIVE' -> 'ACTIVE'."""
-    return text.partition(":")[2].strip() or text
-
-
-def _natural(name: str) -> tuple[str, int]:
-    stem = name.rstrip("0123456789")
-    return stem, int(name[len(stem) :] or 0)
+def ports_by_card(ports: Sequence[RdmaPort]) -> Mapping[str, tuple[RdmaPort, ...]]:
+    """{card's address without function: its ports}; ports without a PCI function are under their device's name."""
+    cards: dict[str, list[RdmaPort]] = {}
+    for port in ports:
+        cards.setdefault(port.address.rpartition(".")[0] or port.device, []).append(port)
+    return {card: tuple(members) for card, members in cards.items()}

@@ -1,0 +1,189 @@
+"""Which NIC does what: the TCP side that all nodes share, the RDMA rails, and each port's GID index.
+
+Rules: NCCL src/transport/net_ib (ncclIbGetGidIndex), reference manual of NCCL_SOCKET_IFNAME and NCCL_IB_HCA,
+Mellanox show_gids.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.model.topology import Gid, Interface, RdmaPort, Topology
+from orchestrator.topology.rdma import natural
+from orchestrator.topology.switches import SwitchPlaces
+
+ROCE_V2 = "RoCE v2"
+_NOT_BETWEEN_NODES = ("lo", "docker", "virbr", "br-", "cni", "veth", "flannel", "cali", "tailscale", "podman")
+"""Interfaces whose networks lead to containers, guests or overlays, whatever their addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A node's TCP side: interface and IPv4 address, and why this one."""
+
+    interface: str
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GidChoice:
+    """A port's GID index for RoCE v2 over IPv4; None where there is none or none is needed, with the reason."""
+
+    index: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rail:
+    """An RDMA port that can carry a gang's traffic now.
+
+    address and network: IPv4 of its GID and of its interface, '' where it has none (InfiniBand) or none was read
+    near:                a switch lies above both it and a GPU
+    """
+
+    port: RdmaPort
+    gid: GidChoice
+    address: str
+    network: str
+    near: bool
+
+
+def tcp_interface(topologies: Mapping[str, Topology]) -> Mapping[str, Choice]:
+    """Each node's interface for rendezvous and services; empty where the nodes share no IPv4 network.
+
+    One network for all nodes. Networks of RDMA rails come last, those of bonds first, then the fastest; an address
+    that two nodes have (a container bridge's) is no way between them.
+    """
+    ways = {name: _ways(topology) for name, topology in topologies.items()}
+    twice = {address for address, count in Counter(_addresses(ways)).items() if count > 1}
+    usable = {
+        name: {network: way for network, way in mine.items() if way.address not in twice} for name, mine in ways.items()
+    }
+    shared = set.intersection(*(set(mine) for mine in usable.values())) if usable else set()
+    if not shared:
+        return {}
+    best = min(shared, key=lambda network: _rank(network, [mine[network] for mine in usable.values()]))
+    return {name: _choice(best, mine[best], shared, len(usable)) for name, mine in usable.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    interface: Interface
+    address: str
+    is_rail: bool
+
+
+def _ways(topology: Topology) -> dict[ipaddress.IPv4Network, _Way]:
+    rails = {port.netdev for port in topology.rdma if port.netdev}
+    ways: dict[ipaddress.IPv4Network, _Way] = {}
+    for interface in topology.interfaces:
+        if interface.bond or not interface.up or interface.name.startswith(_NOT_BETWEEN_NODES):
+            continue
+        for text in interface.ipv4:
+            address = ipaddress.IPv4Interface(text)
+            if not address.is_loopback and not address.is_link_local:
+                way = _Way(interface, str(address.ip), interface.name in rails and not interface.slaves)
+                ways.setdefault(address.network, way)
+    return ways
+
+
+def _addresses(ways: Mapping[str, Mapping[ipaddress.IPv4Network, _Way]]) -> Iterator[str]:
+    for mine in ways.values():
+        yield from {way.address for way in mine.values()}
+
+
+def _rank(network: ipaddress.IPv4Network, ways: Sequence[_Way]) -> tuple[int, int, int, int, int, str]:
+    return (
+        sum(way.is_rail for way in ways),
+        sum(not way.interface.slaves for way in ways),
+        sum(not way.interface.physical and not way.interface.slaves for way in ways),
+        -min(way.interface.speed_mbps for way in ways),
+        -network.prefixlen,
+        str(network),
+    )
+
+
+def _choice(network: ipaddress.IPv4Network, way: _Way, shared: Collection[object], nodes: int) -> Choice:
+    kind = "a bond" if way.interface.slaves else "an RDMA rail, there is nothing else" if way.is_rail else "no rail"
+    others = len(shared) - 1
+    place = f"in {network}, which all {nodes} nodes share" if nodes > 1 else f"in {network}"
+    among = f"; {others} other shared networks" if others else ""
+    return Choice(way.interface.name, way.address, f"{way.interface.name} is {kind} {place}{among}")
+
+
+def rails(topology: Topology) -> tuple[Rail, ...]:
+    """The RDMA ports for the gang's traffic, in natural order of names.
+
+    Usable is a port that is ACTIVE, no part of a bond, and has a RoCE v2 GID over IPv4 (or is InfiniBand). Where
+    some of them lie under a GPU's switch, these are the rails; else all usable ones.
+    """
+    usable = list(_usable(topology))
+    near = [rail for rail in usable if rail.near]
+    return tuple(sorted(near or usable, key=lambda rail: (natural(rail.port.device), rail.port.port)))
+
+
+def is_bonded(port: RdmaPort, topology: Topology) -> bool:
+    """Whether a port's interface is a bond or part of one: the TCP side, not a rail."""
+    interface = topology.interface(port.netdev) if port.netdev else None
+    return interface is not None and bool(interface.bond or interface.slaves)
+
+
+def _usable(topology: Topology) -> Iterator[Rail]:
+    places = SwitchPlaces(topology.switches)
+    switches_of_gpus = {switch for gpu in topology.gpus for switch in places.above(gpu.key)}
+    for port in topology.rdma:
+        if not port.active or is_bonded(port, topology):
+            continue
+        gid = gid_index(port, topology)
+        if gid.index is None and port.link_layer != "InfiniBand":
+            continue
+        near = not switches_of_gpus.isdisjoint(places.above(port.key))
+        address = next((entry.ipv4 or "" for entry in port.gids if entry.index == gid.index), "")
+        yield Rail(port, gid, address, _network_of(address, port.netdev, topology), near)
+
+
+def _network_of(address: str, netdev: str, topology: Topology) -> str:
+    interface = topology.interface(netdev)
+    for text in interface.ipv4 if interface else ():
+        if text.partition("/")[0] == address:
+            return str(ipaddress.IPv4Interface(text).network)
+    return ""
+
+
+def gid_index(port: RdmaPort, topology: Topology) -> GidChoice:
+    """The lowest index whose entry is RoCE v2 over IPv4, of an interface that is up and has the address."""
+    if port.link_layer == "InfiniBand":
+        return GidChoice(None, "InfiniBand ports need no GID index")
+    mapped = [gid for gid in port.gids if gid.ipv4]
+    if not mapped:
+        return GidChoice(None, f"none of {len(port.gids)} GIDs is an IPv4 address")
+    version_2 = [gid for gid in mapped if gid.type == ROCE_V2]
+    if not version_2:
+        kinds = ", ".join(sorted({gid.type or "type unread" for gid in mapped}))
+        return GidChoice(None, f"the GIDs of IPv4 addresses are {kinds}, none is RoCE v2")
+    refused = []
+    for gid in version_2:
+        why_not = _why_not(gid, port, topology)
+        if not why_not:
+            return GidChoice(gid.index, f"GID {gid.index} is RoCE v2, {gid.ipv4} on {gid.netdev or port.netdev}")
+        refused.append(f"GID {gid.index}: {why_not}")
+    return GidChoice(None, "; ".join(refused))
+
+
+def _why_not(gid: Gid, port: RdmaPort, topology: Topology) -> str:
+    """'' where a GID can be used. What was not read is no reason against it: the kernel keeps the table."""
+    name = gid.netdev or port.netdev
+    interface = topology.interface(name)
+    if interface is None:
+        return ""
+    if interface.operstate and not interface.up:
+        return f"{name} is {interface.operstate}"
+    master = topology.interface(interface.bond) if interface.bond else None
+    known = {text.partition("/")[0] for one in (interface, master) if one for text in one.ipv4}
+    if known and gid.ipv4 not in known:
+        return f"{gid.ipv4} is not an address of {name}"
+    return ""

@@ -1,0 +1,60 @@
+"""NUMA domains and the CPU's make: NCCL takes the speed between sockets from them."""
+
+from __future__ import annotations
+
+import re
+
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.topology import CpuModel, NumaDomain
+from orchestrator.topology.pci import number, small_number
+
+_NODES = "/sys/devices/system/node"
+_LONGEST_MAP = 4096
+_MEM_TOTAL = re.compile(r"MemTotal:\s+([0-9]{1,15}) kB")
+
+
+def find_numa_domains(snapshot: Snapshot) -> tuple[NumaDomain, ...]:
+    """Every NUMA domain, by number."""
+    numbers = sorted(small_number(name[4:]) for name in snapshot.names(_NODES) if name.startswith("node"))
+    return tuple(_domain(snapshot, each) for each in numbers if each >= 0)
+
+
+def _domain(snapshot: Snapshot, which: int) -> NumaDomain:
+    folder = f"{_NODES}/node{which}"
+    memory = _MEM_TOTAL.search(snapshot.text(f"{folder}/meminfo"))
+    return NumaDomain(
+        node=which,
+        cpulist=snapshot.text(f"{folder}/cpulist") or _from_map(snapshot.text(f"{folder}/cpumap")),
+        memory_bytes=int(memory[1]) * 1024 if memory else 0,
+    )
+
+
+def _from_map(cpumap: str) -> str:
+    """'00000000,000000ff' is '0-7'."""
+    mask = number(cpumap.replace(",", ""), 16) if len(cpumap) <= _LONGEST_MAP else 0
+    if mask <= 0:
+        return ""
+    cpus = [index for index in range(mask.bit_length()) if mask >> index & 1]
+    spans: list[list[int]] = []
+    for cpu in cpus:
+        if spans and spans[-1][1] == cpu - 1:
+            spans[-1][1] = cpu
+        else:
+            spans.append([cpu, cpu])
+    return ",".join(f"{first}-{last}" if first != last else str(first) for first, last in spans)
+
+
+def find_cpu(snapshot: Snapshot) -> CpuModel:
+    """The first socket's make; x86 only, empty elsewhere."""
+    facts: dict[str, str] = {}
+    for line in snapshot.text("/proc/cpuinfo").splitlines():
+        name, colon, value = line.partition(":")
+        if not colon and facts:
+            break
+        facts.setdefault(name.strip(), value.strip())
+    return CpuModel(
+        vendor=facts.get("vendor_id", ""),
+        family=number(facts.get("cpu family", "")),
+        model=number(facts.get("model", "")),
+        name=facts.get("model name", ""),
+    )

@@ -1,0 +1,102 @@
+"""PCIe switches, identified by their upstream port as NCCL does.
+
+Seen from a root bus, bridges alternate: root port, upstream port, downstream port, upstream port of the next switch.
+NCCL steps two path components up from a device and so meets upstream ports only (src/graph/xml.cc,
+ncclTopoGetXmlFromSys). Broadcom's PEX switches show parts of one chip as switches of their own; NCCL merges these
+(src/graph/topo.cc, ncclTopoFlattenBcmSwitches).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from orchestrator.model.topology import PciDevice, Switch
+from orchestrator.topology.pci import bridges_above, sort_key
+
+_BROADCOM = 0x1000
+_PEX_GEN4, _PEX_GEN5 = 0xC010, 0xC030
+
+
+def find_switches(devices: Sequence[PciDevice]) -> tuple[Switch, ...]:
+    """Every switch, in order of address: an upstream port with at least one downstream port below it."""
+    by_key = {device.key: device for device in devices}
+    keys: set[str] = set()
+    for device in devices:
+        above = bridges_above(device.key)
+        if device.is_bridge and above and _could_be_upstream(above[0], by_key):
+            keys.update(_upstream_ports([*reversed(above), device.key]))
+        elif not device.is_bridge:
+            keys.update(_upstream_ports(list(reversed(above))))
+    switches = [_switch(key, by_key, keys) for key in keys]
+    return _merged(sorted(switches, key=lambda switch: (sort_key(switch.address), switch.key)), by_key)
+
+
+def _could_be_upstream(key: str, by_key: Mapping[str, PciDevice]) -> bool:
+    return key not in by_key or by_key[key].is_bridge
+
+
+def _upstream_ports(bridges: Sequence[str]) -> list[str]:
+    """Of bridges from the root down: every second one, where another bridge follows."""
+    return [bridges[index] for index in range(1, len(bridges) - 1, 2)]
+
+
+def _switch(key: str, by_key: Mapping[str, PciDevice], keys: Iterable[str]) -> Switch:
+    device = by_key.get(key)
+    above = next((bridge for bridge in bridges_above(key) if bridge in keys), "")
+    if device is None:  # its own files are missing; what lies below it still shows it
+        return Switch(key=key, address=key.rpartition("/")[2].lower(), numa_node=-1, parent_switch=above)
+    return Switch(
+        key=key,
+        address=device.address,
+        numa_node=device.numa_node,
+        parent_switch=above,
+        link=device.link,
+        link_max=device.link_max,
+    )
+
+
+def _merged(switches: Sequence[Switch], by_key: Mapping[str, PciDevice]) -> tuple[Switch, ...]:
+    """Mark the sub-switches that NCCL merges into the switch above; one that took some in is not merged itself."""
+    into: dict[str, str] = {}
+    for switch in sorted(switches, key=lambda switch: len(bridges_above(switch.key))):
+        if switch.key in into:
+            continue
+        generation = _broadcom_generation(by_key.get(switch.key), sub=False)
+        if not generation:
+            continue
+        for other in switches:
+            if (
+                other.parent_switch == switch.key
+                and _broadcom_generation(by_key.get(other.key), sub=True) == generation
+            ):
+                into[other.key] = switch.key
+    return tuple(replace(switch, merged_into=into.get(switch.key, "")) for switch in switches)
+
+
+def _broadcom_generation(device: PciDevice | None, *, sub: bool) -> int:
+    """4 or 5 for a PEX switch that NCCL merges (getBcmGen), else 0; generation 5 tells sub-switches by subsystem."""
+    if device is None or (device.vendor, device.subsystem_vendor) != (_BROADCOM, _BROADCOM):
+        return 0
+    group = device.subsystem_device & 0xF000
+    if device.device == _PEX_GEN4 and group == 0xA000:
+        return 4
+    if device.device == _PEX_GEN5 and group == (0x1000 if sub else 0x0000):
+        return 5
+    return 0
+
+
+class SwitchPlaces:
+    """Which switches lie above a function, as NCCL sees it: nearest first, merged parts as the whole."""
+
+    def __init__(self, switches: Iterable[Switch]) -> None:
+        self._whole = {switch.key: switch.merged_into or switch.key for switch in switches}
+
+    def above(self, key: str) -> tuple[str, ...]:
+        """Keys of switches, nearest first; () on a root port."""
+        found = (self._whole[bridge] for bridge in bridges_above(key) if bridge in self._whole)
+        return tuple(dict.fromkeys(found))
+
+    def nearest(self, key: str) -> str:
+        """Key of the switch above a function, '' for none."""
+        return next(iter(self.above(key)), "")
