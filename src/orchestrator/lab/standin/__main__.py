@@ -4,6 +4,7 @@ A launcher that stands for `python3 -m sglang.launch_server ARGS` ends in the sa
 holds this package on PYTHONPATH and runs the line above with ARGS. Knobs are environment variables:
 
 STANDIN_SPEED       multiplies the length of every phase (1: about 7 s from launch to ready)
+STANDIN_STEP_MS     least milliseconds for one token (0; the reference cluster needs about 20)
 STANDIN_PEER_DEATH  follow: ranks end when a peer's connection ends; otherwise they take no notice
 STANDIN_FAIL        failures on demand, see failures.py
 STANDIN_FLAGS       file with the version's flags, or a directory of such files

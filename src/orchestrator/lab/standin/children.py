@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 
-from .log import Log, raw
+from .log import raw
 
 
 class Child:
@@ -65,17 +65,15 @@ def fork(name: str, work: Callable[[], None], close: Iterable[int] = ()) -> Chil
     os._exit(status)
 
 
-def kill_tree(children: Sequence[Child], log: Log) -> None:
+def kill_all(children: Sequence[Child]) -> None:
     """SIGKILL all children and wait until they are gone."""
-    log.line(f"kill_process_tree called: parent_pid={os.getpid()}, include_parent=False, pid={os.getpid()}")
     for child in children:
         child.kill()
     for child in children:
         child.join()
 
 
-def kill_tree_and_self(children: Sequence[Child], log: Log) -> None:
-    """The real engine's end after a failure: everything by SIGKILL, itself last."""
-    kill_tree(children, log)
+def kill_self() -> None:
+    """The real engine's end after a failure. Does not return."""
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(3600)

@@ -90,7 +90,9 @@ def read_failures(text: str) -> tuple[Failure, ...]:
 
 
 def _read(text: str) -> Failure:
-    words = dict(word.split("=", 1) for word in text.strip().split(","))
+    words = dict(word.split("=", 1) for word in text.strip().split(",") if "=" in word)
+    if missing := {"rank", "phase", "how"} - words.keys():
+        raise ValueError(f"STANDIN_FAIL: {text.strip()!r} lacks {', '.join(sorted(missing))}")
     failure = Failure(int(words["rank"]), words["phase"], words["how"], float(words.get("after", "0")))
     if failure.how not in (*FAILURES, "hang") and not failure.how.startswith("signal:"):
         raise ValueError(f"STANDIN_FAIL: unknown how={failure.how}")

@@ -11,15 +11,16 @@ import threading
 import time
 
 from . import answers
-from .children import Child, fork, kill_tree, kill_tree_and_self
+from .children import Child, fork, kill_all, kill_self
 from .engine import Engine, Status
+from .leader_web import leader_handler
 from .log import Log, raw
 from .model import Model, read_model
 from .played import Played, trace
 from .rank import Links, live
 from .settings import Rank, Settings
 from .title import die_with, set_title
-from .web import Server, WorkerHandler, announce, leader_handler
+from .web import Server, WorkerHandler, announce
 
 _SCHEDULER_EXIT_S = 15.0
 """How long a leader waits for its ranks after ShutdownReq (tokenizer_manager.py)."""
@@ -57,7 +58,7 @@ class _Launcher:
             return self._lead() if self._settings.node_rank == 0 else self._follow()
         except (Played, OSError, ValueError) as error:
             raw(trace(error))
-            kill_tree(self._children, self._log)
+            self._kill_tree(include_parent=False)
             return 1
 
     def _check(self) -> None:
@@ -103,7 +104,7 @@ class _Launcher:
                 f"ERROR:    [Errno {error.errno}] error while attempting to bind on address "
                 f"('{settings.host}', {settings.port}): address already in use"
             )
-            kill_tree(self._children, self._log)
+            self._kill_tree(include_parent=False)
             return 1
         announce(self._log, settings.host, settings.port)
         self._serving = True
@@ -120,7 +121,7 @@ class _Launcher:
         self._log.uvicorn(f"Finished server process [{os.getpid()}]")
         self._stop_watching.set()
         if any(child.alive() for child in self._children):
-            kill_tree(self._children, self._log)
+            self._kill_tree(include_parent=False)
         return 0
 
     def _warm_up(self, engine: Engine) -> None:
@@ -164,7 +165,7 @@ class _Launcher:
             self._pause(_LOOK_S)
         self._stop_watching.set()
         if not self._version.orderly_shutdown:
-            kill_tree_and_self(self._children, self._log)
+            self._kill_tree(include_parent=True)
         engine.shut_down()
         ranks = [child for child in self._children if child.name != "detokenizer"]
         deadline = time.monotonic() + _SCHEDULER_EXIT_S * min(self._settings.speed, 1.0)
@@ -176,7 +177,7 @@ class _Launcher:
                 f"Schedulers still alive {_SCHEDULER_EXIT_S:g}s after ShutdownReq, killing them before they "
                 f"released: {late}"
             )
-        kill_tree(self._children, self._log)
+        self._kill_tree(include_parent=False)
         server.shutdown()
 
     def _tell_remaining(self, left: list[str]) -> None:
@@ -282,7 +283,15 @@ class _Launcher:
             self._pause(_CRASH_DUMP_S)
         else:
             self._log.line("Received sigquit from a child process. It usually means the child failed.")
-        kill_tree_and_self(self._children, self._log)
+        self._kill_tree(include_parent=True)
+
+    def _kill_tree(self, *, include_parent: bool) -> None:
+        """End this node's processes by SIGKILL, the launcher itself too where it is included."""
+        if self._version.watches_ranks:
+            self._log.line(f"kill_process_tree called: parent_pid={os.getpid()}, {include_parent=}, pid={os.getpid()}")
+        kill_all(self._children)
+        if include_parent:
+            kill_self()
 
     def _pause(self, seconds: float) -> None:
         time.sleep(seconds * self._settings.speed)

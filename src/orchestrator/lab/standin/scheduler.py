@@ -56,6 +56,7 @@ class Scheduler:
         on_step: Callable[[], None],
     ) -> None:
         self._version = settings.version
+        self._step_s = settings.step_s
         self._log = log
         self._group = group
         self._service = service
@@ -103,6 +104,7 @@ class Scheduler:
     def _make_token(self) -> None:
         self._step += 1
         self._on_step()
+        time.sleep(self._step_s)
         # Nothing else is heard in a step: a rank that never answers holds everything, as in a collective.
         self._group.selector.unregister(self._service.requests)
         self._group.step(self._step)

@@ -31,6 +31,7 @@ class Settings:
     follows_peers:    ranks end when a peer's connection ends, as gloo's do; otherwise they take no notice
     health_timeout:   seconds that /health waits for a token
     load_barrier:     seconds that a loaded rank waits for the others (hard-coded in the real engine)
+    step_s:           least time for one token through all ranks; 0.02 is the reference cluster's pace
     orphan_s:         a rank of 0.4.4 outlives its launcher; here it ends by itself after this time
     """
 
@@ -64,6 +65,7 @@ class Settings:
     health_timeout: float = 20.0
     load_barrier: float = 480.0
     orphan_s: float = 600.0
+    step_s: float = 0.0
     failures: tuple[Failure, ...] = ()
 
     @property
@@ -138,6 +140,7 @@ def read_settings(version: Version, given: Given) -> Settings:
         health_timeout=float(environment.get("SGLANG_HEALTH_CHECK_TIMEOUT", "20")),
         load_barrier=float(environment.get("STANDIN_LOAD_BARRIER_S", "480")),
         orphan_s=float(environment.get("STANDIN_ORPHAN_S", "600")),
+        step_s=float(environment.get("STANDIN_STEP_MS", "0")) / 1000,
         failures=read_failures(environment.get("STANDIN_FAIL", "")),
     )
 

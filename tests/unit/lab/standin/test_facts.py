@@ -85,6 +85,8 @@ def test_failures_are_read_or_refused() -> None:
     )
     with pytest.raises(ValueError, match="unknown how=flood"):
         read_failures("rank=3,phase=weights,how=flood")
+    with pytest.raises(ValueError, match="lacks how, rank"):
+        read_failures("phase=weights")
 
 
 def test_the_reference_model_fits_as_it_did_on_the_hardware(tmp_path: Path) -> None:
