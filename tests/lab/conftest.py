@@ -1,0 +1,90 @@
+"""Labs of their own for the tests: own names, own directory, gone afterwards whatever happened."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+L40S_DEPLOY = [sys.executable, "-m", "orchestrator.cli.main"]
+
+
+@dataclass(frozen=True)
+class RunningLab:
+    """One lab as an operator has it: its name, its directory, and commands."""
+
+    name: str
+    root: Path
+
+    @property
+    def directory(self) -> Path:
+        return self.root / self.name
+
+    def inventory(self) -> dict[str, Any]:
+        document: dict[str, Any] = yaml.safe_load((self.directory / "inventory.yml").read_text())
+        return document
+
+    def hosts(self) -> dict[str, dict[str, Any]]:
+        gangs = self.inventory()["all"]["children"]["gangs"]["children"]
+        return {name: facts for gang in gangs.values() for name, facts in gang["hosts"].items()}
+
+    def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """`l40s-deploy lab WORDS --name NAME`."""
+        done = subprocess.run(
+            [*L40S_DEPLOY, "lab", *words, "--name", self.name],
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert done.returncode == 0 or not check, done.stderr
+        return done
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "L40S_LAB_ROOT": str(self.root)}
+
+    def ssh(self, node: str, command: str, stdin: bytes = b"") -> str:
+        """Run a command on a node through OpenSSH, as the inventory says how."""
+        variables = self.inventory()["all"]["vars"]
+        done = subprocess.run(
+            [
+                "ssh",
+                *variables["ansible_ssh_common_args"].split(),
+                *("-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-F", "none"),
+                *("-i", variables["ansible_ssh_private_key_file"], "-p", str(variables["ansible_port"])),
+                f"{variables['ansible_user']}@{self.hosts()[node]['ansible_host']}",
+                command,
+            ],
+            input=stdin,
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode()
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="level 1 needs root")
+
+
+@pytest.fixture(scope="session")
+def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], RunningLab]]:
+    """Makes lab handles; every lab that was asked for is down at the end."""
+    made: list[RunningLab] = []
+
+    def make(name: str) -> RunningLab:
+        lab = RunningLab(name, tmp_path_factory.mktemp("labs"))
+        made.append(lab)
+        return lab
+
+    yield make
+    for lab in made:
+        lab.run("down")

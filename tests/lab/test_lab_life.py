@@ -1,0 +1,225 @@
+"""A lab comes, stays as it is, and leaves nothing, whatever was killed when."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from orchestrator.lab.processes import Identity, wait_until
+
+from .conftest import L40S_DEPLOY, RunningLab, needs_root
+
+pytestmark = [pytest.mark.lab, needs_root]
+
+
+@pytest.fixture
+def lab(labs: Callable[[str], RunningLab]) -> Iterator[RunningLab]:
+    made = labs("life")
+    yield made
+    made.run("down")
+
+
+def test_the_same_again_changes_nothing_and_says_so(lab: RunningLab) -> None:
+    lab.run("up", "--nodes", "2")
+    supervisor = supervisor_of(lab)
+    began = time.monotonic()
+    again = lab.run("up", "--nodes", "2")
+    print(f"second `lab up`: {time.monotonic() - began:.2f} s")
+    assert "up already" in again.stderr
+    assert supervisor_of(lab) == supervisor
+
+
+def test_status_has_its_shape(lab: RunningLab) -> None:
+    lab.run("up", "--nodes", "4", "--gangs", "2")
+    shape = json.loads(lab.run("status", "--json").stdout)
+    assert shape["level"] == 1
+    assert shape["wiring"] == "right"
+    assert shape["engine"] == "standin"
+    assert shape["inventory"] == str(lab.directory / "inventory.yml")
+    assert [(node["name"], node["state"], node["faults"]) for node in shape["nodes"]] == [
+        (f"node{index}", "up", []) for index in range(4)
+    ]
+    gangs = lab.inventory()["all"]["children"]["gangs"]["children"]
+    assert {name: list(gang["hosts"]) for name, gang in gangs.items()} == {
+        "gang0": ["node0", "node1"],
+        "gang1": ["node2", "node3"],
+    }
+
+
+def test_a_dead_node_shows_and_the_next_up_replaces_the_lab(lab: RunningLab) -> None:
+    lab.run("up", "--nodes", "2")
+    node = node_pids(lab)["node1"]
+    os.kill(node, signal.SIGKILL)
+    states = json.loads(lab.run("status", "--json").stdout)["nodes"]
+    assert [state["state"] for state in states] == ["up", "down"]
+    assert "replacing" in lab.run("up", "--nodes", "2").stderr
+    assert lab.ssh("node1", "hostname") == "node1\n"
+
+
+def test_a_killed_supervisor_takes_everything_with_it(lab: RunningLab) -> None:
+    lab.run("up", "--nodes", "2")
+    lab.ssh("node0", "setsid sleep 1234 >/dev/null 2>&1 </dev/null &")
+    traces = Traces.of(lab)
+    supervisor_of(lab).kill()
+    traces.expect_gone()
+    lab.run("down")
+    assert not lab.directory.exists()
+
+
+def test_up_after_a_killed_supervisor_builds_a_new_lab(lab: RunningLab) -> None:
+    lab.run("up", "--nodes", "1")
+    supervisor_of(lab).kill()
+    lab.run("up", "--nodes", "1")
+    assert lab.ssh("node0", "hostname") == "node0\n"
+
+
+MOMENTS: dict[str, Callable[[RunningLab], bool]] = {
+    "directory": lambda lab: lab.directory.exists(),
+    "keys": lambda lab: (lab.directory / "known_hosts").exists(),
+    "supervisor": lambda lab: (lab.directory / "supervisor.json").exists(),
+    "link": lambda lab: bool(own_links(lab)),
+    "nodes": lambda lab: (lab.directory / "nodes.json").exists(),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_lab_killed_half_way_leaves_only_files(lab: RunningLab, moment: str) -> None:
+    starting = subprocess.Popen(
+        [*L40S_DEPLOY, "lab", "up", "--nodes", "3", "--name", lab.name],
+        env=lab.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    assert wait_until(lambda: MOMENTS[moment](lab), deadline_s=20, step_s=0.001)
+    starting.kill()
+    starting.wait()
+    assert wait_until(lambda: not processes_of(lab), deadline_s=10), processes_of(lab)
+    assert wait_until(lambda: not own_links(lab), deadline_s=10)
+    lab.run("down")
+    assert not lab.directory.exists()
+    lab.run("up", "--nodes", "1")
+    assert lab.ssh("node0", "hostname") == "node0\n"
+
+
+def test_down_of_what_is_not_there_is_no_failure(lab: RunningLab) -> None:
+    assert "no lab" in lab.run("down").stderr
+
+
+def test_two_labs_have_their_own_networks(labs: Callable[[str], RunningLab], lab: RunningLab) -> None:
+    other = labs("other")
+    lab.run("up", "--nodes", "1")
+    other.run("up", "--nodes", "1")
+    addresses = {one.hosts()["node0"]["ansible_host"].rpartition(".")[0] for one in (lab, other)}
+    assert len(addresses) == 2
+    assert lab.ssh("node0", "hostname") == other.ssh("node0", "hostname") == "node0\n"
+
+
+@pytest.mark.parametrize("victim", ["nobody", "supervisor", "node", "sshd", "starter"])
+def test_nothing_is_left_on_a_machine_of_our_own(tmp_path: Path, victim: str) -> None:
+    """In namespaces where nobody else works: links, mounts, processes, namespaces, files before and after are equal."""
+    script = Path(__file__).with_name("spotless.py")
+    done = subprocess.run(
+        ["unshare", "--net", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc",
+         "sh", "-c", '"$@"; exit $?', "spotless", sys.executable, str(script), str(tmp_path / "labs"), victim],
+        capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_32_nodes(lab: RunningLab) -> None:
+    began = time.monotonic()
+    lab.run("up", "--nodes", "32", "--gangs", "8")
+    up = time.monotonic() - began
+    states = json.loads(lab.run("status", "--json").stdout)["nodes"]
+    assert [state["state"] for state in states] == ["up"] * 32
+    began = time.monotonic()
+    lab.run("down")
+    print(f"32 nodes: up {up:.2f} s, down {time.monotonic() - began:.2f} s")
+
+
+def supervisor_of(lab: RunningLab) -> Identity:
+    return Identity(**json.loads((lab.directory / "supervisor.json").read_text()))
+
+
+def node_pids(lab: RunningLab) -> dict[str, int]:
+    """Node -> its PID 1 as this machine numbers it: NSpid names it in the lab's own numbers too."""
+    inside = {number: name for name, number in json.loads((lab.directory / "nodes.json").read_text()).items()}
+    found = {}
+    children = Path(f"/proc/{supervisor_of(lab).pid}/task/{supervisor_of(lab).pid}/children").read_text().split()
+    for child in children:
+        status = Path(f"/proc/{child}/status").read_text()
+        numbers = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[1:]
+        found[inside[int(numbers[-2])]] = int(child)
+    return found
+
+
+def own_links(lab: RunningLab) -> list[str]:
+    links = json.loads(subprocess.run(["ip", "-json", "link"], capture_output=True, check=True).stdout)
+    blueprint = lab.directory / "blueprint.json"
+    name = json.loads(blueprint.read_text())["host_link"] if blueprint.exists() else "none"
+    return [link["ifname"] for link in links if link["ifname"] == name]
+
+
+def processes_of(lab: RunningLab) -> list[str]:
+    """Living processes that name the lab's directory on their command line."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes()
+        except OSError:
+            continue
+        if str(lab.directory).encode() in words:
+            found.append(words.replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+class Traces:
+    """What a running lab has in the kernel: its processes and the namespaces they are in."""
+
+    def __init__(self, processes: list[Identity], namespaces: set[str], lab: RunningLab) -> None:
+        self.processes = processes
+        self.namespaces = namespaces
+        self.lab = lab
+
+    @classmethod
+    def of(cls, lab: RunningLab) -> Traces:
+        pids = list(descendants(supervisor_of(lab).pid))
+        spaces = {space for pid in pids for space in namespaces_of(pid)}
+        ours = namespaces_of(os.getpid())
+        identities = [identity for pid in pids if (identity := Identity.of(pid))]
+        assert len(identities) > 4, "supervisor, two nodes, two sshds, and what was left running"
+        return cls(identities, spaces - ours, lab)
+
+    def expect_gone(self) -> None:
+        assert wait_until(lambda: not any(one.alive for one in self.processes), deadline_s=10)
+        assert wait_until(lambda: not self.namespaces & living_namespaces(), deadline_s=10)
+        assert wait_until(lambda: not own_links(self.lab), deadline_s=10)
+        assert str(self.lab.directory) not in Path("/proc/self/mountinfo").read_text()
+
+
+def descendants(pid: int) -> Iterator[int]:
+    yield pid
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # it may end while we look
+            for child in task.read_text().split():
+                yield from descendants(int(child))
+
+
+def namespaces_of(pid: int) -> set[str]:
+    with suppress(OSError):
+        return {str(link.readlink()) for link in Path(f"/proc/{pid}/ns").iterdir()}
+    return set()
+
+
+def living_namespaces() -> set[str]:
+    return {space for entry in Path("/proc").glob("[0-9]*") for space in namespaces_of(int(entry.name))}
