@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
-from orchestrator.topology.gpus import find_gpus
+from orchestrator.topology.gpus import find_gpus, is_gpu
 from orchestrator.topology.interfaces import find_interfaces
 from orchestrator.topology.options import AcceleratorClass, BuildOptions
 from orchestrator.topology.pci import pci_devices
 from orchestrator.topology.processors import find_cpu, find_numa_domains
-from orchestrator.topology.rdma import find_rdma_ports
+from orchestrator.topology.rdma import find_rdma_ports, rdma_functions
 from orchestrator.topology.switches import SwitchPlaces, find_switches
 
 __all__ = ["AcceleratorClass", "BuildOptions", "build"]
@@ -17,8 +17,12 @@ __all__ = ["AcceleratorClass", "BuildOptions", "build"]
 
 def build(snapshot: Snapshot, options: BuildOptions | None = None) -> Topology:
     """The topology of one node. What could not be read is absent or empty in it; nothing raises."""
+    chosen = options or BuildOptions()
     devices = pci_devices(snapshot)
-    switches = find_switches(devices)
+    serving = {device.key for device in devices if is_gpu(device, chosen)} | set(
+        rdma_functions(snapshot, devices).values()
+    )
+    switches = find_switches(devices, serving)
     places = SwitchPlaces(switches)
     interfaces = find_interfaces(snapshot, devices)
     return Topology(
@@ -28,7 +32,7 @@ def build(snapshot: Snapshot, options: BuildOptions | None = None) -> Topology:
         numa=find_numa_domains(snapshot),
         pci=devices,
         switches=switches,
-        gpus=find_gpus(snapshot.nvml, devices, places, options or BuildOptions()),
+        gpus=find_gpus(snapshot.nvml, devices, places, chosen),
         rdma=find_rdma_ports(snapshot, devices, interfaces, places),
         interfaces=interfaces,
         driver=str(snapshot.nvml.get("driver") or ""),

@@ -189,6 +189,8 @@ class _Drawing:
     def _nic(self, functions: tuple[PciDevice, ...]) -> Tree:
         first = functions[0]
         link, fault = _link_words(first.link, first.link_max)
+        if not any(port.key == function.key for port in self.topology.rdma for function in functions):
+            fault = ""  # a slow link is a fault where bandwidth matters
         slot = f"slot {first.slot}" if first.slot else ""
         label = _words("NIC", card(first.address), part_name(first.vendor, first.device), slot, link)
         if self._is_misplaced(functions):

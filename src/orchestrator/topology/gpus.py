@@ -18,14 +18,15 @@ def find_gpus(
     nvml: Mapping[str, Any], devices: Sequence[PciDevice], places: SwitchPlaces, options: BuildOptions
 ) -> tuple[Gpu, ...]:
     """All GPUs in order of index, those that NVML does not show last (index -1)."""
-    left = [device for device in devices if _is_gpu(device, options)]
+    left = [device for device in devices if is_gpu(device, options)]
     described = list(_described(nvml, left))
     gpus = [_gpu(said, function, places) for said, function in described]
     gpus += _silent(left, places)
     return tuple(sorted(gpus, key=lambda gpu: (gpu.index < 0, gpu.index, sort_key(gpu.address), gpu.key)))
 
 
-def _is_gpu(device: PciDevice, options: BuildOptions) -> bool:
+def is_gpu(device: PciDevice, options: BuildOptions) -> bool:
+    """Whether a PCI function counts as a GPU."""
     return any(kind.matches(device.class_code, device.vendor) for kind in options.accelerators)
 
 

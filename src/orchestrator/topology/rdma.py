@@ -16,15 +16,25 @@ _RATE = re.compile(r"\s*([0-9]{1,5}(?:\.[0-9]{1,3})?)\s*Gb/sec")
 _GID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){7}")
 
 
+def rdma_functions(snapshot: Snapshot, devices: Sequence[PciDevice]) -> Mapping[str, str]:
+    """{RDMA device's name: key of its PCI function, '' where it has none (software RoCE)}."""
+    known = {device.key: device for device in devices}
+    return {
+        name: nearest_function(snapshot.realpath(f"{_CLASS}/{name}/device"), known) for name in snapshot.names(_CLASS)
+    }
+
+
 def find_rdma_ports(
-    snapshot: Snapshot, devices: Sequence[PciDevice], interfaces: Sequence[Interface], places: SwitchPlaces
+    snapshot: Snapshot,
+    devices: Sequence[PciDevice],
+    interfaces: Sequence[Interface],
+    places: SwitchPlaces,
 ) -> tuple[RdmaPort, ...]:
     """Every port of every RDMA device, in natural order of device names (mlx5_2 before mlx5_10)."""
     by_key = {device.key: device for device in devices}
     ports: list[RdmaPort] = []
-    for name in snapshot.names(_CLASS):
+    for name, key in rdma_functions(snapshot, devices).items():
         folder = snapshot.realpath(f"{_CLASS}/{name}")
-        key = nearest_function(snapshot.realpath(f"{folder}/device"), by_key)
         indices = (small_number(port) for port in snapshot.names(f"{folder}/ports"))
         ports += (
             _port(snapshot, name, folder, index, by_key.get(key), interfaces, places) for index in indices if index >= 0

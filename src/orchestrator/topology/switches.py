@@ -8,7 +8,7 @@ ncclTopoGetXmlFromSys). Broadcom's PEX switches show parts of one chip as switch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.model.topology import PciDevice, Switch
@@ -18,8 +18,12 @@ _BROADCOM = 0x1000
 _PEX_GEN4, _PEX_GEN5 = 0xC010, 0xC030
 
 
-def find_switches(devices: Sequence[PciDevice]) -> tuple[Switch, ...]:
-    """Every switch, in order of address: an upstream port with at least one downstream port below it."""
+def find_switches(devices: Sequence[PciDevice], serving: Collection[str] = ()) -> tuple[Switch, ...]:
+    """Every switch, in order of address: an upstream port with downstream ports below it.
+
+    One downstream port alone makes no switch (chipsets show their own devices so), unless a function of `serving`
+    (keys of GPUs and RDMA cards) lies below: firmware may hide ports that are empty.
+    """
     by_key = {device.key: device for device in devices}
     keys: set[str] = set()
     for device in devices:
@@ -28,8 +32,20 @@ def find_switches(devices: Sequence[PciDevice]) -> tuple[Switch, ...]:
             keys.update(_upstream_ports([*reversed(above), device.key]))
         elif not device.is_bridge:
             keys.update(_upstream_ports(list(reversed(above))))
+    keys = _worth_naming(keys, devices, serving)
     switches = [_switch(key, by_key, keys) for key in keys]
     return _merged(sorted(switches, key=lambda switch: (sort_key(switch.address), switch.key)), by_key)
+
+
+def _worth_naming(keys: Collection[str], devices: Sequence[PciDevice], serving: Collection[str]) -> set[str]:
+    downstream: dict[str, set[str]] = {}
+    for device in devices:
+        above = bridges_above(device.key)
+        for port, bridge in zip([device.key, *above], above, strict=False):
+            if bridge in keys:
+                downstream.setdefault(bridge, set()).add(port)
+    used = {bridge for key in serving for bridge in bridges_above(key)}
+    return {key for key in keys if key in used or len(downstream.get(key, ())) > 1}
 
 
 def _could_be_upstream(key: str, by_key: Mapping[str, PciDevice]) -> bool:

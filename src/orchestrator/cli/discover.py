@@ -1,0 +1,176 @@
+"""`l40s-deploy discover`: each node as a tree of NUMA domains, switches, GPUs, NICs and ports."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli.options import add_inventory, add_json, open_inventory
+from orchestrator.cli.progress import patience
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.inventory import Inventory
+from orchestrator.model.topology import Topology
+from orchestrator.topology.build import AcceleratorClass, BuildOptions
+from orchestrator.topology.document import topology_json
+from orchestrator.topology.draw import Tree, summary, tree
+from orchestrator.topology.network import Choice
+from orchestrator.workflows.discover import (
+    Discovery,
+    discover_inventory,
+    discover_saved,
+    load_saved,
+    save_snapshots,
+)
+
+if TYPE_CHECKING:
+    from rich.text import Text
+    from rich.tree import Tree as Drawn
+
+UNREACHABLE = 4
+
+EXAMPLE = """examples:
+  l40s-deploy discover                              the tree of every node of the inventory
+  l40s-deploy discover --node node1 --save seen/    one node; its snapshot goes to seen/node1.json
+  l40s-deploy discover --from seen/                 the same trees later, with no node at hand
+  l40s-deploy discover --from machine.tar.bz2 --accelerator-class 0b4000:1bcf
+                                                    a machine that hwloc-gather-topology recorded
+
+A snapshot holds what the node's files and NVML said, unchanged: names, addresses, serial numbers of GPUs.
+exit status: 0 done, 2 wrong input, 4 a node did not answer (the others are shown)
+"""
+
+_STYLES = {"node": "bold", "numa": "bold", "switch": "cyan", "gpu": "green", "nic": "blue"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_inventory(parser)
+    add_json(parser)
+    parser.add_argument("--node", action="append", default=[], metavar="NODE", help="only this node (repeatable)")
+    parser.add_argument("--save", metavar="DIR", help="write one snapshot a node as DIR/NODE.json")
+    parser.add_argument(
+        "--from",
+        dest="saved",
+        metavar="PATH",
+        help="look at saved snapshots (DIR or FILE), a tarball of hwloc-gather-topology or a copy of /sys instead",
+    )
+    parser.add_argument(
+        "--accelerator-class",
+        action="append",
+        default=[],
+        type=accelerator_class,
+        metavar="CLASS[:VENDOR]",
+        help="PCI class (and vendor) in hex of what counts as a GPU beside NVIDIA's, for example 0b4000:1bcf",
+    )
+    parser.epilog = EXAMPLE
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 where every node answered, 4 else."""
+    seen = _discover(args, screen)
+    if args.save:
+        for path in save_snapshots(seen.snapshots, Path(args.save)):
+            screen.say(f"snapshot written to {path}")
+    if args.json:
+        screen.json(document(seen))
+    else:
+        _show(seen, screen)
+    return UNREACHABLE if seen.failures else 0
+
+
+def accelerator_class(text: str) -> AcceleratorClass:
+    """CLASS[:VENDOR] in hex: '0b4000:1bcf', '0x0302'. Raises argparse's error for anything else."""
+    match = re.fullmatch(r"(?:0x)?([0-9a-fA-F]{4})(?:[0-9a-fA-F]{2})?(?::(?:0x)?([0-9a-fA-F]{4}))?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted CLASS[:VENDOR] in hex, for example 0b4000:1bcf")
+    return AcceleratorClass(int(match[1], 16), int(match[2], 16) if match[2] else None)
+
+
+def build_options(args: argparse.Namespace) -> BuildOptions:
+    """What --accelerator-class adds to NVIDIA's GPUs."""
+    return BuildOptions(accelerators=(*BuildOptions().accelerators, *args.accelerator_class))
+
+
+def _discover(args: argparse.Namespace, screen: Screen) -> Discovery:
+    options = build_options(args)
+    if args.saved:
+        snapshots = load_saved(Path(args.saved))
+        _known(args.node, list(snapshots), args.saved)
+        return discover_saved({n: s for n, s in snapshots.items() if not args.node or n in args.node}, options)
+    inventory = open_inventory(args, screen)
+    _known(args.node, _names(inventory), inventory.path)
+    count = len(args.node) or len(_names(inventory))
+    with patience(screen, f"looking at {count} node{'s' if count > 1 else ''}"):
+        return discover_inventory(inventory, args.node, options)
+
+
+def _names(inventory: Inventory) -> list[str]:
+    return [node.name for node in inventory.nodes]
+
+
+def _known(asked: Sequence[str], names: Sequence[str], where: str) -> None:
+    for name in asked:
+        if name not in names:
+            raise InputError(f"no node is called {name!r}", where=where, fix="--node one of: " + ", ".join(names))
+
+
+def document(seen: Discovery) -> dict[str, Any]:
+    """The JSON of `discover`: every node's topology, and the nodes that did not answer."""
+    return {
+        "nodes": [topology_json(topology, seen.tcp.get(name)) for name, topology in seen.topologies.items()],
+        "unreachable": [
+            {"name": name, "what": failure.what, "where": failure.where, "fix": failure.fix}
+            for name, failure in seen.failures.items()
+        ],
+    }
+
+
+def _show(seen: Discovery, screen: Screen) -> None:
+    for name, topology in seen.topologies.items():
+        show_node(topology, seen.tcp.get(name), screen)
+    for name, failure in seen.failures.items():
+        _show_failure(name, failure, screen)
+    screen.out.print(_totals(seen.topologies, len(seen.failures)))
+
+
+def show_node(topology: Topology, tcp: Choice | None, screen: Screen) -> None:
+    """One node's tree, with its counts below."""
+    from rich.tree import Tree as Drawn
+
+    root = tree(topology, tcp)
+    drawn = Drawn(_line(root), guide_style="dim")
+    _grow(drawn, root)
+    screen.out.print(drawn)
+    screen.out.print(f"  {printable(summary(topology))}", style="dim")
+
+
+def _grow(drawn: Drawn, part: Tree) -> None:
+    for child in part.children:
+        _grow(drawn.add(_line(child)), child)
+
+
+def _line(part: Tree) -> Text:
+    from rich.text import Text
+
+    line = Text(printable(part.label), style=_STYLES.get(part.kind, ""), overflow="fold")
+    if part.fault:
+        line.append(f"  ✗ {printable(part.fault)}", style="bold red")
+    return line
+
+
+def _show_failure(name: str, failure: DeployError, screen: Screen) -> None:
+    screen.out.print(f"{printable(name)}: not seen: {printable(failure.what)}", style="bold red")
+    if failure.fix:
+        screen.out.print(f"  fix: {printable(failure.fix)}")
+
+
+def _totals(topologies: Mapping[str, Topology], unreachable: int) -> str:
+    gpus = sum(len(topology.gpus) for topology in topologies.values())
+    ports = [port for topology in topologies.values() for port in topology.rdma]
+    active = sum(port.active for port in ports)
+    words = f"{len(topologies)} nodes, {gpus} GPUs, {active} of {len(ports)} RDMA ports active"
+    return f"{words}; {unreachable} nodes did not answer" if unreachable else words

@@ -1,0 +1,94 @@
+"""A topology as JSON: what `discover --json` prints of a node."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from orchestrator.model.topology import Gpu, Interface, RdmaPort, Switch, Topology
+from orchestrator.topology.draw import summary
+from orchestrator.topology.network import Choice, gid_index, rails
+
+
+def topology_json(topology: Topology, tcp: Choice | None = None) -> dict[str, Any]:
+    """One node. Addresses are PCI addresses; `switch` is the address of the switch above, null on a root port."""
+    addresses = {switch.key: switch.address for switch in topology.switches}
+    usable = {rail.port.name for rail in rails(topology)}
+    return {
+        "name": topology.node,
+        "hostname": topology.hostname,
+        "summary": summary(topology),
+        "driver": topology.driver or None,
+        "nvml_error": topology.nvml_error or None,
+        "cpu": asdict(topology.cpu),
+        "numa": [asdict(domain) for domain in topology.numa],
+        "switches": [_switch(switch, addresses) for switch in topology.switches],
+        "gpus": [_gpu(gpu, addresses) for gpu in topology.gpus],
+        "rdma_ports": [_port(port, addresses, topology, usable) for port in topology.rdma],
+        "interfaces": [_interface(interface) for interface in topology.interfaces],
+        "tcp": {"interface": tcp.interface, "address": tcp.address, "reason": tcp.reason} if tcp else None,
+    }
+
+
+def _switch(switch: Switch, addresses: dict[str, str]) -> dict[str, Any]:
+    return {
+        "address": switch.address,
+        "numa_node": switch.numa_node,
+        "above": addresses.get(switch.parent_switch),
+        "part_of": addresses.get(switch.merged_into),
+        "link": asdict(switch.link),
+        "link_max": asdict(switch.link_max),
+    }
+
+
+def _gpu(gpu: Gpu, addresses: dict[str, str]) -> dict[str, Any]:
+    return {
+        "index": gpu.index,
+        "address": gpu.address,
+        "switch": addresses.get(gpu.switch),
+        "numa_node": gpu.numa_node,
+        "name": gpu.name,
+        "uuid": gpu.uuid,
+        "memory_total": gpu.memory_total,
+        "memory_used": gpu.memory_used,
+        "link": asdict(gpu.link),
+        "link_max": asdict(gpu.link_max),
+        "processes": [asdict(process) for process in gpu.processes],
+        "lost": gpu.lost or None,
+    }
+
+
+def _port(port: RdmaPort, addresses: dict[str, str], topology: Topology, usable: set[str]) -> dict[str, Any]:
+    gid = gid_index(port, topology)
+    return {
+        "device": port.device,
+        "port": port.port,
+        "address": port.address,
+        "switch": addresses.get(port.switch),
+        "numa_node": port.numa_node,
+        "netdev": port.netdev,
+        "state": port.state,
+        "phys_state": port.phys_state,
+        "rate_gbps": port.rate_gbps,
+        "link_layer": port.link_layer,
+        "firmware": port.firmware,
+        "board": port.board,
+        "gid_index": gid.index,
+        "gid_reason": gid.reason,
+        "rail": port.name in usable,
+    }
+
+
+def _interface(interface: Interface) -> dict[str, Any]:
+    return {
+        "name": interface.name,
+        "address": interface.address or None,
+        "mac": interface.mac,
+        "mtu": interface.mtu,
+        "operstate": interface.operstate,
+        "speed_mbps": interface.speed_mbps,
+        "ipv4": list(interface.ipv4),
+        "ipv6": list(interface.ipv6),
+        "bond": interface.bond or None,
+        "slaves": list(interface.slaves),
+    }

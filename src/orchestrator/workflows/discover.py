@@ -1,0 +1,64 @@
+"""`discover`: every node's topology, from the nodes themselves or from saved snapshots. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.model.errors import DeployError
+from orchestrator.model.inventory import Inventory, NodeSpec
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.topology import Topology
+from orchestrator.remote.fleet import Fleet
+from orchestrator.topology.build import BuildOptions, build
+from orchestrator.topology.network import Choice, tcp_interface
+from orchestrator.workflows.look import look
+from orchestrator.workflows.saved import load_saved, save_snapshots
+
+__all__ = ["Discovery", "discover_inventory", "discover_saved", "load_saved", "save_snapshots"]
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What was seen, by node; nodes that did not answer are among the failures only.
+
+    tcp: the TCP side of each node of a gang whose nodes share a network
+    """
+
+    snapshots: Mapping[str, Snapshot]
+    topologies: Mapping[str, Topology]
+    failures: Mapping[str, DeployError]
+    tcp: Mapping[str, Choice]
+
+
+def discover_inventory(
+    inventory: Inventory, only: Sequence[str] = (), options: BuildOptions | None = None
+) -> Discovery:
+    """Look at every node of an inventory (or those named) over connections of its own."""
+    nodes = [node for node in inventory.nodes if not only or node.name in only]
+    with Fleet(nodes) as fleet:
+        looked = look(fleet, nodes)
+    gangs = [[node for node in gang.nodes if node in nodes] for gang in inventory.gangs]
+    return _discovery(looked.values, looked.failures, [_names(gang) for gang in gangs], options)
+
+
+def discover_saved(snapshots: Mapping[str, Snapshot], options: BuildOptions | None = None) -> Discovery:
+    """The same from snapshots; all of them are taken for one gang."""
+    return _discovery(snapshots, {}, [list(snapshots)], options)
+
+
+def _names(nodes: Sequence[NodeSpec]) -> list[str]:
+    return [node.name for node in nodes]
+
+
+def _discovery(
+    snapshots: Mapping[str, Snapshot],
+    failures: Mapping[str, DeployError],
+    gangs: Sequence[Sequence[str]],
+    options: BuildOptions | None,
+) -> Discovery:
+    topologies = {name: build(snapshot, options) for name, snapshot in snapshots.items()}
+    tcp: dict[str, Choice] = {}
+    for gang in gangs:
+        tcp |= tcp_interface({name: topologies[name] for name in gang if name in topologies})
+    return Discovery(snapshots=snapshots, topologies=topologies, failures=failures, tcp=tcp)
