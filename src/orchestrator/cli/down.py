@@ -11,7 +11,7 @@ from orchestrator.workflows.down import DownRequest, Stopped, down
 
 UNREACHABLE = 4
 GANG_FAILED = 5
-_NOTHING = ("absent", "stopped", "failed", "staged")
+_NOTHING = ("absent", "stopped", "failed", "staged", "unreachable")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 def _show(stopped: tuple[Stopped, ...], screen: Screen) -> None:
     for gang in dict.fromkeys(node.gang for node in stopped):
         nodes = [node for node in stopped if node.gang == gang]
-        ran = [node.node for node in nodes if node.was not in (*_NOTHING, "unknown")]
+        ran = [node.node for node in nodes if node.was not in _NOTHING]
         if ran:
             screen.out.print(printable(f"{gang}: stopped on {', '.join(ran)}"))
         elif all(node.error is None for node in nodes):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.model.errors import DeployError
 from orchestrator.model.report import AgentState, Cause, GangState, NodeReport, Phase, RankReport
@@ -91,14 +91,16 @@ def view(name: str, answers: Mapping[str, Answer]) -> GangView:
     some = next(iter(current.values()), None)
     cause, secondary = _causes(current, nodes)
     state = _state(nodes, current, cause)
+    if state is GangState.ABSENT:
+        nodes = tuple(_emptied(node) for node in nodes)
     leader = next((report for report in current.values() if report.service_url), None)
     return GangView(
         name=name,
         state=state,
         run_id=run_id,
         plan_id=some.plan_id if some else "",
-        model=some.model if some else "",
-        stack=some.stack if some else "",
+        model=some.model if some and state is not GangState.ABSENT else "",
+        stack=some.stack if some and state is not GangState.ABSENT else "",
         cause=cause if state is not GangState.ABSENT else None,
         secondary=secondary if state is not GangState.ABSENT else (),
         service_url=leader.service_url if leader else "",
@@ -133,6 +135,11 @@ def _node(rank: int, name: str, answer: Answer, run_id: str) -> NodeView:
         started_s=max(0.0, answer.now - answer.started_at),
         phase_s=max(0.0, answer.now - answer.phase.since),
     )
+
+
+def _emptied(node: NodeView) -> NodeView:
+    """The ranks of a run that was stopped are nobody's business any more; what would not end is."""
+    return replace(node, phase=NO_PHASE, ranks=()) if node.error is None else node
 
 
 def _word(report: NodeReport) -> str:

@@ -14,12 +14,12 @@ POLL_S = 0.05
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """{"state", "was", "left_behind"}: now=true ends without draining; clear=true forgets a failed run's state."""
+    """{"state", "alive", "left_behind"}: now=true ends without draining; clear=true forgets a failed run's state."""
     state = files.state_dir(request)
     folder = files.current_run(state, request.get("gang"))
     before = report.of_run(folder) if folder else {}
     if folder is None or not before:
-        return {"state": "absent", "was": "absent", "left_behind": []}
+        return {"state": "absent", "alive": False, "left_behind": []}
     deadline_s = float(request.get("deadline_s") or 120.0)
     told = goal.tell(folder, "stop-now" if request.get("now") else "stop")
     if told:
@@ -28,13 +28,9 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     after = report.of_run(folder)
     if not after.get("alive"):
         after = _settle(folder, after, clear=bool(request.get("clear")))
-    was = str(before["state"]) if before.get("alive") or before["state"] == "staged" else "dead"
-    if before["state"] in ("stopped", "failed"):
-        was = str(before["state"])
     return {
         "state": str(after.get("state")),
         "alive": bool(after.get("alive")),
-        "was": was,
         "left_behind": sorted({*left, *_living(after.get("left_behind") or [])}),
     }
 

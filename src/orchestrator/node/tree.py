@@ -114,6 +114,7 @@ class Tree:
         for rank in self.ranks:
             if rank.state == "alive":
                 rank.state = "dead"
+            rank.gpu_memory = 0
             self._release(rank)
 
     def _look(self) -> None:

@@ -14,7 +14,7 @@ from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 from orchestrator.workflows.locks import GangLock
 from orchestrator.workflows.plan import chosen_gangs
-from orchestrator.workflows.reports import where
+from orchestrator.workflows.reports import see, where
 
 STOP_S = 180.0
 """Above every dialect's drain and shutdown together; `--now` needs seconds."""
@@ -61,23 +61,27 @@ def down(inventory: Inventory, request: DownRequest) -> tuple[Stopped, ...]:
 def stop_gangs(fleet: Fleet, gangs: Sequence[GangSpec], *, now: bool) -> tuple[Stopped, ...]:
     """Tell every node's agent; the leader's drains first and the others follow it over their link."""
     gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes}
+    was = {node.name: node.state for view in see(fleet, gangs) for node in view.nodes}
 
     def one(session: Session) -> Any:
         request = {"now": now, "clear": True, "deadline_s": STOP_S - 10}
         return call(session, "stop", {**where(session.spec, gang_of[session.spec.name]), **request}, deadline_s=STOP_S)
 
     told = fleet.on_every(one, only=list(gang_of))
-    return tuple(_stopped(gang, node, told.values.get(node), told.failures.get(node)) for node, gang in gang_of.items())
+    return tuple(
+        _stopped(gang, node, was[node], told.values.get(node), told.failures.get(node))
+        for node, gang in gang_of.items()
+    )
 
 
-def _stopped(gang: str, node: str, answer: Mapping[str, Any] | None, failure: DeployError | None) -> Stopped:
+def _stopped(gang: str, node: str, was: str, answer: Mapping[str, Any] | None, failure: DeployError | None) -> Stopped:
     if answer is None:
-        return Stopped(gang=gang, node=node, state="unknown", was="unknown", error=failure)
+        return Stopped(gang=gang, node=node, state="unknown", was=was, error=failure)
     return Stopped(
         gang=gang,
         node=node,
         state=str(answer.get("state")),
-        was=str(answer.get("was")),
+        was=was,
         alive=bool(answer.get("alive")),
         left_behind=tuple(int(pid) for pid in answer.get("left_behind") or ()),
     )

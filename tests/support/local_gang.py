@@ -1,0 +1,120 @@
+"""The whole way from a plan to real agents, over local sessions: what `up` and `down` do, without SSH."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tests.support.gang import FAKE_ENGINE, Cluster, free_port
+
+from orchestrator.gang.view import GangView
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Ports, Reach
+from orchestrator.model.plan import GangPlan, Layout, Memory, NodePlan, Plan
+from orchestrator.model.profile import Canary
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.plan import PlanRequest
+from orchestrator.workflows.reports import see
+from orchestrator.workflows.up import Outcome, UpRequest, raise_gangs
+
+
+@dataclass
+class Notes:
+    """A watcher that remembers, and may interrupt."""
+
+    steps: list[str] = field(default_factory=list)
+    views: list[GangView] = field(default_factory=list)
+    on_seen: Callable[[GangView], None] = lambda _: None
+
+    def planned(self, plan: Plan) -> None:
+        pass
+
+    def step(self, gang: str, words: str) -> None:
+        self.steps.append(words)
+
+    def seen(self, views: Sequence[GangView]) -> None:
+        self.views += views
+        for view in views:
+            self.on_seen(view)
+
+
+@dataclass
+class LocalGang(Cluster):
+    """Nodes, inventory and plan of one gang on this machine."""
+
+    def spec(self, rank: int) -> NodeSpec:
+        return NodeSpec(
+            name=self.name(rank),
+            gang="gang0",
+            node_rank=rank,
+            reach=Reach(connection="local", host="localhost", python=sys.executable),
+            state_dir=self.state_dir(rank),
+            ports=Ports(agent=self.agent_port),
+            http_host="127.0.0.1",
+        )
+
+    @property
+    def gang(self) -> GangSpec:
+        return GangSpec(name="gang0", nodes=tuple(self.spec(rank) for rank in range(self.nodes)))
+
+    @property
+    def inventory(self) -> Inventory:
+        return Inventory(path="hosts.yml", gangs=(self.gang,))
+
+    def plan(self, plan_id: str = "plan1") -> Plan:
+        nodes = tuple(self._node(rank) for rank in range(self.nodes))
+        gang = GangPlan(
+            name="gang0",
+            model="Fake",
+            stack="fake",
+            dialect="fake",
+            layout=Layout(tensor_parallel=self.nodes * self.ranks_each, nnodes=self.nodes, gpus_per_node=0),
+            memory=Memory(),
+            dist_init=f"127.0.0.1:{free_port()}",
+            service_url=f"http://{self.http}",
+            agent_address="127.0.0.1",
+            agent_port=self.agent_port,
+            http_port=free_port(),
+            lease_s=self.lease_s,
+            model_bytes=0,
+            canary=Canary(prompt="Capital of France?", expect_any=("Paris",)),
+            nodes=nodes,
+        )
+        return Plan(plan_id=plan_id, facts_digest="facts", facts=(), gangs=(gang,))
+
+    def _node(self, rank: int) -> NodePlan:
+        staged = self.staging(rank)
+        return NodePlan(
+            gang="gang0",
+            name=self.name(rank),
+            node_rank=rank,
+            address="127.0.0.1",
+            argv=(sys.executable, str(FAKE_ENGINE)),
+            env=tuple({**staged["env"], "NCCL_IB_DISABLE": "1"}.items()),
+            sources=(),
+            gpus=(),
+            tp_ranks=tuple(staged["tp_ranks"]),
+            working_dir="/",
+            model_path=str(staged["model_path"]),
+            http_url=f"http://{self.http}",
+        )
+
+    def up(self, *, plan_id: str = "plan1", notes: Notes | None = None, **more: Any) -> Outcome:
+        """Carry out a plan, as `up` does once it has one."""
+        request = replace(UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0), **more)
+        with Fleet(self.gang.nodes) as fleet:
+            return raise_gangs(fleet, [self.gang], self.plan(plan_id), request, notes or Notes())
+
+    def view(self) -> GangView:
+        with Fleet(self.gang.nodes) as fleet:
+            (view,) = see(fleet, [self.gang])
+        return view
+
+    def agent(self, rank: int) -> tuple[int, int]:
+        """Of the current run, whoever started it."""
+        current = Path(self.state_dir(rank), "gangs/gang0/current")
+        if current.exists():
+            self.run_id = current.read_text().strip()
+        return super().agent(rank)

@@ -1,0 +1,189 @@
+"""up, status and down over real agents and local sessions: the promises of `up`, one by one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import GangFailed, InputError, LockHeld, NodeError, Unreachable
+from orchestrator.model.inventory import GangSpec, Inventory, Reach
+from orchestrator.model.report import GangState
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.down import DownRequest, down
+from orchestrator.workflows.locks import GangLock
+from orchestrator.workflows.status import everybody_answered, status, status_json
+
+if TYPE_CHECKING:
+    from tests.support.local_gang import LocalGang
+
+Local = Callable[..., "LocalGang"]
+
+
+def test_up_status_down(local: Local) -> None:
+    gang = local(nodes=3)
+    outcome = gang.up()
+    assert outcome.ready_before == frozenset()
+    document = status_json(status(gang.inventory))
+    (told,) = document["gangs"]
+    assert (told["name"], told["state"], told["model"], told["cause"]) == ("gang0", "ready", "Fake", None)
+    assert told["service"] == {"url": f"http://{gang.http}", "healthy": True}
+    ranks = [rank for node in told["nodes"] for rank in node["ranks"]]
+    assert [rank["tp_rank"] for rank in ranks] == list(range(6))
+    assert all(rank["state"] == "alive" and rank["pid"] for rank in ranks)
+    again = gang.up()
+    assert again.ready_before == {"gang0"}
+    stopped = down(gang.inventory, DownRequest())
+    assert [(node.state, node.was, node.clean) for node in stopped] == [("stopped", "ready", True)] * 3
+    gang.nothing_left()
+    assert status(gang.inventory)[0].state is GangState.ABSENT
+    assert [node.was for node in down(gang.inventory, DownRequest())] == ["stopped"] * 3
+
+
+def test_another_plan_is_refused_in_words_and_nothing_is_touched(local: Local) -> None:
+    gang = local()
+    gang.up()
+    with pytest.raises(InputError, match="another plan runs") as refused:
+        gang.up(plan_id="plan2")
+    assert "down" in refused.value.fix
+    assert gang.view().state is GangState.READY
+
+
+def test_a_model_missing_on_one_node_stops_before_anything_is_started(local: Local) -> None:
+    gang = local(changes={1: {"model_path": "/nowhere/model"}})
+    with pytest.raises(NodeError, match="does not exist") as refused:
+        gang.up()
+    assert refused.value.where == "node1: /nowhere/model"
+    gang.nothing_left()
+    assert gang.view().state in (GangState.FAILED, GangState.ABSENT)
+
+
+def test_a_failure_has_one_cause_and_leaves_nothing(local: Local) -> None:
+    gang = local(nodes=3, env={2: {"FAKE_EXIT": "3", "FAKE_LINES": "[TP5] CUDA out of memory"}})
+    with pytest.raises(GangFailed, match="the GPU ran out of memory") as failed:
+        gang.up()
+    assert failed.value.where == "gang gang0: node2 TP5"
+    assert failed.value.fix == "use less of it"
+    gang.nothing_left()
+    seen = gang.view()
+    assert seen.state is GangState.FAILED
+    assert seen.cause is not None and seen.cause.node == "node2"
+
+
+def test_out_of_time_names_who_was_late_and_leaves_nothing(local: Local) -> None:
+    gang = local(env={-1: {"FAKE_DELAY": "60"}})
+    with pytest.raises(GangFailed, match=r"not ready within .*node0 starting"):
+        gang.up(timeout_s=6.0)
+    gang.nothing_left()
+
+
+def _interrupt(view: GangView) -> None:
+    if view.state is GangState.STARTING:
+        raise KeyboardInterrupt
+
+
+def test_interrupted_it_goes_on_and_the_next_up_follows_it(local: Local) -> None:
+    from tests.support.local_gang import Notes
+
+    gang = local(env={-1: {"FAKE_DELAY": "1.5"}})
+    with pytest.raises(KeyboardInterrupt):
+        gang.up(notes=Notes(on_seen=_interrupt))
+    assert len(gang.engine_processes()) >= 2
+    notes = Notes()
+    gang.up(notes=notes)
+    assert gang.view().state is GangState.READY
+    assert notes.steps == []
+
+
+def test_interrupted_with_undo_nothing_is_left(local: Local) -> None:
+    from tests.support.local_gang import Notes
+
+    gang = local(env={-1: {"FAKE_DELAY": "30"}})
+    with pytest.raises(KeyboardInterrupt):
+        gang.up(notes=Notes(on_seen=_interrupt), undo_on_interrupt=True)
+    gang.nothing_left()
+
+
+def test_what_a_killed_up_left_armed_makes_room_for_the_next(local: Local) -> None:
+    gang = local()
+    gang.armed()
+    gang.up()
+    assert gang.view().state is GangState.READY
+
+
+def test_what_a_killed_up_left_half_staged_makes_room_for_the_next(local: Local) -> None:
+    from orchestrator.node import stage
+
+    gang = local()
+    stage.answer(gang.staging(0))
+    assert gang.arm(0)["ok"]
+    gang.up()
+    assert gang.view().state is GangState.READY
+
+
+def test_after_a_reboot_up_begins_anew(local: Local) -> None:
+    gang = local()
+    gang.up()
+    for rank in range(2):
+        gang.signal_agent(rank, signal.SIGKILL)
+    gang.nothing_left()
+    assert gang.view().state is GangState.FAILED
+    gang.up()
+    assert gang.view().state is GangState.READY
+
+
+def test_down_works_with_a_dead_leader(local: Local) -> None:
+    gang = local()
+    gang.up()
+    gang.signal_agent(0, signal.SIGKILL)
+    assert all(node.clean for node in down(gang.inventory, DownRequest()))
+    gang.nothing_left()
+    assert status(gang.inventory)[0].state is GangState.ABSENT
+
+
+def _with_a_lost_node(gang: LocalGang) -> Inventory:
+    from tests.support.gang import free_port
+
+    lost = replace(gang.spec(1), reach=Reach(host="127.0.0.1", port=free_port(), user="nobody"))
+    return Inventory(path="hosts.yml", gangs=(GangSpec(name="gang0", nodes=(gang.spec(0), lost)),))
+
+
+def test_a_node_that_does_not_answer_is_a_value_beside_the_others(local: Local) -> None:
+    gang = local()
+    gang.up()
+    inventory = _with_a_lost_node(gang)
+    views = status(inventory)
+    assert not everybody_answered(views)
+    assert [node.state for node in views[0].nodes] == ["ready", "unreachable"]
+    first, second = down(inventory, DownRequest(now=True))
+    assert first.clean and isinstance(second.error, Unreachable)
+    gang.nothing_left()  # over the leader link, without the controller
+
+
+def test_a_lock_names_its_holder_and_keeps_others_out(local: Local) -> None:
+    gang = local()
+    with Fleet(gang.gang.nodes) as fleet, GangLock(fleet, gang.gang, "up --model Fake"):
+        with pytest.raises(LockHeld, match="up --model Fake") as held:
+            down(gang.inventory, DownRequest())
+        assert str(os.getpid()) in held.value.what
+        down(gang.inventory, DownRequest(force=True))
+    down(gang.inventory, DownRequest())
+
+
+def test_the_lock_of_a_killed_controller_on_this_machine_is_taken_over_at_once(local: Local) -> None:
+    gang = local()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with Fleet(gang.gang.nodes) as fleet:
+        lock = GangLock(fleet, gang.gang, "up")
+        lock._holder = lambda: {"token": "t", "who": "a", "host": os.uname().nodename, "pid": ended.pid}  # type: ignore[method-assign]
+        lock.__enter__()
+        with GangLock(fleet, gang.gang, "down") as taken:
+            assert taken.token != "t"
