@@ -40,7 +40,8 @@ class NodeRefusal(NodeError):
 def call(session: Session, verb: str, request: Mapping[str, Any], *, deadline_s: float) -> Any:
     """The value that a verb answers with.
 
-    Raises NodeRefusal for an error that the node tells (its place prefixed by the node's name), NodeError for a node that cannot run the application, Unreachable as Session.run does.
+    Raises NodeRefusal for an error that the node tells (its place prefixed by the node's name), NodeError for a
+    node that cannot run the application, Unreachable as Session.run does.
     """
     app = application()
     stdin = _request(request)

@@ -21,10 +21,11 @@ def user_file() -> str:
     return str(Path("~/.ssh/config").expanduser())
 
 
-def look_up(host: str, file: str | None) -> Mapping[str, Any]:
+def look_up(host: str, file: str | None, said: tuple[tuple[str, str], ...] = ()) -> Mapping[str, Any]:
     """Options for a host by lower-case name; identityfile is a list.
 
     file: read in place of the user's and the system's file, as `ssh -F` has it ('none' reads nothing)
+    said: options that are set already; they win, and `%p` or `%r` in the files mean their values
     Raises InputError for a file that cannot be parsed, and for a named one that cannot be read.
     """
     if file is not None and file.lower() == "none":
@@ -33,7 +34,7 @@ def look_up(host: str, file: str | None) -> Mapping[str, Any]:
     if file is not None and not Path(file).is_file():
         raise InputError("is no readable file", where=file, fix="mend the -F argument of ansible_ssh_common_args")
     try:
-        return dict(_parsed(files).lookup(host))
+        return dict(_parsed(files, said).lookup(host))
     except (paramiko.SSHException, ValueError, KeyError) as error:
         raise InputError(
             f"cannot be followed for the host {host!r}: {error}",
@@ -42,9 +43,10 @@ def look_up(host: str, file: str | None) -> Mapping[str, Any]:
         ) from None
 
 
-@lru_cache(maxsize=8)
-def _parsed(files: tuple[str, ...]) -> paramiko.SSHConfig:
-    text = "\nHost *\n".join(_text(Path(file), Path(file).parent, 0) for file in files)
+@lru_cache(maxsize=64)
+def _parsed(files: tuple[str, ...], said: tuple[tuple[str, str], ...]) -> paramiko.SSHConfig:
+    first = "\n".join(f"{name} {value}" for name, value in said)
+    text = "\nHost *\n".join((first, *(_text(Path(file), Path(file).parent, 0) for file in files)))
     try:
         return paramiko.SSHConfig.from_text(text)
     except (paramiko.SSHException, ValueError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -165,9 +164,11 @@ def _out_only(channel: paramiko.Channel, deadline: Deadline, err: bytearray) -> 
 
 def _output(channel: paramiko.Channel, deadline: Deadline) -> Iterator[tuple[bool, bytes]]:
     """(is stderr, chunk) until both ends are closed and the exit status is there. Raises Passed."""
-    poll = select.poll()
-    poll.register(channel.fileno(), select.POLLIN)
+    arrived = _Arrived()
+    channel.in_buffer.set_event(arrived)
+    channel.in_stderr_buffer.set_event(arrived)
     while True:
+        arrived.forget()
         finished = channel.closed or channel.eof_received
         while channel.recv_ready():
             yield False, channel.recv(_CHUNK)
@@ -176,5 +177,15 @@ def _output(channel: paramiko.Channel, deadline: Deadline) -> Iterator[tuple[boo
         if finished:
             deadline.wait(channel.status_event)
             return
-        left = deadline.left()
-        poll.poll(None if left is None else max(1, int(left * 1000)))
+        deadline.wait(arrived)
+
+
+class _Arrived(threading.Event):
+    """Set when either of a channel's buffers gets data or its end. Only the reader forgets, before it looks:
+    the pipe of Channel.fileno() is cleared by one buffer while the other one fills, and then a wake-up is lost."""
+
+    def clear(self) -> None:
+        """paramiko calls this when one buffer runs empty; the other may not be."""
+
+    def forget(self) -> None:
+        super().clear()

@@ -82,7 +82,8 @@ def _target(name: str, alias: str, said: Mapping[str, Any], *, key_required: boo
         raise InputError(f"more than {_MOST_JUMPS} jump hosts lie before it", where=name, fix="look for a circle")
     config = said.get("configfile")
     file = str(Path(config).expanduser()) if config else None
-    found = ssh_config.look_up(alias, file)
+    first = tuple((name, said[name]) for name in ("hostname", "port", "user") if name in said)
+    found = ssh_config.look_up(alias, file, first)
     options = {**found, **said}
     options["identityfile"] = [*said.get("identityfile", ()), *found.get("identityfile", ())]
     port = _port(options.get("port", "22"), name)

@@ -12,7 +12,7 @@ import shlex
 import socket
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,10 @@ DEAD_LINK_S = 10
 """A direct connection whose peer acknowledges nothing for this long is lost: TCP_USER_TIMEOUT of tcp(7)."""
 _KEEPALIVE_IDLE_S = 3
 """Silence before the kernel asks whether the peer is there, so that an idle connection is judged too."""
+
+_STRANGERS = 6
+"""Connections to one server that have not logged in yet. sshd begins to drop them at 10 (MaxStartups 10:30:100)."""
+_turns: dict[tuple[str, int], threading.BoundedSemaphore] = {}
 
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)  # its threads write tracebacks; we say it in words
 
@@ -56,8 +60,9 @@ def open_way(target: Target, deadline_s: float) -> Way:
     try:
         for hop in (*target.jumps, target):
             through = way.transport if way else None
-            transport = _transport(hop, through, deadline, closers)
-            _prove(hop, transport, deadline)
+            with _turn(hop, deadline):
+                transport = _transport(hop, through, deadline, closers)
+                _prove(hop, transport, deadline)
             way = Way(transport, closers)
     except Passed:
         _close_all(closers)
@@ -70,6 +75,18 @@ def open_way(target: Target, deadline_s: float) -> Way:
         heartbeat = Heartbeat(way.transport, way.close)
         closers.append(heartbeat.stop)
     return way
+
+
+@contextlib.contextmanager
+def _turn(hop: Target, deadline: Deadline) -> Iterator[None]:
+    """A place among the few that may log in at one server at a time: a gate before 32 nodes would drop some."""
+    turns = _turns.setdefault((hop.host, hop.port), threading.BoundedSemaphore(_STRANGERS))
+    if not turns.acquire(timeout=deadline.left()):
+        raise Passed
+    try:
+        yield
+    finally:
+        turns.release()
 
 
 def _close_all(closers: list[Callable[[], object]]) -> None:
@@ -246,7 +263,7 @@ def _no_tcp(hop: Target, fault: OSError, deadline: Deadline) -> DeployError:
 def _no_ssh(hop: Target, fault: Exception | None) -> Unreachable:
     if isinstance(fault, paramiko.ssh_exception.IncompatiblePeer):
         what, fix = f"no common algorithm with its sshd: {fault}", "update the older of the two sides"
-    elif "banner" in str(fault) or "protocol version" in str(fault):
+    elif isinstance(fault, (OSError, EOFError)) or "banner" in str(fault) or "protocol version" in str(fault):
         what = "it closes the connection, or what answers is no SSH server"
         fix = f"mend ansible_port, or look at its sshd (MaxStartups, hosts.deny); {_by_hand(hop)}"
     else:

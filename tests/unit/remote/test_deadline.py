@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from orchestrator.remote.deadline import Deadline, Passed
+
+
+def test_without_an_end_there_is_always_time() -> None:
+    assert Deadline(None).left() is None
+
+
+def test_a_wait_ends_at_the_deadline() -> None:
+    start = time.monotonic()
+    with pytest.raises(Passed):
+        Deadline(0.05).wait(threading.Event())
+    assert 0.04 < time.monotonic() - start < 5
+
+
+def test_a_call_without_timeout_is_broken_at_the_deadline() -> None:
+    stop = threading.Event()
+    with pytest.raises(Passed), Deadline(0.05).breaking(stop.set):
+        stop.wait()
+
+
+def test_the_fault_of_a_broken_call_is_the_deadline() -> None:
+    stop = threading.Event()
+    with pytest.raises(Passed), Deadline(0.05).breaking(stop.set):
+        stop.wait()
+        raise OSError("closed by us")
+
+
+def test_a_fault_before_the_deadline_is_its_own() -> None:
+    with pytest.raises(OSError, match="its own"), Deadline(60).breaking(lambda: None):
+        raise OSError("its own")
+
+
+def test_work_that_cannot_be_broken_is_left_behind() -> None:
+    go_on = threading.Event()
+    with pytest.raises(Passed):
+        Deadline(0.05).of(go_on.wait)
+    go_on.set()
+    assert Deadline(60).of(lambda: 7) == 7

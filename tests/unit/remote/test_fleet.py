@@ -1,0 +1,101 @@
+"""Many sessions at once, over real sshds."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.model.errors import NodeError, Unreachable
+from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.session import Session
+
+if TYPE_CHECKING:
+    from tests.unit.remote.conftest import Sshd
+
+
+def local(name: str) -> NodeSpec:
+    return NodeSpec(name=name, gang="g", node_rank=0, reach=Reach(host=name, connection="local"))
+
+
+def test_all_nodes_work_at_the_same_time() -> None:
+    meeting = threading.Barrier(4)
+    with Fleet(local(f"n{number}") for number in range(4)) as fleet:
+        done = fleet.on_every(lambda session: (meeting.wait(20), session.spec.name)[1])
+    assert dict(done.values) == {f"n{number}": f"n{number}" for number in range(4)}
+
+
+def test_only_those_named_are_asked() -> None:
+    with Fleet([local("a"), local("b")]) as fleet:
+        assert list(fleet.on_every(lambda session: 1, only=["b"]).values) == ["b"]
+        assert not fleet.on_every(lambda session: 1, only=[]).values
+
+
+def test_a_failed_node_is_a_value_beside_the_others(sshd: Sshd) -> None:
+    with socket.socket() as taken:
+        taken.bind((sshd.address, 0))
+        nodes = [sshd.spec("down", port=taken.getsockname()[1]), sshd.spec("up"), local("odd")]
+
+        def work(session: Session) -> int:
+            if session.spec.name == "odd":
+                raise NodeError("odd", where="odd", fix="none")
+            return session.run("exit 7", deadline_s=20).status
+
+        with Fleet(nodes, connect_deadline_s=20) as fleet:
+            done = fleet.on_every(work)
+    assert done.values == {"up": 7}
+    assert list(done.failures) == ["down", "odd"]
+    assert isinstance(done.failures["down"], Unreachable)
+    with pytest.raises(Unreachable):
+        done.all()
+
+
+def test_a_defect_of_ours_is_raised() -> None:
+    def work(session: Session) -> int:
+        if session.spec.name == "b":
+            raise ZeroDivisionError
+        return 1
+
+    with Fleet([local("a"), local("b")]) as fleet, pytest.raises(ZeroDivisionError):
+        fleet.on_every(work)
+
+
+def test_a_connection_is_kept_and_reopened_when_lost(
+    start_sshd: Callable[..., Sshd], eventually: Callable[..., None]
+) -> None:
+    server = start_sshd()
+
+    def which(session: Session) -> bytes:
+        return session.run("echo $SSH_CONNECTION", deadline_s=20).out
+
+    with Fleet([server.spec(), local("other")], connect_deadline_s=20) as fleet:
+        first = fleet.on_every(which).all()["node0"]
+        assert fleet.on_every(which).all()["node0"] == first
+        server.kill_sessions()
+        eventually(lambda: "node0" in fleet.on_every(which).values)
+        assert fleet.on_every(which).all()["node0"] != first
+
+
+def test_closing_ends_work_and_connections(start_sshd: Callable[..., Sshd], eventually: Callable[..., None]) -> None:
+    server = start_sshd()
+    started = threading.Event()
+
+    def long(session: Session) -> int:
+        started.set()
+        return session.run("sleep 60", deadline_s=60).status
+
+    fleet = Fleet([server.spec()], connect_deadline_s=20)
+
+    def close_when_started() -> None:
+        started.wait(20)
+        fleet.close()
+
+    threading.Thread(target=close_when_started).start()
+    done = fleet.on_every(long)
+    assert isinstance(done.failures["node0"], Unreachable)
+    eventually(lambda: not server.sessions())
+    assert isinstance(fleet.on_every(long).failures["node0"], Unreachable)

@@ -1,0 +1,72 @@
+"""This machine as a node."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model.errors import Unreachable
+from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.remote.session import CommandFailed, Completed, connect
+
+
+@pytest.fixture
+def spec() -> NodeSpec:
+    return NodeSpec(name="here", gang="g", node_rank=0, reach=Reach(host="here", connection="local"))
+
+
+def test_a_command_has_status_output_and_errors(spec: NodeSpec) -> None:
+    session = connect(spec, deadline_s=1)
+    assert session.alive
+    done = session.run("cat; echo err >&2; exit 3", stdin=b"in", deadline_s=20)
+    assert done == Completed(3, b"in", b"err\n")
+    assert session.run(["printf", "%s", "a 'b' $c"], deadline_s=20).out == b"a 'b' $c"
+
+
+def test_a_signal_is_status_minus_one(spec: NodeSpec) -> None:
+    assert connect(spec, deadline_s=1).run("kill -9 $$", deadline_s=20).status == -1
+
+
+def test_the_deadline_ends_the_whole_process_group(spec: NodeSpec, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    start = time.monotonic()
+    with pytest.raises(Unreachable, match=r"did not end within 0\.5 s"):
+        connect(spec, deadline_s=1).run(f"sleep 60 & echo $! > {file}; wait", deadline_s=0.5)
+    assert time.monotonic() - start < 5
+    assert gone(int(file.read_text()))
+
+
+def gone(pid: int) -> bool:
+    """A killed process's entry may stay until its new parent takes its status."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_lines_come_as_they_are_written(spec: NodeSpec, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    lines = connect(spec, deadline_s=1).stream(f"echo one; cat {fifo}; cat", stdin=b"end", deadline_s=20)
+    assert next(lines) == b"one\n"
+    threading.Thread(target=fifo.write_bytes, args=(b"two\n",)).start()
+    assert list(lines) == [b"two\n", b"end"]
+
+
+def test_a_stream_that_fails_says_so(spec: NodeSpec) -> None:
+    with pytest.raises(CommandFailed, match="status 5: why") as caught:
+        list(connect(spec, deadline_s=1).stream("echo why >&2; exit 5", deadline_s=20))
+    assert caught.value.err == b"why\n"
+
+
+def test_a_stream_has_a_deadline_and_can_be_left(spec: NodeSpec) -> None:
+    with pytest.raises(Unreachable, match="did not end"):
+        list(connect(spec, deadline_s=1).stream("echo x; sleep 60", deadline_s=0.3))
+    lines = connect(spec, deadline_s=1).stream("echo $$; exec sleep 60", deadline_s=20)
+    pid = int(next(lines))
+    lines.close()  # type: ignore[attr-defined]
+    assert gone(pid)

@@ -1,0 +1,221 @@
+"""Delivery and calls of the node application; a tiny application stands for ours where its answers matter."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.model.errors import NodeError, Unreachable
+from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.remote import app_archive, node_app
+from orchestrator.remote.app_archive import App
+from orchestrator.remote.session import Completed, connect
+from orchestrator.remote.ssh_session import SshSession, open_session
+
+if TYPE_CHECKING:
+    from tests.unit.remote.conftest import Sshd
+
+ANSWERS = """
+import json, sys
+verb = sys.argv[1]
+request = json.load(sys.stdin)
+def say(document):
+    print(json.dumps(document, separators=(",", ":")), flush=True)
+if verb == "echo":
+    say({"ok": True, "value": request})
+elif verb == "none":
+    say({"ok": True, "value": None})
+elif verb == "told":
+    say({"ok": False, "error": {"kind": "gpu-busy", "what": "GPU 3 is busy", "where": "GPU 3", "fix": "stop pid 7"}})
+elif verb == "defect":
+    say({"ok": False, "error": {"kind": "defect", "what": "x", "where": "y", "fix": "", "trace": "line"}})
+elif verb == "crash":
+    sys.exit("out of luck")
+elif verb == "chatter":
+    print("motd of a login script"); say({"ok": True, "value": 1})
+elif verb == "garbage":
+    print("{")
+elif verb == "lines":
+    for number in range(request["count"]):
+        print("line", number)
+elif verb == "lines-then-told":
+    print("line 0", flush=True)
+    say({"ok": False, "error": {"kind": "no-run", "what": "no such run", "where": "/x", "fix": "up"}})
+"""
+
+
+class Counting:
+    """A session that counts its commands."""
+
+    def __init__(self, session: SshSession) -> None:
+        self._session = session
+        self.spec = session.spec
+        self.commands = 0
+
+    def run(
+        self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float, become: bool | None = None
+    ) -> Completed:
+        self.commands += 1
+        return self._session.run(command, stdin=stdin, deadline_s=deadline_s, become=become)
+
+    def stream(self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float | None) -> Iterator[bytes]:
+        self.commands += 1
+        return self._session.stream(command, stdin=stdin, deadline_s=deadline_s)
+
+    def close(self) -> None:
+        self._session.close()
+
+
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> App:
+    content = app_archive.build({"__main__.py": ANSWERS.encode()})
+    app = App(content, hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(node_app, "application", lambda: app)
+    return app
+
+
+@pytest.fixture
+def session(sshd: Sshd) -> Iterator[Counting]:
+    opened = open_session(sshd.spec(), deadline_s=20)
+    yield Counting(opened)
+    opened.close()
+
+
+def forget(sshd: Sshd, app: App) -> Path:
+    """Remove the application from the node's cache; gives its place."""
+    place = sshd.cache / "l40s-deploy" / app.name
+    place.unlink(missing_ok=True)
+    return place
+
+
+def test_the_first_call_uploads_and_the_second_does_not(sshd: Sshd, session: Counting, app: App) -> None:
+    place = forget(sshd, app)
+    request = {"text": "ü \ud800 'x'", "n": [1, None]}
+    assert node_app.call(session, "echo", request, deadline_s=20) == request
+    assert session.commands == 3
+    assert place.read_bytes() == app.content
+    assert place.parent.stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in place.parent.iterdir() if path.name.startswith(".")] == []
+    assert node_app.call(session, "echo", {}, deadline_s=20) == {}
+    assert session.commands == 4
+
+
+def test_the_first_stream_uploads_and_the_second_does_not(sshd: Sshd, session: Counting, app: App) -> None:
+    forget(sshd, app)
+    wanted = [b"line 0\n", b"line 1\n"]
+    assert list(node_app.stream(session, "lines", {"count": 2})) == wanted
+    assert session.commands == 3
+    assert list(node_app.stream(session, "lines", {"count": 2})) == wanted
+    assert session.commands == 4
+
+
+def test_an_empty_value_is_a_value(session: Counting, app: App) -> None:
+    assert node_app.call(session, "none", {}, deadline_s=20) is None
+
+
+def test_what_a_login_script_prints_is_passed_over(session: Counting, app: App) -> None:
+    assert node_app.call(session, "chatter", {}, deadline_s=20) == 1
+
+
+def test_a_told_failure_has_the_nodes_name(session: Counting, app: App) -> None:
+    with pytest.raises(node_app.NodeRefusal) as caught:
+        node_app.call(session, "told", {}, deadline_s=20)
+    error = caught.value
+    assert (error.kind, error.what, error.where, error.fix) == (
+        "gpu-busy",
+        "GPU 3 is busy",
+        "node0: GPU 3",
+        "stop pid 7",
+    )
+    assert error.exit_code == 3
+
+
+def test_a_defect_of_the_application_is_ours(session: Counting, app: App) -> None:
+    with pytest.raises(node_app.NodeRefusal) as caught:
+        node_app.call(session, "defect", {}, deadline_s=20)
+    assert caught.value.exit_code == 1
+    assert caught.value.trace == "line"
+
+
+def test_a_failure_in_a_stream_comes_after_its_lines(session: Counting, app: App) -> None:
+    lines = node_app.stream(session, "lines-then-told", {})
+    assert next(lines) == b"line 0\n"
+    with pytest.raises(node_app.NodeRefusal, match="no such run"):
+        next(lines)
+
+
+@pytest.mark.parametrize(("verb", "words"), [("crash", "status 1.*out of luck"), ("garbage", "gave no answer: {")])
+def test_no_answer_is_told_with_the_last_words(verb: str, words: str, session: Counting, app: App) -> None:
+    with pytest.raises(NodeError, match=words):
+        node_app.call(session, verb, {}, deadline_s=20)
+    if verb == "crash":
+        with pytest.raises(NodeError, match=words):
+            list(node_app.stream(session, verb, {}))
+
+
+def test_a_missing_python_is_told(sshd: Sshd, app: App) -> None:
+    session = open_session(sshd.spec(python="/no/python3"), deadline_s=20)
+    for ask in (
+        lambda: node_app.call(session, "echo", {}, deadline_s=20),
+        lambda: list(node_app.stream(session, "lines", {})),
+    ):
+        with pytest.raises(NodeError, match="no /no/python3 that can be run") as caught:
+            ask()
+        assert "ansible_python_interpreter" in caught.value.fix
+    session.close()
+
+
+def test_an_old_python_is_told(sshd: Sshd, tmp_path: Path) -> None:
+    """Our own entry point under a python3 that says it is 3.8."""
+    old = tmp_path / "python3"
+    old.write_text(
+        '#!/bin/sh\nwhile [ "$1" != "${1#-}" ]; do shift; done\n'
+        "exec python3 -c 'import runpy, sys; sys.version_info = (3, 8, 10); sys.argv = sys.argv[1:]; "
+        'runpy.run_path(sys.argv[0], run_name="__main__")\' "$@"\n'
+    )
+    old.chmod(0o755)
+    session = open_session(sshd.spec(python=str(old)), deadline_s=20)
+    with pytest.raises(node_app.NodeRefusal, match=r"python3 is 3.8; 3.10 or newer is needed") as caught:
+        node_app.call(session, "report", {}, deadline_s=20)
+    assert caught.value.kind == "old-python"
+    session.close()
+
+
+def test_what_arrives_damaged_is_never_put_in_place(
+    session: Counting, sshd: Sshd, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = App(app.content, "0" * 64)
+    monkeypatch.setattr(node_app, "application", lambda: other)
+    with pytest.raises(NodeError, match="SHA-256"):
+        node_app.call(session, "echo", {}, deadline_s=20)
+    assert not [path for path in (sshd.cache / "l40s-deploy").iterdir() if other.name in path.name]
+
+
+def test_a_home_that_cannot_be_written_is_told(start_sshd: Callable[..., Sshd], app: App) -> None:
+    server = start_sshd()
+    server.cache.write_text("a file where the folder should be")
+    session = open_session(server.spec(), deadline_s=20)
+    with pytest.raises(NodeError, match="could not be put into"):
+        node_app.call(session, "echo", {}, deadline_s=20)
+    session.close()
+
+
+def test_a_lost_connection_stays_unreachable(start_sshd: Callable[..., Sshd], app: App) -> None:
+    server = start_sshd()
+    session = open_session(server.spec(), deadline_s=20)
+    server.kill_sessions()
+    with pytest.raises(Unreachable):
+        node_app.call(session, "echo", {}, deadline_s=5)
+
+
+def test_the_real_application_answers_on_this_machine(tmp_path: Path) -> None:
+    spec = NodeSpec(name="here", gang="g", node_rank=0, reach=Reach(host="here", connection="local"))
+    value = node_app.call(connect(spec, deadline_s=1), "report", {"state_dir": str(tmp_path)}, deadline_s=60)
+    assert json.dumps(value)
+    with pytest.raises(node_app.NodeRefusal, match="no verb 'nonsense'"):
+        node_app.call(connect(spec, deadline_s=1), "nonsense", {}, deadline_s=60)

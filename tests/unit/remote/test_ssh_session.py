@@ -1,0 +1,453 @@
+"""Sessions over real sshds: commands, deadlines, lost connections, host keys, jump hosts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.model.errors import HostKeyError, InputError, NodeError, Unreachable
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.heartbeat import Heartbeat
+from orchestrator.remote.session import CommandFailed, Completed, connect
+from orchestrator.remote.ssh_session import SshSession, open_session
+
+if TYPE_CHECKING:
+    from tests.unit.remote.conftest import Sshd
+
+Start = Callable[..., "Sshd"]
+
+
+@pytest.fixture(scope="module")
+def shared(sshd: Sshd) -> Iterator[SshSession]:
+    session = open_session(sshd.spec(), deadline_s=20)
+    yield session
+    session.close()
+
+
+def test_a_command_has_status_output_and_errors(shared: SshSession) -> None:
+    assert shared.run("echo out; echo err >&2; exit 3", deadline_s=20) == Completed(3, b"out\n", b"err\n")
+
+
+def test_words_arrive_as_they_are(shared: SshSession) -> None:
+    odd = "a 'b' $HOME `id` \\ \"c\"\n; exit 9"
+    assert shared.run(["printf", "%s", odd], deadline_s=20) == Completed(0, odd.encode(), b"")
+
+
+def test_input_is_fed_and_ended(shared: SshSession) -> None:
+    assert shared.run("cat", stdin=b"\0\xff", deadline_s=20) == Completed(0, b"\0\xff", b"")
+    assert shared.run("cat", deadline_s=20) == Completed(0, b"", b"")
+
+
+def test_more_than_every_window_both_ways(shared: SshSession) -> None:
+    much = os.urandom(1 << 20) * 6
+    done = shared.run("tee /dev/stderr", stdin=much, deadline_s=60)
+    assert done.status == 0
+    assert done.out == much
+    assert done.err == much
+
+
+def test_a_command_that_reads_no_input_is_no_fault(shared: SshSession) -> None:
+    assert shared.run("exit 4", stdin=b"x" * 3_000_000, deadline_s=20).status == 4
+
+
+def test_a_signal_ends_the_command_and_not_the_connection(shared: SshSession) -> None:
+    assert shared.run("echo before; kill -9 $$", deadline_s=20) == Completed(-1, b"before\n", b"")
+    assert shared.alive
+
+
+def test_lines_come_as_they_are_written(shared: SshSession) -> None:
+    lines = shared.stream("echo one; read x; echo $x; printf end", stdin=b"two\n", deadline_s=20)
+    assert list(lines) == [b"one\n", b"two\n", b"end"]
+
+
+def test_a_stream_that_fails_says_so_after_its_lines(shared: SshSession) -> None:
+    lines = shared.stream("echo one; echo why >&2; exit 5", deadline_s=20)
+    assert next(lines) == b"one\n"
+    with pytest.raises(CommandFailed, match="status 5: why") as caught:
+        next(lines)
+    assert caught.value.status == 5
+
+
+def test_leaving_a_stream_closes_its_channel(shared: SshSession) -> None:
+    lines = shared.stream("while echo x; do :; done", deadline_s=20)
+    assert next(lines) == b"x\n"
+    lines.close()  # type: ignore[attr-defined]
+    assert shared.run("true", deadline_s=20).status == 0
+
+
+def test_the_deadline_covers_a_command_that_keeps_talking(sshd: Sshd) -> None:
+    session = open_session(sshd.spec(), deadline_s=20)
+    start = time.monotonic()
+    with pytest.raises(Unreachable, match=r"`while true.*did not end within 0.5 s"):
+        session.run("while true; do echo x; sleep 0.05; done", deadline_s=0.5)
+    assert time.monotonic() - start < 5
+    assert not session.alive
+
+
+def test_the_deadline_covers_a_stream(sshd: Sshd) -> None:
+    session = open_session(sshd.spec(), deadline_s=20)
+    with pytest.raises(Unreachable, match="did not end"):
+        list(session.stream("echo x; sleep 60", deadline_s=0.5))
+
+
+def test_a_frozen_sshd_meets_the_deadline(start_sshd: Start) -> None:
+    server = start_sshd()
+    session = open_session(server.spec(), deadline_s=20)
+    server.freeze_sessions()
+    start = time.monotonic()
+    with pytest.raises(Unreachable, match=r"within 0.5 s"):
+        session.run("true", deadline_s=0.5)
+    assert time.monotonic() - start < 5
+
+
+def test_a_lost_connection_is_unreachable_and_no_empty_answer(
+    start_sshd: Start, eventually: Callable[..., None]
+) -> None:
+    server = start_sshd()
+    session = open_session(server.spec(), deadline_s=20)
+    marker = server.folder / "started"
+
+    def kill_when_started() -> None:
+        eventually(marker.exists)
+        server.kill_sessions()
+
+    killer = threading.Thread(target=kill_when_started)
+    killer.start()
+    with pytest.raises(Unreachable, match="connection was lost while"):
+        session.run(f"touch {shlex.quote(str(marker))}; sleep 60", deadline_s=30)
+    killer.join()
+    assert not session.alive
+    with pytest.raises(Unreachable, match="connection was lost"):
+        session.run("true", deadline_s=5)
+
+
+def test_a_lost_connection_ends_a_stream(start_sshd: Start) -> None:
+    server = start_sshd()
+    lines = open_session(server.spec(), deadline_s=20).stream("echo x; sleep 60", deadline_s=None)
+    assert next(lines) == b"x\n"
+    server.kill_sessions()
+    with pytest.raises(Unreachable, match="connection was lost"):
+        next(lines)
+
+
+def test_closing_ends_what_runs(sshd: Sshd) -> None:
+    session = open_session(sshd.spec(), deadline_s=20)
+    lines = session.stream("echo x; sleep 60", deadline_s=None)
+    assert next(lines) == b"x\n"
+    session.close()
+    with pytest.raises(Unreachable):
+        next(lines)
+    session.close()
+
+
+def test_an_unknown_host_key_tells_fingerprint_and_fix(sshd: Sshd) -> None:
+    sshd_line = subprocess.run(
+        ["ssh-keygen", "-lf", str(sshd.folder / "host_key.pub")], capture_output=True, text=True, check=True, timeout=20
+    ).stdout
+    with pytest.raises(HostKeyError, match="host key is unknown") as caught:
+        connect(sshd.spec(known_hosts_file="/nonexistent"), deadline_s=20)
+    assert sshd_line.split()[1] in caught.value.what
+    assert f"ssh-keyscan -p {sshd.port} {sshd.address} >> /nonexistent" in caught.value.fix
+
+
+def test_the_fix_for_an_unknown_key_works(sshd: Sshd, tmp_path: Path) -> None:
+    file = tmp_path / "kh"
+    with pytest.raises(HostKeyError) as caught:
+        connect(sshd.spec(known_hosts_file=str(file)), deadline_s=20)
+    subprocess.run(caught.value.fix.split("then ", 1)[1], shell=True, check=True, capture_output=True, timeout=20)
+    connect(sshd.spec(known_hosts_file=str(file)), deadline_s=20).close()
+
+
+def test_a_changed_host_key_names_the_line_and_the_fix(sshd: Sshd, keys: Path, tmp_path: Path) -> None:
+    file = tmp_path / "kh"
+    kind, key, *_ = (keys / "other.pub").read_text().split()
+    file.write_text(f"# old\n[{sshd.address}]:{sshd.port} {kind} {key}\n")
+    spec = sshd.spec(known_hosts_file=str(file), ssh_options=(("stricthostkeychecking", "no"),))
+    with pytest.raises(HostKeyError, match=rf"has changed: .*{file}:2 has another") as caught:
+        connect(spec, deadline_s=20)
+    fix = caught.value.fix.split("why: ", 1)[1].replace(", then ", " && ")
+    subprocess.run(fix, shell=True, check=True, capture_output=True, timeout=20)
+    connect(spec, deadline_s=20).close()
+
+
+def test_a_revoked_host_key_is_refused(sshd: Sshd, tmp_path: Path) -> None:
+    file = tmp_path / "kh"
+    file.write_text(sshd.known_line() + "@revoked " + sshd.known_line())
+    with pytest.raises(HostKeyError, match="revoked"):
+        connect(sshd.spec(known_hosts_file=str(file)), deadline_s=20)
+
+
+def test_accept_new_records_the_key(sshd: Sshd, tmp_path: Path) -> None:
+    file = tmp_path / "new" / "kh"
+    accepting = sshd.spec(known_hosts_file=str(file), ssh_options=(("stricthostkeychecking", "accept-new"),))
+    connect(accepting, deadline_s=20).close()
+    assert file.read_text() == sshd.known_line()
+    connect(sshd.spec(known_hosts_file=str(file)), deadline_s=20).close()
+
+
+def test_a_refused_port_is_told(sshd: Sshd) -> None:
+    with socket.socket() as taken:
+        taken.bind((sshd.address, 0))
+        spec = sshd.spec(port=taken.getsockname()[1])
+        with pytest.raises(Unreachable, match="refuses the connection: nothing listens") as caught:
+            connect(spec, deadline_s=20)
+    assert not isinstance(caught.value, HostKeyError)
+    assert caught.value.where == "node0"
+
+
+def test_a_silent_port_meets_the_deadline(sshd: Sshd) -> None:
+    with socket.socket() as silent:
+        silent.bind((sshd.address, 0))
+        silent.listen()
+        start = time.monotonic()
+        with pytest.raises(Unreachable, match=r"does not answer within 0.5 s"):
+            connect(sshd.spec(port=silent.getsockname()[1]), deadline_s=0.5)
+        assert time.monotonic() - start < 5
+
+
+def test_a_server_that_trickles_meets_the_deadline(sshd: Sshd) -> None:
+    """One byte every 0.1 s keeps each single read alive; the whole must end all the same."""
+    with socket.socket() as server:
+        server.bind((sshd.address, 0))
+        server.listen()
+        server.settimeout(20)
+
+        def trickle() -> None:
+            connection, _ = server.accept()
+            with connection:
+                try:
+                    while True:
+                        connection.sendall(b"x")
+                        time.sleep(0.1)
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        start = time.monotonic()
+        with pytest.raises(Unreachable):
+            connect(sshd.spec(port=server.getsockname()[1]), deadline_s=1)
+        assert time.monotonic() - start < 5
+        thread.join()
+
+
+@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+def test_what_is_no_ssh_server_is_told(greeting: bytes, sshd: Sshd) -> None:
+    with socket.socket() as server:
+        server.bind((sshd.address, 0))
+        server.listen()
+        server.settimeout(20)
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(greeting)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        with pytest.raises(Unreachable, match="no SSH server"):
+            connect(sshd.spec(port=server.getsockname()[1]), deadline_s=20)
+        thread.join()
+
+
+def test_a_name_without_an_address_is_told(sshd: Sshd) -> None:
+    with pytest.raises(Unreachable, match="has no address"):
+        connect(sshd.spec(host="no-such-node.invalid"), deadline_s=20)
+
+
+def test_a_refused_key_names_user_and_key(sshd: Sshd, keys: Path) -> None:
+    with pytest.raises(Unreachable, match=r"does not accept .*/other for the user") as caught:
+        connect(sshd.spec(key_file=str(keys / "other")), deadline_s=20)
+    assert "ansible_user" in caught.value.fix
+
+
+def test_an_unknown_user_is_a_refused_key(sshd: Sshd) -> None:
+    with pytest.raises(Unreachable, match="for the user nobody-here"):
+        connect(sshd.spec(user="nobody-here"), deadline_s=20)
+
+
+def test_no_key_at_all_is_told(sshd: Sshd) -> None:
+    with pytest.raises(Unreachable, match="no SSH key to log in with"):
+        connect(sshd.spec(key_file=None), deadline_s=20)
+
+
+def test_a_key_with_a_passphrase_and_no_agent_is_told(sshd: Sshd, keys: Path) -> None:
+    with pytest.raises(Unreachable, match="no SSH key to log in with") as caught:
+        connect(sshd.spec(key_file=str(keys / "locked")), deadline_s=20)
+    assert "ssh-add" in caught.value.fix
+
+
+def test_the_default_key_is_taken_where_none_is_named(sshd: Sshd) -> None:
+    folder = Path("~/.ssh").expanduser()
+    folder.mkdir()
+    (folder / "id_ed25519").write_bytes(sshd.client_key.read_bytes())
+    connect(sshd.spec(key_file=None), deadline_s=20).close()
+
+
+def test_a_missing_key_file_is_an_input_error(sshd: Sshd) -> None:
+    with pytest.raises(InputError, match="No such file") as caught:
+        connect(sshd.spec(key_file="/nonexistent/key"), deadline_s=20)
+    assert caught.value.where == "/nonexistent/key"
+
+
+def test_a_key_file_that_is_none_is_an_input_error(sshd: Sshd, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("not a key")
+    with pytest.raises(InputError, match="no SSH private key"):
+        connect(sshd.spec(key_file=str(tmp_path / "key")), deadline_s=20)
+
+
+def test_a_server_without_keys_is_told(start_sshd: Start) -> None:
+    server = start_sshd("PubkeyAuthentication no", "KbdInteractiveAuthentication yes")
+    with pytest.raises(Unreachable, match="takes no keys"):
+        connect(server.spec(), deadline_s=20)
+
+
+def fake_sudo(folder: Path, script: str) -> str:
+    """A line for sshd_config that puts a sudo of ours first on the PATH."""
+    (folder / "sudo").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "sudo").chmod(0o755)
+    return f"PATH={folder}:/usr/bin:/bin"
+
+
+def config(*servers: Sshd, proxy: str = "") -> str:
+    """A config file, passed by -F, that knows the servers as hop0, hop1, ..."""
+    path = Path("~/hops").expanduser()
+    path.write_text(
+        "".join(
+            f"Host hop{number}\n HostName {server.address}\n Port {server.port}\n IdentityFile {server.client_key}\n"
+            f" UserKnownHostsFile {server.known_hosts}\n"
+            for number, server in enumerate(servers)
+        )
+    )
+    return str(path)
+
+
+def test_through_a_jump_host(sshd: Sshd, start_sshd: Start, eventually: Callable[..., None]) -> None:
+    gate = start_sshd()
+    options = (("configfile", config(gate)), ("proxyjump", "hop0"))
+    session = open_session(sshd.spec(ssh_options=options), deadline_s=20)
+    assert session.run("echo through", deadline_s=20).out == b"through\n"
+    assert gate.sessions()
+    session.close()
+    assert not session.alive
+    eventually(lambda: not gate.sessions())
+
+
+def test_through_two_jump_hosts(sshd: Sshd, start_sshd: Start) -> None:
+    options = (("configfile", config(start_sshd(), start_sshd())), ("proxyjump", "hop0,hop1"))
+    session = open_session(sshd.spec(ssh_options=options), deadline_s=30)
+    assert session.run("echo through", deadline_s=20).out == b"through\n"
+    session.close()
+
+
+def test_many_nodes_behind_one_gate_that_admits_few_strangers(sshd: Sshd, start_sshd: Start) -> None:
+    """sshd drops connections beyond MaxStartups that have not logged in yet (its default is 10:30:100)."""
+    options = (("configfile", config(start_sshd("MaxStartups 8:100:8"))), ("proxyjump", "hop0"))
+    with Fleet([sshd.spec(f"n{number}", ssh_options=options) for number in range(16)], connect_deadline_s=60) as fleet:
+        done = fleet.on_every(lambda session: session.run("true", deadline_s=60).status)
+    assert not done.failures
+    assert len(done.values) == 16
+
+
+def test_a_jump_host_that_dies_ends_the_session(sshd: Sshd, start_sshd: Start) -> None:
+    gate = start_sshd()
+    options = (("configfile", config(gate)), ("proxyjump", "hop0"))
+    lines = open_session(sshd.spec(ssh_options=options), deadline_s=20).stream("echo x; sleep 60", deadline_s=None)
+    assert next(lines) == b"x\n"
+    gate.kill_sessions()
+    with pytest.raises(Unreachable, match="connection was lost"):
+        next(lines)
+
+
+def test_a_node_that_the_jump_host_cannot_reach(sshd: Sshd, start_sshd: Start) -> None:
+    options = (("configfile", config(start_sshd())), ("proxyjump", "hop0"))
+    with socket.socket() as taken:
+        taken.bind((sshd.address, 0))
+        with pytest.raises(Unreachable, match="jump host cannot reach"):
+            connect(sshd.spec(port=taken.getsockname()[1], ssh_options=options), deadline_s=20)
+
+
+def test_the_host_key_of_a_jump_host_is_checked(sshd: Sshd, start_sshd: Start) -> None:
+    gate = start_sshd()
+    options = (("configfile", config(gate)), ("proxyjump", "hop0"))
+    gate.known_hosts.write_text("")
+    with pytest.raises(HostKeyError, match="unknown") as caught:
+        connect(sshd.spec(ssh_options=options), deadline_s=20)
+    assert caught.value.where.startswith("jump host hop0")
+
+
+def test_a_frozen_node_behind_a_jump_host_is_noticed(
+    sshd: Sshd, start_sshd: Start, eventually: Callable[..., None]
+) -> None:
+    node = start_sshd()
+    options = (("configfile", config(sshd)), ("proxyjump", "hop0"))
+    session = open_session(node.spec(ssh_options=options), deadline_s=20)
+    beats = Heartbeat(session._way.transport, session.close, interval_s=0.05, patience_s=0.5)
+    assert session.run("sleep 0.3; echo alive", deadline_s=20).out == b"alive\n"
+    node.freeze_sessions()
+    eventually(lambda: not session.alive)
+    beats.stop()
+
+
+def test_through_a_proxy_command(sshd: Sshd) -> None:
+    relay = (
+        "import socket,sys,threading,shutil,os\n"
+        "c=socket.create_connection((sys.argv[1],int(sys.argv[2])))\n"
+        "def up():\n"
+        "  while (d:=os.read(0,65536)): c.sendall(d)\n"
+        "  c.shutdown(1)\n"
+        "threading.Thread(target=up,daemon=True).start()\n"
+        "while (d:=c.recv(65536)): os.write(1,d)\n"
+    )
+    script = Path("~/relay.py").expanduser()
+    script.write_text(relay)
+    proxy = f"{shlex.quote(sys.executable)} {script} %h %p"
+    session = open_session(sshd.spec(ssh_options=(("proxycommand", proxy),)), deadline_s=20)
+    assert session.run("echo through", deadline_s=20).out == b"through\n"
+    session.close()
+    assert not session.alive
+
+
+def test_a_proxy_command_that_ends_is_told(sshd: Sshd) -> None:
+    with pytest.raises(Unreachable, match="closes the connection"):
+        connect(sshd.spec(ssh_options=(("proxycommand", "true"),)), deadline_s=20)
+
+
+def test_sudo_that_refuses_is_told(start_sshd: Start, tmp_path: Path) -> None:
+    server = start_sshd(environment=fake_sudo(tmp_path, "echo 'sudo: a password is required' >&2; exit 1"))
+    session = open_session(server.spec(become=True), deadline_s=20)
+    with pytest.raises(NodeError, match="without a password: sudo: a password is required") as caught:
+        session.run("true", deadline_s=20)
+    assert "NOPASSWD" in caught.value.fix
+    with pytest.raises(NodeError, match="without a password"):
+        list(session.stream("true", deadline_s=20))
+    session.close()
+
+
+def test_become_runs_the_command_through_sudo(start_sshd: Start, tmp_path: Path) -> None:
+    server = start_sshd(
+        environment=fake_sudo(tmp_path, 'printf "%s\\n" "$*"; while [ "$1" != -- ]; do shift; done; shift; "$@"')
+    )
+    session = open_session(server.spec(become=True, become_user="l40s"), deadline_s=20)
+    assert session.run(["echo", "a b"], deadline_s=20).out == b"-n -H -u l40s -- /bin/sh -c echo 'a b'\na b\n"
+    assert session.run("echo plain", deadline_s=20, become=False).out == b"plain\n"
+    session.close()
+
+
+def test_paramiko_says_nothing_by_itself(capfd: pytest.CaptureFixture[str], sshd: Sshd) -> None:
+    session = open_session(sshd.spec(), deadline_s=20)
+    with pytest.raises(Unreachable):
+        session.run("sleep 60", deadline_s=0.2)
+    assert capfd.readouterr() == ("", "")
+    assert logging.getLogger("paramiko").level > logging.CRITICAL

@@ -1,0 +1,182 @@
+"""Inventory over ~/.ssh/config, as ansible calls ssh; compared with `ssh -G` where it is there."""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.loading.ssh_arguments import parse
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.remote import ssh_config
+from orchestrator.remote.ssh_target import Target, target_of
+
+
+@pytest.fixture(autouse=True)
+def _no_system_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh_config, "SYSTEM_FILE", "/nonexistent")
+
+
+def config(text: str, name: str = "config") -> Path:
+    path = Path("~/.ssh").expanduser() / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def target(arguments: str = "", **reach: Any) -> Target:
+    options = parse(arguments)
+    known = next((value for name, value in options if name == "userknownhostsfile"), None)
+    made = Reach(**{"host": "n0", "ssh_options": options, "known_hosts_file": known, **reach})
+    return target_of(NodeSpec(name="n0", gang="g", node_rank=0, reach=made))
+
+
+def test_defaults_are_those_of_ssh() -> None:
+    found = target()
+    assert (found.host, found.port, found.user) == ("n0", 22, getpass.getuser())
+    assert found.host_key_name == "n0"
+    assert found.known_hosts[0] == Path("~/.ssh/known_hosts").expanduser()
+    assert found.direct
+    assert found.own_keys
+    assert not found.accept_new
+
+
+def test_the_config_speaks_where_the_inventory_does_not() -> None:
+    config("Host n*\n HostName %h.example\n Port 2222\n User cfg\n IdentityFile ~/.ssh/%r_key\n IdentitiesOnly yes\n")
+    found = target()
+    assert (found.host, found.port, found.user) == ("n0.example", 2222, "cfg")
+    assert found.host_key_name == "[n0.example]:2222"
+    assert found.key_files == (Path("~/.ssh/cfg_key").expanduser(),)
+    assert not found.own_keys
+    assert not found.key_required
+
+
+def test_the_inventory_wins() -> None:
+    config("Host *\n Port 2222\n User cfg\n IdentityFile /cfg\n UserKnownHostsFile /cfg_kh\n")
+    found = target("-o Port=9 -o User=args -i /args -o UserKnownHostsFile=/kh", port=7, user="inv", key_file="/inv")
+    assert (found.port, found.user) == (7, "inv")
+    assert found.key_files == (Path("/inv"), Path("/args"), Path("/cfg"))
+    assert found.key_required
+    assert found.known_hosts[0] == Path("/kh")
+
+
+def test_arguments_beat_the_config() -> None:
+    config("Host *\n Port 2222\n User cfg\n ProxyJump other\n")
+    found = target("-o Port=9 -o User=args -o Port=10 -o ProxyJump=none")
+    assert (found.port, found.user, found.jumps) == (9, "args", ())
+
+
+def test_a_chain_of_jumps_nearest_first() -> None:
+    config("Host b\n HostName b.example\n Port 2200\nHost a\n ProxyJump gate\nHost gate\n User keeper\n")
+    found = target("-J me@a:22,b")
+    assert [(hop.host, hop.port, hop.user) for hop in found.jumps] == [
+        ("gate", 22, "keeper"),
+        ("a", 22, "me"),
+        ("b.example", 2200, getpass.getuser()),
+    ]
+    assert not found.direct
+
+
+def test_a_circle_of_jumps_is_told() -> None:
+    config("Host *\n ProxyJump gate\n")
+    with pytest.raises(InputError, match="circle"):
+        target()
+
+
+def test_a_proxy_command_gets_its_tokens() -> None:
+    config("Host *\n ProxyCommand nc -X %% %h %p %n\n User u\n HostName h\n")
+    assert target(port=5).proxy_command == "nc -X % h 5 n0"
+    assert target("-o ProxyCommand=none").proxy_command is None
+
+
+def test_a_jump_and_a_command_at_once_are_refused() -> None:
+    with pytest.raises(InputError, match="at once"):
+        target("-J a -o 'ProxyCommand nc %h %p'")
+
+
+def test_an_own_config_file_takes_the_place_of_the_users() -> None:
+    config("Host *\n User wrong\n")
+    other = config("Host *\n User other\n", "other")
+    found = target(f"-F {other}")
+    assert found.user == "other"
+    with pytest.raises(InputError, match="-F"):
+        target("-F /nonexistent")
+
+
+def test_includes_are_followed_and_the_section_goes_on() -> None:
+    config("Include conf.d/*.conf\nHost n*\n Include keys\n User later\n")
+    config("IdentityFile /included\n", "keys")
+    (Path("~/.ssh").expanduser() / "conf.d").mkdir()
+    config("Host other\n Port 1\nHost n0\n Port 4444\n", "conf.d/a.conf")
+    found = target()
+    assert (found.port, found.user, found.key_files) == (4444, "later", (Path("/included"),))
+
+
+def test_a_section_inside_a_section_is_refused() -> None:
+    config("Host n*\n Include more\n")
+    config("Host x\n Port 1\n", "more")
+    with pytest.raises(InputError, match="Include"):
+        target()
+
+
+def test_a_file_that_includes_itself_is_told() -> None:
+    config("Include config\n")
+    with pytest.raises(InputError, match="included by itself"):
+        target()
+
+
+@pytest.mark.parametrize("text", ["Host n0\n Port x\n", "Host n0\n Port 0\n"])
+def test_a_bad_port_in_the_config_is_told(text: str) -> None:
+    config(text)
+    with pytest.raises(InputError, match="port"):
+        target()
+
+
+def test_nonsense_in_the_config_is_told() -> None:
+    config("???\n")
+    with pytest.raises(InputError, match="no ssh_config"):
+        target()
+
+
+@pytest.mark.parametrize(("word", "accept"), [("no", True), ("accept-new", True), ("yes", False), ("ask", False)])
+def test_strict_host_key_checking(word: str, accept: bool) -> None:
+    assert target(f"-o StrictHostKeyChecking={word}").accept_new is accept
+
+
+def test_a_host_key_alias_is_the_name_to_look_up() -> None:
+    assert target("-o HostKeyAlias=Alias", port=2222).host_key_name == "alias"
+
+
+CONFIG = """
+Host n0 special
+  HostName 10.1.2.3
+  Port 2201
+Host !n1 n*
+  User first
+  IdentityFile /one
+Host *.x
+  User x
+Host *
+  Port 2299
+  User last
+  IdentityFile /two
+"""
+
+
+@pytest.mark.parametrize("host", ["n0", "n1", "n2", "a.x", "special"])
+def test_the_config_is_read_as_ssh_reads_it(host: str) -> None:
+    ssh = shutil.which("ssh")
+    if ssh is None:
+        pytest.skip("no ssh on this machine")
+    file = config(CONFIG)
+    done = subprocess.run([ssh, "-G", "-F", str(file), host], capture_output=True, check=True, timeout=20, text=True)
+    wanted = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    keys = [Path(line.split(" ", 1)[1]) for line in done.stdout.splitlines() if line.startswith("identityfile ")]
+    found = target(host=host)
+    assert (found.host, str(found.port), found.user) == (wanted["hostname"], wanted["port"], wanted["user"])
+    assert list(found.key_files) == keys
