@@ -74,14 +74,18 @@ def _by_hand(inventory: Path, plan: dict[str, Any]) -> float:
 
 
 def _wait_healthy(url: str, *, deadline: float) -> None:
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
-                if answer.status == 200:
-                    return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.05)
-    raise SystemExit(f"{url}/health did not answer 200 in time")
+    while not _healthy(url):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{url}/health did not answer 200 in time")
+        time.sleep(0.05)
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
 
 
 if __name__ == "__main__":

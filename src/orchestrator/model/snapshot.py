@@ -16,7 +16,7 @@ FORMAT = 1
 _MAX_LINKS = 40  # as Linux: MAXSYMLINKS in include/linux/namei.h
 
 
-class Unread(Exception):  # noqa: N818 - a reason, not a fault
+class Unread(Exception):
     """A path that was asked for and could not be read; `reason` is the errno name or 'not collected'."""
 
     def __init__(self, path: str, reason: str) -> None:
