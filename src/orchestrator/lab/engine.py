@@ -58,6 +58,7 @@ def ensure_engine(progress: Callable[[str], None] = lambda _: None) -> Path:
         home.mkdir()
         _build(environment, progress)
         complete.touch()
+        _name_older_ones(home, progress)
     return environment
 
 
@@ -77,7 +78,7 @@ def cache_root() -> Path:
 def _home() -> Path:
     digest = hashlib.sha256(_python_version().encode())
     role = data_dir("playbooks") / "roles" / "engine_env"
-    for path in sorted(path for path in role.rglob("*") if path.is_file() and path.suffix != ".pyc"):
+    for path in sorted(path for path in role.rglob("*") if path.is_file() and path.suffix not in (".md", ".pyc")):
         contents = path.read_bytes()
         digest.update(f"\n{path.relative_to(role)} {len(contents)}\n".encode() + contents)
     return cache_root() / "engines" / f"{ENGINE_STACK}-{digest.hexdigest()[:16]}"
@@ -117,6 +118,13 @@ def _build(environment: Path, progress: Callable[[str], None]) -> None:
     for failure in outcome.failures.values():
         raise NodeError(failure.what, where=f"building {ENGINE_STACK}", fix=_fix(failure))
     progress(f"{ENGINE_STACK} is built, after {time.monotonic() - started:.0f} s")
+
+
+def _name_older_ones(home: Path, progress: Callable[[str], None]) -> None:
+    """They are not removed: a lab that runs may still show one to its nodes."""
+    others = sorted(str(path.parent) for path in home.parent.glob(f"{ENGINE_STACK}-*/complete") if path.parent != home)
+    if others:
+        progress("older environments, to remove when no lab uses them: " + " ".join(others))
 
 
 def _fix(failure: DeployError) -> str:

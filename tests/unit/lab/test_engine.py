@@ -90,7 +90,11 @@ def test_another_lock_file_or_python_is_another_environment(
     role.mkdir(parents=True)
     (role / "other.lock").write_text("sglang==0.5.24\n")
     monkeypatch.setattr(engine, "data_dir", lambda kind: tmp_path)
-    second = engine.ensure_engine()
+    said: list[str] = []
+    second = engine.ensure_engine(said.append)
+    assert str(first.parent) in said[-1], "the old one stays, and is named"
+    (role.parent / "README.md").touch()
+    assert engine.ensure_engine() == second
     monkeypatch.setattr(engine, "_python_version", lambda: "3.99")
     assert len({first, second, engine.ensure_engine()}) == 3
 
