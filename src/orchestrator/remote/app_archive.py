@@ -8,7 +8,6 @@ import importlib.util
 import io
 import os
 import threading
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +43,8 @@ def application() -> App:
 
 def build(sources: Mapping[str, bytes]) -> bytes:
     """A zip archive of these files; the same files give the same bytes."""
+    import zipfile  # 20 ms that only a new version pays
+
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for name in sorted(sources):
@@ -70,11 +71,12 @@ def _application() -> App:
     for name in sorted(files):
         seed.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
     kept = _cache_dir() / f"node-app-{seed.hexdigest()[:32]}"
-    content = _read(kept)
-    if content is None:
+    app = _read(kept)
+    if app is None:
         content = build(files)
-        _keep(kept, content)
-    return App(content, hashlib.sha256(content).hexdigest())
+        app = App(content, hashlib.sha256(content).hexdigest())
+        _keep(kept, app)
+    return app
 
 
 def _pynvml() -> Path:
@@ -88,19 +90,20 @@ def _cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "l40s-deploy"
 
 
-def _read(path: Path) -> bytes | None:
-    """A kept archive, when it still is one: a zip file ends with its directory, so a torn file is noticed."""
+def _read(path: Path) -> App | None:
+    """A kept application: its digest on the first line, then its bytes. None for a file that is torn or strange."""
     try:
-        content = path.read_bytes()
+        digest, _, content = path.read_bytes().partition(b"\n")
     except OSError:
         return None
-    return content if zipfile.is_zipfile(io.BytesIO(content)) else None
+    found = hashlib.sha256(content).hexdigest()
+    return App(content, found) if digest == found.encode("ascii") else None
 
 
-def _keep(path: Path, content: bytes) -> None:
-    """Keep the archive; without a writable cache it is made anew each time."""
+def _keep(path: Path, app: App) -> None:
+    """Keep the application; without a writable cache it is made anew each time."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary.write_bytes(content)
+        temporary.write_bytes(app.digest.encode("ascii") + b"\n" + app.content)
         temporary.replace(path)
