@@ -200,6 +200,8 @@ def _adopt(inventory: AnsibleInventory, group: Group, child: str, place: Origin)
         return
     if child == "all":
         raise _wrong(place.below(child), "`all` is a child group", "`all` above every group", "remove it here")
+    if group.name == "ungrouped":
+        raise _wrong(place.below(child), "`ungrouped` has a child group", "hosts without a group in it", "move it out")
     if group.name in inventory._below(child):
         raise _wrong(
             place.below(child), f"group {child!r} lies below itself", "groups without a loop", "remove one of them"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -92,11 +92,11 @@ def _refuse_depth(text: str) -> None:
             depth -= 1
         if depth > DEEPEST:
             raise yaml.MarkedYAMLError(
-                problem=f"it nests more than {DEEPEST} levels deep", problem_mark=event.start_mark
+                problem=f"it nests more than {DEEPEST} levels deep", problem_mark=cast(yaml.Mark, event.start_mark)
             )
 
 
-def _refuse_duplicates(loader: _MarkingLoader, node: yaml.MappingNode) -> None:
+def _refuse_duplicates(loader: _MarkingLoader, node: yaml.Node) -> None:
     seen = set()
     if not isinstance(node, yaml.MappingNode):
         return
@@ -121,7 +121,7 @@ def _mapping(loader: _MarkingLoader, node: yaml.MappingNode) -> Any:
 
 def _unsafe(loader: _MarkingLoader, node: yaml.Node) -> Any:
     plain = copy.copy(node)  # the node itself is marked as being under construction
-    plain.tag = loader.resolve(type(node), node.value, (True, False))
+    plain.tag = loader.resolve(type(node), node.value, (True, False))  # type: ignore[no-untyped-call]
     return loader.construct_object(plain, deep=True)
 
 

@@ -180,6 +180,7 @@ WRONG = {
     "a text for variables": ("a: {hosts: {n: text}}\n", "hosts.yml:1: a/hosts/n", "a text"),
     "a bad priority": ("a: {vars: {ansible_group_priority: high}}\n", "hosts.yml:1: a/vars/ansible", "'high'"),
     "an open bracket": ("a: {hosts: {'n[0:1': }}\n", "hosts.yml:1: a/hosts/n[0:1", "bracket"),
+    "a child of ungrouped": ("ungrouped: {children: {a: }}\n", "hosts.yml:1: ungrouped/children/a", "`ungrouped`"),
     "all below": ("a: {children: {all: }}\n", "hosts.yml:1: a/children/all", "`all`"),
 }
 
