@@ -1,0 +1,135 @@
+"""The leader link: who gets in, who does not, and what a closed connection means."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.node import wire
+from orchestrator.node.link import Event, Hub, Joined, Left, Said, Spoke
+from orchestrator.node.run import Run
+
+KEY = b"k" * 32
+
+
+@pytest.fixture
+def run() -> Run:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return Run(
+        folder="/nowhere",
+        run_id="r1",
+        gang="g",
+        node="b",
+        node_rank=1,
+        nnodes=2,
+        members=("a", "b"),
+        leader_address="127.0.0.1",
+        leader_port=port,
+    )
+
+
+@pytest.fixture
+def hub(run: Run) -> Iterator[Hub]:
+    made = Hub(run, KEY)
+    made.listen()
+    yield made
+    made.close()
+
+
+def turn(*sides: Hub | Spoke, until: Any, deadline_s: float = 5.0) -> list[Event]:
+    """Let both sides step until something is true of what happened."""
+    events: list[Event] = []
+    end = time.monotonic() + deadline_s
+    while not until(events):
+        assert time.monotonic() < end, events
+        for side in sides:
+            events += side.step(time.monotonic())
+        time.sleep(0.005)
+    return events
+
+
+def joined_twice(events: list[Event]) -> bool:
+    return sum(isinstance(event, Joined) for event in events) == 2
+
+
+def test_both_sides_prove_the_key_and_talk(run: Run, hub: Hub) -> None:
+    spoke = Spoke(run, KEY, "a")
+    turn(hub, spoke, until=joined_twice)
+    hub.send({"type": "go"})
+    spoke.send({"type": "digest", "state": "armed"})
+    events = turn(hub, spoke, until=lambda events: len(events) == 2)
+    assert Said("a", {"type": "go"}) in events
+    assert Said("b", {"type": "digest", "state": "armed"}) in events
+    spoke.close()
+    (left,) = turn(hub, until=lambda events: events)
+    assert isinstance(left, Left) and left.agent_ended
+
+
+def test_a_member_without_the_key_does_not_get_in(run: Run, hub: Hub) -> None:
+    spoke = Spoke(run, b"x" * 32, "a")
+    events = turn(hub, spoke, until=lambda _: spoke.trouble)
+    assert events == [] and hub.joined == frozenset()
+    spoke.close()
+
+
+def test_a_node_that_is_no_member_does_not_get_in(run: Run, hub: Hub) -> None:
+    spoke = Spoke(replace(run, node="stranger"), KEY, "a")
+    turn(hub, spoke, until=lambda _: spoke.trouble)
+    assert hub.joined == frozenset()
+    spoke.close()
+
+
+def test_a_leader_without_the_key_is_not_obeyed(run: Run) -> None:
+    false = Hub(run, b"x" * 32)
+    false.listen()
+    false._admit = _welcome  # type: ignore[method-assign]
+    spoke = Spoke(run, KEY, "a")
+    events = turn(false, spoke, until=lambda _: "prove" in spoke.trouble)
+    assert not spoke.joined
+    assert not any(isinstance(event, Joined) and event.node == "a" for event in events)
+    spoke.close()
+    false.close()
+
+
+def _welcome(stranger: Any, hello: wire.Message) -> str:
+    stranger.wire.send({"type": "welcome", "proof": "00" * 32})
+    return str(hello["node"])
+
+
+def test_a_silent_stranger_is_dropped(hub: Hub, run: Run) -> None:
+    with socket.create_connection((run.leader_address, run.leader_port)) as stranger:
+        stranger.settimeout(5)
+        hub.step(time.monotonic())
+        assert json.loads(stranger.recv(4096))["type"] == "challenge"
+        hub.step(time.monotonic() + 6)
+        assert stranger.recv(4096) == b""
+
+
+@pytest.mark.parametrize("junk", [b"\x00\xff" * 50 + b"\n", b'{"type": 7}\n', b"[1]\n", b"x" * 300_000])
+def test_junk_gets_nobody_in_and_breaks_nothing(hub: Hub, run: Run, junk: bytes) -> None:
+    with socket.create_connection((run.leader_address, run.leader_port)) as stranger:
+        stranger.sendall(junk)
+        for _ in range(20):
+            assert hub.step(time.monotonic()) == []
+            time.sleep(0.005)
+    assert hub.joined == frozenset()
+
+
+def test_the_leader_is_waited_for(run: Run) -> None:
+    spoke = Spoke(run, KEY, "a")
+    turn(spoke, until=lambda _: spoke.trouble == "ECONNREFUSED")
+    hub = Hub(run, KEY)
+    hub.listen()
+    turn(hub, spoke, until=joined_twice)
+    hub.close()
+    (left,) = turn(spoke, until=lambda events: events)
+    assert isinstance(left, Left) and left.agent_ended
+    spoke.close()

@@ -1,0 +1,167 @@
+"""The verbs that need no living agent: stage, report, stop, lock, logs; and how a process died."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.node import deaths, lock, processes, report, stage, stop
+from orchestrator.node.failure import Failure
+from orchestrator.node.run import Run
+
+if TYPE_CHECKING:
+    from tests.support.gang import Cluster
+
+Gang = Callable[..., "Cluster"]
+
+
+def test_staged_files_keep_their_secret(gang: Gang) -> None:
+    cluster = gang()
+    folder = Path(stage.answer(cluster.staging(0))["folder"])
+    assert (folder / "key").read_text().strip() == cluster.key
+    assert stat.S_IMODE((folder / "key").stat().st_mode) == 0o600
+    assert cluster.key not in (folder / "run.json").read_text()
+    assert stat.S_IMODE((folder / "launch.sh").stat().st_mode) == 0o700
+    told = cluster.report(0)
+    assert (told["state"], told["alive"], told["run_id"]) == ("staged", False, cluster.run_id)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"gang": "../x"}, {"gang": "a/b"}, {"run_id": ".."}, {"run_id": 5}, {"leader": {}}, {"gpus": "abc"}],
+    ids=str,
+)
+def test_a_request_that_is_none_is_refused_in_words(gang: Gang, change: dict[str, object]) -> None:
+    with pytest.raises(Failure) as refused:
+        stage.answer({**gang().staging(0), **change})
+    assert refused.value.kind == "bad-request"
+
+
+def test_an_older_controller_may_leave_keys_out(gang: Gang) -> None:
+    least = {"run_id", "gang", "node", "node_rank", "nnodes", "leader"}
+    run = Run.of({key: value for key, value in gang().staging(0).items() if key in least}, "/x")
+    assert (run.lease_s, run.stop.leader_signal, run.canary) == (30.0, "TERM", None)
+
+
+def test_old_runs_are_forgotten(gang: Gang) -> None:
+    cluster = gang()
+    for number in range(9):
+        stage.answer({**cluster.staging(0), "run_id": f"run{number}"})
+    runs = sorted(path.name for path in Path(cluster.state_dir(0), "gangs/gang0/runs").iterdir())
+    assert runs == [f"run{number}" for number in range(4, 9)]
+
+
+def test_nothing_there_is_an_answer(tmp_path: Path) -> None:
+    here = {"state_dir": str(tmp_path / "none"), "gang": "g"}
+    assert report.answer(here)["reports"] == []
+    assert stop.answer(here) == {"state": "absent", "alive": False, "left_behind": []}
+    assert lock.answer({**here, "op": "show"})["held"] is None
+
+
+def test_a_state_folder_that_may_not_be_written_is_told(gang: Gang) -> None:
+    with pytest.raises(Failure, match=r"Not a directory|File exists|Permission"):
+        stage.answer({**gang().staging(0), "state_dir": "/dev/null/x"})
+
+
+def hold(folder: Path, token: str, **more: object) -> dict[str, object]:
+    holder = {"token": token, "who": "anna", "host": "here", "pid": 1, "command": "up"}
+    answer = lock.answer({"state_dir": str(folder), "gang": "g", "op": "acquire", "holder": holder, **more})
+    return {"mine": answer["mine"], "token": answer["held"]["token"]}
+
+
+def ask(folder: Path, op: str, token: str = "") -> dict[str, object]:
+    return lock.answer({"state_dir": str(folder), "gang": "g", "op": op, "token": token})
+
+
+def test_a_lock_is_held_renewed_and_given_back_by_its_holder_only(tmp_path: Path) -> None:
+    assert hold(tmp_path, "a") == {"mine": True, "token": "a"}
+    assert hold(tmp_path, "b") == {"mine": False, "token": "a"}
+    assert ask(tmp_path, "renew", "b")["mine"] is False
+    assert ask(tmp_path, "release", "b")["held"]
+    assert ask(tmp_path, "renew", "a")["mine"] is True
+    assert ask(tmp_path, "release", "a")["held"] is None
+    assert hold(tmp_path, "b") == {"mine": True, "token": "b"}
+
+
+def test_a_stale_lock_and_a_known_dead_one_are_taken_over(tmp_path: Path) -> None:
+    hold(tmp_path, "a")
+    assert hold(tmp_path, "b", over="a") == {"mine": True, "token": "b"}
+    old = time.time() - lock.STALE_S - 1
+    os.utime(tmp_path / "gangs/g/lock", (old, old))
+    shown = ask(tmp_path, "show")["held"]
+    assert isinstance(shown, dict) and shown["stale"] is True
+    assert hold(tmp_path, "c") == {"mine": True, "token": "c"}
+
+
+def test_of_many_at_once_one_gets_the_lock(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda number: _hold_in_a_process(tmp_path, str(number)), range(8)))
+    assert sum(answers) == 1
+
+
+def _hold_in_a_process(folder: Path, token: str) -> bool:
+    holder = {"token": token, "who": "anna", "host": "here", "pid": 1, "command": "up"}
+    request = {"state_dir": str(folder), "gang": "g", "op": "acquire", "holder": holder}
+    source = f"from orchestrator.node import lock; print(lock.answer({request!r})['mine'])"
+    return subprocess.run([sys.executable, "-c", source], capture_output=True, check=True).stdout == b"True\n"
+
+
+def log_lines(cluster: Cluster, lines: int) -> bytes:
+    from orchestrator.node import itself
+
+    request = f'{{"state_dir": "{cluster.state_dir(0)}", "gang": "gang0", "lines": {lines}}}'
+    command = itself.command(itself.application(), "logs")
+    return subprocess.run(command, input=request.encode(), capture_output=True, check=True, timeout=30).stdout
+
+
+@pytest.mark.parametrize("lines", [0, 1, 3, 50_000, 200_000])
+def test_the_last_lines_of_a_log(gang: Gang, lines: int) -> None:
+    cluster = gang()
+    folder = Path(stage.answer(cluster.staging(0))["folder"])
+    assert log_lines(cluster, lines) == b""
+    text = [b"%06d" % number for number in range(100_000)]
+    (folder / "engine.log").write_bytes(b"\n".join(text))
+    assert log_lines(cluster, lines).splitlines() == (text[-lines:] if lines else [])
+
+
+@pytest.mark.parametrize("reaped", [False, True])
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGKILL, "killed by signal 9 (SIGKILL)"),
+        (signal.SIGSEGV, "killed by signal 11 (SIGSEGV)"),
+        (0, "exited"),
+    ],
+)
+def test_how_a_process_died(reaped: bool, number: int, words: str) -> None:
+    source = "import sys; sys.stdin.read(); sys.exit(7)"
+    child = subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE)
+    assert child.stdin is not None
+    pidfd, start = os.pidfd_open(child.pid), processes.start_of(child.pid)
+    if number:
+        child.send_signal(number)
+    else:
+        child.stdin.close()
+    assert select.select([pidfd], [], [], 10)[0]
+    if reaped:
+        child.wait()
+    death = deaths.death_of(child.pid, start, pidfd)
+    child.wait()
+    child.stdin.close()
+    os.close(pidfd)
+    if death != deaths.UNKNOWN or not reaped:  # before Linux 6.15 a reaped process tells nobody
+        assert death.words().startswith(words)
+    assert not processes.alive(child.pid, start)
+    assert not processes.send(child.pid, start, signal.SIGTERM)

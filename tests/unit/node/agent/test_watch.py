@@ -1,0 +1,113 @@
+"""Log lines into phases and suspicions; lines as they arrive, and the file they go to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.node.failure import Failure
+from orchestrator.node.logfile import LineCutter, LogFile
+from orchestrator.node.watch import LogWatch, rank_of_title
+
+WATCH = {
+    "phases": [
+        {"phase": "rendezvous", "pattern": r"Init parallel begin"},
+        {"phase": "weights", "pattern": r"Load weight begin|shards:.*\| (?P<step>\d+)/(?P<of>\d+)"},
+        {"phase": "graphs", "pattern": r"Capture .* begin"},
+    ],
+    "rank_prefix": r"^\[.* TP(?P<tp>\d+)\]",
+    "causes": [
+        {"id": "peer", "pattern": "closed by peer", "text": "a peer left", "fix": "look there", "secondary": True},
+        {"id": "oom", "pattern": "out of memory", "text": "no memory", "fix": "less"},
+    ],
+}
+
+
+def test_phases_go_one_way_and_count() -> None:
+    watch = LogWatch.of(WATCH)
+    watch.begin(1.0)
+    assert watch.phase.name == "rendezvous"
+    assert watch.feed("Load weight begin", 2.0)
+    assert watch.feed("Multi-thread loading shards:  25%|##5  | 41/163 [00:10<00:30]", 3.0)
+    assert (watch.phase.name, watch.phase.step, watch.phase.of, watch.phase.since) == ("weights", 41, 163, 2.0)
+    assert not watch.feed("Init parallel begin", 4.0)
+    assert watch.feed("Capture decode begin", 5.0)
+    assert not watch.feed("shards: | 42/163", 6.0)
+    assert (watch.phase.name, watch.phase.step) == ("graphs", 0)
+    watch.finish(7.0)
+    assert watch.phase.name == "ready"
+    assert not watch.feed("Capture decode begin", 8.0)
+
+
+def test_a_primary_cause_comes_before_a_secondary_one_that_was_seen_first() -> None:
+    watch = LogWatch.of(WATCH)
+    watch.feed("[x TP3] connection closed by peer", 10.0)
+    watch.feed("[x TP5] CUDA out of memory", 11.0)
+    found = watch.suspect(since=0.0)
+    assert found is not None and (found.id, found.tp_rank, found.at) == ("oom", 5, 11.0)
+    assert found.lines == ("[x TP3] connection closed by peer", "[x TP5] CUDA out of memory")
+    assert watch.suspect(since=12.0) is None
+
+
+def test_last_lines_are_the_ranks_own_where_the_prefix_shows() -> None:
+    watch = LogWatch.of(WATCH)
+    for line in ("[x TP1] a", "[x TP2] b", "no prefix", "[x TP1] c"):
+        watch.feed(line, 0.0)
+    assert watch.last_lines(1) == ("[x TP1] a", "[x TP1] c")
+    assert watch.last_lines(7) == ("[x TP1] a", "[x TP2] b", "no prefix", "[x TP1] c")
+
+
+def test_a_pattern_that_does_not_compile_is_told() -> None:
+    with pytest.raises(Failure, match="does not compile"):
+        LogWatch.of({"phases": [{"phase": "x", "pattern": "("}]})
+
+
+@pytest.mark.parametrize(
+    ("title", "expected", "rank"),
+    [
+        ("sglang::scheduler_TP19", [16, 19], 19),
+        ("sglang::scheduler_TP19 --x", [16, 19], 19),
+        ("sglang::scheduler_TP3", [16, 19], None),
+        ("sglang::scheduler", [4], 4),
+        ("sglang::scheduler", [4, 5], None),
+        ("vim sglang::scheduler_TP19", [19], None),
+    ],
+)
+def test_a_title_names_its_rank(title: str, expected: list[int], rank: int | None) -> None:
+    pattern = re.compile(r"^sglang::scheduler(?:_TP(?P<tp>\d+))?")
+    assert rank_of_title(title, pattern, expected) == rank
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=20)), st.integers(1, 7))
+def test_lines_come_out_whole_however_they_arrive(lines: list[str], step: int) -> None:
+    cutter = LineCutter()
+    data = "".join(f"{line}\n" for line in lines).encode()
+    arrived = [line for at in range(0, len(data), step) for line in cutter.feed(data[at : at + step])]
+    assert arrived == [line.rstrip() for line in lines if line.encode().strip()]
+
+
+def test_a_progress_bar_is_lines_and_an_endless_line_is_cut() -> None:
+    cutter = LineCutter()
+    assert list(cutter.feed(b"1/3\r2/3\r3/3")) == ["1/3", "2/3"]
+    assert [len(line) for line in LineCutter().feed(b"x" * 200_000)] == [200_000]
+
+
+def test_the_log_is_bounded_and_keeps_its_newest_lines(tmp_path: Path) -> None:
+    log = LogFile(str(tmp_path / "engine.log"), limit=1000)
+    for number in range(1000):
+        log.write(b"%04d\n" % number)
+    log.close()
+    kept = [path.read_text() for path in (tmp_path / "engine.log.1", tmp_path / "engine.log")]
+    assert all(len(text) <= 1000 for text in kept)
+    assert "".join(kept).splitlines()[-200:] == [f"{number:04d}" for number in range(800, 1000)]
+
+
+def test_a_full_disk_ends_nothing() -> None:
+    log = LogFile("/dev/full")
+    log.write(b"lost\n")
+    log.write(b"lost too\n")
+    log.close()
