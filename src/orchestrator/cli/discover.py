@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree as Drawn
 
 UNREACHABLE = 4
+_UNBOUNDED = 10_000
 
 EXAMPLE = """examples:
   l40s-deploy discover                              the tree of every node of the inventory
@@ -142,21 +143,25 @@ def show_node(topology: Topology, tcp: Choice | None, screen: Screen) -> None:
     from rich.tree import Tree as Drawn
 
     root = tree(topology, tcp)
-    drawn = Drawn(_line(root), guide_style="dim")
-    _grow(drawn, root)
-    screen.out.print(drawn)
+    fit = screen.out.is_terminal
+    drawn = Drawn(_line(root, fit=fit), guide_style="dim")
+    _grow(drawn, root, fit=fit)
+    screen.out.print(drawn, crop=fit, width=None if fit else _UNBOUNDED)
     screen.out.print(f"  {printable(summary(topology))}", style="dim")
 
 
-def _grow(drawn: Drawn, part: Tree) -> None:
+def _grow(drawn: Drawn, part: Tree, *, fit: bool) -> None:
     for child in part.children:
-        _grow(drawn.add(_line(child)), child)
+        _grow(drawn.add(_line(child, fit=fit)), child, fit=fit)
 
 
-def _line(part: Tree) -> Text:
+def _line(part: Tree, *, fit: bool) -> Text:
+    """A terminal folds long lines; what is piped into a file or a search keeps its lines whole."""
     from rich.text import Text
 
-    line = Text(printable(part.label), style=_STYLES.get(part.kind, ""), overflow="fold")
+    line = Text(
+        printable(part.label), style=_STYLES.get(part.kind, ""), no_wrap=not fit, overflow="fold" if fit else "ignore"
+    )
     if part.fault:
         line.append(f"  ✗ {printable(part.fault)}", style="bold red")
     return line

@@ -1,0 +1,134 @@
+"""Machines that others recorded: what their origin says of them is what we find."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.topology import PathType
+from orchestrator.node.hardware import read_rdma
+from orchestrator.node.reading import Reader
+from orchestrator.topology.build import AcceleratorClass, BuildOptions, build
+from orchestrator.topology.distance import Distances
+from orchestrator.topology.draw import nic_cards, tree
+from orchestrator.topology.pci import bridges_above
+from orchestrator.workflows.saved import load_saved
+
+RECORDED = Path(__file__).parents[3].parent / "shared" / "recorded"
+VECTOR_ENGINES = BuildOptions(accelerators=(AcceleratorClass(0x0B40, 0x1BCF),))
+
+
+def recorded(name: str) -> Path:
+    path = RECORDED / name
+    if not path.exists():
+        pytest.skip(f"the recorded machine {name} is not beside this checkout")
+    return path
+
+
+def eight_engines(tmp_path: Path, how: str) -> Snapshot:
+    path = recorded("32intel64-2p8co2t+8ve.tar.bz2")
+    if how == "directory":
+        subprocess.run(["tar", "-xjf", str(path), "-C", str(tmp_path)], check=True, timeout=30)
+        path = next(tmp_path.iterdir())
+    (snapshot,) = load_saved(path).values()
+    return snapshot
+
+
+@pytest.mark.parametrize("how", ["tarball", "directory"])
+def test_two_switches_with_four_accelerators_and_one_card_each(tmp_path: Path, how: str) -> None:
+    topology = build(eight_engines(tmp_path, how), VECTOR_ENGINES)
+    assert [switch.address for switch in topology.switches] == ["0000:18:00.0", "0000:3b:00.0"]
+    assert Counter(gpu.switch for gpu in topology.gpus) == {switch.key: 4 for switch in topology.switches}
+    mellanox = [device for device in topology.pci if device.vendor == 0x15B3]
+    switches = {switch.key for switch in topology.switches}
+    assert [next(key for key in bridges_above(card.key) if key in switches) for card in mellanox] == [
+        switch.key for switch in topology.switches
+    ]
+    distances = Distances(topology)
+    for gpu in topology.gpus:
+        for other in topology.gpus:
+            inside = PathType.LOC if gpu is other else PathType.PIX
+            expected = inside if gpu.switch == other.switch else PathType.PHB  # both switches are on NUMA domain 0
+            assert distances.path_type(gpu.key, other.key) is expected
+        for card, switch in zip(mellanox, topology.switches, strict=True):
+            expected = PathType.PIX if gpu.switch == switch.key else PathType.PHB
+            assert distances.path_type(gpu.key, card.key) is expected
+    assert len(nic_cards(topology)) == 3
+    assert (topology.cpu.family, topology.cpu.model) == (6, 85)
+
+
+def test_moving_one_card_to_a_root_port_is_seen(tmp_path: Path) -> None:
+    """The articles' fault on a real machine's files."""
+    whole = eight_engines(tmp_path, "tarball")
+    old, new = "/0000:18:00.0/0000:19:04.0/0000:1a:00.0", "/0000:1a:00.0"
+    moved = Snapshot(
+        node="moved",
+        taken_at=0.0,
+        files={path.replace(old, new): text for path, text in whole.files.items()},
+        links={path.replace(old, new): target.replace(old, new) for path, target in whole.links.items()},
+        nvml=whole.nvml,
+    )
+    topology = build(moved, VECTOR_ENGINES)
+    card = next(device for device in topology.pci if device.address == "0000:1a:00.0")
+    distances = Distances(topology)
+    assert {distances.path_type(gpu.key, card.key) for gpu in topology.gpus} == {PathType.PHB}
+
+
+def test_a_machine_with_32_bit_domains() -> None:
+    (snapshot,) = load_saved(recorded("2pa-pcidomain32bits.tar.bz2")).values()
+    topology = build(snapshot)
+    assert "10000:00:04.0" in {device.address for device in topology.pci}
+    network = topology.interface("ens3")
+    assert network is not None and (network.address, network.mac) == ("0000:00:03.0", "06:7a:4c:00:00:22")
+    assert tree(topology).children
+
+
+def test_a_machine_where_three_functions_claim_one_address() -> None:
+    (snapshot,) = load_saved(recorded("fakepcilocalities.tar.bz2")).values()
+    topology = build(snapshot)
+    assert len(topology.numa) == 4
+    assert len({device.key for device in topology.pci}) == len(topology.pci)
+    assert [(port.device, port.state) for port in topology.rdma] == [("qib0", "ACTIVE")]
+    assert tree(topology).children
+
+
+def test_infiniband_devices_of_an_h100_host() -> None:
+    folder = recorded("sys-class-infiniband-h100")
+    reader = Reader(root=str(next(folder.iterdir())), mount="/sys/class/infiniband")
+    read_rdma(reader)
+    ports = build(Snapshot(node="h100", taken_at=0.0, files=reader.files, links=reader.links)).rdma
+    layers = Counter((port.link_layer, port.state, port.rate_gbps) for port in ports)
+    assert layers[("InfiniBand", "ACTIVE", 400.0)] + layers[("InfiniBand", "DOWN", 400.0)] >= 1
+    (bond,) = [port for port in ports if port.device == "mlx5_bond_0"]
+    assert (bond.link_layer, bond.rate_gbps) == ("Ethernet", 200.0)
+    assert len(ports) == 9
+
+
+def test_four_h200_of_a_virtual_machine() -> None:
+    raw = json.loads(recorded("nvml-4x-h200-vm.json").read_text())
+    devices = [
+        {
+            "index": index,
+            "name": gpu["name"],
+            "pci_bus_id": gpu["pci"]["busId"],
+            "memory": gpu["mem"],
+            "link": {
+                "gen": gpu["gen_cur"],
+                "max_gen": gpu["gen_max"],
+                "width": gpu["w_cur"],
+                "max_width": gpu["w_max"],
+            },
+            "numa_node": None,
+        }
+        for index, gpu in enumerate(raw["gpus"])
+    ]
+    topology = build(Snapshot(node="vm", taken_at=0.0, files={}, nvml={"driver": raw["driver"], "devices": devices}))
+    assert [gpu.name for gpu in topology.gpus] == ["NVIDIA H200"] * 4
+    assert {gpu.numa_node for gpu in topology.gpus} == {-1}
+    assert topology.gpus[0].address == "0000:00:06.0"
+    assert topology.gpus[0].link.speed_gts == 32.0
