@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +25,7 @@ class Candidate:
     origin: str
 
 
-def candidates(target: Target, deadline: Deadline) -> Iterator[Candidate]:
+def candidates(target: Target, deadline: Deadline) -> Generator[Candidate, None, None]:
     """Named key files first, then, unless IdentitiesOnly forbids it, the agent's keys; the default key files
     only where none was named. Raises InputError for a key file of the inventory that cannot be used."""
     locked = False
@@ -62,18 +62,19 @@ def _load(path: Path, *, required: bool) -> paramiko.PKey | None:
     return None
 
 
-def _agent_keys(deadline: Deadline, only: tuple[Path, ...] | None) -> list[Candidate]:
+def _agent_keys(deadline: Deadline, only: tuple[Path, ...] | None) -> Iterator[Candidate]:
     """Keys of the agent at $SSH_AUTH_SOCK; `only`: those whose public half lies beside a named key file."""
     try:
-        keys = deadline.of(lambda: paramiko.Agent().get_keys())
+        agent = deadline.of(paramiko.Agent)
     except (paramiko.SSHException, OSError):
-        return []
+        return
     wanted = None if only is None else {text for path in only for text in _public_half(path)}
-    return [
-        Candidate(key, "the SSH agent")
-        for key in keys
-        if wanted is None or base64.b64encode(key.asbytes()).decode("ascii") in wanted
-    ]
+    try:
+        for key in agent.get_keys():
+            if wanted is None or base64.b64encode(key.asbytes()).decode("ascii") in wanted:
+                yield Candidate(key, "the SSH agent")
+    finally:
+        agent.close()
 
 
 def _public_half(path: Path) -> Iterator[str]:

@@ -32,6 +32,7 @@ _KEEPALIVE_IDLE_S = 3
 
 _STRANGERS = 6
 """Connections to one server that have not logged in yet. sshd begins to drop them at 10 (MaxStartups 10:30:100)."""
+_LOOK_S = 0.5
 _turns: dict[tuple[str, int], threading.BoundedSemaphore] = {}
 
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)  # its threads write tracebacks; we say it in words
@@ -46,9 +47,7 @@ class Way:
 
     def close(self) -> None:
         """Close the innermost transport first. Returns at once, also on a dead link."""
-        for close in reversed(self._closers):
-            with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
-                close()
+        _close_all(self._closers)
 
 
 def open_way(target: Target, deadline_s: float) -> Way:
@@ -67,6 +66,9 @@ def open_way(target: Target, deadline_s: float) -> Way:
     except Passed:
         _close_all(closers)
         raise _silent(hop, deadline_s) from None
+    except (paramiko.SSHException, EOFError, OSError) as fault:
+        _close_all(closers)
+        raise _no_ssh(hop, fault) from None
     except BaseException:
         _close_all(closers)
         raise
@@ -222,17 +224,17 @@ def _prove(hop: Target, transport: paramiko.Transport, deadline: Deadline) -> No
 
 def _log_in(hop: Target, transport: paramiko.Transport, deadline: Deadline) -> None:
     tried: list[str] = []
-    for candidate in candidates(hop, deadline):
-        tried.append(candidate.origin)
-        answered = threading.Event()
-        transport.auth_publickey(hop.user, candidate.key, event=answered)
-        while not answered.wait(min(deadline.left() or 1.0, 1.0)):
+    with contextlib.closing(candidates(hop, deadline)) as keys:
+        for candidate in keys:
+            tried.append(candidate.origin)
+            answered = threading.Event()
+            transport.auth_publickey(hop.user, candidate.key, event=answered)
+            while not answered.wait(min(deadline.left() or _LOOK_S, _LOOK_S)) and transport.is_active():
+                pass  # a transport that ends just now may set no event
+            if transport.is_authenticated():
+                return
             if not transport.is_active():
                 break
-        if transport.is_authenticated():
-            return
-        if not transport.is_active():
-            break
     raise _refused_key(hop, tried, transport.get_exception())
 
 

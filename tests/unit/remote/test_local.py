@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,13 +32,15 @@ def test_a_signal_is_status_minus_one(spec: NodeSpec) -> None:
     assert connect(spec, deadline_s=1).run("kill -9 $$", deadline_s=20).status == -1
 
 
-def test_the_deadline_ends_the_whole_process_group(spec: NodeSpec, tmp_path: Path) -> None:
+def test_the_deadline_ends_the_whole_process_group(
+    spec: NodeSpec, tmp_path: Path, eventually: Callable[..., None]
+) -> None:
     file = tmp_path / "pid"
     start = time.monotonic()
-    with pytest.raises(Unreachable, match=r"did not end within 0\.5 s"):
-        connect(spec, deadline_s=1).run(f"sleep 60 & echo $! > {file}; wait", deadline_s=0.5)
-    assert time.monotonic() - start < 5
-    assert gone(int(file.read_text()))
+    with pytest.raises(Unreachable, match="did not end within 2 s"):
+        connect(spec, deadline_s=1).run(f"sleep 60 & echo $! > {file}; wait", deadline_s=2)
+    assert time.monotonic() - start < 10
+    eventually(lambda: gone(int(file.read_text())))
 
 
 def gone(pid: int) -> bool:
@@ -63,10 +66,10 @@ def test_a_stream_that_fails_says_so(spec: NodeSpec) -> None:
     assert caught.value.err == b"why\n"
 
 
-def test_a_stream_has_a_deadline_and_can_be_left(spec: NodeSpec) -> None:
+def test_a_stream_has_a_deadline_and_can_be_left(spec: NodeSpec, eventually: Callable[..., None]) -> None:
     with pytest.raises(Unreachable, match="did not end"):
         list(connect(spec, deadline_s=1).stream("echo x; sleep 60", deadline_s=0.3))
     lines = connect(spec, deadline_s=1).stream("echo $$; exec sleep 60", deadline_s=20)
     pid = int(next(lines))
     lines.close()  # type: ignore[attr-defined]
-    assert gone(pid)
+    eventually(lambda: gone(pid))

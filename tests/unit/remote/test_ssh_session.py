@@ -288,6 +288,42 @@ def test_a_key_with_a_passphrase_and_no_agent_is_told(sshd: Sshd, keys: Path) ->
     assert "ssh-add" in caught.value.fix
 
 
+@pytest.fixture
+def agent(keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An SSH agent that holds the keys `other` and `client`."""
+    place = tmp_path / "agent"
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", str(place)], stdout=subprocess.DEVNULL)
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
+    try:
+        add = ["ssh-add", "-q", str(keys / "other"), str(keys / "client")]
+        end = time.monotonic() + 20
+        while subprocess.run(add, capture_output=True, timeout=20, check=False).returncode:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.usefixtures("agent")
+def test_the_agents_keys_are_tried(sshd: Sshd) -> None:
+    connect(sshd.spec(key_file=None), deadline_s=20).close()
+    options = (("identityfile", "/nonexistent"), ("identitiesonly", "yes"))
+    with pytest.raises(Unreachable, match="no SSH key to log in with"):
+        connect(sshd.spec(key_file=None, ssh_options=options), deadline_s=20)
+
+
+@pytest.mark.usefixtures("agent")
+def test_the_agent_holds_the_key_of_a_locked_file(sshd: Sshd, keys: Path, tmp_path: Path) -> None:
+    """The file's public half says which of the agent's keys it is, also where IdentitiesOnly is set."""
+    locked = tmp_path / "mine"
+    locked.write_bytes((keys / "locked").read_bytes())
+    (tmp_path / "mine.pub").write_bytes((keys / "client.pub").read_bytes())
+    spec = sshd.spec(key_file=str(locked), ssh_options=(("identitiesonly", "yes"),))
+    connect(spec, deadline_s=20).close()
+
+
 def test_the_default_key_is_taken_where_none_is_named(sshd: Sshd) -> None:
     folder = Path("~/.ssh").expanduser()
     folder.mkdir()
