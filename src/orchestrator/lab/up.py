@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from orchestrator.lab import addressing, down, inventory, keys, levels, loopback
@@ -82,7 +82,13 @@ def _fingerprint(request: Request, document: object, level: Level, shows: tuple[
         for path in Path(__file__).parent.rglob("*")
         if path.suffix in (".py", ".c", ".yml")
     )
-    parts = [asdict(request), document, level.number, [asdict(show) for show in shows], code, sys.executable]
+    parts = [
+        asdict(replace(request, level=level.number)),
+        document,
+        [asdict(show) for show in shows],
+        code,
+        sys.executable,
+    ]
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
 
 

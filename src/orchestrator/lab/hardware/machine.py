@@ -42,6 +42,8 @@ class System:
     open_driver: bool = True
     peermem: bool = True
     governor: str = "performance"
+    deep_sleep: bool = False
+    """CPUs may go to C6, which costs a message some hundred microseconds."""
     numa_balancing: int = 0
     iommu: Literal["off", "identity", "DMA"] = "identity"
     memlock: Literal["unlimited"] | int = "unlimited"

@@ -7,6 +7,8 @@ from orchestrator.lab.hardware.pci import Layout
 from orchestrator.lab.tree import FileTree
 
 _VIRTUAL = "/devices/virtual/net"
+FIRST_INDEX = 2
+"""Interface index of a node's first interface; 1 is the loopback device."""
 
 
 def folder_of(layout: Layout, name: str) -> str:
@@ -26,6 +28,7 @@ def render(tree: FileTree, node: NodeMachine, layout: Layout, *, live: bool) -> 
         tree.link(f"/class/net/{interface.name}", folder)
         tree.put(f"{folder}/speed", interface.speed_mbps if interface.enabled else -1)
         tree.put(f"{folder}/duplex", "full" if interface.enabled else "unknown")
+        tree.put(f"{folder}/iflink", FIRST_INDEX + number)  # of what a veth really is, it would name the other end
         if not live:
             _written(tree, interface, folder, number)
     for bond in node.machine.bonds:
@@ -50,8 +53,7 @@ def _written(tree: FileTree, interface: NetworkInterface, folder: str, number: i
         "mtu": interface.mtu,
         "operstate": "up" if interface.enabled else "down",
         "flags": hex(flags if interface.enabled else flags & ~1),
-        "ifindex": number + 2,
-        "iflink": number + 2,
+        "ifindex": FIRST_INDEX + number,
         "type": 1,
         "dev_id": "0x0",
         "dev_port": 0,

@@ -19,12 +19,23 @@ def render(node: NodeMachine) -> FileTree:
         f"NVRM version: NVIDIA UNIX {flavour}  {system.driver}  Release Build  (builder@host)\n"
         "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14+deb12u1)",
     )
+    tree.put("/driver/nvidia/params", 'ResmanDebugLevel: 4294967295\nNVreg_RegistryDwords: ""\nRegistryDwords: ""')
     tree.put("/cpuinfo", _cpuinfo(node).encode())
+    tree.put("/cmdline", f"BOOT_IMAGE=/boot/vmlinuz root=/dev/md0 ro quiet{_IOMMU[system.iommu]}")
     tree.put("/sys/kernel/numa_balancing", system.numa_balancing)
     tree.put("/sys/kernel/random/boot_id", str(uuid.UUID(bytes=digest(node.seed, "boot")[:16], version=4)))
     for bond in node.machine.bonds:
         tree.put(f"/net/bonding/{bond.name}", _bonding(node, bond))
     return tree
+
+
+_IOMMU = {"off": " intel_iommu=off", "identity": " intel_iommu=on iommu=pt", "DMA": " intel_iommu=on"}
+
+
+def meminfo(node: NodeMachine) -> str:
+    """/proc/meminfo; on nodes that share the host's memory its own stays, since engines plan by it."""
+    total = node.machine.system.memory_gib << 20
+    return f"MemTotal:       {total} kB\nMemFree:        {total * 9 // 10} kB\nMemAvailable:   {total * 9 // 10} kB\n"
 
 
 def _cpuinfo(node: NodeMachine) -> str:

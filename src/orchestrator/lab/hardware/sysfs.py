@@ -38,6 +38,7 @@ def render(node: NodeMachine, *, live_network: bool = True, config_bytes: int = 
     netdev.render(tree, node, layout, live=live_network)
     infiniband.render(tree, node, layout, refuse_empty=live_network)
     _numa(tree, node)
+    _power(tree, node)
     _modules(tree, node, layout)
     _dmi(tree, node)
     return tree
@@ -74,6 +75,7 @@ def _function(tree: FileTree, function: Function, node: NodeMachine, config_byte
         "msi_bus": 1,
         "power/control": "on",
         "power/runtime_status": "active",
+        "power_state": "D0",
         "config": pci.config_space(function)[:config_bytes],
         "resource": _resource(function),
     }
@@ -179,8 +181,20 @@ def _numa(tree: FileTree, node: NodeMachine) -> None:
     every = f"0-{cpu.sockets - 1}" if cpu.sockets > 1 else "0"
     names = ("online", "possible", "has_cpu", "has_memory", "has_normal_memory")
     tree.put_all("/devices/system/node", dict.fromkeys(names, every))
+
+
+def _power(tree: FileTree, node: NodeMachine) -> None:
+    """Governor and idle states. Which CPUs are online stays the host's own: programs size themselves by it."""
+    cpu, system = node.machine.cpu, node.machine.system
+    top = "/devices/system/cpu"
+    tree.opaque |= {f"{top}/cpufreq", f"{top}/cpu0/cpuidle"}
     for policy in range(cpu.sockets * cpu.cores * cpu.threads):
-        tree.put(f"/devices/system/cpu/cpufreq/policy{policy}/scaling_governor", system.governor)
+        tree.put(f"{top}/cpufreq/policy{policy}/scaling_governor", system.governor)
+    tree.link(f"{top}/cpu0/cpufreq", f"{top}/cpufreq/policy0")
+    tree.put(f"{top}/intel_pstate/no_turbo", 0)
+    for number, (name, latency) in enumerate((("POLL", 0), ("C1", 1), ("C1E", 2), ("C6", 290))):
+        disabled = int(name == "C6" and not system.deep_sleep)
+        tree.put_all(f"{top}/cpu0/cpuidle/state{number}", {"name": name, "latency": latency, "disable": disabled})
 
 
 def _cpumap(cpus: str, total: int) -> str:
@@ -214,9 +228,13 @@ def _dmi(tree: FileTree, node: NodeMachine) -> None:
         {
             "sys_vendor": system.vendor,
             "product_name": system.product,
+            "product_version": "0123456789",
             "board_vendor": system.vendor,
             "board_name": "X13DEG-OA",
+            "board_version": "1.02",
+            "bios_vendor": "American Megatrends International, LLC.",
             "bios_version": system.bios,
+            "bios_date": "06/14/2025",
             "chassis_type": 23,
         },
     )

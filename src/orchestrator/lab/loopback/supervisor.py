@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -25,9 +26,20 @@ from orchestrator.lab.home import Home
 from orchestrator.lab.loopback import MARK
 from orchestrator.lab.nvml import library
 from orchestrator.lab.processes import Identity, reap_for_ever
+from orchestrator.lab.tree import FileTree
 
-_READABLE_CONFIG = 64
-"""Bytes of a PCI function's configuration space that Linux shows to others than root."""
+_READABLE_CONFIG = 4096 if os.geteuid() == 0 else 64
+"""Bytes of a PCI function's configuration space that Linux shows: to root all, to others the header."""
+_HOSTS_OWN = (
+    "/etc/os-release",
+    "/proc/uptime",
+    "/proc/mounts",
+    "/proc/sys/kernel/osrelease",
+    "/proc/sys/net/ipv4/ip_local_port_range",
+    "/proc/sys/vm/max_map_count",
+    "/proc/sys/vm/overcommit_memory",
+)
+"""What a level-1 node shows as this machine has it."""
 
 
 def main(directory: Path) -> NoReturn:
@@ -66,7 +78,10 @@ def _write_shared(blueprint: Blueprint) -> None:
 def _write_node(blueprint: Blueprint, node: NodeMachine) -> None:
     folder = node_folder(blueprint, node.node)
     tree.write(sysfs.render(node, live_network=False, config_bytes=_READABLE_CONFIG), folder / "root/sys")
-    tree.write(procfs.render(node), folder / "root/proc")
+    kernel = procfs.render(node)
+    kernel.put("/meminfo", procfs.meminfo(node).encode())
+    tree.write(kernel, folder / "root/proc")
+    tree.write(_hosts_own(), folder / "root")
     exports = "".join(
         f"export {name}={shlex.quote(value)}\n" for name, value in _environment(blueprint, node.node).items()
     )
@@ -75,6 +90,14 @@ def _write_node(blueprint: Blueprint, node: NodeMachine) -> None:
         if show.inside.startswith(f"{node_files.VENVS}/"):
             (folder / "venvs" / Path(show.inside).name).symlink_to(show.outside)
     node_files.write_nvml_state(folder, node)
+
+
+def _hosts_own() -> FileTree:
+    own = FileTree()
+    for path in _HOSTS_OWN:
+        with suppress(OSError):
+            own.put(path, Path(path).read_bytes())
+    return own
 
 
 def _environment(blueprint: Blueprint, name: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from orchestrator.lab import syscalls
 from orchestrator.lab.blueprint import Blueprint
 from orchestrator.lab.hardware.machine import NetworkInterface, NodeMachine
+from orchestrator.lab.hardware.netdev import FIRST_INDEX
 
 LAB_BRIDGE = "lab"
 
@@ -55,14 +56,14 @@ def connect_nodes(pids: Mapping[int, int], machines: Mapping[int, NodeMachine]) 
     commands += [f"link set rail{rail} up" for rail in sorted(rails)]
     for index, pid in pids.items():
         for number, interface in enumerate(machines[index].interfaces):
-            commands += _cable(f"n{index}p{number}", interface, pid)
+            commands += _cable(f"n{index}p{number}", interface, pid, FIRST_INDEX + number)
     batch(commands)
 
 
-def _cable(ours: str, theirs: NetworkInterface, pid: int) -> Iterable[str]:
+def _cable(ours: str, theirs: NetworkInterface, pid: int, number: int) -> Iterable[str]:
     yield (
         f"link add name {ours} mtu {theirs.mtu} type veth"
-        f" peer name {theirs.name} address {theirs.mac} mtu {theirs.mtu} netns {pid}"
+        f" peer name {theirs.name} index {number} address {theirs.mac} mtu {theirs.mtu} netns {pid}"
     )
     bridge = LAB_BRIDGE if theirs.primary else f"rail{theirs.rail}" if theirs.rail else ""
     yield f"link set {ours} up" + (f" master {bridge}" if bridge else "")

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.lab import node_files, tree
+
+
+def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    files = node_files.engine_files("/lab", "/venvs", below=str(folder))
+    tree.write(files, folder)
+    launcher = folder / "venvs/sglang-0.5.23/bin/python3"
+    return subprocess.run([str(launcher), *words], capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize("flags", [(), ("-u",), ("-u", "-B")])
+def test_launching_sglang_starts_the_stand_in_with_that_versions_flags(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    done = launch(tmp_path, *flags, "-m", "sglang.launch_server", "--cuda-graph-max-bs", "32")
+    assert done.returncode == 2
+    assert "launch_server.py: error" in done.stderr, "0.5.23 does not know that flag"
+
+
+def test_anything_else_is_the_systems_python(tmp_path: Path) -> None:
+    assert launch(tmp_path / "a folder", "-c", "print(6 * 7)").stdout == "42\n"
+
+
+def test_launchers_are_clean_shell(tmp_path: Path) -> None:
+    launch(tmp_path, "--version")
+    for script in tmp_path.glob("venvs/*/bin/python3"):
+        done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.lab.request import Request
+from orchestrator.model.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("request_", "where"),
+    [
+        (Request(name="../x"), "--name"),
+        (Request(name=""), "--name"),
+        (Request(name="Lab"), "--name"),
+        (Request(name="x" * 25), "--name"),
+        (Request(nodes=0), "--nodes"),
+        (Request(nodes=241), "--nodes"),
+        (Request(nodes=4, gangs=3), "--gangs"),
+        (Request(nodes=4, gangs=0), "--gangs"),
+        (Request(nodes=2, gangs=4), "--gangs"),
+    ],
+)
+def test_what_cannot_be_is_refused(request_: Request, where: str) -> None:
+    with pytest.raises(InputError) as refused:
+        request_.check()
+    assert refused.value.where == where
+
+
+def test_twelve_nodes_make_three_gangs() -> None:
+    wanted = Request(nodes=12, gangs=3)
+    wanted.check()
+    assert wanted.node_names[-1] == "node11"
