@@ -11,33 +11,28 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.node import causes, files, gpus, guardian, itself, kernel, preflight, processes
 from orchestrator.node.causes import Cause
 from orchestrator.node.deaths import Death
+from orchestrator.node.ending import end
 from orchestrator.node.failure import Failure
-from orchestrator.node.link import Event, Hub, Joined, Left, Said, Spoke
-from orchestrator.node.logfile import LineCutter, LogFile
+from orchestrator.node.link import Hub, Joined, Left, Said, Spoke
+from orchestrator.node.logfile import LogFile
+from orchestrator.node.part import Part
 from orchestrator.node.record import Record
 from orchestrator.node.run import AGENT_FILE, ENGINE_LOG, GOAL_FILE, Run
 from orchestrator.node.service import CanaryResult, Health, Service
 from orchestrator.node.tree import Tree
 from orchestrator.node.watch import LogWatch
 
-TICK_S = 0.5
-LOG_READS_A_STEP = 64
-PULSE_S = 1.0
 SILENT_S = 10.0
 LINK_S = 30.0
 """A node whose agent has not reached the leader's agent after this long is not armed."""
 MEMORY_EVERY_S = 2.0
-KILL_EVERY_S = 0.05
-KILL_FOR_S = 10.0
-MEMORY_FREE_S = 10.0
-MEMBERS_END_S = 12.0
 FOLLOW_LEADER_S = 5.0
 """After the leader's engine has gone in good order, this long for the workers' own shutdown before SIGKILL."""
 
@@ -53,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
         agent.live()
     except Exception as defect:
         agent.fail(causes.make(agent.run.node, f"defect in the agent: {type(defect).__name__}: {defect}", time.time()))
-        agent.end_now()
+        end(agent)
         raise
     return 0
 
@@ -78,48 +73,26 @@ def _begin(run: Run) -> Agent:
 
 
 @dataclass
-class Agent:
-    """State of one node's part. `state` goes one way: armed, starting, warming, ready, draining, stopping, end."""
+class Agent(Part):
+    """A part that decides: what follows from each thing that happens."""
 
-    run: Run
-    guardian: guardian.Guardian
-    memory: gpus.GpuMemory
-    record: Record
-    watch: LogWatch
-    tree: Tree
-    log: LogFile
-    state: str = "staged"
-    hub: Hub | None = None
-    spoke: Spoke | None = None
-    service: Service | None = None
-    cause: Cause | None = None
-    verdict: Cause | None = None
-    """The gang's first cause, as the leader's agent saw them arrive."""
-    engine: tuple[int, int] = (0, 0)
-    """Process id and start time of the engine's parent."""
     engine_runs: bool = False
     accepted: bool = False
     """The canary generation was accepted (leader)."""
     digests: dict[str, dict[str, Any]] = field(default_factory=dict)
-    ended: set[str] = field(default_factory=set)
-    """Members that have said that nothing of theirs is left."""
-    _lines: LineCutter = field(default_factory=LineCutter)
+    """What each member said last (leader)."""
     _began: float = field(default_factory=time.monotonic)
-    _pulsed: float = 0.0
     _deadline: float = 0.0
-    _wake: int = -1
-    _go: bool = False
-
-    # --- life -------------------------------------------------------------------------------------
+    """When a drain has taken long enough, monotonic seconds."""
 
     def live(self) -> None:
         """Arm, then follow events until the run is over; leaves nothing behind that can be ended."""
         self._listen_to_signals()
-        self._flush()
+        self.flush()
         if self._arm():
             while self.state not in ("stopping", "stopped", "failed"):
                 self._step()
-        self.end_now()
+        end(self)
 
     def _arm(self) -> bool:
         refusals = preflight.check(self.run, self.memory)
@@ -145,47 +118,21 @@ class Agent:
             self.spoke = Spoke(self.run, self.run.key(), leader)
 
     def _step(self) -> None:
-        ready = self._wait()
+        ready = self.wait()
         now = time.monotonic()
         self._obey_goal()
-        self._read_log(ready)
+        self.read_log()
         self._follow_guardian(ready)
         self._follow_ranks(now, ready)
         self._follow_memory(now)
         self._follow_link(now)
         self._follow_service()
         self._advance(now)
-        self._pulse(now)
-        self._flush()
-
-    def _wait(self, timeout_s: float = TICK_S) -> set[int]:
-        poll = select.poll()
-        for descriptor, mask in self._descriptors():
-            poll.register(descriptor, mask)
-        ready = {descriptor for descriptor, _ in poll.poll(timeout_s * 1000)}
-        if self._wake in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._wake, 4096)
-        return ready
-
-    def _descriptors(self) -> Iterator[tuple[int, int]]:
-        yield self._wake, select.POLLIN
-        if self.guardian.channel.fileno() >= 0:
-            yield self.guardian.channel.fileno(), select.POLLIN
-        if self.guardian.log >= 0:
-            yield self.guardian.log, select.POLLIN
-        memory = self.memory.fileno()
-        if memory is not None:
-            yield memory, select.POLLIN
-        if self.service is not None:
-            yield self.service.wake, select.POLLIN
-        yield from self.tree.descriptors()
-        link = self.hub or self.spoke
-        if link is not None:
-            yield from link.descriptors()
+        self.pulse(now)
+        self.flush()
 
     def _listen_to_signals(self) -> None:
-        self._wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGUSR1, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self._write_goal("stop"))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -196,8 +143,6 @@ class Agent:
         with contextlib.suppress(OSError):
             files.write_json(self.run.path(GOAL_FILE), {"goal": goal})
 
-    # --- what happened ----------------------------------------------------------------------------
-
     def _obey_goal(self) -> None:
         goal = files.read_json(self.run.path(GOAL_FILE)).get("goal")
         if goal == "run":
@@ -206,25 +151,6 @@ class Agent:
             self._stop()
         elif goal == "stop-now":
             self._stop_now()
-
-    def _read_log(self, ready: set[int] | None = None) -> None:
-        """Take what the engine has written; without `ready` look even if the poll did not say so."""
-        for _ in range(LOG_READS_A_STEP):
-            if self.guardian.log < 0 or not (ready is None or self.guardian.log in ready):
-                return
-            try:
-                data = os.read(self.guardian.log, 1 << 16)
-            except BlockingIOError:
-                return
-            if not data:
-                os.close(self.guardian.log)
-                self.guardian.log = -1
-                return
-            self.log.write(data)
-            now = time.time()
-            for line in self._lines.feed(data):
-                if self.watch.feed(line, now):
-                    self.record.event("phase", **self.watch.phase.as_json())
 
     def _follow_guardian(self, ready: set[int]) -> None:
         if self.guardian.channel.fileno() not in ready:
@@ -247,7 +173,7 @@ class Agent:
         self.record.event("engine ended", how=death.words())
         if self.state in RUNNING:
             self._bury_the_dead()
-            self._read_log()
+            self.read_log()
             self.fail(causes.engine_ended(self.run.node, death, self.watch, time.time()))
 
     def _bury_the_dead(self) -> None:
@@ -263,7 +189,7 @@ class Agent:
         for died in self.tree.step(now, ready):
             self.record.event("rank ended", tp_rank=died.rank.tp_rank, pid=died.rank.pid, how=died.death.words())
             if self.state in RUNNING:
-                self._read_log()
+                self.read_log()
                 self.fail(causes.rank_died(self.run.node, died, self.watch, time.time()))
 
     def _follow_memory(self, now: float) -> None:
@@ -275,7 +201,7 @@ class Agent:
             self.memory.ask(now)
 
     def _follow_link(self, now: float) -> None:
-        for event in self._link_events(now):
+        for event in self.link_events(now):
             if isinstance(event, Joined):
                 self.record.event("joined", node=event.node)
             elif isinstance(event, Left):
@@ -285,10 +211,6 @@ class Agent:
             else:
                 self._hear_leader(event.message)
         self._judge_silence(now)
-
-    def _link_events(self, now: float) -> list[Event]:
-        link = self.hub or self.spoke
-        return link.step(now) if link is not None else []
 
     def _left(self, event: Left) -> None:
         self.record.event("left", node=event.node, reason=event.reason)
@@ -329,9 +251,9 @@ class Agent:
 
     def _follow_leaders_state(self, state: str) -> None:
         if self.state in ("starting", "warming") and state == "ready" and self.tree.complete:
-            self._become("ready")
+            self.become("ready")
         elif self.state == "starting" and state == "warming" and self.tree.complete:
-            self._become("warming")
+            self.become("warming")
 
     def _end_with_leader(self, message: dict[str, Any]) -> None:
         verdict = message.get("verdict")
@@ -339,9 +261,9 @@ class Agent:
             self.verdict = verdict
             self.fail(causes.followed(self.run.node, verdict, time.time()))
         elif message.get("now"):
-            self._become("stopping")
+            self.become("stopping")
         elif self.state not in ("stopping", "stopped", "failed"):
-            self._become("draining")
+            self.become("draining")
             self._deadline = time.monotonic() + min(self.run.stop.shutdown_s, FOLLOW_LEADER_S)
 
     def _judge_silence(self, now: float) -> None:
@@ -365,7 +287,7 @@ class Agent:
             if isinstance(result, Health):
                 self.record.set(service_healthy=result.healthy, service_checked_at=result.at)
                 if result.healthy and self.state == "starting":
-                    self._become("warming")
+                    self.become("warming")
             else:
                 self._judge_canary(result)
 
@@ -378,8 +300,6 @@ class Agent:
             fix = "wrong weights or kernels give such text: verify the checkpoint and the stack on every node"
             self.fail(causes.make(self.run.node, text, time.time(), fix=fix, lines=list(self.watch.last_lines())))
 
-    # --- what we do -------------------------------------------------------------------------------
-
     def _advance(self, now: float) -> None:
         """Steps that follow from where everybody is."""
         if self.state == "staged":
@@ -388,13 +308,13 @@ class Agent:
             self.record.event("armed for too long")
             self._stop_now()
         elif self.state == "warming" and self.run.leads and self._everybody_complete():
-            self._become("ready")
+            self.become("ready")
         elif self.state == "draining":
             self._leave_when_drained(now)
 
     def _armed_when_joined(self, now: float) -> None:
         if self.spoke is None or self.spoke.joined:
-            self._become("armed")
+            self.become("armed")
         elif now - self._began > LINK_S:
             address = f"{self.run.leader_address}:{self.run.leader_port}"
             text = f"the leader's agent does not answer at {address} ({self.spoke.trouble})"
@@ -410,15 +330,14 @@ class Agent:
         if leaders_engine_gone or now > self._deadline > 0 or not self.tree.living():
             if self.hub is not None:
                 self.hub.send({"type": "end"})
-            self._become("stopping")
+            self.become("stopping")
 
     def _start(self) -> None:
-        if self.state != "armed" or self._go:
+        if self.state != "armed":
             return
-        self._go = True
         self.guardian.go()
         self.watch.begin(time.time())
-        self._become("starting")
+        self.become("starting")
         if self.hub is not None:
             self.hub.send({"type": "go"})
         if self.run.service:
@@ -445,7 +364,7 @@ class Agent:
     def _drain(self) -> None:
         if self.state in ENDING:
             return
-        self._become("draining")
+        self.become("draining")
         self._deadline = time.monotonic() + self.run.stop.drain_s + self.run.stop.shutdown_s
 
     def _stop_now(self) -> None:
@@ -455,7 +374,7 @@ class Agent:
             self.hub.send({"type": "end", "now": True})
         if self.spoke is not None:
             self.spoke.send({"type": "stop", "now": True})
-        self._become("stopping")
+        self.become("stopping")
 
     def fail(self, cause: Cause) -> None:
         """Take the first cause of this node, tell the gang; a later one is only an event."""
@@ -469,119 +388,4 @@ class Agent:
                 self.hub.send({"type": "end", "verdict": self.verdict})
         elif self.spoke is not None:
             self.spoke.send({"type": "failed", "cause": cause})
-        self._become("failed")
-
-    def _become(self, state: str) -> None:
-        if state != self.state:
-            self.state = state
-            if state == "ready":
-                self.watch.finish(time.time())  # a worker's log says nothing of it
-            self.record.event("state", state=state)
-            self._pulsed = 0.0
-        self._flush()
-
-    # --- the end ----------------------------------------------------------------------------------
-
-    def end_now(self) -> None:
-        """SIGKILL to whatever is left, wait for it and for the GPU memory, tell the others, write the last report."""
-        if self.service is not None:
-            self.service.stop()
-        self._flush()
-        self._until(lambda: self.tree.kill() == 0, KILL_FOR_S)
-        left = [process.pid for process in self.tree.living()]
-        self.tree.bury_all()
-        self.record.set(left_behind=left, service_healthy=False if self.run.service else None)
-        self._read_log()
-        self._until(self._memory_is_free, MEMORY_FREE_S)
-        if self.state == "stopping":
-            self._become("stopped")
-        self._part(left)
-        self.guardian.close()
-        self.memory.close()
-        self.log.close()
-        self.record.event("ended", left_behind=left)
-        self._flush(force=True)
-
-    def _until(self, done: Callable[[], bool], deadline_s: float) -> bool:
-        """Keep the log, the link and the report going until something is true."""
-        end = time.monotonic() + deadline_s
-        while not done():
-            if time.monotonic() > end:
-                return False
-            self._wait(KILL_EVERY_S)
-            now = time.monotonic()
-            self._read_log(None)
-            self._reap_messages()
-            self._listen_while_ending(now)
-            self._pulse(now)
-            self._flush()
-        return True
-
-    def _reap_messages(self) -> None:
-        if self.guardian.channel.fileno() >= 0:
-            self.guardian.messages()
-
-    def _listen_while_ending(self, now: float) -> None:
-        for event in self._link_events(now):
-            if isinstance(event, Left):
-                self.ended.add(event.node)
-            elif isinstance(event, Said) and self.hub is not None:
-                self._hear_late_member(event)
-            elif isinstance(event, Said) and event.message.get("verdict"):
-                self.verdict = event.message["verdict"]
-
-    def _hear_late_member(self, said: Said) -> None:
-        cause = said.message.get("cause")
-        if said.message.get("type") == "ended":
-            self.ended.add(said.node)
-        elif isinstance(cause, dict) and self.verdict and self.verdict.get("secondary") and not cause.get("secondary"):
-            self.verdict = cause
-
-    def _memory_is_free(self) -> bool:
-        if self.run.device != "cuda" or not self.run.gpus or not self.engine[0]:
-            return True
-        now = time.monotonic()
-        if self.memory.take(now) and self.memory.answer is not None:
-            uses = [self.memory.answer.get(gpu) for gpu in self.run.gpus]
-            if all(use is None or (not use.processes and use.used <= gpus.IDLE_BYTES) for use in uses):
-                return True
-        self.memory.ask(now)
-        return bool(self.memory.error)
-
-    def _part(self, left: list[int]) -> None:
-        """Members say that they are done and go; the leader waits for them, so that one verdict reaches all."""
-        if self.spoke is not None:
-            self.spoke.send({"type": "ended", "state": self.state, "left_behind": left})
-            self.spoke.close()
-        if self.hub is not None:
-            self._until(lambda: not (self.hub and self.hub.joined - self.ended), MEMBERS_END_S)
-            self.hub.close()
-
-    # --- saying it --------------------------------------------------------------------------------
-
-    def _pulse(self, now: float) -> None:
-        if now - self._pulsed < PULSE_S:
-            return
-        self._pulsed = now
-        if self.hub is not None:
-            self.hub.send({"type": "pulse", "state": self.state})
-        if self.spoke is not None:
-            digest = {
-                "type": "digest",
-                "state": self.state,
-                "phase": self.watch.phase.as_json(),
-                "complete": self.tree.complete,
-                "at": time.time(),
-            }
-            self.spoke.send(digest)
-
-    def _flush(self, *, force: bool = False) -> None:
-        self.record.set(
-            state=self.state,
-            phase=self.watch.phase.as_json(),
-            engine_pid=self.engine[0],
-            ranks=[rank.as_json() for rank in self.tree.ranks],
-            cause=self.cause,
-            verdict=self.verdict,
-        )
-        self.record.flush(force=force)
+        self.become("failed")

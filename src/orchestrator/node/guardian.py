@@ -54,6 +54,8 @@ class Guardian:
 
     def messages(self) -> list[dict[str, Any]] | None:
         """{"started": pid, "start": its start time}, {"exited": pid, "status": wait status}; None: it is gone."""
+        if self.channel.fileno() < 0:
+            return []
         try:
             data = self.channel.recv(65536)
         except BlockingIOError:

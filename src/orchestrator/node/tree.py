@@ -7,6 +7,7 @@ import os
 import re
 import select
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,6 +61,8 @@ class Tree:
     guardian_pid: int
     memory: GpuMemory
     ranks: list[Rank] = field(default_factory=list)
+    gone_at: float = 0.0
+    """When all of it had ended, monotonic seconds."""
     _title: re.Pattern[str] | None = None
     _looked_at: float = 0.0
     _known: frozenset[tuple[int, int]] = frozenset()
@@ -109,13 +112,18 @@ class Tree:
             use = (self.memory.answer or {}).get(rank.gpu)
             rank.gpu_memory = use.bytes_of(rank.pid) if use and rank.state == "alive" else 0
 
+    def let_go(self) -> None:
+        """Watch the ranks no longer: their end is wanted now."""
+        for rank in self.ranks:
+            self._release(rank)
+
     def bury_all(self) -> None:
         """After the end: no rank is alive any more."""
+        self.gone_at = time.monotonic()
         for rank in self.ranks:
             if rank.state == "alive":
                 rank.state = "dead"
             rank.gpu_memory = 0
-            self._release(rank)
 
     def _look(self) -> None:
         living = self.living()

@@ -34,7 +34,7 @@ def test_a_gang_becomes_ready_with_every_rank_and_a_canary(gang: Gang) -> None:
     leader = cluster.report(0)
     assert leader["canary_text"] == " Paris" and leader["service_healthy"] is True
     assert cluster.report(1)["service_healthy"] is None
-    assert cluster.report(1)["phase"] == {**cluster.report(1)["phase"], "name": "weights", "step": 4, "of": 4}
+    assert cluster.report(1)["phase"]["name"] == "ready"
     assert [answer["state"] for answer in cluster.stop_all()] == ["stopped"] * 3
     cluster.nothing_left()
 

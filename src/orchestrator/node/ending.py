@@ -1,0 +1,95 @@
+"""The end of one node's part: everything of the engine's is gone, its GPU memory free, one verdict everywhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from orchestrator.node.gpus import IDLE_BYTES
+from orchestrator.node.link import Left, Said
+from orchestrator.node.part import Part
+
+KILL_EVERY_S = 0.05
+KILL_FOR_S = 10.0
+MEMORY_FREE_S = 10.0
+MEMBERS_END_S = 12.0
+"""A little longer than a member may need for its own end."""
+
+
+def end(part: Part) -> None:
+    """SIGKILL to whatever is left, wait for it and for the GPU memory, tell the others, write the last report."""
+    if part.service is not None:
+        part.service.stop()
+        part.service = None
+    part.tree.let_go()
+    part.flush()
+    _until(part, lambda: part.tree.kill() == 0, KILL_FOR_S)
+    left = [process.pid for process in part.tree.living()]
+    part.tree.bury_all()
+    part.record.set(left_behind=left, service_healthy=False if part.run.service else None)
+    _until(part, lambda: _memory_is_free(part), MEMORY_FREE_S)
+    if part.state == "stopping":
+        part.become("stopped")
+    part.flush(force=True)
+    _leave(part, left)
+    part.guardian.close()
+    part.memory.close()
+    part.log.close()
+    part.record.event("ended", left_behind=left)
+    part.flush(force=True)
+
+
+def _until(part: Part, done: Callable[[], bool], deadline_s: float) -> None:
+    """Keep the log, the link and the report going until something is true or the deadline has passed."""
+    deadline = time.monotonic() + deadline_s
+    while not done() and time.monotonic() < deadline:
+        part.wait(KILL_EVERY_S)
+        now = time.monotonic()
+        part.read_log()
+        part.memory.take(now)
+        if part.guardian.messages() is None:
+            part.guardian.channel.close()
+        _listen(part, now)
+        part.pulse(now)
+        part.flush()
+
+
+def _listen(part: Part, now: float) -> None:
+    for event in part.link_events(now):
+        if isinstance(event, Left):
+            part.ended.add(event.node)
+        elif isinstance(event, Said) and part.hub is not None:
+            _hear_late_member(part, event)
+        elif isinstance(event, Said) and isinstance(event.message.get("verdict"), dict):
+            part.verdict = event.message["verdict"]
+
+
+def _hear_late_member(part: Part, said: Said) -> None:
+    """What arrives while we end may still be nearer to the cause than what ended us."""
+    cause = said.message.get("cause")
+    if said.message.get("type") == "ended":
+        part.ended.add(said.node)
+    elif isinstance(cause, dict) and part.verdict and part.verdict.get("secondary") and not cause.get("secondary"):
+        part.verdict = cause
+
+
+def _memory_is_free(part: Part) -> bool:
+    if part.run.device != "cuda" or not part.run.gpus or not part.engine[0]:
+        return True
+    if part.memory.error:
+        return True  # NVML does not tell: waiting longer would not help
+    fresh = part.memory.answered_at > part.tree.gone_at
+    part.memory.ask(time.monotonic())
+    uses = [(part.memory.answer or {}).get(gpu) for gpu in part.run.gpus]
+    return fresh and all(use is None or (not use.processes and use.used <= IDLE_BYTES) for use in uses)
+
+
+def _leave(part: Part, left: list[int]) -> None:
+    """Members say that they are done and go; the leader waits for them, so that one verdict reaches all."""
+    if part.spoke is not None:
+        part.spoke.send({"type": "ended", "state": part.state, "left_behind": left})
+        part.spoke.close()
+    hub = part.hub
+    if hub is not None:
+        _until(part, lambda: not hub.joined - part.ended, MEMBERS_END_S)
+        hub.close()
