@@ -143,25 +143,23 @@ def show_node(topology: Topology, tcp: Choice | None, screen: Screen) -> None:
     from rich.tree import Tree as Drawn
 
     root = tree(topology, tcp)
-    fit = screen.out.is_terminal
-    drawn = Drawn(_line(root, fit=fit), guide_style="dim")
-    _grow(drawn, root, fit=fit)
-    screen.out.print(drawn, crop=fit, width=None if fit else _UNBOUNDED)
+    drawn = Drawn(_line(root), guide_style="dim")
+    _grow(drawn, root)
+    if not screen.out.is_terminal:  # what is piped into a file or a search keeps its lines whole
+        screen.out.width = _UNBOUNDED
+    screen.out.print(drawn)
     screen.out.print(f"  {printable(summary(topology))}", style="dim")
 
 
-def _grow(drawn: Drawn, part: Tree, *, fit: bool) -> None:
+def _grow(drawn: Drawn, part: Tree) -> None:
     for child in part.children:
-        _grow(drawn.add(_line(child, fit=fit)), child, fit=fit)
+        _grow(drawn.add(_line(child)), child)
 
 
-def _line(part: Tree, *, fit: bool) -> Text:
-    """A terminal folds long lines; what is piped into a file or a search keeps its lines whole."""
+def _line(part: Tree) -> Text:
     from rich.text import Text
 
-    line = Text(
-        printable(part.label), style=_STYLES.get(part.kind, ""), no_wrap=not fit, overflow="fold" if fit else "ignore"
-    )
+    line = Text(printable(part.label), style=_STYLES.get(part.kind, ""), overflow="fold")
     if part.fault:
         line.append(f"  ✗ {printable(part.fault)}", style="bold red")
     return line

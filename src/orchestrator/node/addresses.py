@@ -33,12 +33,14 @@ def parse(messages: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
     offset = 0
     while offset + 16 <= len(messages):
         length, kind = struct.unpack_from("=IH", messages, offset)
-        if length < 16:
+        if length < 16 or offset + length > len(messages):
             return
         if kind == _NLMSG_ERROR:
             code = -struct.unpack_from("=i", messages, offset + 16)[0]
             raise OSError(code, os.strerror(code))
         if kind == _NLMSG_DONE:
+            return
+        if length < 24:
             return
         family, prefix, _, _, index = struct.unpack_from("=BBBBI", messages, offset + 16)
         raw = _address(messages[offset + 24 : offset + length])
