@@ -19,7 +19,7 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python -m pytest -q -n 2 -m "not lab and not engine" tests
+	$(BIN)/python -m pytest -q -n 2 -m "not lab and not engine and not processes" tests
 
 check: lint types unit ## lint, types and unit tests, under a minute
 

@@ -1,0 +1,35 @@
+"""Which tests are quick: those that start processes of their own (sshds, agents, engines, ansible) are marked here.
+
+`make check` leaves them out to stay under a minute; `make test` and CI run everything.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+WITH_PROCESSES = (
+    "unit/host_setup",
+    "unit/lab/standin",
+    "unit/loading/test_ansible_random.py",
+    "unit/loading/test_ansible_yaml.py",
+    "unit/node/agent",
+    "unit/node/checkpoint/test_checkpoint_memory.py",
+    "unit/node/checkpoint/test_checkpoint_target.py",
+    "unit/remote",
+    "unit/workflows",
+    "packaging",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark by place, so that a new test of such a folder needs no thought."""
+    for item in items:
+        try:
+            place = item.path.relative_to(HERE).as_posix()
+        except ValueError:
+            continue
+        if place.startswith(WITH_PROCESSES):
+            item.add_marker(pytest.mark.processes)
