@@ -63,6 +63,7 @@ def _plan(case: dict[str, Any]) -> Plan:
     options = PlanOptions(
         tensor_parallel=case.get("tp"),
         pipeline_parallel=case.get("pp"),
+        expert_parallel=case.get("ep"),
         extra_args=tuple(case.get("extra_args", ())),
         hosts=hosts,
     )

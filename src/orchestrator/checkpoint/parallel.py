@@ -21,9 +21,13 @@ class Degree:
     refusal: str
 
 
+MOE = "moe_intermediate_size"
+DENSE = "intermediate_size"
+
+
 @dataclass(frozen=True, slots=True)
-class _Cut:
-    """One dimension that is divided among the ranks."""
+class Cut:
+    """One dimension that is divided among the ranks; `what` names it for people."""
 
     what: str
     size: int
@@ -45,7 +49,7 @@ def _refusal(size: Dimensions, block: tuple[int, int] | None, head_dim: int, tp:
         return f"{kv} key-value heads can be neither shared nor repeated by {tp} ranks"
     if block is None:
         return ""
-    for cut in _cuts(size, head_dim, tp):
+    for cut in cuts(size, head_dim, tp):
         part = cut.size / tp
         for side in sorted(set(block), reverse=True):
             if part % side:
@@ -53,19 +57,19 @@ def _refusal(size: Dimensions, block: tuple[int, int] | None, head_dim: int, tp:
     return ""
 
 
-def _cuts(size: Dimensions, head_dim: int, tp: int) -> list[_Cut]:
+def cuts(size: Dimensions, head_dim: int, tp: int) -> list[Cut]:
     """The dimensions that are cut at this degree; at degree 1 only merged matrices are checked, and they fit."""
     if tp == 1:
         return []
-    cuts = [_Cut("moe_intermediate_size", size.moe_intermediate_size)] if size.n_routed_experts else []
+    found = [Cut(MOE, size.moe_intermediate_size)] if size.n_routed_experts else []
     if not size.n_routed_experts or size.first_k_dense_replace:
-        cuts.append(_Cut("intermediate_size", size.intermediate_size))
+        found.append(Cut(DENSE, size.intermediate_size))
     if size.kv_lora_rank:
         q_head = size.qk_nope_head_dim + size.qk_rope_head_dim
-        cuts.append(_Cut("query heads x dimension", size.num_attention_heads * q_head))
-        cuts.append(_Cut("kv_b rows", size.num_attention_heads * (size.qk_nope_head_dim + size.v_head_dim)))
-        cuts.append(_Cut("value heads x dimension", size.num_attention_heads * size.v_head_dim))
+        found.append(Cut("query heads x dimension", size.num_attention_heads * q_head))
+        found.append(Cut("kv_b rows", size.num_attention_heads * (size.qk_nope_head_dim + size.v_head_dim)))
+        found.append(Cut("value heads x dimension", size.num_attention_heads * size.v_head_dim))
     elif head_dim:
-        cuts.append(_Cut("query heads x dimension", size.num_attention_heads * head_dim))
-        cuts.append(_Cut("key-value heads x dimension", max(size.num_key_value_heads, tp) * head_dim))
-    return cuts
+        found.append(Cut("query heads x dimension", size.num_attention_heads * head_dim))
+        found.append(Cut("key-value heads x dimension", max(size.num_key_value_heads, tp) * head_dim))
+    return found

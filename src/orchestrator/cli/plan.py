@@ -15,6 +15,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.planning.document import plan_json
+from orchestrator.planning.layout import degrees_of
 from orchestrator.workflows.plan import PlanRequest, launch_scripts, plan_inventory
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
     parser.add_argument("--tp", type=_degree, metavar="N", help="tensor parallel degree")
     parser.add_argument("--pp", type=_degree, metavar="N", help="pipeline parallel degree")
+    parser.add_argument("--ep", type=_degree, metavar="N", help="expert parallel degree")
     parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="only this gang (repeatable)")
     parser.add_argument("engine_args", nargs="*", metavar="-- FLAGS", help="further flags for the engine, after --")
 
@@ -38,6 +40,7 @@ def request_of(args: argparse.Namespace) -> PlanRequest:
         stack=args.stack,
         tp=args.tp,
         pp=args.pp,
+        ep=args.ep,
         extra_args=tuple(args.engine_args),
         gangs=tuple(args.gang),
     )
@@ -82,9 +85,7 @@ def show_plan(plan: Plan, screen: Screen, *, sources: bool = False) -> None:
 
 def _summary(gang: GangPlan, screen: Screen) -> None:
     layout = gang.layout
-    degrees = f"TP{layout.tensor_parallel}"
-    if layout.pipeline_parallel > 1:
-        degrees = f"PP{layout.pipeline_parallel} x {degrees}"
+    degrees = degrees_of(layout)
     where = f"{layout.nnodes} x {layout.gpus_per_node}"
     lines = [
         f"gang {gang.name}: {gang.model} by {gang.stack}",

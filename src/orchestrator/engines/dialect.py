@@ -30,12 +30,15 @@ class Cause:
 class Intent:
     """What one node's engine should do, in no version's words.
 
-    dist_init: host:port of the rendezvous, '' where one node needs none
+    dist_init:   host:port of the rendezvous, '' where one node needs none
+    whole_dense: dense layers are kept whole on every rank, since their cut would not end on a block
     """
 
     model_path: str
     tensor_parallel: int
     pipeline_parallel: int = 1
+    expert_parallel: int = 1
+    whole_dense: bool = False
     nnodes: int = 1
     node_rank: int = 0
     dist_init: str = ""
@@ -62,6 +65,7 @@ class Names:
 
     tensor_parallel: str
     pipeline_parallel: str | None
+    expert_parallel: str | None
     nccl_port: str | None
     cuda_graph_max_bs: str
 
@@ -101,6 +105,8 @@ class Dialect:
         ]
         if intent.pipeline_parallel > 1:
             options.append(self._pipeline(intent))
+        if intent.expert_parallel > 1:
+            options += self._experts(intent)
         if intent.nnodes > 1:
             options += [
                 Option("--dist-init-addr", (intent.dist_init,), "rendezvous on the leader, the same on every node"),
@@ -138,6 +144,19 @@ class Dialect:
         return Option(
             self.names.pipeline_parallel, (str(intent.pipeline_parallel),), "layout: pipeline parallel degree"
         )
+
+    def _experts(self, intent: Intent) -> list[Option]:
+        if self.names.expert_parallel is None:
+            raise InputError(
+                f"expert parallel {intent.expert_parallel} was asked of {self.name}, which can't",
+                where="command line",
+                fix="--ep 1, or a stack with SGLang 0.5",
+            )
+        options = [Option(self.names.expert_parallel, (str(intent.expert_parallel),), "layout: expert parallel degree")]
+        if intent.whole_dense:
+            reason = "dense layers stay whole on every rank: cut by TP they would not end on a quantisation block"
+            options.append(Option("--moe-dense-tp-size", ("1",), reason))
+        return options
 
     def _nccl_port(self, port: int) -> Option:
         if self.names.nccl_port is None:

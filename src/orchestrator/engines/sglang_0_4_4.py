@@ -13,6 +13,7 @@ DIALECT = Dialect(
     names=Names(
         tensor_parallel="--tp-size",
         pipeline_parallel=None,
+        expert_parallel=None,
         nccl_port=None,
         cuda_graph_max_bs="--cuda-graph-max-bs",
     ),

@@ -15,6 +15,7 @@ DIALECT = Dialect(
     names=Names(
         tensor_parallel="--tp-size",
         pipeline_parallel="--pp-size",
+        expert_parallel="--ep-size",
         nccl_port="--nccl-port",
         cuda_graph_max_bs="--cuda-graph-max-bs-decode",
     ),

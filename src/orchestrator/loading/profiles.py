@@ -10,7 +10,7 @@ from orchestrator.loading.yaml_fields import Section
 from orchestrator.model.profile import Canary, Dimensions, ModelProfile, Quantisation
 
 _QUANTISATIONS: dict[str, Quantisation] = {
-    "none": "none", "fp8-block": "fp8-block", "int8-channel": "int8-channel",
+    "none": "none", "fp8-block": "fp8-block", "fp8-channel": "fp8-channel", "int8-channel": "int8-channel",
 }  # fmt: skip
 _REQUIRED = {
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
@@ -46,6 +46,8 @@ def _profile(top: Section) -> ModelProfile:
         shards=top.number("shards", 0),
         tensor_parallel=top.optional_number("tensor_parallel"),
         pipeline_parallel=top.optional_number("pipeline_parallel"),
+        expert_parallel=top.optional_number("expert_parallel"),
+        measured=top.texts("measured"),
         trust_remote_code=top.flag("trust_remote_code"),
         cuda_graph_max_bs=top.optional_number("cuda_graph_max_bs"),
         torch_compile_max_bs=top.optional_number("torch_compile_max_bs"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Quantisation = Literal["none", "fp8-block", "int8-channel"]
+Quantisation = Literal["none", "fp8-block", "fp8-channel", "int8-channel"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,8 @@ class Dimensions:
     qk_rope_head_dim: int = 0
     v_head_dim: int = 0
     num_nextn_predict_layers: int = 0
+    head_dim: int = 0
+    """Of models without MLA; 0 means hidden_size / num_attention_heads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,7 @@ class ModelProfile:
     bytes:     size of all weight files; 0 where unknown
     shards:    number of weight files; 0 where unknown
     block:     FP8 block (n, k), (0, 0) for other quantisations
+    measured:  layouts that somebody has measured on L40S, as `TP32`; all others are said to be not measured
     flags:     engine flags that this checkpoint asks for, as (stack version prefix, flag, value or '')
     """
 
@@ -63,6 +66,8 @@ class ModelProfile:
     shards: int = 0
     tensor_parallel: int | None = None
     pipeline_parallel: int | None = None
+    expert_parallel: int | None = None
+    measured: tuple[str, ...] = ()
     trust_remote_code: bool = False
     cuda_graph_max_bs: int | None = None
     torch_compile_max_bs: int | None = None
@@ -74,7 +79,11 @@ class ModelProfile:
 class Stack:
     """A pinned set of engine, kernels, NCCL and patches, and how it is launched.
 
-    dialect: which adapter in engines/ speaks for it: flags, log lines, endpoints, stop order
+    dialect:         which adapter in engines/ speaks for it: flags, log lines, endpoints, stop order
+    python:          version of the interpreter in its virtual environment, as 3.11
+    glibc_min, driver_min: oldest C library and NVIDIA driver it runs on, as 2.34 and 580.65.06; '' for no demand
+    system_packages: Debian packages that the node needs beside the virtual environment
+    contains:        what must be in it for this hardware, in words that a human can check
     """
 
     name: str
@@ -85,6 +94,10 @@ class Stack:
     torch_version: str = ""
     triton_version: str = ""
     python: str = "3.10"
+    glibc_min: str = ""
+    driver_min: str = ""
+    system_packages: tuple[str, ...] = ()
+    contains: tuple[str, ...] = ()
     device: Literal["cuda", "cpu"] = "cuda"
     launch: tuple[str, ...] = ("{venv}/bin/python3", "-m", "sglang.launch_server")
     """Command words before the flags; {venv} is the node's virtual environment."""

@@ -20,7 +20,12 @@ from orchestrator.planning.options import HostFacts, PlanOptions
 
 Fact = tuple[str, str, str]
 
-_PIPELINE_FLAG = "--pp-size"
+
+def abilities(adapter: Dialect) -> layout.Abilities:
+    """What layouts an engine's versions can do."""
+    return layout.Abilities(
+        pipelines=adapter.names.pipeline_parallel is not None, experts=adapter.names.expert_parallel is not None
+    )
 
 
 def build_plan(
@@ -124,6 +129,13 @@ class _Gang:
         return plan, facts, self._findings()
 
     @property
+    def _whole(self) -> tuple[bool, bool]:
+        """Whether dense layers and shared experts stay whole on every rank."""
+        if self.layout.expert_parallel == 1:
+            return False, False
+        return layout.kept_whole(self.profile, self.layout.tensor_parallel)
+
+    @property
     def _cuda(self) -> bool:
         return self.stack.device == "cuda"
 
@@ -148,14 +160,14 @@ class _Gang:
             )
 
     def _layout(self) -> Layout:
-        flags = self.adapter.flags(self.stack.engine_version)
         return layout.choose(
             self.profile,
             nodes=len(self.gang.nodes),
             gpus_per_node=self.gang.leader.gpus,
-            pipelines=_PIPELINE_FLAG in flags,
+            able=abilities(self.adapter),
             tensor=self.options.tensor_parallel,
             pipeline=self.options.pipeline_parallel,
+            expert=self.options.expert_parallel,
             fits=self._fits,
             where=f"gang {self.gang.name}",
         )
@@ -237,6 +249,7 @@ class _Gang:
             state_dir=state,
             host=host,
             debug=self.options.debug,
+            whole_shared=self._whole[1],
         )
 
     def _intent(self, node: NodeSpec, model_path: str) -> Intent:
@@ -245,6 +258,8 @@ class _Gang:
             model_path=model_path,
             tensor_parallel=self.layout.tensor_parallel,
             pipeline_parallel=self.layout.pipeline_parallel,
+            expert_parallel=self.layout.expert_parallel,
+            whole_dense=self._whole[0],
             nnodes=self.layout.nnodes,
             node_rank=node.node_rank,
             dist_init=self.dist_init,
@@ -279,13 +294,14 @@ class _Gang:
 
     def _findings(self) -> list[Finding]:
         findings = list(self.decision.findings)
-        if self.layout.pipeline_parallel > 1:
+        degrees = str(layout.degrees_of(self.layout))
+        if self._cuda and degrees not in self.profile.measured:
             findings.append(
                 Finding(
                     id="LAYOUT-NOT-MEASURED",
                     severity=Severity.NOTE,
                     node="",
-                    title=f"gang {self.gang.name}: pipeline parallelism is not measured on L40S",
+                    title=f"gang {self.gang.name}: {degrees} of {self.profile.name} is not measured on L40S",
                 )
             )
         for node in self.gang.nodes:

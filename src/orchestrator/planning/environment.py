@@ -39,6 +39,7 @@ class Surroundings:
     gpus:     NVML indices of the GPUs that the gang uses here
     all_gpus: how many GPUs the node shows
     debug:    NCCL tells at start which transport it took
+    whole_shared: shared experts stay whole on every rank
     """
 
     node: NodeSpec
@@ -53,6 +54,7 @@ class Surroundings:
     state_dir: str
     host: HostFacts
     debug: bool
+    whole_shared: bool = False
 
 
 def environment(about: Surroundings) -> tuple[Setting, ...]:
@@ -84,6 +86,12 @@ def _derived(about: Surroundings) -> Iterator[Setting]:
     yield from _device(about)
     yield from _process(about)
     yield from _caches(about)
+    if about.whole_shared:
+        yield Setting(
+            "SGLANG_SHARED_EXPERT_TP1",
+            "1",
+            "shared experts stay whole on every rank: cut by TP they would not end on a quantisation block",
+        )
 
 
 def _network(about: Surroundings) -> Iterator[Setting]:

@@ -4,7 +4,8 @@ Rules and their sources, all sglang 0.5.23 (0.4.4 has the same checks):
 heads divide by TP (srt/distributed/utils.py, ensure_divisibility); every quantised dimension that is cut by TP
 ends on a block (srt/layers/quantization/fp8.py, validate_block_quant_shapes; fp8_utils.validate_fp8_block_shape);
 the vocabulary is padded to multiples of 64 x TP when it does not divide (vocab_parallel_embedding.py), so it
-never forbids a layout; TP x PP divides by the number of nodes.
+never forbids a layout; TP x PP divides by the number of nodes. Expert parallelism cuts an expert TP / EP ways
+(model_executor/model_runner_components/moe_ep_setup.py) and lets dense layers and shared experts stay whole.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from orchestrator.checkpoint.parallel import DENSE, MOE, Cut, cuts
 from orchestrator.model.errors import InputError
 from orchestrator.model.plan import Layout
 from orchestrator.model.profile import ModelProfile
@@ -19,65 +21,119 @@ from orchestrator.model.profile import ModelProfile
 
 @dataclass(frozen=True, slots=True)
 class Degrees:
-    """Tensor and pipeline parallel degrees; their product is the number of GPUs."""
+    """Tensor and pipeline parallel degrees, whose product is the number of GPUs, and expert parallel ones."""
 
     tensor: int
     pipeline: int = 1
+    expert: int = 1
 
     def __str__(self) -> str:
-        return f"TP{self.tensor}" if self.pipeline == 1 else f"PP{self.pipeline} x TP{self.tensor}"
+        name = f"TP{self.tensor}" if self.pipeline == 1 else f"PP{self.pipeline} x TP{self.tensor}"
+        return name if self.expert == 1 else f"{name} with EP{self.expert}"
+
+    @property
+    def flags(self) -> str:
+        """How an operator asks for it."""
+        words = [f"--pp {self.pipeline}"] if self.pipeline > 1 else []
+        words.append(f"--tp {self.tensor}")
+        return " ".join(words + ([f"--ep {self.expert}"] if self.expert > 1 else []))
 
 
-def obstacles(profile: ModelProfile, tensor: int) -> tuple[str, ...]:
-    """Why this tensor parallel degree can't be, one sentence of arithmetic each; empty where it can."""
-    return tuple(_obstacles(profile, tensor))
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What an engine version can do beside tensor parallelism."""
+
+    pipelines: bool = True
+    experts: bool = True
 
 
-def _obstacles(profile: ModelProfile, tensor: int) -> Iterator[str]:
+def degrees_of(layout: Layout) -> Degrees:
+    """A layout's degrees."""
+    return Degrees(layout.tensor_parallel, layout.pipeline_parallel, layout.expert_parallel)
+
+
+def head_dim(profile: ModelProfile) -> int:
+    """Size of one attention head of a model without MLA."""
+    dims = profile.dimensions
+    return dims.head_dim or dims.hidden_size // dims.num_attention_heads
+
+
+def kept_whole(profile: ModelProfile, tensor: int) -> tuple[bool, bool]:
+    """Whether (dense layers, shared experts) must stay whole on every rank where experts are spread: their cut
+    does not end on a block."""
+    dims = profile.dimensions
+    return (
+        bool(dims.first_k_dense_replace) and bool(_misfit(profile, DENSE, dims.intermediate_size, tensor)),
+        bool(dims.n_shared_experts) and bool(_misfit(profile, MOE, dims.moe_intermediate_size, tensor)),
+    )
+
+
+def obstacles(profile: ModelProfile, tensor: int, expert: int = 1) -> tuple[str, ...]:
+    """Why these degrees can't be, one sentence of arithmetic each; empty where they can."""
+    return tuple(_obstacles(profile, tensor, expert))
+
+
+def _obstacles(profile: ModelProfile, tensor: int, expert: int) -> Iterator[str]:
     dims = profile.dimensions
     if dims.num_attention_heads % tensor:
         yield f"{dims.num_attention_heads} attention heads / {tensor} is not a whole number"
     mla = dims.kv_lora_rank > 0
     if not mla and max(dims.num_key_value_heads, tensor) % min(dims.num_key_value_heads, tensor):
         yield f"{dims.num_key_value_heads} key-value heads do not spread evenly over {tensor} ranks"
-    for name, size in _cut_dimensions(profile):
-        if size % tensor:
-            yield f"{name} {size}/{tensor} is not a whole number"
-        elif profile.quantisation == "fp8-block":
-            share = size // tensor
-            for block in dict.fromkeys(profile.block):
-                if share % block:
-                    yield f"{name} {size}/{tensor} = {share} is no multiple of the quantisation block {block}"
+    if expert > 1:
+        yield from _expert_obstacles(profile, tensor, expert)
+        if tensor % expert:
+            return
+    for cut in _quantised_cuts(profile, tensor):
+        if expert > 1 and cut.what == DENSE:
+            continue  # stays whole where it does not fit
+        yield from _misfit(profile, cut.what, cut.size, tensor // expert if cut.what == MOE else tensor)
 
 
-def _cut_dimensions(profile: ModelProfile) -> Iterator[tuple[str, int]]:
-    """Every dimension that tensor parallelism cuts, by its name in config.json."""
-    dims = profile.dimensions
-    if not dims.n_routed_experts or dims.first_k_dense_replace:
-        yield "intermediate_size", dims.intermediate_size
-    if dims.n_routed_experts:
-        yield "moe_intermediate_size", dims.moe_intermediate_size
-    if dims.kv_lora_rank:
-        heads = dims.num_attention_heads
-        if dims.q_lora_rank:
-            yield "q_b rows (heads x qk_head_dim)", heads * (dims.qk_nope_head_dim + dims.qk_rope_head_dim)
-        yield "kv_b rows (heads x (nope + v))", heads * (dims.qk_nope_head_dim + dims.v_head_dim)
-        yield "o columns (heads x v_head_dim)", heads * dims.v_head_dim
+def _expert_obstacles(profile: ModelProfile, tensor: int, expert: int) -> Iterator[str]:
+    experts = profile.dimensions.n_routed_experts
+    if tensor % expert:
+        yield f"TP{tensor} / EP{expert} is not a whole number"
+    if not experts:
+        yield "it has no experts to spread"
+    elif experts % expert:
+        yield f"{experts} experts / {expert} is not a whole number"
 
 
-def working(profile: ModelProfile, *, gpus: int, nodes: int, pipelines: bool) -> tuple[Degrees, ...]:
-    """Every TP x PP on exactly these GPUs that the checkpoint's arithmetic allows, least pipelining first."""
+def _quantised_cuts(profile: ModelProfile, tensor: int) -> list[Cut]:
+    """The feed-forward parts first: they are what people meet."""
+    return sorted(
+        cuts(profile.dimensions, head_dim(profile), tensor), key=lambda cut: (cut.what != DENSE, cut.what != MOE)
+    )
+
+
+def _misfit(profile: ModelProfile, what: str, size: int, ways: int) -> list[str]:
+    if size % ways:
+        return [f"{what} {size}/{ways} is not a whole number"]
+    share = size // ways
+    return [
+        f"{what} {size}/{ways} = {share} is no multiple of the quantisation block {block}"
+        for block in dict.fromkeys(profile.block)
+        if profile.quantisation == "fp8-block" and share % block
+    ]
+
+
+def working(profile: ModelProfile, *, gpus: int, nodes: int, able: Abilities) -> tuple[Degrees, ...]:
+    """Every TP x PP on exactly these GPUs that the checkpoint's arithmetic allows, least pipelining first; with
+    the smallest EP where nothing but EP lifts a limit."""
     found = []
     for pipeline in range(1, gpus + 1):
-        if pipeline > 1 and not pipelines:
+        if pipeline > 1 and not able.pipelines:
             break
         if gpus % pipeline or pipeline > profile.dimensions.num_hidden_layers:
             continue
         if max(pipeline, nodes) % min(pipeline, nodes):
             continue  # a stage would end in the middle of a node
-        degrees = Degrees(gpus // pipeline, pipeline)
-        if not obstacles(profile, degrees.tensor):
-            found.append(degrees)
+        tensor = gpus // pipeline
+        experts = range(1, tensor + 1) if able.experts and profile.dimensions.n_routed_experts else (1,)
+        expert = next((n for n in experts if tensor % n == 0 and not obstacles(profile, tensor, n)), None)
+        if expert:
+            found.append(Degrees(tensor, pipeline, expert))
     return tuple(found)
 
 
@@ -86,41 +142,43 @@ def choose(
     *,
     nodes: int,
     gpus_per_node: int,
-    pipelines: bool,
+    able: Abilities,
     tensor: int | None = None,
     pipeline: int | None = None,
+    expert: int | None = None,
     fits: Callable[[Layout], bool] = lambda _: True,
     where: str,
 ) -> Layout:
     """The layout: what was pinned, else the profile's, else all GPUs as one tensor parallel group.
 
-    pipelines: the engine version can do pipeline parallelism
-    fits:      whether a layout's weights leave room for a KV cache; only such ones are suggested
+    fits: whether a layout's weights leave room for a KV cache; only such ones are suggested
     Raises InputError with the arithmetic and what works instead.
     """
     gpus = nodes * gpus_per_node
     pipeline = pipeline or profile.pipeline_parallel or 1
     tensor = tensor or profile.tensor_parallel or max(1, gpus // pipeline)
-    degrees = Degrees(tensor, pipeline)
-    if reasons := _reasons(profile, degrees, nodes, gpus_per_node, pipelines):
+    degrees = Degrees(tensor, pipeline, expert or profile.expert_parallel or 1)
+    if reasons := _reasons(profile, degrees, nodes, gpus_per_node, able):
         raise InputError(
             f"{degrees} does not work for {profile.name}: " + "; ".join(reasons),
             where=where,
-            fix=_instead(profile, nodes, gpus_per_node, pipelines, fits),
+            fix=instead(profile, nodes, gpus_per_node, able, fits),
         )
-    return _layout(degrees, nodes, gpus_per_node)
+    return layout_of(degrees, nodes, gpus_per_node)
 
 
-def _layout(degrees: Degrees, nodes: int, gpus_per_node: int) -> Layout:
+def layout_of(degrees: Degrees, nodes: int, gpus_per_node: int) -> Layout:
+    """These degrees on these nodes."""
     return Layout(
         tensor_parallel=degrees.tensor,
         pipeline_parallel=degrees.pipeline,
+        expert_parallel=degrees.expert,
         nnodes=nodes,
         gpus_per_node=gpus_per_node,
     )
 
 
-def _reasons(profile: ModelProfile, degrees: Degrees, nodes: int, gpus_per_node: int, pipelines: bool) -> list[str]:
+def _reasons(profile: ModelProfile, degrees: Degrees, nodes: int, gpus_per_node: int, able: Abilities) -> list[str]:
     gpus = nodes * gpus_per_node
     reasons = []
     if degrees.tensor * degrees.pipeline != gpus:
@@ -128,43 +186,48 @@ def _reasons(profile: ModelProfile, degrees: Degrees, nodes: int, gpus_per_node:
             f"it takes {degrees.tensor * degrees.pipeline} GPUs and the gang has"
             f" {nodes} nodes x {gpus_per_node} = {gpus}"
         )
-    if degrees.pipeline > 1 and not pipelines:
+    if degrees.pipeline > 1 and not able.pipelines:
         reasons.append("this engine version has no pipeline parallelism")
     elif degrees.pipeline > profile.dimensions.num_hidden_layers:
         reasons.append(f"{profile.dimensions.num_hidden_layers} layers can't be cut into {degrees.pipeline} stages")
     elif max(degrees.pipeline, nodes) % min(degrees.pipeline, nodes):
         reasons.append(f"{degrees.pipeline} stages over {nodes} nodes end in the middle of a node")
-    reasons += obstacles(profile, degrees.tensor)
+    if degrees.expert > 1 and not able.experts:
+        reasons.append("this engine version can't spread experts as far as that")
+    reasons += obstacles(profile, degrees.tensor, degrees.expert)
     return reasons
 
 
-def _instead(
-    profile: ModelProfile, nodes: int, gpus_per_node: int, pipelines: bool, fits: Callable[[Layout], bool]
+def instead(
+    profile: ModelProfile, nodes: int, gpus_per_node: int, able: Abilities, fits: Callable[[Layout], bool]
 ) -> str:
-    """What works, nothing ranked: nobody measured it."""
+    """What works on these GPUs, nothing ranked: nobody measured it."""
     gpus = nodes * gpus_per_node
     ways = []
-    if profile.quantisation == "fp8-block" and max(profile.block) > 64:
-        finer = Degrees(gpus)
-        half = profile.block[0] // 2
-        if all(size % gpus == 0 and (size // gpus) % half == 0 for _, size in _cut_dimensions(profile)):
-            ways.append(f"re-block to {half} (`checkpoint reblock`) for {finer}")
+    if finer := _finer_block(profile, gpus):
+        ways.append(f"re-block to {finer} (`checkpoint reblock`) for {Degrees(gpus)}")
     fitting = [
         degrees
-        for degrees in working(profile, gpus=gpus, nodes=nodes, pipelines=True)
-        if fits(_layout(degrees, nodes, gpus_per_node))
+        for degrees in working(profile, gpus=gpus, nodes=nodes, able=Abilities())
+        if fits(layout_of(degrees, nodes, gpus_per_node))
     ]
-    plain = [str(degrees) for degrees in fitting if degrees.pipeline == 1]
-    piped = [
-        f"{degrees} (--pp {degrees.pipeline} --tp {degrees.tensor})" for degrees in fitting if degrees.pipeline > 1
-    ]
-    ways += plain
-    if piped:
-        stack = "not measured on L40S" if pipelines else "not measured on L40S; needs a stack with SGLang 0.5"
-        ways.append(f"{', '.join(piped[:4])} ({stack})")
+    ways += [str(degrees) for degrees in fitting if degrees == Degrees(gpus)]
+    others = [f"{degrees} ({degrees.flags})" for degrees in fitting if degrees != Degrees(gpus)]
+    if others:
+        newer = "" if able == Abilities() else "; needs a stack with SGLang 0.5"
+        ways.append(f"{', '.join(others[:5])} (not measured on L40S{newer})")
     if not ways:
         return "no layout on this gang's GPUs works; change the number of nodes or GPUs"
     return "what works: " + "; or ".join(ways)
+
+
+def _finer_block(profile: ModelProfile, tensor: int) -> int:
+    """The block size, half or a quarter of this one, at which plain TP on all GPUs works; 0 for none."""
+    if profile.quantisation != "fp8-block":
+        return 0
+    sizes = [cut.size for cut in _quantised_cuts(profile, tensor)]
+    halves = (profile.block[0] // 2, profile.block[0] // 4)
+    return next((block for block in halves if block >= 32 and all(size % (tensor * block) == 0 for size in sizes)), 0)
 
 
 def tensor_ranks(layout: Layout, node_rank: int) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from orchestrator.model.errors import InputError
 from orchestrator.model.plan import Layout, Memory
 from orchestrator.model.profile import ModelProfile, Stack
+from orchestrator.planning.layout import degrees_of, head_dim, kept_whole
 
 GIB = 1 << 30
 _MIB = 1 << 20
@@ -62,8 +63,7 @@ def budget(profile: ModelProfile, stack: Stack, layout: Layout, *, gpu_total: in
     ]
     if room < per_token:
         raise InputError(
-            f"{profile.name} does not fit at TP{layout.tensor_parallel} x PP{layout.pipeline_parallel}: "
-            + "; ".join(lines),
+            f"{profile.name} does not fit at {degrees_of(layout)}: " + "; ".join(lines),
             where=where,
             fix="more GPUs for the gang, or a smaller model",
         )
@@ -86,7 +86,7 @@ def kv_bytes_per_token(profile: ModelProfile, layout: Layout) -> int:
     if dims.kv_lora_rank:
         return (dims.kv_lora_rank + dims.qk_rope_head_dim) * layers * _KV_ELEMENT
     heads = max(1, dims.num_key_value_heads // layout.tensor_parallel)
-    return 2 * heads * (dims.hidden_size // dims.num_attention_heads) * layers * _KV_ELEMENT
+    return 2 * heads * head_dim(profile) * layers * _KV_ELEMENT
 
 
 def weights_per_gpu(profile: ModelProfile, layout: Layout) -> int:
@@ -96,8 +96,10 @@ def weights_per_gpu(profile: ModelProfile, layout: Layout) -> int:
     dense = layers if not dims.n_routed_experts else dims.first_k_dense_replace
     if layout.pipeline_parallel > 1 and dims.n_routed_experts:
         dense = 0
-    total = layers * _attention(profile, tensor) + dense * _mlp(profile, dims.intermediate_size, tensor)
-    total += (layers - dense) * _experts(profile, tensor)
+    whole_dense, whole_shared = kept_whole(profile, tensor) if layout.expert_parallel > 1 else (False, False)
+    total = layers * _attention(profile, tensor)
+    total += dense * _mlp(profile, dims.intermediate_size, 1 if whole_dense else tensor)
+    total += (layers - dense) * _experts(profile, tensor, 1 if whole_shared else tensor)
     vocabulary = dims.vocab_size * dims.hidden_size * 2 // tensor
     return total + (2 if layout.pipeline_parallel == 1 else 1) * vocabulary
 
@@ -110,7 +112,7 @@ def checkpoint_bytes(profile: ModelProfile) -> int:
     dense = dims.num_hidden_layers if not dims.n_routed_experts else dims.first_k_dense_replace
     layers = dims.num_hidden_layers + dims.num_nextn_predict_layers
     total = layers * (_attention(profile, 1, absorbed=False)) + dense * _mlp(profile, dims.intermediate_size, 1)
-    total += (layers - dense) * _experts(profile, 1)
+    total += (layers - dense) * _experts(profile, 1, 1)
     mtp = dims.num_nextn_predict_layers * (2 * dims.hidden_size * dims.hidden_size * 2)
     return total + mtp + (2 + 2 * dims.num_nextn_predict_layers) * dims.vocab_size * dims.hidden_size * 2
 
@@ -120,7 +122,7 @@ def _attention(profile: ModelProfile, tensor: int, *, absorbed: bool = True) -> 
     dims = profile.dimensions
     heads = dims.num_attention_heads
     if not dims.kv_lora_rank:
-        head = dims.hidden_size // heads
+        head = head_dim(profile)
         kv_heads = max(1, dims.num_key_value_heads // tensor)
         return _linear(profile, (heads // tensor + 2 * kv_heads) * head, dims.hidden_size) + _linear(
             profile, dims.hidden_size, heads * head // tensor
@@ -144,20 +146,22 @@ def _mlp(profile: ModelProfile, inner: int, tensor: int) -> int:
     return 2 * _linear(profile, inner // tensor, hidden) + _linear(profile, hidden, inner // tensor)
 
 
-def _experts(profile: ModelProfile, tensor: int) -> int:
+def _experts(profile: ModelProfile, tensor: int, shared: int) -> int:
+    """One layer's router and experts. However experts are spread, a rank's share of the routed ones is 1/tensor;
+    shared: how many ways the shared ones are cut."""
     dims = profile.dimensions
     if not dims.n_routed_experts:
         return 0
     router = dims.n_routed_experts * dims.hidden_size * 2
-    one = _mlp(profile, dims.moe_intermediate_size, tensor)
-    return router + (dims.n_routed_experts + dims.n_shared_experts) * one
+    routed = dims.n_routed_experts * _mlp(profile, dims.moe_intermediate_size, tensor)
+    return router + routed + dims.n_shared_experts * _mlp(profile, dims.moe_intermediate_size, shared)
 
 
 def _linear(profile: ModelProfile, rows: int, columns: int) -> int:
     """Bytes of one weight matrix with its scales (float32)."""
     if profile.quantisation == "none":
         return rows * columns * 2
-    if profile.quantisation == "int8-channel":
+    if profile.quantisation in ("int8-channel", "fp8-channel"):
         return rows * columns + rows * 4
     height, width = profile.block
     return rows * columns + -(-rows // height) * -(-columns // width) * 4

@@ -29,6 +29,7 @@ class PlanOptions:
 
     tensor_parallel: int | None = None
     pipeline_parallel: int | None = None
+    expert_parallel: int | None = None
     extra_args: tuple[str, ...] = ()
     debug: bool = True
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)

@@ -36,6 +36,7 @@ class PlanRequest:
     stack: str | None = None
     tp: int | None = None
     pp: int | None = None
+    ep: int | None = None
     extra_args: tuple[str, ...] = ()
     gangs: tuple[str, ...] = ()
 
@@ -62,6 +63,7 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> Plann
     options = PlanOptions(
         tensor_parallel=request.tp,
         pipeline_parallel=request.pp,
+        expert_parallel=request.ep,
         extra_args=request.extra_args,
         hosts={name: host_facts(snapshot) for name, snapshot in snapshots.items()},
     )

@@ -95,7 +95,7 @@ def test_a_name_is_never_a_path_to_elsewhere(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "inside", "says"),
     [
-        ({"quantisation": "int4"}, "quantisation", "wanted one of none, fp8-block, int8-channel"),
+        ({"quantisation": "int4"}, "quantisation", "wanted one of none, fp8-block, fp8-channel, int8-channel"),
         ({"block": [64]}, "block", "wanted a list of 2 positive whole numbers"),
         ({"block": [0, 64]}, "block", "wanted a list of 2 positive whole numbers"),
         ({"quantisation": "none"}, "block", "wanted none"),

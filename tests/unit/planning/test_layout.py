@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.errors import InputError
 from orchestrator.model.plan import Layout
-from orchestrator.planning.layout import Degrees, choose, obstacles, tensor_ranks, working
+from orchestrator.model.profile import Dimensions, ModelProfile
+from orchestrator.planning.layout import Abilities, Degrees, choose, kept_whole, obstacles, tensor_ranks, working
 
 STOCK = load_profile("DeepSeek-V3-0324")
 FINE = load_profile("DeepSeek-V3-0324-Block64x64")
 INT8 = load_profile("DeepSeek-R1-Channel-INT8")
 TINY = load_profile("tiny-deepseek-v3")
+NEW, OLD = Abilities(), Abilities(pipelines=False, experts=False)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +35,7 @@ def test_legal_tensor_parallel_degrees(profile: object, legal: tuple[int, ...], 
 
 def test_why_tp32_is_out_for_128_blocks_and_what_works_instead() -> None:
     with pytest.raises(InputError) as caught:
-        choose(STOCK, nodes=4, gpus_per_node=8, pipelines=True, where="gang gang0")
+        choose(STOCK, nodes=4, gpus_per_node=8, able=NEW, where="gang gang0")
     assert "18432/32 = 576 is no multiple of the quantisation block 128" in caught.value.what
     assert "2048/32 = 64 is no multiple of the quantisation block 128" in caught.value.what
     assert "re-block to 64 (`checkpoint reblock`) for TP32" in caught.value.fix
@@ -43,14 +45,14 @@ def test_why_tp32_is_out_for_128_blocks_and_what_works_instead() -> None:
 
 
 def test_all_gpus_form_one_group_unless_somebody_pins() -> None:
-    layout = choose(FINE, nodes=4, gpus_per_node=8, pipelines=True, where="")
+    layout = choose(FINE, nodes=4, gpus_per_node=8, able=NEW, where="")
     assert (layout.tensor_parallel, layout.pipeline_parallel) == (32, 1)
-    layout = choose(TINY, nodes=2, gpus_per_node=1, pipelines=True, where="")
+    layout = choose(TINY, nodes=2, gpus_per_node=1, able=NEW, where="")
     assert layout.tensor_parallel == 2
-    pinned = choose(STOCK, nodes=4, gpus_per_node=8, pipelines=True, pipeline=4, where="")
+    pinned = choose(STOCK, nodes=4, gpus_per_node=8, able=NEW, pipeline=4, where="")
     assert (pinned.tensor_parallel, pinned.pipeline_parallel) == (8, 4)
     profile = replace(STOCK, tensor_parallel=16, pipeline_parallel=2)
-    layout = choose(profile, nodes=4, gpus_per_node=8, pipelines=True, where="")
+    layout = choose(profile, nodes=4, gpus_per_node=8, able=NEW, where="")
     assert (layout.tensor_parallel, layout.pipeline_parallel) == (16, 2)
 
 
@@ -59,13 +61,13 @@ def test_all_gpus_form_one_group_unless_somebody_pins() -> None:
     [
         ({"tensor": 16}, "takes 16 GPUs and the gang has 4 nodes x 8 = 32"),
         ({"tensor": 12}, "128 attention heads / 12 is not a whole number"),
-        ({"pipeline": 4, "pipelines": False}, "no pipeline parallelism"),
+        ({"pipeline": 4, "able": OLD}, "no pipeline parallelism"),
         ({"tensor": 1, "pipeline": 32, "nodes": 4, "gpus_per_node": 8, "profile": TINY}, "can't be cut into 32"),
         ({"nodes": 4, "gpus_per_node": 6, "pipeline": 6}, "end in the middle of a node"),
     ],
 )
 def test_a_layout_that_can_not_be_is_refused_with_its_arithmetic(changes: dict[str, object], says: str) -> None:
-    wanted = {"profile": FINE, "nodes": 4, "gpus_per_node": 8, "pipelines": True, "where": "x", **changes}
+    wanted = {"profile": FINE, "nodes": 4, "gpus_per_node": 8, "able": NEW, "where": "x", **changes}
     with pytest.raises(InputError) as caught:
         choose(wanted.pop("profile"), **wanted)  # type: ignore[arg-type]
     assert says in caught.value.what
@@ -74,27 +76,63 @@ def test_a_layout_that_can_not_be_is_refused_with_its_arithmetic(changes: dict[s
 
 def test_a_gang_that_nothing_fits_says_so() -> None:
     with pytest.raises(InputError) as caught:
-        choose(FINE, nodes=1, gpus_per_node=7, pipelines=False, where="x")
+        choose(FINE, nodes=1, gpus_per_node=7, able=OLD, where="x")
     assert "no layout on this gang's GPUs works" in caught.value.fix or "what works" in caught.value.fix
 
 
 def test_what_works_on_the_reference_cluster() -> None:
-    assert working(STOCK, gpus=32, nodes=4, pipelines=True) == tuple(
-        Degrees(32 // stages, stages) for stages in (2, 4, 8, 16, 32)
+    piped = tuple(Degrees(32 // stages, stages) for stages in (2, 4, 8, 16, 32))
+    assert working(STOCK, gpus=32, nodes=4, able=Abilities(experts=False)) == piped
+    assert working(STOCK, gpus=32, nodes=4, able=NEW) == (Degrees(32, expert=2), *piped)
+    assert working(FINE, gpus=32, nodes=4, able=OLD) == (Degrees(32),)
+
+
+def test_expert_parallelism_lifts_the_limit_of_128_blocks_and_keeps_whole_what_can_not_be_cut() -> None:
+    """sglang 0.5.23: 2048 / (32 / 2) = 128; 18432/32 and the shared expert's 2048/32 are no multiples of 128."""
+    layout = choose(STOCK, nodes=4, gpus_per_node=8, able=NEW, expert=2, where="")
+    assert (layout.tensor_parallel, layout.expert_parallel) == (32, 2)
+    assert kept_whole(STOCK, 32) == (True, True)
+    assert kept_whole(FINE, 32) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("profile", "expert", "says"),
+    [(STOCK, 3, "TP32 / EP3 is not a whole number"), (TINY, 16, "8 experts / 16 is not a whole number")],
+)
+def test_experts_that_can_not_be_spread(profile: ModelProfile, expert: int, says: str) -> None:
+    assert says in " ".join(obstacles(profile, 32, expert))
+
+
+def test_a_model_without_mla_is_cut_between_its_heads() -> None:
+    """Qwen3-235B: 1536 / 8 = 192 is no multiple of 128, and 192 = 3 x 64; its heads have 128 and not 4096 / 64."""
+    dims = Dimensions(
+        hidden_size=4096, intermediate_size=12288, moe_intermediate_size=1536, num_hidden_layers=94,
+        num_attention_heads=64, num_key_value_heads=4, vocab_size=151936, n_routed_experts=128, head_dim=128,
+    )  # fmt: skip
+    qwen = replace(STOCK, name="Qwen3-235B", dimensions=dims)
+    assert [tensor for tensor in (1, 2, 4, 8, 16) if not obstacles(qwen, tensor)] == [1, 2, 4]
+    assert working(qwen, gpus=8, nodes=1, able=NEW) == (
+        Degrees(8, expert=2),
+        Degrees(4, 2),
+        Degrees(2, 4),
+        Degrees(1, 8),
     )
-    assert working(FINE, gpus=32, nodes=4, pipelines=False) == (Degrees(32),)
+    with pytest.raises(InputError) as caught:
+        choose(qwen, nodes=1, gpus_per_node=8, able=NEW, where="")
+    assert "re-block to 64" in caught.value.fix
 
 
 @given(nodes=st.sampled_from([1, 2, 3, 4, 8]), gpus=st.integers(1, 9), pipelines=st.booleans())
 def test_whatever_is_listed_as_working_is_taken(nodes: int, gpus: int, pipelines: bool) -> None:
-    for degrees in working(FINE, gpus=nodes * gpus, nodes=nodes, pipelines=pipelines):
+    for degrees in working(FINE, gpus=nodes * gpus, nodes=nodes, able=NEW if pipelines else OLD):
         layout = choose(
             FINE,
             nodes=nodes,
             gpus_per_node=gpus,
-            pipelines=pipelines,
+            able=NEW if pipelines else OLD,
             tensor=degrees.tensor,
             pipeline=degrees.pipeline,
+            expert=degrees.expert,
             where="",
         )
         ranks = [rank for node in range(nodes) for rank in tensor_ranks(layout, node)]

@@ -44,6 +44,13 @@ def test_the_heaviest_stage_of_four() -> None:
     assert weights_per_gpu(STOCK, PP4) / GIB == pytest.approx(22.0, rel=0.01)
 
 
+def test_what_expert_parallelism_keeps_whole_costs_memory() -> None:
+    """31/32 of 3 dense layers and 58 shared experts on every rank."""
+    spread = replace(TP32, expert_parallel=2)
+    assert (weights_per_gpu(STOCK, spread) - weights_per_gpu(FINE, TP32)) / GIB == pytest.approx(3.38, rel=0.005)
+    assert weights_per_gpu(FINE, spread) == weights_per_gpu(FINE, TP32)
+
+
 def test_the_published_checkpoints_size() -> None:
     """DeepSeek-V3's 163 files have 688.59 GB of tensors."""
     assert checkpoint_bytes(STOCK) == pytest.approx(688.59e9, rel=0.001)
