@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.lab import files
 from orchestrator.lab.addressing import CONTROLLER, FIRST_NODE, GATEWAY
 
 FILE = "blueprint.json"
@@ -69,7 +70,7 @@ class Blueprint:
 
     def write(self) -> None:
         """Put it into the lab's directory."""
-        (self.path / FILE).write_text(json.dumps(asdict(self)))
+        files.put(self.path / FILE, json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, directory: Path) -> Blueprint:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.lab import files
 from orchestrator.lab.blueprint import Blueprint
 from orchestrator.lab.processes import Identity
 from orchestrator.loading.which import lab_root
@@ -53,9 +54,10 @@ class Home:
         identity = Identity.of(pid)
         if identity is None:
             raise OSError(f"process {pid} ended at once")
-        fresh = self.path / f"{SUPERVISOR}.new"
-        fresh.write_text(json.dumps({"pid": identity.pid, "start": identity.start, "boot": identity.boot}))
-        fresh.rename(self.path / SUPERVISOR)
+        files.put(
+            self.path / SUPERVISOR,
+            json.dumps({"pid": identity.pid, "start": identity.start, "boot": identity.boot}),
+        )
 
     def log_tail(self, lines: int = 4) -> str:
         """The last lines that the lab's own processes wrote."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from orchestrator.lab import addressing, down, inventory, keys, levels, loopback
+from orchestrator.lab import addressing, down, files, inventory, keys, levels, loopback
 from orchestrator.lab.blueprint import Blueprint, Show
 from orchestrator.lab.hardware import wiring
 from orchestrator.lab.hardware.machine import Gpu
@@ -203,9 +203,7 @@ def _write_inventory(place: Home, blueprint: Blueprint, stack: str) -> None:
     accept = ("LIMITS",) if levels.limits_are_short() else ()
     text = "# Written by `l40s-deploy lab up`; it goes with `lab down`.\n"
     text += yaml.safe_dump(inventory.document(blueprint, gpus, stack, accept), sort_keys=False, width=200)
-    fresh = place.inventory.with_suffix(".new")
-    fresh.write_text(text)
-    fresh.rename(place.inventory)
+    files.put(place.inventory, text)
 
 
 def gpu_count(blueprint: Blueprint) -> int:

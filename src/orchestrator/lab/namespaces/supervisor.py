@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.lab import syscalls
+from orchestrator.lab import files, syscalls
 from orchestrator.lab.blueprint import Blueprint
 from orchestrator.lab.home import Home
 from orchestrator.lab.namespaces import layers, links
@@ -68,7 +68,7 @@ def _supervise(blueprint: Blueprint, host_network: int, tell_detached: int) -> N
     failed = [node.name for node in nodes if not node.is_built()]
     if failed:
         raise OSError(f"{', '.join(failed)} could not be built; the lab's log says why")
-    (blueprint.path / NODES).write_text(json.dumps(pids))
+    files.put(blueprint.path / NODES, json.dumps(pids))
     _detach(tell_detached)
     reap_for_ever()
 

@@ -1,0 +1,12 @@
+"""Files that are either there as a whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def put(path: Path, text: str) -> None:
+    """Write a file beside its place, then move it there."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(text)
+    fresh.replace(path)
