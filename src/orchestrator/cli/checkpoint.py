@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.checkpoint.judgement import Judgement
-from orchestrator.cli.options import add_json
+from orchestrator.cli.options import add_examples, add_json
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.workflows.checkpoint import Outcome, Progress, Report, inspect_here, reblock_here
 
@@ -23,13 +23,15 @@ _LINE_EVERY_S = 10.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The verb's own verbs and their options."""
-    parser.epilog = (
-        "example: l40s-deploy checkpoint reblock /models/DeepSeek-V3-0324 "
-        "/models/DeepSeek-V3-0324-Block64x64 --block 64 --prove"
-    )
+    reblock = "l40s-deploy checkpoint reblock /models/V3-0324 /models/V3-0324-Block64x64 --block 64 --prove"
+    look = "l40s-deploy checkpoint inspect /models/V3-0324-Block64x64"
+    add_examples(parser, reblock, look)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    _configure_reblock(actions.add_parser("reblock", help="write an FP8 checkpoint with a finer block beside the old"))
+    finer = actions.add_parser("reblock", help="write an FP8 checkpoint with a finer block beside the old")
+    add_examples(finer, reblock)
+    _configure_reblock(finer)
     inspect = actions.add_parser("inspect", help="dimensions, quantisation, shards, and what an engine would refuse")
+    add_examples(inspect, look)
     inspect.add_argument("directory", metavar="DIR", type=Path)
     add_json(inspect)
 

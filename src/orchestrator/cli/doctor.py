@@ -7,17 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.options import add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
 
-EXAMPLE = """examples:
-  l40s-deploy doctor                            look at all nodes of the inventory
-  l40s-deploy doctor --json                     the findings as one JSON document
-  l40s-deploy doctor --from snapshots/          the same on what `discover --save snapshots/` wrote
-  l40s-deploy doctor --explain ACS-REDIRECT     what a rule reads and why
-"""
 STYLES = {Severity.STOP: "bold red", Severity.SLOW: "yellow", Severity.NOTE: "cyan", Severity.UNKNOWN: "magenta"}
 
 
@@ -28,7 +22,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="saved", metavar="PATH", help="saved snapshots, a tarball or a sysfs directory")
     parser.add_argument("--list-rules", action="store_true", help="every rule, one line each")
     parser.add_argument("--explain", metavar="ID", help="what a rule reads, why, and where it comes from")
-    parser.epilog = EXAMPLE
+    add_examples(
+        parser,
+        "l40s-deploy doctor                          # look at all nodes of the inventory",
+        "l40s-deploy doctor --from snapshots/        # what `discover --save snapshots/` wrote",
+        "l40s-deploy doctor --explain ACS-REDIRECT   # what a rule reads and why",
+    )
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

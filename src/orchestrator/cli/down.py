@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from orchestrator.cli.options import add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.workflows.down import DownRequest, Stopped, down
 
@@ -16,6 +16,11 @@ _NOTHING = ("absent", "stopped", "failed", "staged", "unreachable")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
+    add_examples(
+        parser,
+        "l40s-deploy down                 # requests that run are answered first",
+        "l40s-deploy down --now --gang b  # one gang, at once",
+    )
     add_inventory(parser)
     parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="only this gang (repeatable)")
     parser.add_argument("--now", action="store_true", help="end everything at once, without draining requests")

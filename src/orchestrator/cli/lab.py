@@ -6,7 +6,7 @@ import argparse
 import time
 from dataclasses import asdict
 
-from orchestrator.cli.options import add_json
+from orchestrator.cli.options import add_examples, add_json
 from orchestrator.cli.screen import Screen
 
 _EXAMPLES = """examples:
@@ -22,6 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     verbs = parser.add_subparsers(dest="lab_verb", required=True, metavar="up | down | status")
     up = verbs.add_parser("up", help="start it, or leave it as it is when it is the same")
+    add_examples(up, "l40s-deploy lab up", "l40s-deploy lab up --wiring wrong --name rehearsal")
     _add_name(up)
     up.add_argument("--nodes", type=int, metavar="N", help="nodes in all (default: 4 a gang)")
     up.add_argument("--gangs", type=int, default=1, metavar="N", help="gangs that they form (default: 1)")
@@ -39,8 +40,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_json(up)
     down = verbs.add_parser("down", help="remove it, in whatever state it is")
+    add_examples(down, "l40s-deploy lab down --name rehearsal")
     _add_name(down)
     status = verbs.add_parser("status", help="what it is, and which of its nodes answer")
+    add_examples(status, "l40s-deploy lab status --json")
     _add_name(status)
     add_json(status)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from orchestrator.cli.options import add_inventory, open_inventory
+from orchestrator.cli.options import add_examples, add_inventory, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import DeployError
 from orchestrator.workflows.logs import logs
@@ -15,6 +15,7 @@ LINES = 50
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
+    add_examples(parser, "l40s-deploy logs -f --node l40s-2", "l40s-deploy logs -n 500 | grep -i nccl")
     add_inventory(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="go on with new lines until Ctrl-C")
     parser.add_argument("--node", metavar="NODE", help="only this node")

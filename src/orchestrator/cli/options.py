@@ -10,6 +10,12 @@ from orchestrator.loading.which import choose_inventory
 from orchestrator.model.inventory import Inventory
 
 
+def add_examples(parser: argparse.ArgumentParser, *lines: str) -> None:
+    """Lines at the end of --help that a user can copy."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "\n".join(["examples:" if len(lines) > 1 else "example:", *(f"  {line}" for line in lines)])
+
+
 def add_inventory(parser: argparse.ArgumentParser) -> None:
     """--inventory FILE, as every verb that touches a cluster has it."""
     parser.add_argument(

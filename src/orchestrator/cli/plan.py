@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.options import add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
@@ -48,6 +48,11 @@ def request_of(args: argparse.Namespace) -> PlanRequest:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
+    add_examples(
+        parser,
+        "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --sources",
+        "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --show script --node l40s-2",
+    )
     add_inventory(parser)
     add_plan_options(parser)
     parser.add_argument("--show", choices=("env", "argv", "script"), help="one node's environment, command or script")

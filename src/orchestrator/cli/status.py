@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.cli.options import add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.workflows.status import everybody_answered, status, status_json
 
@@ -13,6 +13,11 @@ UNREACHABLE = 4
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
+    add_examples(
+        parser,
+        "l40s-deploy status",
+        "l40s-deploy status --json | jq '.gangs[].state'",
+    )
     add_inventory(parser)
     add_json(parser)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli import plan as plan_verb
 from orchestrator.cli.gangs import gang_block, phase_words, progress
-from orchestrator.cli.options import add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.view import GangView
 from orchestrator.model.finding import Severity
@@ -30,6 +30,12 @@ TIMEOUT_S = 3600.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
+    add_examples(
+        parser,
+        "l40s-deploy up --model DeepSeek-V3-0324-Block64x64",
+        "l40s-deploy up --model DeepSeek-R1-Channel-INT8 --stack sglang-0.4.4-l40s --dry-run",
+        "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 -- --mem-fraction-static 0.8",
+    )
     add_inventory(parser)
     plan_verb.add_plan_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="only show the plan, like the verb `plan`")
