@@ -13,6 +13,10 @@ from orchestrator.node.hardware import Part
 from orchestrator.node.patience import Heartbeat, read_hardware
 from orchestrator.node.reading import Reader
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*multi-threaded.*:DeprecationWarning"
+)  # pytest has threads, a node has none
+
 
 def plain(reader: Reader) -> None:
     reader.text("/sys/before")

@@ -18,6 +18,9 @@ from orchestrator.model.snapshot_json import snapshot_from_json
 from orchestrator.node.probe import answer, host_facts
 from orchestrator.topology.build import build
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*multi-threaded.*:DeprecationWarning"
+)  # pytest has threads, a node has none
 SOURCE = Path(__file__).parents[3] / "src"
 
 

@@ -1,0 +1,114 @@
+"""`discover` as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.machine_files import reference_machine
+
+from orchestrator.cli.main import main
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.workflows.saved import save_snapshots
+
+LOCAL = """
+all:
+  children:
+    gangs:
+      children:
+        gang0:
+          hosts:
+            here: {ansible_host: 127.0.0.1, ansible_connection: local}
+            away: {ansible_host: 127.0.0.9, ansible_port: 9}
+"""
+
+
+@pytest.fixture
+def seen(tmp_path: Path) -> Path:
+    folder = tmp_path / "seen"
+    save_snapshots({f"node{n}": reference_machine(f"node{n}", n, right=n != 1).snapshot() for n in range(3)}, folder)
+    return folder
+
+
+def test_saved_trees(seen: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["discover", "--from", str(seen)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("├── switch  0000:16:00.0  PEX9797  16 GT/s x16") == 3
+    assert out.count("on a root port, not behind a GPU switch") == 1
+    assert "mlx5_3  port 1  ACTIVE  100 Gb/s  Ethernet  ens3f1np1  10.4.0.11/24  MTU 9000  GID 3" in out
+    assert out.strip().endswith("3 nodes, 24 GPUs, 10 of 14 RDMA ports active")
+
+
+def test_one_node_as_json(seen: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["discover", "--from", str(seen), "--node", "node1", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (node,) = document["nodes"]
+    assert node["name"] == "node1" and document["unreachable"] == []
+    assert [port["switch"] for port in node["rdma_ports"]] == ["0000:16:00.0", "0000:16:00.0", None, None]
+    assert [gpu["switch"] for gpu in node["gpus"]] == ["0000:16:00.0"] * 4 + ["0000:98:00.0"] * 4
+    assert not any(port["rail"] for port in node["rdma_ports"])
+
+
+def test_looking_saves_what_answers_and_tells_what_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "hosts.yml").write_text(LOCAL)
+    arguments = ["discover", "-i", str(tmp_path / "hosts.yml"), "--save", str(tmp_path / "out")]
+    assert main(arguments) == 4
+    said = capsys.readouterr()
+    assert "away: not seen: " in said.out and "1 nodes did not answer" in said.out
+    assert f"snapshot written to {tmp_path}/out/here.json" in said.err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["here.json"]
+    assert main(["discover", "--from", str(tmp_path / "out")]) == 0
+    assert said.out.splitlines()[0] in capsys.readouterr().out
+
+
+def test_unreachable_nodes_are_in_the_json_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "hosts.yml").write_text(LOCAL)
+    assert main(["discover", "-i", str(tmp_path / "hosts.yml"), "--json", "--node", "away"]) == 4
+    document = json.loads(capsys.readouterr().out)
+    assert document["nodes"] == [] and document["unreachable"][0]["name"] == "away"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--from", "{seen}", "--node", "nix"], "no node is called 'nix'"),
+        (["--from", "{seen}/absent"], "does not exist"),
+        (["--from", "/etc/hostname"], "is no snapshot"),
+    ],
+)
+def test_wrong_input_is_one_message(
+    seen: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["discover", *(word.format(seen=seen) for word in words)]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and message in said.err and "fix: " in said.err
+
+
+@pytest.mark.parametrize("text", ["", "x", "03", "0302:", "0302:10de:1", "030200f"])
+def test_an_accelerator_class_that_is_none(text: str, seen: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["discover", "--from", str(seen), "--accelerator-class", text])
+    assert ended.value.code == 2
+    assert "wanted CLASS[:VENDOR] in hex" in capsys.readouterr().err
+
+
+def test_text_from_a_node_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    snapshot = Snapshot(
+        node="[bold]evil\x1b[2J",
+        taken_at=0.0,
+        files={"/proc/cpuinfo": "model name\t: \x1b]0;owned\x07[red]\n"},
+        nvml={"devices": [{"index": 0, "name": "GPU\x1b[31m\udc80", "memory": {"total": 1}}], "driver": "\x9b1"},
+        host={"addresses": {"eth\x1b0": [{"family": "inet", "address": "10.0.0.1", "prefixlen": 24}]}},
+    )
+    save_snapshots({snapshot.node: snapshot}, tmp_path)
+    assert main(["discover", "--from", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert not any(char in out for char in "\x1b\x07\x9b")
+    assert "[bold]evil\\x1b[2J" in out
