@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,6 +83,17 @@ def test_up_after_a_killed_supervisor_builds_a_new_lab(lab: RunningLab) -> None:
     assert lab.ssh("node0", "hostname") == "node0\n"
 
 
+@pytest.mark.parametrize("verb", ["down", "up"])
+def test_a_lab_whose_files_were_removed_is_found_by_its_process(lab: RunningLab, verb: str) -> None:
+    lab.run("up", "--nodes", "1")
+    supervisor = supervisor_of(lab)
+    shutil.rmtree(lab.directory)
+    assert supervisor.alive
+    lab.run(verb)
+    assert wait_until(lambda: not supervisor.alive, deadline_s=1)
+    assert lab.directory.exists() == (verb == "up")
+
+
 MOMENTS: dict[str, Callable[[RunningLab], bool]] = {
     "directory": lambda lab: lab.directory.exists(),
     "keys": lambda lab: (lab.directory / "known_hosts").exists(),
@@ -134,6 +146,26 @@ def test_nothing_is_left_on_a_machine_of_our_own(tmp_path: Path, victim: str) ->
     )  # fmt: skip
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_file_systems_of_their_own_are_shown_too(lab: RunningLab, tmp_path: Path) -> None:
+    """Many machines have /opt or /srv on another disk, which an overlay of / does not contain."""
+    (tmp_path / "srv").mkdir()
+    (tmp_path / "opt").mkdir()
+    script = """
+mount -t tmpfs ours "$1/srv" && echo of-the-host >"$1/srv/file" && mount --bind "$1/srv" /srv
+mount -t tmpfs ours "$1/opt" && mkdir "$1/opt/theirs" && mount --bind "$1/opt" /opt
+shift; exec "$@"
+"""
+    command = [*L40S_DEPLOY, "lab", "up", "--nodes", "1", "--name", lab.name]
+    subprocess.run(
+        ["unshare", "--mount", "sh", "-ec", script, "sh", str(tmp_path), *command],
+        env=lab.environment(),
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    assert lab.ssh("node0", "cat /srv/file; ls /opt; touch /srv/new").split() == ["of-the-host", "l40s", "theirs"]
 
 
 def test_32_nodes(lab: RunningLab) -> None:

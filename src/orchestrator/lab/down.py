@@ -22,7 +22,7 @@ def down(name: str) -> bool:
     check_name(name)
     with held():
         place = home(name)
-        if not place.path.exists():
+        if not place.path.exists() and not place.strays():
             return False
         remove(place)
         return True
@@ -34,16 +34,18 @@ def remove(place: Home) -> None:
     supervisor = place.supervisor()
     if supervisor and blueprint and blueprint.level == 0:
         loopback.ask_to_end(supervisor)
-    if supervisor and not supervisor.end(deadline_s=_DEADLINE_S):
-        raise NodeError(
-            f"process {supervisor.pid} does not end",
-            where=f"lab {place.name}",
-            fix="look at it: it hangs in the kernel",
-        )
+    for process in (*([supervisor] if supervisor else []), *place.strays()):
+        if not process.end(deadline_s=_DEADLINE_S):
+            raise NodeError(
+                f"process {process.pid} does not end",
+                where=f"lab {place.name}",
+                fix="look at it: it hangs in the kernel",
+            )
     loopback.end_marked(str(place.path), deadline_s=_DEADLINE_S)
     if blueprint and blueprint.host_link:
         _remove_link(blueprint.host_link, host_alias(place.name))
-    shutil.rmtree(place.path)
+    if place.path.exists():
+        shutil.rmtree(place.path)
 
 
 def _remove_link(link: str, alias: str) -> None:

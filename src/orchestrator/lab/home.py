@@ -18,6 +18,8 @@ from orchestrator.loading.which import lab_root
 from orchestrator.model.errors import InputError, LockHeld
 
 SUPERVISOR = "supervisor.json"
+SUPERVISORS = {0: "orchestrator.lab.loopback.supervisor", 1: "orchestrator.lab.namespaces.supervisor"}
+"""Level -> the module that a lab's processes live below."""
 INVENTORY = "inventory.yml"
 LOG = "log"
 _LOCK_DEADLINE_S = 120.0
@@ -48,6 +50,19 @@ class Home:
             return Identity(**json.loads((self.path / SUPERVISOR).read_text()))
         except (OSError, ValueError, TypeError):
             return None
+
+    def strays(self) -> list[Identity]:
+        """Supervisors of this very directory, found by their command line: a lab whose files somebody removed."""
+        wanted = [[b"-m", module.encode(), os.fsencode(self.path), b""] for module in SUPERVISORS.values()]
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            with suppress(OSError):  # another user's, or gone
+                identity = Identity.of(int(entry.name))
+                if identity and (entry / "cmdline").read_bytes().split(b"\0")[-4:] in wanted:
+                    found.append(identity)
+        return found
 
     def record_supervisor(self, pid: int) -> None:
         """Say which process the lab lives below."""

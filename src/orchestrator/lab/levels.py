@@ -14,10 +14,17 @@ from typing import Literal
 from orchestrator.model.errors import InputError, NodeError
 
 _TRY = """
+import os
 from orchestrator.lab import syscalls as s
 s.unshare(s.CLONE_NEWNET | s.CLONE_NEWNS | s.CLONE_NEWUTS | s.CLONE_NEWIPC | s.CLONE_NEWPID)
 s.make_mounts_private()
-s.mount("tmpfs", "/mnt", "tmpfs")
+s.mount("tmpfs", "/tmp", "tmpfs")
+for name in ("upper", "work", "root", "sys", "layer"):
+    os.mkdir(f"/tmp/{name}")
+s.mount("overlay", "/tmp/root", "overlay", 0, "lowerdir=/,upperdir=/tmp/upper,workdir=/tmp/work")
+s.mount("sysfs", "/tmp/sys", "sysfs")
+os.setxattr("/tmp/layer", "trusted.overlay.opaque", b"y")
+s.mount("overlay", "/tmp/sys", "overlay", s.MS_RDONLY, "lowerdir=/tmp/layer:/tmp/sys,metacopy=on,redirect_dir=on")
 """
 _PACKAGES = {
     "/usr/sbin/sshd": "openssh-server",

@@ -18,7 +18,7 @@ from orchestrator.lab.blueprint import Blueprint, Show
 from orchestrator.lab.hardware import wiring
 from orchestrator.lab.hardware.machine import Gpu
 from orchestrator.lab.hardware.pci import lay_out
-from orchestrator.lab.home import LOG, Home, held, home
+from orchestrator.lab.home import LOG, SUPERVISORS, Home, held, home
 from orchestrator.lab.levels import Level
 from orchestrator.lab.namespaces.layers import MEMORY
 from orchestrator.lab.nvml import library
@@ -28,7 +28,6 @@ from orchestrator.model.errors import NodeError
 
 Say = Callable[[str], None]
 READY_DEADLINE_S = 60.0
-_SUPERVISORS = {0: "orchestrator.lab.loopback.supervisor", 1: "orchestrator.lab.namespaces.supervisor"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def up(request: Request, say: Say) -> Raised:
         found = place.blueprint()
         if found and found.fingerprint == fingerprint and _is_whole(place, found):
             return Raised(place, found, level, fresh=False)
-        if place.path.exists():
+        if place.path.exists() or place.strays():
             say(f"replacing the lab {request.name!r}: " + ("it is another one" if found else "it is a leftover"))
             down.remove(place)
         blueprint = _blueprint(request, document, level, shows, fingerprint)
@@ -150,7 +149,7 @@ def _build(place: Home, blueprint: Blueprint, stack: str) -> None:
 def _start_supervisor(place: Home, blueprint: Blueprint) -> subprocess.Popen[bytes]:
     with (place.path / LOG).open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", _SUPERVISORS[blueprint.level], str(place.path)],
+            [sys.executable, "-m", SUPERVISORS[blueprint.level], str(place.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -33,9 +33,10 @@ class Shared:
         """Layers above the real /sys of a node, the uppermost first, as overlayfs wants them."""
         return f"{self.memory}/sys/{index}:{self.memory}/sys/common"
 
-    def root_layers(self, index: int) -> str:
-        """Layers above the real / of a node."""
-        return f"{self.memory}/root/{index}:{self.memory}/root/common"
+    def root_layers(self, index: int, place: str = "/") -> str:
+        """Layers over a directory of the real root, that directory the lowest."""
+        ours = [f"{self.memory}/root/{name}{place.rstrip('/')}" for name in (str(index), "common")]
+        return ":".join([*(layer for layer in ours if Path(layer).is_dir()), place])
 
     def proc_files(self, index: int) -> Path:
         """Directory of the files that lie over this node's /proc."""

@@ -79,10 +79,10 @@ class Node:
         syscalls.mount(self.name, own, "tmpfs", options="mode=755")
         for folder in ("upper", "work", "root", "sys"):
             (own / folder).mkdir()
-        _overlay(f"{self.shared.root_layers(self.index)}:/", self._root, upper=own / "upper", work=own / "work")
+        _overlay(self.shared.root_layers(self.index), self._root, upper=own / "upper", work=own / "work")
         for place in _SEPARATE:
             if os.path.ismount(place):
-                _overlay_submount(place, own, self._root)
+                self._overlay_submount(place, own)
         self._mount_kernel_files(own)
         _mount_devices(self._root / "dev")
         syscalls.mount("run", self._root / "run", "tmpfs", _QUIET, "mode=755")
@@ -91,6 +91,13 @@ class Node:
         for show in self.blueprint.shows:
             self._show(show.outside, show.inside)
         self._write_run()
+
+    def _overlay_submount(self, place: str, own: Path) -> None:
+        name = place.strip("/")
+        upper, work = own / f"upper-{name}", own / f"work-{name}"
+        upper.mkdir()
+        work.mkdir()
+        _overlay(self.shared.root_layers(self.index, place), self._root / name, upper=upper, work=work)
 
     def _mount_kernel_files(self, own: Path) -> None:
         syscalls.mount("proc", self._root / "proc", "proc", _QUIET | syscalls.MS_NOEXEC)
@@ -152,14 +159,6 @@ class Node:
 
 def _overlay(lower: str, target: Path, *, upper: Path, work: Path) -> None:
     syscalls.mount("overlay", target, "overlay", 0, f"lowerdir={lower},upperdir={upper},workdir={work}")
-
-
-def _overlay_submount(place: str, own: Path, root: Path) -> None:
-    name = place.strip("/")
-    upper, work = own / f"upper-{name}", own / f"work-{name}"
-    upper.mkdir()
-    work.mkdir()
-    _overlay(place, root / name, upper=upper, work=work)
 
 
 def _mount_devices(devices: Path) -> None:
