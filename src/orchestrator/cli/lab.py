@@ -64,7 +64,7 @@ def _up(args: argparse.Namespace, screen: Screen) -> int:
     began = time.monotonic()
     request = Request(
         name=args.name,
-        nodes=4 * args.gangs if args.nodes is None else args.nodes,
+        nodes=4 * max(args.gangs, 1) if args.nodes is None else args.nodes,
         gangs=args.gangs,
         wiring=args.wiring,
         level=args.level,
