@@ -1,7 +1,5 @@
 """How a process that is not our child died, where the kernel still tells."""
 
-# ruff: noqa: PTH116 - plain calls: pathlib costs a report its start-up time
-
 from __future__ import annotations
 
 import fcntl

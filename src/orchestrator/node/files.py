@@ -1,7 +1,5 @@
 """Where a gang's files lie on a node, and how they are written: whole or not at all."""
 
-# ruff: noqa: PTH104, PTH108, PTH123, PTH208 - plain calls: pathlib costs a report its start-up time
-
 from __future__ import annotations
 
 import contextlib

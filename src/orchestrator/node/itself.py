@@ -1,7 +1,5 @@
 """How this application starts itself again as another process."""
 
-# ruff: noqa: PTH104 - plain calls: pathlib costs a report its start-up time
-
 from __future__ import annotations
 
 import os

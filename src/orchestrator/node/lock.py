@@ -4,8 +4,6 @@ A holder renews its lock while it works. A lock that has not been renewed for ST
 belongs to a dead controller and may be taken. `over` takes one lock whose token the caller knows to be dead.
 """
 
-# ruff: noqa: PTH104 - plain calls: pathlib costs a report its start-up time
-
 from __future__ import annotations
 
 import contextlib

@@ -1,7 +1,5 @@
 """The engine's log on disk: bounded, and cut into lines as it arrives."""
 
-# ruff: noqa: PTH105 - plain calls: pathlib costs a report its start-up time
-
 from __future__ import annotations
 
 import os

@@ -1,7 +1,5 @@
 """Verb `logs`: the engine's newest lines as they are, and on request the ones to come."""
 
-# ruff: noqa: PTH123 - plain calls: pathlib costs a report its start-up time
-
 from __future__ import annotations
 
 import os

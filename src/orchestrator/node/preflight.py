@@ -1,7 +1,5 @@
 """What must be true on a node before a run is armed. Each thing that is not is a failure in words."""
 
-# ruff: noqa: PTH115, PTH208 - plain calls: pathlib costs a report its start-up time
-
 from __future__ import annotations
 
 import contextlib

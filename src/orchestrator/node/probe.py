@@ -4,8 +4,6 @@ Request: {"node": name in the inventory, "fs_root": where hardware is read ('/')
 Answer: the fields of a snapshot (docs/snapshot.md) with "format": 1.
 """
 
-# ruff: noqa: PTH112, PTH123, PTH208 - plain calls: pathlib costs start-up time
-
 from __future__ import annotations
 
 import os

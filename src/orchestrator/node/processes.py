@@ -1,7 +1,5 @@
 """Processes as /proc shows them. A process is named by its id and its start time, since ids are used again."""
 
-# ruff: noqa: PTH123, PTH208 - plain calls: pathlib costs a report its start-up time
-
 from __future__ import annotations
 
 import contextlib

@@ -1,7 +1,5 @@
 """Reads files below a root and keeps what they gave: text, links and errors, by the machine's own absolute paths."""
 
-# ruff: noqa: PTH115, PTH208 - plain calls: a look reads some thousand files
-
 from __future__ import annotations
 
 import errno
@@ -99,7 +97,7 @@ class Reader:
     def is_folder(self, path: str) -> bool:
         """Whether there is a folder at a path; a link to one counts."""
         self.begin(path)
-        return os.path.isdir(self._at(self.real(path)))  # noqa: PTH112
+        return os.path.isdir(self._at(self.real(path)))
 
     def real(self, path: str) -> str:
         """The path with its links resolved inside the root, each of them kept."""

@@ -1,7 +1,5 @@
 """The agent's report as a file: what `report` reads and what a later verb finds after a crash."""
 
-# ruff: noqa: PTH123 - plain calls: pathlib costs a report its start-up time
-
 from __future__ import annotations
 
 import json

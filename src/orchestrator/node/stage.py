@@ -1,7 +1,5 @@
 """Verb `stage`: put a run's files on the node. Starts nothing."""
 
-# ruff: noqa: PTH119, PTH120 - plain calls: pathlib costs a report its start-up time
-
 from __future__ import annotations
 
 import os

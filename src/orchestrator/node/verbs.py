@@ -16,6 +16,7 @@ from orchestrator.node.failure import Failure
 
 VERBS = {
     "probe": "orchestrator.node.probe",
+    "prerequisites": "orchestrator.node.prerequisites",
     "stage": "orchestrator.node.stage",
     "arm": "orchestrator.node.arm",
     "go": "orchestrator.node.go",
