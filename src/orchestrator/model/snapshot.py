@@ -52,7 +52,8 @@ class Snapshot:
         for path in (*self.files, *self.links, *self.errors):
             current = path
             while current not in ("/", ""):
-                parent, name = posixpath.split(current)
+                parent, slash, name = current.rpartition("/")
+                parent = parent or slash
                 siblings = children.setdefault(parent, set())
                 if name in siblings:
                     break
@@ -62,26 +63,26 @@ class Snapshot:
 
     def realpath(self, path: str) -> str:
         """The path with every symbolic link resolved; a loop ends where Linux would end it."""
-        parts = [part for part in path.split("/") if part]
-        resolved = "/"
+        parts = [part for part in reversed(path.split("/")) if part]
+        resolved = ""
         followed = 0
         while parts:
-            part = parts.pop(0)
+            part = parts.pop()
             if part == ".":
                 continue
             if part == "..":
-                resolved = posixpath.dirname(resolved)
+                resolved = resolved.rpartition("/")[0]
                 continue
-            candidate = posixpath.join(resolved, part)
+            candidate = f"{resolved}/{part}"
             target = self.links.get(candidate)
             if target is None or followed >= _MAX_LINKS:
                 resolved = candidate
                 continue
             followed += 1
             if target.startswith("/"):
-                resolved = "/"
-            parts = [piece for piece in target.split("/") if piece] + parts
-        return resolved
+                resolved = ""
+            parts += [piece for piece in reversed(target.split("/")) if piece]
+        return resolved or "/"
 
     def read(self, path: str) -> str:
         """The text at a path, links followed, without the trailing newline. Raises Unread."""

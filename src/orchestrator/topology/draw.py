@@ -114,8 +114,10 @@ class _Drawing:
         return sorted(numbers)
 
     def _numa_of(self, key: str) -> int:
+        """Firmware of machines with one domain often names none: then there is no doubt."""
         above = self.places.above(key)
-        return self.switches[above[-1]].numa_node if above else self.devices[key].numa_node
+        number = self.switches[above[-1]].numa_node if above else self.devices[key].numa_node
+        return self.topology.numa[0].node if number < 0 and len(self.topology.numa) == 1 else number
 
     def _numa(self, number: int) -> Tree:
         domain = next((one for one in self.topology.numa if one.node == number), None)

@@ -113,3 +113,12 @@ def test_a_gpu_that_only_nvml_shows_and_a_silent_driver() -> None:
     silent = build(machine.snapshot(nvml={"error": "NVML did not answer within 5 s"}))
     assert one(tree(silent), "note", "NVML").fault == "NVML did not answer within 5 s"
     assert one(tree(silent), "gpu", "GPU ?").fault == "on the bus and unknown to NVML"
+
+
+def test_a_machine_with_one_domain_has_everything_in_it() -> None:
+    machine = MachineFiles()
+    machine.processors(1)
+    machine.gpu(machine.root_port(0x10, numa=-1), 0x11, numa=-1)
+    assert [part.label for part in walk(drawn(machine)) if part.kind == "numa"] == ["NUMA 0  CPUs 0-31"]
+    machine.processors(2)
+    assert "NUMA domain not known" in [part.label for part in walk(drawn(machine)) if part.kind == "numa"]

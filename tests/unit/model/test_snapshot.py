@@ -1,0 +1,74 @@
+"""A snapshot behaves like the file system it was read from: compared with a real one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.model.snapshot import Snapshot, Unread
+
+NAMES = st.sampled_from(["a", "b", "c"])
+PLACES = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
+TARGETS = st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=4).map("/".join)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(PLACES, TARGETS), max_size=4), st.lists(PLACES, max_size=6), TARGETS)
+def test_real_paths_are_those_of_linux(links: list[tuple[str, str]], files: list[str], asked: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder).resolve()
+        made: dict[str, str] = {}
+        texts: dict[str, str] = {}
+        for place, target in links:
+            path = root / place
+            if path.parent.exists() and path.parent.resolve() == path.parent and not os.path.lexists(path):
+                path.symlink_to(target)
+                made[str(path)] = target
+        for place in files:
+            path = root / place
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if path.parent.resolve() == path.parent and not os.path.lexists(path):
+                    path.write_text(place)
+                    texts[str(path)] = place
+            except OSError:
+                continue
+        snapshot = Snapshot(node="n", taken_at=0.0, files=texts, links=made)
+        for path in (root / asked, *(root / place for place in files)):
+            try:
+                text = path.read_text()
+            except OSError:
+                continue
+            assert snapshot.read(str(path)) == text
+            assert snapshot.realpath(str(path)) == str(path.resolve())
+
+
+def test_names_walk_and_absence() -> None:
+    snapshot = Snapshot(
+        node="n",
+        taken_at=0.0,
+        files={"/sys/a/x": "1\n", "/sys/a/deep/y": "2"},
+        links={"/sys/b": "a", "/sys/a/out": "/sys/a/deep"},
+        errors={"/sys/a/closed": "EACCES"},
+    )
+    assert snapshot.names("/") == ("sys",)
+    assert snapshot.names("/sys/b") == ("closed", "deep", "out", "x")
+    assert list(snapshot.walk("/sys/b")) == ["/sys/a/deep/y", "/sys/a/x"]
+    assert snapshot.text("/sys/b/out/y") == "2" and snapshot.text("/sys/none", "?") == "?"
+    assert snapshot.exists("/sys/b/deep") and not snapshot.exists("/sys/c")
+    with pytest.raises(Unread, match="EACCES"):
+        snapshot.read("/sys/b/closed")
+    with pytest.raises(Unread, match="not collected"):
+        snapshot.read("/sys/b/none")
+
+
+def test_paths_at_the_edge() -> None:
+    snapshot = Snapshot(node="n", taken_at=0.0, files={"/x": "1"}, links={"/loop": "loop", "/up": "../../.."})
+    assert snapshot.realpath("/up/x") == "/x" and snapshot.read("/up/x") == "1"
+    assert snapshot.realpath("/") == "/" and snapshot.names("/loop") == ()
+    assert Snapshot(node="n", taken_at=0.0, files={"//": "", "relative": "", "": ""}).names("/") != ("/",)
