@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from orchestrator.loading import yaml_fields
 from orchestrator.loading.resources import data_dir
+from orchestrator.loading.yaml_fields import Section
 from orchestrator.model.profile import Stack
 
 _LAUNCH = ("{venv}/bin/python3", "-m", "sglang.launch_server")
@@ -23,7 +25,11 @@ def load_stack(name: str) -> Stack:
         nccl_version=top.text("nccl_version", ""),
         torch_version=top.text("torch_version", ""),
         triton_version=top.text("triton_version", ""),
-        python=top.text("python", "3.10"),
+        python=_version(top, "python", "3.10"),
+        glibc_min=_version(top, "glibc_min", ""),
+        driver_min=_version(top, "driver_min", ""),
+        system_packages=top.texts("system_packages"),
+        contains=top.texts("contains"),
         device="cpu" if device == "cpu" else "cuda",
         launch=top.texts("launch") or _LAUNCH,
         env=top.words("env"),
@@ -32,6 +38,14 @@ def load_stack(name: str) -> Stack:
     )
     top.done()
     return stack
+
+
+def _version(top: Section, key: str, default: str) -> str:
+    """Numbers with dots between them, '' where there is no demand; YAML reads an unquoted 3.10 as 3.1."""
+    text = top.text(key, default)
+    if text and re.fullmatch(r"\d+(\.\d+)*", text) is None:
+        raise top.wrong(key, f"found {text!r}, wanted a version as 3.10, in quotes")
+    return text
 
 
 def stack_names() -> tuple[str, ...]:

@@ -24,6 +24,8 @@ VERBS = {
     "report": "orchestrator.node.report",
     "logs": "orchestrator.node.logs",
     "lock": "orchestrator.node.lock",
+    "history": "orchestrator.node.history",
+    "excerpt": "orchestrator.node.excerpt",
     "listen": "orchestrator.node.listen",
     "dial": "orchestrator.node.dial",
 }

@@ -14,9 +14,10 @@ from orchestrator.model.plan import GangPlan, Layout, Memory, NodePlan, Plan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.topology import Gpu, Topology
 from orchestrator.planning import commands, layout, memory, network, places, transport
-from orchestrator.planning.digest import facts_digest, plan_id
+from orchestrator.planning.digest import facts_digest, plan_id, short_digest
 from orchestrator.planning.environment import Surroundings, environment
 from orchestrator.planning.options import HostFacts, PlanOptions
+from orchestrator.planning.requirements import contradictions
 
 Fact = tuple[str, str, str]
 
@@ -288,6 +289,12 @@ class _Gang:
             facts.append(("gid index", "" if rdma.gid_index is None else str(rdma.gid_index)))
         if host.home:
             facts.append(("home", host.home))
+        if self._cuda and node.name in self.topologies and self.topologies[node.name].driver:
+            facts.append(("driver", self.topologies[node.name].driver))
+        if host.engine_python:
+            facts.append(("engine python", host.engine_python))
+        if host.config is not None:
+            facts.append(("config.json", short_digest(host.config)))
         if host.cpu_count and not self._cuda:
             facts.append(("cpus", str(host.cpu_count)))
         return [(node.name, name, value) for name, value in facts]
@@ -305,7 +312,10 @@ class _Gang:
                 )
             )
         for node in self.gang.nodes:
-            if node.name not in self.topologies:
+            seen = self.topologies.get(node.name)
+            host = self.options.hosts.get(node.name, HostFacts())
+            findings += contradictions(node, self.stack, self.profile, host, seen.driver if seen else "")
+            if seen is None:
                 findings.append(_unread(node))
             elif self.decision.kind == "rdma":
                 findings += _gid_findings(node, self.rdma[node.name])

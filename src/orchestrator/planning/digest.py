@@ -16,16 +16,17 @@ _LENGTH = 12
 
 def facts_digest(facts: Iterable[tuple[str, str, str]]) -> str:
     """The same facts give the same digest, whatever their order."""
-    return _digest(sorted(facts))
+    return short_digest(sorted(facts))
 
 
 def plan_id(plan: Plan) -> str:
     """The same content gives the same id."""
     content = asdict(plan)
     del content["plan_id"]
-    return _digest(content)
+    return short_digest(content)
 
 
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+def short_digest(value: Any) -> str:
+    """Of anything that JSON can hold, whatever the order of its keys."""
+    text = json.dumps(value, sort_keys=True, default=dict, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:_LENGTH]

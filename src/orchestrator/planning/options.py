@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,11 +14,21 @@ class HostFacts:
     user:      who the SSH session runs as (after become)
     home:      that user's home directory
     cpu_count: CPUs that a process there may use
+    glibc:     version of the C library, as 2.36
+    engine:    whether the stack's virtual environment is there
+    engine_python: version of its interpreter, as 3.11.2
+    config:    the checkpoint's config.json
+    config_error: why config.json could not be read, an errno's name; '' where nobody asked
     """
 
     user: str | None = None
     home: str | None = None
     cpu_count: int | None = None
+    glibc: str | None = None
+    engine: bool | None = None
+    engine_python: str | None = None
+    config: Mapping[str, Any] | None = None
+    config_error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
-from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.stacks import load_stack
 from orchestrator.loading.templates import template
-from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.errors import FindingsError, InputError
+from orchestrator.model.finding import Severity
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.plan import Plan
-from orchestrator.model.profile import ModelProfile
+from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
+from orchestrator.planning import places
+from orchestrator.planning.agreement import check_checkpoint
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import HostFacts, PlanOptions
 from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import call
+from orchestrator.remote.session import Session
 from orchestrator.rendering import launch_script
 from orchestrator.topology.build import build
 from orchestrator.workflows.look import look
@@ -26,6 +33,8 @@ SEEN_TO_WORK = "sglang-0.4.4-l40s"
 """The stack that ran both of the articles' models on SM89."""
 
 _TODAY = "sglang-0.5.23"
+
+PREREQUISITES_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +67,19 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> Plann
     gangs = chosen_gangs(inventory, request.gangs)
     profile = load_profile(request.model)
     stack = load_stack(stack_name(gangs, profile, request.stack))
-    snapshots = look(fleet, [node for gang in gangs for node in gang.nodes]).all()
+    nodes = [node for gang in gangs for node in gang.nodes]
+    snapshots = look(fleet, nodes).all()
     topologies = {name: build(snapshot) for name, snapshot in snapshots.items()}
+    hosts = facts_of_hosts(snapshots, prerequisites(fleet, nodes, profile, stack))
+    for node in nodes:
+        if (config := hosts[node.name].config) is not None:
+            check_checkpoint(node, profile, config, _built_in())
     options = PlanOptions(
         tensor_parallel=request.tp,
         pipeline_parallel=request.pp,
         expert_parallel=request.ep,
         extra_args=request.extra_args,
-        hosts={name: host_facts(snapshot) for name, snapshot in snapshots.items()},
+        hosts=hosts,
     )
     plan = build_plan(gangs, profile, stack, topologies, options)
     return Planned(plan=plan, topologies=topologies, snapshots=snapshots)
@@ -106,15 +120,70 @@ def stack_name(gangs: tuple[GangSpec, ...], profile: ModelProfile, asked: str | 
     return _TODAY if profile.quantisation == "none" else SEEN_TO_WORK
 
 
-def host_facts(snapshot: Snapshot) -> HostFacts:
-    """What a plan needs to know of a node beside its hardware, as far as the probe says it."""
+def refuse_stops(plan: Plan) -> None:
+    """Raises FindingsError for the first finding with which no engine can start."""
+    for finding in plan.findings:
+        if finding.severity is Severity.STOP:
+            raise FindingsError(
+                f"{finding.id}: {finding.title}" + (f"; {finding.effect}" if finding.effect else ""),
+                where=f"node {finding.node}" if finding.node else "plan",
+                fix=finding.fix,
+            )
+
+
+def prerequisites(
+    fleet: Fleet, nodes: Iterable[NodeSpec], profile: ModelProfile, stack: Stack
+) -> Mapping[str, Mapping[str, Any]]:
+    """What the engine will find on each node beside the hardware; a node that can't say is left out."""
+
+    def ask(session: Session) -> Mapping[str, Any]:
+        spec = session.spec
+        request = {"model_path": places.model_path(spec, profile), "venv": places.venv(spec, stack.name)}
+        answer = call(session, "prerequisites", request, deadline_s=PREREQUISITES_S)
+        return answer if isinstance(answer, Mapping) else {}
+
+    return fleet.on_every(ask, only={node.name for node in nodes}).values
+
+
+def facts_of_hosts(snapshots: Mapping[str, Snapshot], told: Mapping[str, Mapping[str, Any]]) -> dict[str, HostFacts]:
+    """What a plan needs to know of each node beside its hardware, taken with care: it comes from outside."""
+    return {name: host_facts(snapshot, told.get(name, {})) for name, snapshot in snapshots.items()}
+
+
+def host_facts(snapshot: Snapshot, told: Mapping[str, Any]) -> HostFacts:
+    """From the probe and the verb `prerequisites`; what is missing or misshapen counts as not read."""
     host = snapshot.host
-    user, home, count = host.get("user"), host.get("home"), host.get("cpu_count")
+    home, count, engine = host.get("home"), host.get("cpu_count"), told.get("engine")
+    config, wrong = _config(told)
     return HostFacts(
-        user=user if isinstance(user, str) and user else None,
+        user=_text(host.get("user")),
         home=home if isinstance(home, str) and home.startswith("/") else None,
         cpu_count=count if isinstance(count, int) and count > 0 else None,
+        glibc=_text(told.get("glibc")),
+        engine=engine if isinstance(engine, bool) else None,
+        engine_python=_text(told.get("engine_python")),
+        config=config,
+        config_error=wrong,
     )
+
+
+def _config(told: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
+    text = told.get("config")
+    if not isinstance(text, str):
+        return None, str(told.get("config_error") or "")
+    try:
+        config = json.loads(text)
+    except ValueError:
+        return None, "it is no JSON"
+    return (config, "") if isinstance(config, dict) else (None, "it is no JSON object")
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _built_in() -> Iterator[ModelProfile]:
+    return map(load_profile, profile_names())
 
 
 def launch_scripts(plan: Plan) -> dict[str, str]:

@@ -26,7 +26,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 from orchestrator.workflows.locks import GangLock
-from orchestrator.workflows.plan import PlanRequest, chosen_gangs, launch_scripts, make_plan
+from orchestrator.workflows.plan import PlanRequest, chosen_gangs, launch_scripts, make_plan, refuse_stops
 from orchestrator.workflows.reports import see, where
 from orchestrator.workflows.staging import staging_requests
 
@@ -84,6 +84,7 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
         _everybody_answers(see(fleet, gangs))
         held = [locks.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs]
         plan = make_plan(inventory, request.plan, fleet).plan
+        refuse_stops(plan)
         watcher.planned(plan)
         return raise_gangs(fleet, gangs, plan, request, watcher, held)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -9,15 +10,24 @@ from typing import Any, cast
 import pytest
 from tests.support.reference_cluster import gang, topology
 
+from orchestrator.lab.models import config
 from orchestrator.loading.profiles import load_profile
-from orchestrator.model.errors import DeployError, InputError, Unreachable
+from orchestrator.model.errors import DeployError, FindingsError, InputError, Unreachable
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning.options import HostFacts
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows import plan as workflow
-from orchestrator.workflows.plan import PlanRequest, chosen_gangs, host_facts, launch_scripts, make_plan, stack_name
+from orchestrator.workflows.plan import (
+    PlanRequest,
+    chosen_gangs,
+    host_facts,
+    launch_scripts,
+    make_plan,
+    refuse_stops,
+    stack_name,
+)
 
 INVENTORY = Inventory(path="hosts.yml", gangs=(gang(), gang(name="gang1", first=4)))
 FINE = load_profile("DeepSeek-V3-0324-Block64x64")
@@ -35,6 +45,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return PerNode({name: Snapshot(node=name, taken_at=0.0, files={}, host=host) for name in names}, {})
 
     monkeypatch.setattr(workflow, "look", look)
+    monkeypatch.setattr(workflow, "prerequisites", lambda *_: {})
     monkeypatch.setattr(workflow, "build", lambda snapshot: topology(snapshot.node, int(snapshot.node[4:])))
     return names
 
@@ -104,13 +115,45 @@ def test_nodes_that_name_different_stacks_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "facts"),
+    ("host", "told", "facts"),
     [
-        ({"user": "ann", "home": "/home/ann", "cpu_count": 4}, HostFacts(user="ann", home="/home/ann", cpu_count=4)),
-        ({}, HostFacts()),
-        ({"user": "", "home": "home", "cpu_count": 0}, HostFacts()),
-        ({"user": None, "home": 5, "cpu_count": "many"}, HostFacts()),
+        ({"user": "ann", "home": "/home/ann", "cpu_count": 4}, {},
+         HostFacts(user="ann", home="/home/ann", cpu_count=4)),
+        ({}, {}, HostFacts()),
+        ({"user": "", "home": "home", "cpu_count": 0}, {"engine": "yes", "glibc": 2.36, "config": 5}, HostFacts()),
+        ({"user": None, "home": 5, "cpu_count": "many"}, {}, HostFacts()),
+        ({}, {"config": '{"a": 1}', "engine": True, "engine_python": "3.11.2", "glibc": "2.36"},
+         HostFacts(config={"a": 1}, engine=True, engine_python="3.11.2", glibc="2.36")),
+        ({}, {"config": None, "config_error": "ENOENT"}, HostFacts(config_error="ENOENT")),
+        ({}, {"config": "{"}, HostFacts(config_error="it is no JSON")),
+        ({}, {"config": "[]"}, HostFacts(config_error="it is no JSON object")),
     ],
-)
-def test_what_a_node_says_about_itself_is_taken_with_care(host: dict[str, object], facts: HostFacts) -> None:
-    assert host_facts(Snapshot(node="n", taken_at=0.0, files={}, host=host)) == facts
+)  # fmt: skip
+def test_what_a_node_says_about_itself_is_taken_with_care(
+    host: dict[str, object], told: dict[str, object], facts: HostFacts
+) -> None:
+    assert host_facts(Snapshot(node="n", taken_at=0.0, files={}, host=host), told) == facts
+
+
+def test_a_checkpoint_that_is_not_the_profiles_is_refused(looked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = json.dumps(config(load_profile("DeepSeek-V3-0324")))
+    told = {"node2": {"config": stock}}
+    monkeypatch.setattr(workflow, "prerequisites", lambda *_: told)
+    with pytest.raises(InputError) as caught:
+        make_plan(INVENTORY, PlanRequest(model=FINE.name, gangs=("gang0",)), NO_FLEET)
+    assert caught.value.where == f"node2: /workspace/{FINE.directory}/config.json"
+    assert "weight_block_size is [128, 128], the profile has [64, 64]" in caught.value.what
+    assert "(--model DeepSeek-V3-0324)" in caught.value.fix
+    assert looked
+
+
+def test_what_contradicts_the_stack_stops_up_and_not_plan(looked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflow, "prerequisites", lambda *_: {"node1": {"glibc": "2.31"}})
+    plan = make_plan(INVENTORY, PlanRequest(model=FINE.name, stack="sglang-0.5.23"), NO_FLEET).plan
+    assert looked
+    assert plan.findings[0].id == "GLIBC-OLD"
+    with pytest.raises(FindingsError) as caught:
+        refuse_stops(plan)
+    assert caught.value.where == "node node1"
+    assert "2.31" in caught.value.what
+    refuse_stops(replace(plan, findings=plan.findings[1:]))

@@ -1,0 +1,58 @@
+"""Verb `prerequisites`: what an engine will find here beside the hardware: its checkpoint's config.json, its
+virtual environment, the C library.
+
+Request: {"model_path", "venv"}. Answer: {"config": text or null, "config_error": errno name or "",
+"engine": whether the environment's python3 is there, "engine_python": version as 3.11.2 or "", "glibc": "2.36" or ""}.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+CONFIG = "config.json"
+MOST_BYTES = 1 << 20
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Reads two small files; nothing is executed."""
+    config, wrong = _text(Path(str(request.get("model_path") or "/"), CONFIG))
+    venv = Path(str(request.get("venv") or "/"))
+    return {
+        "config": config,
+        "config_error": wrong,
+        "engine": (venv / "bin" / "python3").exists(),
+        "engine_python": _python(venv),
+        "glibc": _glibc(),
+    }
+
+
+def _text(path: Path) -> tuple[str | None, str]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        return None, errno.errorcode.get(error.errno or 0, "EIO")
+    if len(data) > MOST_BYTES:
+        return None, "EFBIG"
+    return data.decode("utf-8", "replace"), ""
+
+
+def _python(venv: Path) -> str:
+    """The version that `venv` or `virtualenv` wrote down when it made the environment."""
+    text, _ = _text(venv / "pyvenv.cfg")
+    for line in (text or "").splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() in ("version", "version_info"):
+            return value.strip()
+    return ""
+
+
+def _glibc() -> str:
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    except (OSError, ValueError):
+        return ""
+    return version if name == "glibc" else ""

@@ -1,0 +1,76 @@
+"""Is the checkpoint on a node what the profile says? Its config.json answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from difflib import SequenceMatcher
+from typing import Any
+
+from orchestrator.checkpoint.dimensions import dimensions
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import NodeSpec
+from orchestrator.model.profile import Dimensions, ModelProfile
+from orchestrator.planning import places
+
+_MOST_NAMED = 4
+
+
+def check_checkpoint(
+    node: NodeSpec, profile: ModelProfile, config: Mapping[str, Any], others: Iterable[ModelProfile]
+) -> None:
+    """Raises InputError where config.json contradicts the profile; names the profile that it agrees with."""
+    wrong = disagreements(profile, config)
+    if not wrong:
+        return
+    fits = _most_like(profile.name, [other.name for other in others if not disagreements(other, config)])
+    more = f" and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
+    found = f"it is what the profile {fits} says (--model {fits}); or " if fits else ""
+    raise InputError(
+        f"the checkpoint is not what the profile {profile.name} says: {'; '.join(wrong[:_MOST_NAMED])}{more}",
+        where=f"{node.name}: {places.model_path(node, profile)}/config.json",
+        fix=f"{found}copy the right checkpoint there, or mend the profile",
+    )
+
+
+def _most_like(name: str, others: list[str]) -> str:
+    return max(others, key=lambda other: SequenceMatcher(None, name, other).ratio(), default="")
+
+
+def disagreements(profile: ModelProfile, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What config.json and the profile say differently, one sentence each. What only one of them says is no
+    disagreement: quantised versions of a model often leave keys out."""
+    return (*_architecture(profile, config), *_quantisation(profile, config), *_dimensions(profile, config))
+
+
+def _architecture(profile: ModelProfile, config: Mapping[str, Any]) -> Iterator[str]:
+    named = config.get("architectures")
+    if isinstance(named, list) and named and profile.architecture not in named:
+        yield f"architectures is {named!r:.80}, the profile has {profile.architecture}"
+
+
+def _quantisation(profile: ModelProfile, config: Mapping[str, Any]) -> Iterator[str]:
+    found = config.get("quantization_config")
+    quantised = found if isinstance(found, Mapping) else {}
+    method, block = str(quantised.get("quant_method", "")), quantised.get("weight_block_size")
+    if profile.quantisation == "fp8-block":
+        if method != "fp8" or not isinstance(block, list):
+            yield f"quantization_config has {_shown(method)} without blocks, the profile has fp8 in blocks"
+        elif block != list(profile.block):
+            yield f"weight_block_size is {block!r:.40}, the profile has {list(profile.block)}"
+    elif isinstance(block, list):
+        yield f"weight_block_size is {block!r:.40}, the profile has {profile.quantisation}"
+    elif profile.quantisation == "none" and method:
+        yield f"quant_method is {method!r:.40}, the profile has no quantisation"
+
+
+def _shown(method: str) -> str:
+    return f"{method!r:.40}" if method else "no quant_method"
+
+
+def _dimensions(profile: ModelProfile, config: Mapping[str, Any]) -> Iterator[str]:
+    found = dimensions(config)
+    for name in (field.name for field in fields(Dimensions)):
+        theirs, ours = getattr(found, name), getattr(profile.dimensions, name)
+        if theirs and ours and theirs != ours:
+            yield f"{name} is {theirs}, the profile has {ours}"
