@@ -56,6 +56,11 @@ def test_the_config_speaks_where_the_inventory_does_not() -> None:
     assert not found.key_required
 
 
+def test_a_match_by_command_is_followed() -> None:
+    config('Match exec "test %h = n0"\n Port 2222\n')
+    assert target().port == 2222
+
+
 def test_the_inventory_wins() -> None:
     config("Host *\n Port 2222\n User cfg\n IdentityFile /cfg\n UserKnownHostsFile /cfg_kh\n")
     found = target("-o Port=9 -o User=args -i /args -o UserKnownHostsFile=/kh", port=7, user="inv", key_file="/inv")
