@@ -269,5 +269,7 @@ def _main_card(machine: MachineFiles, number: int, *, both_up: bool) -> None:
     else:
         machine.interface(names[1], folders[1], up=False)
         machine.address(names[0], address)
+        machine.rdma("mlx5_4", folders[0], names[0], ipv4=address)
+        machine.rdma("mlx5_5", folders[1], names[1], up=False)
     machine.interface("lo", mtu=65536, speed=0)
     machine.address("lo", "127.0.0.1/8")

@@ -13,7 +13,7 @@ from orchestrator.topology.network import Choice, gid_index, rails
 def topology_json(topology: Topology, tcp: Choice | None = None) -> dict[str, Any]:
     """One node. Addresses are PCI addresses; `switch` is the address of the switch above, null on a root port."""
     addresses = {switch.key: switch.address for switch in topology.switches}
-    usable = {rail.port.name for rail in rails(topology)}
+    usable = {rail.port.name for rail in rails(topology, tcp)}
     return {
         "name": topology.node,
         "hostname": topology.hostname,

@@ -210,10 +210,12 @@ class _Drawing:
         return Tree(kind="nic", label=label, fault=fault, children=tuple(children))
 
     def _is_rdma(self, functions: tuple[PciDevice, ...]) -> bool:
-        """Meant for GPU traffic: has RDMA ports, and these are no part of a bond."""
+        """Meant for GPU traffic: has RDMA ports outside a bond, and does not carry the TCP side."""
         keys = {function.key for function in functions}
         mine = [port for port in self.topology.rdma if port.key in keys]
-        return any(not is_bonded(port, self.topology) and port.netdev != self.tcp for port in mine)
+        if any(port.netdev == self.tcp for port in mine if self.tcp):
+            return False
+        return any(not is_bonded(port, self.topology) for port in mine)
 
     def _near_gpus(self, key: str) -> bool:
         return not self.gpu_switches.isdisjoint(self.places.above(key))
@@ -240,6 +242,8 @@ class _Drawing:
             fault = f"no RoCE v2 address: {gid.reason}"
         if interface and interface.bond:
             label += f"  part of {interface.bond}"
+        if interface and interface.name == self.tcp and not interface.slaves:
+            label += "  TCP side"
         return Tree(kind="port", label=label, fault=fault)
 
     def _interface(self, interface: Interface) -> Tree:

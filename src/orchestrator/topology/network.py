@@ -115,13 +115,15 @@ def _choice(network: ipaddress.IPv4Network, way: _Way, shared: Collection[object
     return Choice(way.interface.name, way.address, f"{way.interface.name} is {kind} {place}{among}")
 
 
-def rails(topology: Topology) -> tuple[Rail, ...]:
+def rails(topology: Topology, tcp: Choice | None = None) -> tuple[Rail, ...]:
     """The RDMA ports for the gang's traffic, in natural order of names.
 
-    Usable is a port that is ACTIVE, no part of a bond, and has a RoCE v2 GID over IPv4 (or is InfiniBand). Where
-    some of them lie under a GPU's switch, these are the rails; else all usable ones.
+    Usable is a port that is ACTIVE, no part of a bond, not the TCP side, and has a RoCE v2 GID over IPv4 (or is
+    InfiniBand). Where some of them lie under a GPU's switch, these are the rails; else all usable ones.
+    tcp: the node's TCP side; None takes what this node alone would choose
     """
-    usable = list(_usable(topology))
+    side = tcp or tcp_interface({topology.node: topology}).get(topology.node)
+    usable = list(_usable(topology, side.interface if side else ""))
     near = [rail for rail in usable if rail.near]
     return tuple(sorted(near or usable, key=lambda rail: (natural(rail.port.device), rail.port.port)))
 
@@ -132,11 +134,11 @@ def is_bonded(port: RdmaPort, topology: Topology) -> bool:
     return interface is not None and bool(interface.bond or interface.slaves)
 
 
-def _usable(topology: Topology) -> Iterator[Rail]:
+def _usable(topology: Topology, tcp: str) -> Iterator[Rail]:
     places = SwitchPlaces(topology.switches)
     switches_of_gpus = {switch for gpu in topology.gpus for switch in places.above(gpu.key)}
     for port in topology.rdma:
-        if not port.active or is_bonded(port, topology):
+        if not port.active or is_bonded(port, topology) or (tcp and port.netdev == tcp):
             continue
         gid = gid_index(port, topology)
         if gid.index is None and port.link_layer != "InfiniBand":

@@ -37,7 +37,7 @@ def test_saved_trees(seen: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert out.count("├── switch  0000:16:00.0  PEX9797  16 GT/s x16") == 3
     assert out.count("on a root port, not behind a GPU switch") == 1
     assert "mlx5_3  port 1  ACTIVE  100 Gb/s  Ethernet  ens3f1np1  10.4.0.11/24  MTU 9000  GID 3" in out
-    assert out.strip().endswith("3 nodes, 24 GPUs, 10 of 14 RDMA ports active")
+    assert out.strip().endswith("3 nodes, 24 GPUs, 11 of 16 RDMA ports active")
 
 
 def test_one_node_as_json(seen: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +45,7 @@ def test_one_node_as_json(seen: Path, capsys: pytest.CaptureFixture[str]) -> Non
     document = json.loads(capsys.readouterr().out)
     (node,) = document["nodes"]
     assert node["name"] == "node1" and document["unreachable"] == []
-    assert [port["switch"] for port in node["rdma_ports"]] == ["0000:16:00.0", "0000:16:00.0", None, None]
+    assert [port["switch"] for port in node["rdma_ports"]] == ["0000:16:00.0", "0000:16:00.0", *[None] * 4]
     assert [gpu["switch"] for gpu in node["gpus"]] == ["0000:16:00.0"] * 4 + ["0000:98:00.0"] * 4
     assert not any(port["rail"] for port in node["rdma_ports"])
 
