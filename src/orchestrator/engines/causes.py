@@ -49,6 +49,12 @@ COMMON = (
         " (sglang issues 3345, 3491, 4791, 10641)",
     ),
     Cause(
+        id="LAYOUT-NOT-DIVISIBLE",
+        pattern=r"AssertionError: \d+ is not divisible by \d+|tp_size must be divisible by number of nodes",
+        text="the tensor parallel degree does not divide the model's heads or widths, or not by the number of nodes",
+        fix="another --tp or --pp (`l40s-deploy plan` names the layouts that the model allows)",
+    ),
+    Cause(
         id="SM89-TRITON-TILES",
         pattern=r"OutOfResources: out of resource: shared memory",
         text="a Triton kernel wants more shared memory than the GPU has (SM89: 101,376 bytes a block): its tile"
@@ -90,6 +96,14 @@ COMMON = (
         pattern=r"CUDA out of memory|torch\.OutOfMemoryError|cudaErrorMemoryAllocation",
         text="a GPU ran out of memory",
         fix="a smaller --mem-fraction-static or smaller CUDA graph batches; look for other processes on the GPU",
+    ),
+    Cause(
+        id="GPU-KERNEL-FAULT",
+        pattern=r"CUDA error: (an illegal memory access|an illegal instruction|misaligned address"
+        r"|unspecified launch failure|device-side assert triggered)",
+        text="a GPU kernel read or wrote where it may not: a defect of the kernel, or a faulty GPU",
+        fix="look for Xid in this node's kernel log; always the same GPU: the GPU, else the stack (try it without CUDA"
+        " graphs, NVIDIA Xid 13 and 31)",
     ),
     Cause(
         id="GPU-DRIVER",
@@ -155,9 +169,16 @@ COMMON = (
     ),
     Cause(
         id="HOST-OUT-OF-MEMORY",
-        pattern=r"DefaultCPUAllocator: can't allocate memory|MemoryError|Cannot allocate memory",
+        pattern=r"DefaultCPUAllocator: can't allocate memory|\bMemoryError\b|Cannot allocate memory",
         text="the node ran out of main memory",
         fix="look for what else runs there; loading maps the weight files through the page cache",
+    ),
+    Cause(
+        id="RANK-DIED-STARTING",
+        pattern=r"scheduler died during initialization \(exit code: -?\d+\)",
+        text="a rank's process ended while the engine started; with exit code -9 mostly by the kernel, for lack of"
+        " main memory",
+        fix="look for the OOM killer in this node's kernel log (`dmesg -T | grep -i oom`); look what else runs there",
     ),
     Cause(
         id="ENGINE-WATCHDOG",
@@ -196,7 +217,8 @@ COMMON = (
     Cause(
         id="PEER-LOST",
         pattern=r"ncclRemoteError|Connection closed by (remote )?peer|Connection reset by (remote )?peer"
-        r"|remote process exited or there was a network error|NCCL communicator was aborted",
+        r"|remote process exited or there was a network error|NCCL communicator was aborted"
+        r"|Failed to recv, got 0 bytes",
         text="another rank or node went away",
         fix="look at the node that failed first",
         secondary=True,

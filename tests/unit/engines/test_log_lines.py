@@ -54,6 +54,11 @@ def test_a_line_is_taken_for_its_cause(wanted: str, line: str) -> None:
     assert next((cause.id for cause in COMMON if re.search(cause.pattern, line)), None) == wanted
 
 
+@pytest.mark.parametrize("line", [line for wanted, line in CAUSES if wanted == "GPU-OUT-OF-MEMORY"])
+def test_a_gpu_without_memory_is_no_node_without_memory(line: str) -> None:
+    assert [cause.id for cause in COMMON if re.search(cause.pattern, line)] == ["GPU-OUT-OF-MEMORY"]
+
+
 def test_every_cause_has_an_example() -> None:
     assert {cause.id for cause in COMMON} == {wanted for wanted, _ in CAUSES}
 
