@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,13 @@ def test_the_config_speaks_where_the_inventory_does_not() -> None:
 
 
 def test_a_match_by_command_is_followed() -> None:
-    config('Match exec "test %h = n0"\n Port 2222\n')
-    assert target().port == 2222
+    """In a process of its own: the command that decides reads our standard input, which is pytest's here."""
+    file = config('Match exec "test %h = n0"\n Port 2222\n')
+    code = f"from orchestrator.remote import ssh_config; print(ssh_config.look_up('n0', {str(file)!r})['port'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL
+    )
+    assert done.stdout.strip() == "2222"
 
 
 def test_the_inventory_wins() -> None:
