@@ -1,7 +1,7 @@
 """Verb `probe`: everything that a look reads of this machine, as raw as the machine gives it.
 
 Request: {"node": name in the inventory, "fs_root": where hardware is read ('/'), "nvml_deadline_s": seconds}.
-Answer: the fields of a snapshot (docs/snapshot.md) with "format": 1.
+Answer: the fields of a snapshot (files, links, errors, nvml, host; see model/snapshot.py) with "format": 1.
 """
 
 from __future__ import annotations
