@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-from orchestrator.cli.options import add_examples, add_inventory, open_inventory
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import DeployError
+from orchestrator.model.inventory import Inventory
 from orchestrator.workflows.logs import logs
+from orchestrator.workflows.why import around_failure
 
 LINES = 50
+AFTER = 10
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,12 +23,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--follow", action="store_true", help="go on with new lines until Ctrl-C")
     parser.add_argument("--node", metavar="NODE", help="only this node")
     parser.add_argument("-n", "--lines", type=_count, default=LINES, metavar="N", help=f"last N lines ({LINES})")
+    parser.add_argument(
+        "--around-failure",
+        action="store_true",
+        help="the last failure's lines on the node that failed first: N before it and some after",
+    )
+    add_gangs(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Every line with its node's name before it; the first node that can't be read decides the exit code."""
     code = 0
     inventory = open_inventory(args, screen)
+    if args.around_failure:
+        return _around_failure(inventory, tuple(args.gang), args.lines, screen)
     width = max(len(node.name) for node in inventory.nodes)
     for line in logs(inventory, node=args.node, lines=args.lines, follow=args.follow):
         if line.failure is not None:
@@ -35,6 +46,16 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         if args.follow:
             sys.stdout.flush()
     return code
+
+
+def _around_failure(inventory: Inventory, gangs: tuple[str, ...], before: int, screen: Screen) -> int:
+    """The line that shows the failure has a mark."""
+    for excerpt in around_failure(inventory, gangs, before=before, after=AFTER):
+        cause = excerpt.verdict.cause
+        screen.say(f"{excerpt.verdict.gang}: {cause.node}: {cause.text}")
+        for place, line in enumerate(excerpt.lines):
+            sys.stdout.write(f"{cause.node} {'>' if place == excerpt.marked else '|'} {printable(line)}\n")
+    return 0
 
 
 def _say(failure: DeployError, screen: Screen) -> int:

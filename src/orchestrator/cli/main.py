@@ -18,6 +18,8 @@ VERBS = {
     "status": "nodes, ranks, GPUs and service at a glance",
     "down": "stop every gang, in the order its engine needs",
     "logs": "the engines' log lines, node by node",
+    "why": "the last failure's one cause, with the lines that show it and the fix",
+    "lock": "who works on a gang; give back a lock that a dead command has left",
     "plan": "what would run where, and why; changes nothing",
     "doctor": "what is wrong with the wiring, what it costs, how to mend it",
     "discover": "each node as a tree: NUMA, switches, GPUs, NICs, ports",

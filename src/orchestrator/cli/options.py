@@ -36,3 +36,8 @@ def open_inventory(args: argparse.Namespace, screen: Screen) -> Inventory:
     choice = choose_inventory(args.inventory)
     screen.say(f"cluster: {choice.path} ({choice.reason})")
     return load_inventory(choice.path)
+
+
+def add_gangs(parser: argparse.ArgumentParser) -> None:
+    """--gang GANG, repeatable; none named means all."""
+    parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="only this gang (repeatable)")

@@ -88,7 +88,7 @@ class GangLock:
 
     def _dead_token(self, holder: Mapping[str, Any]) -> str:
         ours = holder.get("host") == socket.gethostname()
-        dead = ours and isinstance(holder.get("pid"), int) and not _runs(int(holder["pid"]))
+        dead = ours and isinstance(holder.get("pid"), int) and not process_runs(int(holder["pid"]))
         return str(holder.get("token") or "") if dead or self.force else ""
 
     def _ask(self, request: Mapping[str, Any]) -> PerNode[Any]:
@@ -123,7 +123,8 @@ def _not_mine(answers: PerNode[Any]) -> dict[str, Any]:
     return {node: answer for node, answer in answers.values.items() if not answer["mine"]}
 
 
-def _runs(pid: int) -> bool:
+def process_runs(pid: int) -> bool:
+    """Whether a process of this machine exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

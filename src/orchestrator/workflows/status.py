@@ -36,8 +36,8 @@ def _gang(view: GangView) -> dict[str, Any]:
         "stack": view.stack,
         "plan_id": view.plan_id,
         "run_id": view.run_id,
-        "cause": _cause(view.cause) if view.cause else None,
-        "secondary": [_cause(cause) for cause in view.secondary],
+        "cause": cause_json(view.cause) if view.cause else None,
+        "secondary": [cause_json(cause) for cause in view.secondary],
         "service": {"url": view.service_url, "healthy": bool(view.service_healthy)},
         "progress": view.progress,
         "remarks": list(view.remarks),
@@ -45,7 +45,8 @@ def _gang(view: GangView) -> dict[str, Any]:
     }
 
 
-def _cause(cause: Cause) -> dict[str, Any]:
+def cause_json(cause: Cause) -> dict[str, Any]:
+    """A cause as every JSON document has it."""
     return {
         "node": cause.node,
         "tp_rank": cause.tp_rank,

@@ -1,0 +1,53 @@
+"""Events of several nodes in one order, although their clocks differ. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEvents:
+    """What one node's agent wrote down. ahead_s: how far that node's clock is ahead of ours, in seconds."""
+
+    events: Sequence[Mapping[str, Any]]
+    ahead_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happened:
+    """One event. at: epoch seconds by our own clock."""
+
+    at: float
+    node: str
+    what: str
+    words: str
+
+
+def timeline(told: Mapping[str, NodeEvents]) -> tuple[Happened, ...]:
+    """All nodes' events by our own clock; those of one node keep their order where its clock was set meanwhile."""
+    found: list[Happened] = []
+    for node, one in told.items():
+        latest = 0.0
+        for event in one.events:
+            at = event.get("at")
+            if isinstance(at, (int, float)):
+                latest = max(latest, at - one.ahead_s)
+                found.append(Happened(at=latest, node=node, what=str(event.get("event") or ""), words=_words(event)))
+    return tuple(sorted(found, key=lambda happened: happened.at))
+
+
+def _words(event: Mapping[str, Any]) -> str:
+    """What an event says beside its name."""
+    if event.get("event") == "cause":
+        return str(event.get("text") or "")
+    if event.get("event") == "phase":
+        steps = f" {event.get('step')}/{event.get('of')}" if event.get("of") else ""
+        return f"{event.get('name')}{steps}"
+    shown = (
+        f"{name} {value}"
+        for name, value in event.items()
+        if name not in ("at", "event") and value not in ("", None, [])
+    )
+    return ", ".join(shown)

@@ -1,0 +1,88 @@
+"""The last failure of a gang, from what its nodes have kept: also after a `down` or a restart. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.gang.view import Answer, view
+from orchestrator.model.errors import DeployError
+from orchestrator.model.report import AgentState, Cause, NodeReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Why a run of a gang ended.
+
+    secondary: what the other nodes said because of it
+    ago_s:     seconds since the cause was seen, by that node's own clock; None where its node did not answer
+    newest:    no later run has begun since
+    """
+
+    gang: str
+    run_id: str
+    plan_id: str
+    model: str
+    stack: str
+    cause: Cause
+    secondary: tuple[Cause, ...]
+    ago_s: float | None
+    newest: bool
+
+
+Kept = Sequence[NodeReport] | DeployError
+"""The reports of the runs that one node has kept, or why it could not be asked."""
+
+
+def last_verdict(gang: str, kept: Mapping[str, Kept]) -> Verdict | None:
+    """The verdict on the newest run that failed; None where no kept run did.
+
+    kept: by node name, in node-rank order
+    """
+    runs = _runs(kept)
+    for place, run_id in enumerate(runs):
+        answers: dict[str, Answer] = {name: _of_run(told, run_id) for name, told in kept.items()}
+        found = _verdict(gang, run_id, answers, newest=place == 0)
+        if found is not None:
+            return found
+    return None
+
+
+def _runs(kept: Mapping[str, Kept]) -> list[str]:
+    """Run ids, the one that was staged last first (by whichever node's clock says the latest)."""
+    staged: dict[str, float] = {}
+    for told in kept.values():
+        for report in () if isinstance(told, DeployError) else told:
+            staged[report.run_id] = max(staged.get(report.run_id, 0.0), report.started_at)
+    return sorted(staged, key=lambda run_id: staged[run_id], reverse=True)
+
+
+def _of_run(told: Kept, run_id: str) -> Answer:
+    if isinstance(told, DeployError):
+        return told
+    return next((_before_it_was_cleared(report) for report in told if report.run_id == run_id), None)
+
+
+def _before_it_was_cleared(report: NodeReport) -> NodeReport:
+    """`down` after a failure settles a node as stopped; its cause stays, and this is about the cause."""
+    failed = report.cause is not None or report.verdict is not None
+    return replace(report, state=AgentState.FAILED) if failed and not report.alive else report
+
+
+def _verdict(gang: str, run_id: str, answers: Mapping[str, Answer], *, newest: bool) -> Verdict | None:
+    seen = view(gang, answers)
+    if seen.cause is None:
+        return None
+    origin = answers.get(seen.cause.node)
+    clock = origin.now if isinstance(origin, NodeReport) else None
+    return Verdict(
+        gang=gang,
+        run_id=run_id,
+        plan_id=seen.plan_id,
+        model=seen.model,
+        stack=seen.stack,
+        cause=seen.cause,
+        secondary=seen.secondary,
+        ago_s=max(0.0, clock - seen.cause.at) if clock is not None and seen.cause.at else None,
+        newest=newest,
+    )

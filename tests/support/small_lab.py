@@ -1,0 +1,211 @@
+"""A lab whose gangs are quick to start: two GPUs a node, a model of a few layers, shortened phases.
+
+Everything else is as ever: real SSH, real agents, real processes, the right wiring of the other cards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orchestrator.lab.hardware import wiring
+
+L40S_DEPLOY = [sys.executable, "-m", "orchestrator.cli.main"]
+MODEL = "mini-v3"
+_DIMENSIONS = {
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "moe_intermediate_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "vocab_size": 4096,
+    "n_routed_experts": 16,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 32,
+}
+ENVIRONMENT = {"STANDIN_SPEED": "0.1", "NCCL_DEBUG": "INFO"}
+
+
+@dataclass
+class SmallLab:
+    """One running lab; `gangs` of `nodes` each. Commands are an operator's own."""
+
+    name: str
+    gangs: int = 1
+    nodes: int = 2
+    env: dict[str, str] = field(default_factory=dict)
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="small-lab-")))
+
+    def __post_init__(self) -> None:
+        self.inventory = self.folder / "hosts.yml"
+        self.profile = self.folder / f"{MODEL}.yml"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "L40S_INVENTORY": str(self.inventory),
+            "L40S_LAB_ROOT": str(self.folder / "labs"),
+            "XDG_STATE_HOME": str(self.folder / "state"),
+        }
+
+    def up(self) -> None:
+        """Start the lab and put the model on its nodes."""
+        self.profile.write_text(yaml.safe_dump(_profile()))
+        shape = self.folder / "two-gpus.yml"
+        shape.write_text(yaml.safe_dump(_two_gpus()))
+        (self.folder / "labs").mkdir(exist_ok=True)
+        self.deploy(
+            *("lab", "up", "--name", self.name, "--wiring", str(shape)),
+            *("--gangs", str(self.gangs), "--nodes", str(self.gangs * self.nodes)),
+        )
+        self.write_inventory()
+        config = json.dumps({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **_DIMENSIONS})
+        for node in self.hosts():
+            self.on(node, f"mkdir -p /workspace/{MODEL} && cat >/workspace/{MODEL}/config.json", config.encode())
+
+    def write_inventory(self, **more: Any) -> None:
+        """The lab's own, with our engine environment, and other variables of the gangs where given."""
+        document = self.lab_inventory()
+        document["all"]["vars"] |= {"l40s_env": {**ENVIRONMENT, **self.env}, **more.pop("vars", {})}
+        document["all"]["children"] |= more
+        self.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+
+    def lab_inventory(self) -> dict[str, Any]:
+        document: dict[str, Any] = yaml.safe_load((self.folder / "labs" / self.name / "inventory.yml").read_text())
+        return document
+
+    def hosts(self) -> dict[str, str]:
+        """Address of every node, by name."""
+        gangs = self.lab_inventory()["all"]["children"]["gangs"]["children"]
+        return {name: facts["ansible_host"] for gang in gangs.values() for name, facts in gang["hosts"].items()}
+
+    def deploy(self, *words: str, check: bool = True, timeout: float = 180.0) -> subprocess.CompletedProcess[str]:
+        """`l40s-deploy WORDS`."""
+        done = subprocess.run(
+            [*L40S_DEPLOY, *words], env=self.environment, capture_output=True, text=True, timeout=timeout, check=False
+        )
+        assert done.returncode == 0 or not check, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """`l40s-deploy WORDS` beside us."""
+        return subprocess.Popen(
+            [*L40S_DEPLOY, *words],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.deploy(*words, "--json", check=False).stdout)
+
+    def serve(self, *words: str) -> None:
+        """`up` with the small model."""
+        self.deploy("up", "--model", str(self.profile), *words)
+
+    def gang(self, place: int = 0) -> dict[str, Any]:
+        """One gang of `status --json`."""
+        gang: dict[str, Any] = self.json("status")["gangs"][place]
+        return gang
+
+    def rank(self, tp_rank: int, gang: int = 0) -> tuple[str, int]:
+        """(node, process id) of a rank."""
+        for node in self.gang(gang)["nodes"]:
+            for rank in node["ranks"]:
+                if rank["tp_rank"] == tp_rank:
+                    return str(node["name"]), int(rank["pid"])
+        raise AssertionError(f"no TP{tp_rank}")
+
+    def on(self, node: str, command: str, stdin: bytes = b"", *, check: bool = True) -> str:
+        """A command on a node through OpenSSH."""
+        variables = self.lab_inventory()["all"]["vars"]
+        done = subprocess.run(
+            [
+                *("ssh", "-F", "none", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"),
+                *shlex.split(variables["ansible_ssh_common_args"]),
+                *("-i", variables["ansible_ssh_private_key_file"]),
+                *("-p", str(variables["ansible_port"]), f"{variables['ansible_user']}@{self.hosts()[node]}", command),
+            ],
+            input=stdin,
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == 0 or not check, done.stderr.decode()
+        return done.stdout.decode()
+
+    def engine_processes(self, nodes: Sequence[str] = ()) -> dict[str, str]:
+        """What of an engine still runs, by node; empty where nothing does."""
+        found = {
+            node: self.on(node, "pgrep -af 'sglang::|launch_server|standin' | grep -v pgrep || true").strip()
+            for node in nodes or self.hosts()
+        }
+        return {node: processes for node, processes in found.items() if processes}
+
+    def down(self) -> None:
+        self.deploy("lab", "down", "--name", self.name)
+
+
+@contextmanager
+def small_lab(name: str, **shape: Any) -> Iterator[SmallLab]:
+    """A lab that is gone afterwards."""
+    lab = SmallLab(name, **shape)
+    try:
+        lab.up()
+        yield lab
+    finally:
+        lab.down()
+
+
+def wait_for(done: Any, deadline_s: float, what: str) -> Any:
+    """Wait for a condition with a deadline; returns its value."""
+    end = time.monotonic() + deadline_s
+    while not (value := done()):
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
+        time.sleep(0.1)
+    return value
+
+
+def _profile() -> dict[str, Any]:
+    return {
+        "name": MODEL,
+        "source": "made by the tests",
+        "directory": MODEL,
+        "architecture": "DeepseekV3ForCausalLM",
+        "quantisation": "none",
+        "dimensions": _DIMENSIONS,
+        "canary": {"prompt": "The capital of France is", "max_tokens": 8, "expect_any": ["Paris"]},
+    }
+
+
+def _two_gpus() -> dict[str, Any]:
+    """The right wiring with one GPU below each switch."""
+    document: dict[str, Any] = wiring.load("right")
+    for root in document["roots"]:
+        for port in root["ports"]:
+            ports = port.get("card", {}).get("switch", {}).get("ports", [])
+            gpus = [one for one in ports if "gpu" in one.get("card", {})]
+            for one in gpus[1:]:
+                ports.remove(one)
+    return document

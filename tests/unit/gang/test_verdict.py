@@ -1,0 +1,98 @@
+"""The last failure out of what the nodes have kept, as a table of histories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.gang.timeline import NodeEvents, timeline
+from orchestrator.gang.verdict import last_verdict
+from orchestrator.model.errors import Unreachable
+from orchestrator.model.report import AgentState, Cause, NodeReport
+
+OOM = Cause(node="node1", tp_rank=3, text="out of memory", at=90.0, signature="oom")
+FOLLOWED = Cause(node="node0", text="ended because node1 failed", at=90.1, secondary=True)
+
+
+def report(node: str, run: str = "r1", state: str = "failed", **more: object) -> NodeReport:
+    base = NodeReport(
+        run_id=run,
+        gang="gang0",
+        node=node,
+        node_rank=int(node[-1]),
+        state=AgentState(state),
+        model="M",
+        stack="S",
+        alive=False,
+        started_at=float(run[-1]) * 50,
+        now=100.0,
+    )
+    return replace(base, **more)  # type: ignore[arg-type]
+
+
+FAILED = {"node0": [report("node0", cause=FOLLOWED, verdict=OOM)], "node1": [report("node1", cause=OOM)]}
+
+
+def cleared(run: NodeReport) -> NodeReport:
+    return replace(run, state=AgentState.STOPPED)
+
+
+@pytest.mark.parametrize(
+    ("kept", "newest"),
+    [
+        pytest.param(FAILED, True, id="just failed"),
+        pytest.param({node: [cleared(run) for run in runs] for node, runs in FAILED.items()}, True, id="then down"),
+        pytest.param(
+            {node: [*runs, report(node, "r2", "ready", alive=True)] for node, runs in FAILED.items()},
+            False,
+            id="then started again",
+        ),
+        pytest.param(
+            {node: [*runs, report(node, "r2", "stopped")] for node, runs in FAILED.items()},
+            False,
+            id="then started and stopped in good order",
+        ),
+    ],
+)
+def test_the_first_cause_with_what_followed(kept: dict[str, list[NodeReport]], newest: bool) -> None:
+    found = last_verdict("gang0", kept)
+    assert found is not None
+    assert (found.run_id, found.cause, found.secondary) == ("r1", OOM, (FOLLOWED,))
+    assert (found.newest, found.ago_s, found.model) == (newest, 10.0, "M")
+
+
+def test_nothing_ever_failed() -> None:
+    assert last_verdict("gang0", {"node0": [], "node1": []}) is None
+    assert last_verdict("gang0", {"node0": [report("node0", state="stopped")]}) is None
+
+
+def test_the_others_tell_of_a_node_that_does_not_answer() -> None:
+    lost = Unreachable("no answer", where="node1", fix="look")
+    found = last_verdict("gang0", {"node0": FAILED["node0"], "node1": lost})
+    assert found is not None
+    assert (found.cause, found.ago_s) == (OOM, None)
+
+
+def test_of_two_failures_the_newer_one() -> None:
+    again = replace(OOM, text="again", at=95.0)
+    found = last_verdict("gang0", {"node1": [report("node1", "r2", cause=again), *FAILED["node1"]]})
+    assert found is not None
+    assert (found.run_id, found.cause.text) == ("r2", "again")
+
+
+def test_events_of_clocks_that_differ_come_in_their_real_order() -> None:
+    ahead = NodeEvents(events=[{"at": 1100.0, "event": "state", "state": "armed"}], ahead_s=100.0)
+    right = NodeEvents(events=[{"at": 999.0, "event": "checked"}, {"at": 1001.0, "event": "cause", "text": "oom"}])
+    told = timeline({"node0": ahead, "node1": right})
+    assert [(event.node, event.what) for event in told] == [
+        ("node1", "checked"),
+        ("node0", "state"),
+        ("node1", "cause"),
+    ]
+    assert told[2].words == "oom"
+
+
+def test_a_clock_that_was_set_back_does_not_mix_up_one_node() -> None:
+    told = timeline({"node0": NodeEvents(events=[{"at": 50.0, "event": "a"}, {"at": 10.0, "event": "b"}])})
+    assert [event.what for event in told] == ["a", "b"]
