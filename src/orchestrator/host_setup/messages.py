@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +38,64 @@ def unreachable_message(result: Mapping[str, Any]) -> str:
     message = str(result.get("msg") or "").strip()
     message = message.removeprefix("Task failed: ").removeprefix("Failed to connect to the host via ssh: ")
     return _shortened(message) or "does not answer"
+
+
+_ADVICE = (
+    (
+        re.compile(r"missing sudo password|a password is required|a terminal is required", re.IGNORECASE),
+        "`--ask-become-pass` asks for sudo's password, once for all nodes",
+    ),
+    (re.compile(r"incorrect sudo password|incorrect password", re.IGNORECASE), "type the password again"),
+    (
+        re.compile(r"is not in the sudoers file|is not allowed to (execute|run)|may not run sudo"),
+        "let that user become root on the node, or log in as one who may",
+    ),
+    (re.compile(r"sudo: (command )?not found|sudo: No such file"), "install sudo there, or log in as root"),
+    (
+        re.compile(r"this needs root, and the tasks run as"),
+        "`--become` does it through sudo; `ansible_become: true` in the inventory does it for every verb",
+    ),
+    (
+        re.compile(r"No space left on device"),
+        "make room on the node, or name another place with l40s_venv in the inventory",
+    ),
+    (
+        re.compile(r"No package matching|Unable to locate package|Failed to update apt cache|Failed to fetch"),
+        "give the node a package source, install the packages by hand, or name others in system_packages_wanted",
+    ),
+    (
+        re.compile(r"No matching distribution found|Could not find a version that satisfies"),
+        "give pip there an index that has it (`--find-links` names one more), or bring a bundle (`stack build`)",
+    ),
+)
+"""What to do about messages of sudo, pip and apt, in the words that they are known to use."""
+
+
+def advice(message: str) -> str:
+    """What an operator can do about a failure, '' where nothing is known."""
+    return next((fix for pattern, fix in _ADVICE if pattern.search(message)), "")
+
+
+def diff_text(result: Mapping[str, Any]) -> str:
+    """What a task changed, or would: the unified diffs that it told, file by file; '' where it told none."""
+    told = result.get("diff") or []
+    several = told if isinstance(told, list) else [told]
+    return "\n".join(text for one in several if isinstance(one, Mapping) and (text := _unified(one)))
+
+
+def _unified(diff: Mapping[str, Any]) -> str:
+    if diff.get("prepared"):
+        return str(diff["prepared"]).strip("\n")
+    before, after = (_lines(diff.get(side)) for side in ("before", "after"))
+    names = (str(diff.get(f"{side}_header") or side) for side in ("before", "after"))
+    return "\n".join(difflib.unified_diff(before, after, *names, lineterm="", n=1))
+
+
+def _lines(text: object) -> list[str]:
+    """A file's text, or a module's own facts as `name: value`."""
+    if isinstance(text, Mapping):
+        return [f"{name}: {text[name]}" for name in sorted(text)]
+    return str(text or "").splitlines()
 
 
 def _item(result: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import ansible_runner
 
-from orchestrator.host_setup.messages import failure_message, unreachable_message
+from orchestrator.host_setup.messages import advice, diff_text, failure_message, unreachable_message
 from orchestrator.loading.resources import data_dir
 from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
 from orchestrator.model.per_node import PerNode
@@ -43,13 +43,21 @@ GRACE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that happened on a host. seconds: how long the task took there; 0 for `started`."""
+    """Something that happened on a host.
+
+    role:    of the task, '' where it is none's
+    outcome: `remark` is a message of the playbook's own
+    seconds: how long the task took there; 0 for `started`
+    diff:    of a changed task, as lines of a unified diff; '' where it told none
+    """
 
     host: str
     task: str
-    outcome: Literal["started", "ok", "changed", "skipped", "failed", "unreachable"]
+    outcome: Literal["started", "ok", "changed", "skipped", "remark", "failed", "unreachable"]
     message: str = ""
     seconds: float = 0.0
+    role: str = ""
+    diff: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,8 @@ def run_playbook(
     only: Collection[str] = (),
     tags: Collection[str] = (),
     check: bool = False,
+    forks: int = 16,
+    become_password: str | None = None,
     deadline_s: float,
     on_step: Callable[[Step], None] = lambda _: None,
 ) -> PerNode[HostResult]:
@@ -77,6 +87,8 @@ def run_playbook(
     inventory: an Ansible inventory file, or the same as a mapping
     only:      names of the hosts to run on; empty for all
     check:     change nothing, say what would change
+    forks:     hosts that are worked on at a time
+    become_password: for sudo; it travels in a file that only we can read, for as long as the run lasts
     deadline_s: seconds for the whole run; hosts that are not done by then are failures (`Unreachable`)
     on_step:   called from another thread, one call at a time; an exception in it ends the run and is raised here
 
@@ -92,7 +104,7 @@ def run_playbook(
             playbook=playbook,
             inventory=str(inventory.absolute()) if isinstance(inventory, Path) else dict(inventory),
             extravars=dict(variables or {}),
-            envvars=_settings(Path(folder)),
+            envvars=_settings(Path(folder), forks, become_password),
             limit=",".join(sorted(only)) or None,
             cmdline=_options(tags, check),
         )
@@ -201,22 +213,25 @@ class _Report:
 
     def _host_event(self, kind: str, data: Mapping[str, Any]) -> None:
         host, task, result = str(data.get("host")), str(data.get("task") or ""), data.get("res") or {}
-        seconds = float(data.get("duration") or 0.0)
+        seconds, role = float(data.get("duration") or 0.0), str(data.get("role") or "")
         if kind == "start":
             self._at[host] = task
-            self._on_step(Step(host, task, "started"))
+            self._on_step(Step(host, task, "started", role=role))
+        elif kind == "ok" and str(data.get("task_action")).endswith("debug"):
+            self._on_step(Step(host, task, "remark", str(result.get("msg") or ""), seconds, role))
         elif kind == "ok":
-            self._on_step(Step(host, task, "changed" if result.get("changed") else "ok", seconds=seconds))
+            outcome: Literal["changed", "ok"] = "changed" if result.get("changed") else "ok"
+            self._on_step(Step(host, task, outcome, seconds=seconds, role=role, diff=diff_text(result)))
         elif kind == "skipped":
-            self._on_step(Step(host, task, "skipped", seconds=seconds))
+            self._on_step(Step(host, task, "skipped", seconds=seconds, role=role))
         elif kind == "failed" and not data.get("ignore_errors"):
             message = failure_message(result)
-            self._failures[host] = NodeError(f"{task!r} failed: {message}", where=host, fix=_AGAIN)
-            self._on_step(Step(host, task, "failed", message, seconds))
+            self._failures[host] = NodeError(f"{task!r} failed: {message}", where=host, fix=advice(message) or _AGAIN)
+            self._on_step(Step(host, task, "failed", message, seconds, role))
         elif kind == "unreachable":
             message = unreachable_message(result)
             self._failures[host] = Unreachable(message, where=host, fix=f"try `ssh {host}` from here")
-            self._on_step(Step(host, task, "unreachable", message, seconds))
+            self._on_step(Step(host, task, "unreachable", message, seconds, role))
 
 
 _AGAIN = "mend what the message names and run it again: what is done stays done"
@@ -240,9 +255,14 @@ def _options(tags: Collection[str], check: bool) -> str | None:
     return " ".join(words) or None
 
 
-def _settings(folder: Path) -> dict[str, str]:
+def _settings(folder: Path, forks: int, become_password: str | None) -> dict[str, str]:
     """Ansible's environment: ours alone, so that a run depends on nothing that a user has configured elsewhere."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    if become_password is not None:
+        secret = folder / "become"
+        secret.touch(mode=0o600)
+        secret.write_text(become_password)
+        inherited["ANSIBLE_BECOME_PASSWORD_FILE"] = str(secret)
     return inherited | {
         # ansible-playbook stands beside our interpreter, which need not be on PATH
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
@@ -253,7 +273,7 @@ def _settings(folder: Path) -> dict[str, str]:
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_PIPELINING": "1",
         "ANSIBLE_PYTHON_INTERPRETER": "/usr/bin/python3",  # where the inventory names none: no guessing on the host
-        "ANSIBLE_FORKS": "16",
+        "ANSIBLE_FORKS": str(forks),
         "ANSIBLE_TIMEOUT": "10",
         "ANSIBLE_RETRY_FILES_ENABLED": "0",
         "ANSIBLE_SSH_ARGS": SSH_ARGUMENTS,

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.lab import engine_model
 from orchestrator.loading.resources import data_dir
+from orchestrator.loading.stacks import stack_lock
 from orchestrator.model.errors import DeployError, LockHeld, NodeError
 
 if TYPE_CHECKING:  # ansible-runner takes a while to import, and an environment is built once
@@ -78,9 +79,10 @@ def cache_root() -> Path:
 def _home() -> Path:
     digest = hashlib.sha256(_python_version().encode())
     role = data_dir("playbooks") / "roles" / "engine_env"
-    for path in sorted(path for path in role.rglob("*") if path.is_file() and path.suffix not in (".md", ".pyc")):
+    files = sorted(path for path in role.rglob("*") if path.is_file() and path.suffix not in (".md", ".pyc"))
+    for path in (stack_lock(ENGINE_STACK), *files):
         contents = path.read_bytes()
-        digest.update(f"\n{path.relative_to(role)} {len(contents)}\n".encode() + contents)
+        digest.update(f"\n{path.name} {len(contents)}\n".encode() + contents)
     return cache_root() / "engines" / f"{ENGINE_STACK}-{digest.hexdigest()[:16]}"
 
 
@@ -108,6 +110,7 @@ def _build(environment: Path, progress: Callable[[str], None]) -> None:
         "engine-env.yml",
         variables={
             "engine_env_stack": ENGINE_STACK,
+            "engine_env_lock": str(stack_lock(ENGINE_STACK)),
             "engine_env_path": str(environment),
             "engine_env_python": str(PYTHON),
             "engine_env_torch_source": os.environ.get("L40S_TORCH_CPU_SOURCE", ""),

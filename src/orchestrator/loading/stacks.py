@@ -8,6 +8,7 @@ from pathlib import Path
 from orchestrator.loading import yaml_fields
 from orchestrator.loading.resources import data_dir
 from orchestrator.loading.yaml_fields import Section
+from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Stack
 
 _LAUNCH = ("{venv}/bin/python3", "-m", "sglang.launch_server")
@@ -46,6 +47,22 @@ def _version(top: Section, key: str, default: str) -> str:
     if text and re.fullmatch(r"\d+(\.\d+)*", text) is None:
         raise top.wrong(key, f"found {text!r}, wanted a version as 3.10, in quotes")
     return text
+
+
+def stack_lock(name: str) -> Path:
+    """The file beside the stack's own that pins every package of its environment: `name==version`, one a line.
+
+    Raises InputError for a stack that has none: nobody can install it for the operator.
+    """
+    file = yaml_fields.choose("stack", name, _folders())
+    lock = file.with_suffix(".lock")
+    if not lock.is_file():
+        raise InputError(
+            f"the stack {file.stem} has no lock file, so it can't be installed",
+            where=str(lock),
+            fix="write `pip freeze` of an environment that works to that file, or install it by hand into l40s_venv",
+        )
+    return lock.absolute()
 
 
 def stack_names() -> tuple[str, ...]:

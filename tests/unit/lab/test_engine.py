@@ -12,7 +12,7 @@ import pytest
 from orchestrator.host_setup import runner
 from orchestrator.host_setup.runner import HostResult, Step
 from orchestrator.lab import engine, engine_model
-from orchestrator.loading.resources import data_dir
+from orchestrator.loading.stacks import stack_lock
 from orchestrator.model.errors import NodeError
 from orchestrator.model.per_node import PerNode
 
@@ -86,14 +86,12 @@ def test_another_lock_file_or_python_is_another_environment(
 ) -> None:
     monkeypatch.setattr(runner, "run_playbook", building([]))
     first = engine.ensure_engine()
-    role = tmp_path / "roles" / "engine_env" / "files"
-    role.mkdir(parents=True)
-    (role / "other.lock").write_text("sglang==0.5.24\n")
-    monkeypatch.setattr(engine, "data_dir", lambda kind: tmp_path)
+    lock = tmp_path / "other.lock"
+    lock.write_text("sglang==0.5.24\n")
+    monkeypatch.setattr(engine, "stack_lock", lambda name: lock)
     said: list[str] = []
     second = engine.ensure_engine(said.append)
     assert str(first.parent) in said[-1], "the old one stays, and is named"
-    (role.parent / "README.md").touch()
     assert engine.ensure_engine() == second
     monkeypatch.setattr(engine, "_python_version", lambda: "3.99")
     assert len({first, second, engine.ensure_engine()}) == 3
@@ -148,7 +146,7 @@ def test_the_source_of_torch_can_be_named(cache: Path, monkeypatch: pytest.Monke
 
 
 def test_the_lock_file_pins_every_package_and_names_the_stack_s_engine() -> None:
-    lock = data_dir("playbooks") / "roles" / "engine_env" / "files" / f"{engine.ENGINE_STACK}.lock"
+    lock = stack_lock(engine.ENGINE_STACK)
     packages = [line for line in lock.read_text().splitlines() if line and not line.startswith("#")]
     assert all("==" in package for package in packages)
     assert {"sglang==0.5.23", "torch==2.13.0+cpu"} <= set(packages)
