@@ -15,16 +15,17 @@ def main() -> None:
         hosts = ["-i", str(inventory)]
         timed(command("up", *hosts, "--model", MODEL), runs=1)
         status = timed(command("status", *hosts, "--json"), runs=RUNS)
-        quiet = {"ANSIBLE_HOST_KEY_CHECKING": "True", "ANSIBLE_FORKS": "4", "ANSIBLE_PIPELINING": "True"}
         ansible = [str(BIN / "ansible"), "all", *hosts]
-        module = timed([*ansible, "-m", "command", "-a", "true"], runs=3, env=quiet)
-        raw = timed([*ansible, "-m", "raw", "-a", "true"], runs=3, env=quiet)
+        module = timed([*ansible, "-m", "command", "-a", "true"], runs=3)
+        tuned = timed([*ansible, "-m", "command", "-a", "true"], runs=3, env={"ANSIBLE_PIPELINING": "True"})
+        raw = timed([*ansible, "-m", "raw", "-a", "true"], runs=3)
         timed(command("down", *hosts), runs=1)
     report(
         "status, 4 nodes and 32 ranks, whole process, median",
         [
             ("l40s-deploy status --json", status, ""),
             ("ansible -m raw -a true (warm masters)", raw, f"status is {raw / status:.1f} times as fast"),
+            ("ansible -m command -a true (warm, pipelining)", tuned, f"status is {tuned / status:.1f} times as fast"),
             ("ansible -m command -a true (warm masters)", module, f"status is {module / status:.1f} times as fast"),
         ],
     )
