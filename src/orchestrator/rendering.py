@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from jinja2 import Environment, StrictUndefined, Template
 
 from orchestrator.model.plan import GangPlan, NodePlan
+from orchestrator.model.profile import ModelProfile
 
 
 def launch_script(node: NodePlan, gang: GangPlan, plan_id: str, template: str) -> str:
@@ -26,6 +28,20 @@ def launch_script(node: NodePlan, gang: GangPlan, plan_id: str, template: str) -
         command=command,
         flags=[(words, sources.get(words[0], "")) for words in flags],
     )
+
+
+def profile_file(
+    profile: ModelProfile, dimensions: Mapping[str, int], unknown: Mapping[str, str], template: str
+) -> str:
+    """A model profile as the YAML file that `loading.profiles` reads, with what nobody could know in comments.
+
+    template: the text of templates/model.yml.j2
+    """
+
+    def mark(key: str) -> str:
+        return f" # UNKNOWN: {_comment(unknown[key])}" if key in unknown else ""
+
+    return _compiled(template).render(profile=profile, dimensions=dimensions, unknown=unknown, mark=mark)
 
 
 def _cut(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
@@ -56,6 +72,7 @@ def _compiled(text: str) -> Template:
     )
     environment.filters["quote"] = _quote
     environment.filters["comment"] = _comment
+    environment.filters["yaml"] = json.dumps  # a JSON string is one in YAML, whatever it holds
     return environment.from_string(text)
 
 

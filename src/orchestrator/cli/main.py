@@ -21,6 +21,7 @@ VERBS = {
     "why": "the last failure's one cause, with the lines that show it and the fix",
     "lock": "who works on a gang; give back a lock that a dead command has left",
     "plan": "what would run where, and why; changes nothing",
+    "models": "every model that there is a profile for, and the layouts that fit this cluster",
     "doctor": "what is wrong with the wiring, what it costs, how to mend it",
     "discover": "each node as a tree: NUMA, switches, GPUs, NICs, ports",
     "checkpoint": "re-block an FP8 checkpoint to finer blocks; look at one before it is served",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.planning.document import plan_json
 from orchestrator.planning.layout import degrees_of
+from orchestrator.workflows.files import write_whole
 from orchestrator.workflows.plan import PlanRequest, launch_scripts, plan_inventory
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """Make the plan and show it the way that was asked for."""
     plan = plan_inventory(open_inventory(args, screen), request_of(args)).plan
     if args.out:
-        _write(Path(args.out), json.dumps(plan_json(plan), indent=2) + "\n")
+        write_whole(Path(args.out), json.dumps(plan_json(plan), indent=2) + "\n")
         screen.say(f"plan {plan.plan_id} written to {args.out}")
     if args.json:
         screen.json(plan_json(plan))
@@ -210,16 +210,3 @@ def _degree(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"found {number}, wanted 1 or more")
     return number
-
-
-def _write(path: Path, text: str) -> None:
-    """All or nothing: a reader never sees half a plan."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, "utf-8")
-        draft.replace(path)
-    except OSError as failure:
-        draft.unlink(missing_ok=True)
-        raise InputError(
-            f"can't be written: {failure.strerror}", where=str(path), fix="name a file in a directory that exists"
-        ) from None

@@ -47,7 +47,7 @@ def _profile(top: Section) -> ModelProfile:
         tensor_parallel=top.optional_number("tensor_parallel"),
         pipeline_parallel=top.optional_number("pipeline_parallel"),
         expert_parallel=top.optional_number("expert_parallel"),
-        measured=top.texts("measured"),
+        measured=top.words("measured"),
         trust_remote_code=top.flag("trust_remote_code"),
         cuda_graph_max_bs=top.optional_number("cuda_graph_max_bs"),
         torch_compile_max_bs=top.optional_number("torch_compile_max_bs"),

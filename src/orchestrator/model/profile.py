@@ -51,7 +51,7 @@ class ModelProfile:
     bytes:     size of all weight files; 0 where unknown
     shards:    number of weight files; 0 where unknown
     block:     FP8 block (n, k), (0, 0) for other quantisations
-    measured:  layouts that somebody has measured on L40S, as `TP32`; all others are said to be not measured
+    measured:  what somebody has measured on L40S, as (stack, layout): sglang-0.4.4-l40s, TP32
     flags:     engine flags that this checkpoint asks for, as (stack version prefix, flag, value or '')
     """
 
@@ -67,7 +67,7 @@ class ModelProfile:
     tensor_parallel: int | None = None
     pipeline_parallel: int | None = None
     expert_parallel: int | None = None
-    measured: tuple[str, ...] = ()
+    measured: tuple[tuple[str, str], ...] = ()
     trust_remote_code: bool = False
     cuda_graph_max_bs: int | None = None
     torch_compile_max_bs: int | None = None

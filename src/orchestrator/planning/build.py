@@ -302,13 +302,14 @@ class _Gang:
     def _findings(self) -> list[Finding]:
         findings = list(self.decision.findings)
         degrees = str(layout.degrees_of(self.layout))
-        if self._cuda and degrees not in self.profile.measured:
+        if self._cuda and (self.stack.name, degrees) not in self.profile.measured:
             findings.append(
                 Finding(
                     id="LAYOUT-NOT-MEASURED",
                     severity=Severity.NOTE,
                     node="",
-                    title=f"gang {self.gang.name}: {degrees} of {self.profile.name} is not measured on L40S",
+                    title=f"gang {self.gang.name}: {degrees} of {self.profile.name} by {self.stack.name} is not "
+                    "measured on L40S",
                 )
             )
         for node in self.gang.nodes:

@@ -1,0 +1,110 @@
+"""A model profile out of a checkpoint's own facts, and what they could not tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.checkpoint.judgement import Judgement
+from orchestrator.model.errors import InputError
+from orchestrator.model.profile import Canary, Dimensions, ModelProfile, Quantisation
+
+_NEEDED = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "vocab_size",
+)  # fmt: skip
+_GRAPHS = 32
+"""The batch sizes of the articles on 32 L40S."""
+_PROMPT = "The capital of France is"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A profile and, by key of its file, what nobody could know: the file says so at that line."""
+
+    profile: ModelProfile
+    unknown: Mapping[str, str]
+
+
+def draft(judgement: Judgement, *, name: str, directory: str, source: str) -> Draft:
+    """Raises InputError where config.json lacks a dimension, or has a quantisation whose memory can't be computed."""
+    where = f"{judgement.facts['path']}/config.json"
+    missing = [key for key in _NEEDED if not getattr(judgement.dimensions, key)]
+    if missing or not judgement.architecture:
+        lacking = ["architectures"] * (not judgement.architecture) + missing
+        raise InputError(
+            f"it does not say {', '.join(lacking)}", where=where, fix="complete it from the model's own page"
+        )
+    quantisation, guess = _quantisation(judgement, where)
+    unknown = dict(_unknown(judgement))
+    if guess:
+        unknown["quantisation"] = guess
+    return Draft(
+        ModelProfile(
+            name=name,
+            source=source,
+            directory=directory,
+            architecture=judgement.architecture,
+            quantisation=quantisation,
+            block=_block(judgement) if quantisation == "fp8-block" else (0, 0),
+            dimensions=judgement.dimensions,
+            bytes=_bytes(judgement.facts),
+            shards=int(judgement.facts["shards"]["named"]),
+            trust_remote_code=bool(judgement.facts["config"].get("auto_map")),
+            cuda_graph_max_bs=_GRAPHS,
+            torch_compile_max_bs=None,
+            canary=Canary(prompt=_PROMPT),
+        ),
+        unknown,
+    )
+
+
+def _block(judgement: Judgement) -> tuple[int, int]:
+    height, width = judgement.facts["block"]
+    return int(height), int(width)
+
+
+def _quantisation(judgement: Judgement, where: str) -> tuple[Quantisation, str]:
+    """The kind, and where it had to be guessed from the tensors, how."""
+    method = judgement.method
+    kinds = set(judgement.facts["tensors"]["by_dtype"])
+    if judgement.facts["block"] and method == "fp8":
+        return "fp8-block", ""
+    if method in ("fp8", "compressed-tensors") and (method == "fp8" or "F8_E4M3" in kinds):
+        return "fp8-channel", "config.json has no block size: one scale a channel is assumed"
+    if method in ("w8a8_int8", "compressed-tensors") and (method == "w8a8_int8" or "I8" in kinds):
+        return "int8-channel", "" if method == "w8a8_int8" else "the tensors are int8: one scale a channel is assumed"
+    if method == "none" and "I8" in kinds:
+        return "int8-channel", "config.json says nothing, the tensors are int8: one scale a channel is assumed"
+    if method == "none" and "F8_E4M3" not in kinds:
+        return "none", ""
+    raise InputError(
+        f"quant_method is {method!r:.60} and the tensors are {', '.join(sorted(kinds)) or 'not there'}: what such"
+        " weights need on a GPU is not known here",
+        where=where,
+        fix="write the profile by hand (inventory/models/*.yml are examples), or take an FP8, INT8 or BF16 version",
+    )
+
+
+def _bytes(facts: Mapping[str, Any]) -> int:
+    return int(facts["bytes"]["files"]) if facts["shards"]["readable"] == facts["shards"]["named"] else 0
+
+
+def _unknown(judgement: Judgement) -> Iterator[tuple[str, str]]:
+    facts, size = judgement.facts, judgement.dimensions
+    yield "architecture", "whether a stack's engine knows it is not checked here: `l40s-deploy plan` can't tell either"
+    yield "cuda_graph_max_bs", "the articles' value for DeepSeek on 32 L40S; larger graphs cost minutes and memory"
+    yield "flags", "engine flags that this checkpoint asks for: see its own page"
+    yield "expect_any", "words that its answer must hold: without one, any text will do"
+    if not _bytes(facts):
+        yield "bytes", "not all weight files are there"
+    if size.n_routed_experts and not size.first_k_dense_replace:
+        yield "first_k_dense_replace", "not in config.json: every layer is taken for one with experts"
+    if not size.kv_lora_rank and not size.head_dim:
+        yield "head_dim", "not in config.json: hidden_size / num_attention_heads is taken"
+
+
+def known_dimensions(size: Dimensions) -> dict[str, int]:
+    """What is worth writing down: the needed ones, and those that are not 0."""
+    return {key: getattr(size, key) for key in Dimensions.__dataclass_fields__ if getattr(size, key) or key in _NEEDED}

@@ -1,0 +1,112 @@
+"""`l40s-deploy models`: every model that there is a profile for, and the layouts that fit this cluster."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.planning.memory import checkpoint_bytes
+from orchestrator.planning.offers import Fit, Offer
+from orchestrator.workflows.models import ASSUMED, Listed, add_model, list_models, models_json
+from orchestrator.workflows.plan import chosen_gangs
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_examples(
+        parser, "l40s-deploy models -i inventory/reference.yml", "l40s-deploy models add /workspace/GLM-4.5-Air-FP8"
+    )
+    add_inventory(parser)
+    add_gangs(parser)
+    parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
+    add_json(parser)
+    actions = parser.add_subparsers(dest="action", metavar="add")
+    adding = actions.add_parser("add", help="write a profile from a checkpoint's config.json")
+    adding.add_argument("directory", type=Path, metavar="DIR", help="the checkpoint, on this machine")
+    adding.add_argument("--name", metavar="NAME", help="the profile's name (default: the directory's)")
+    adding.add_argument("--out", type=Path, metavar="FILE", help="default: inventory/models/NAME.yml")
+    adding.add_argument("--force", action="store_true", help="write over a profile that exists")
+    adding.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document")
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """List, or add."""
+    if args.action == "add":
+        return _add(args, screen)
+    gangs = chosen_gangs(open_inventory(args, screen), tuple(args.gang))
+    listed = list_models(gangs, args.stack)
+    if args.json:
+        screen.json(models_json(listed))
+        return 0
+    for gang in dict.fromkeys(offer.gang for each in listed for offer in each.offers):
+        _show_gang(gang, listed, screen)
+    screen.out.print(f"GPUs: {ASSUMED}")
+    screen.out.print(
+        "*: what `plan` takes by itself; number: KV tokens. What is not marked as measured is not measured."
+    )
+    return 0
+
+
+def _show_gang(gang: str, listed: tuple[Listed, ...], screen: Screen) -> None:
+    mine = [(each, offer) for each in listed for offer in each.offers if offer.gang == gang]
+    _, first = mine[0]
+    stacks = sorted({offer.stack for _, offer in mine})
+    screen.out.print(printable(f"gang {gang}: {first.nodes} x {first.gpus_per_node} GPUs, by {', '.join(stacks)}"))
+    screen.out.print(_table(mine))
+    for what, (names, offer) in _refusals(mine).items():
+        screen.out.print(printable(f"{', '.join(names)}: {what}"))
+        screen.out.print(printable(f"  {offer.instead}"))
+
+
+def _table(mine: Sequence[tuple[Listed, Offer]]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("model", "weights", "layouts that fit"):
+        table.add_column(title, overflow="fold", no_wrap=title == "model")
+    for each, offer in mine:
+        layouts = ", ".join(map(_layout, offer.fits)) or "none"
+        table.add_row(*map(printable, (each.profile.name, _weights(each), layouts)))
+    return table
+
+
+def _weights(each: Listed) -> str:
+    profile = each.profile
+    block = f" {profile.block[0]}x{profile.block[1]}" if any(profile.block) else ""
+    size = checkpoint_bytes(profile)
+    shown = f"{size / 1e9:.0f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+    return f"{shown} {profile.quantisation}{block}"
+
+
+def _layout(fit: Fit) -> str:
+    tokens = "" if fit.kv_tokens is None else f" {fit.kv_tokens // 1000}k"
+    return f"{fit.degrees}{'*' if fit.default else ''}{tokens}{' measured' if fit.measured else ''}"
+
+
+def _refusals(mine: Sequence[tuple[Listed, Offer]]) -> dict[str, tuple[list[str], Offer]]:
+    """Reasons against the usual layout, each once, with the models that it concerns."""
+    found: dict[str, tuple[list[str], Offer]] = {}
+    for each, offer in mine:
+        if offer.refusal:
+            what = offer.refusal.replace(f" for {each.profile.name}", "").removeprefix(f"{each.profile.name} ")
+            found.setdefault(what, ([], offer))[0].append(each.profile.name)
+    return found
+
+
+def _add(args: argparse.Namespace, screen: Screen) -> int:
+    path, unknown = add_model(args.directory, name=args.name, file=args.out, over=args.force)
+    if screen.as_json:
+        screen.json({"file": str(path), "unknown": unknown})
+        return 0
+    screen.out.print(printable(f"{path} written; what the checkpoint does not tell is marked UNKNOWN in it:"))
+    for key, words in unknown.items():
+        screen.out.print(printable(f"  {key}: {words}"))
+    screen.out.print(printable(f"l40s-deploy plan --model {path.stem if args.out is None else path}"))
+    return 0

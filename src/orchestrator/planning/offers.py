@@ -1,0 +1,103 @@
+"""Which layouts of a model fit a gang, without its facts: what `models` lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.engines.dialects import dialect
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import GangSpec
+from orchestrator.model.plan import Layout
+from orchestrator.model.profile import ModelProfile, Stack
+from orchestrator.planning import layout, memory
+from orchestrator.planning.build import abilities
+
+L40S_BYTES = 46068 << 20
+"""What NVML says a 48 GB L40S has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """One layout that works and fits.
+
+    weights:   bytes on the fullest GPU
+    kv_tokens: None for an engine on CPU
+    default:   what `plan` takes where nobody pins anything
+    """
+
+    degrees: layout.Degrees
+    weights: int | None
+    kv_tokens: int | None
+    measured: bool
+    default: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A model on a gang by a stack.
+
+    refusal, instead: why the layout that `plan` would take does not work, and what does; '' where it works
+    """
+
+    model: str
+    gang: str
+    nodes: int
+    gpus_per_node: int
+    stack: str
+    fits: tuple[Fit, ...]
+    refusal: str = ""
+    instead: str = ""
+
+
+def offer(profile: ModelProfile, stack: Stack, gang: GangSpec, *, gpu_total: int = L40S_BYTES) -> Offer:
+    """Every layout that the checkpoint's arithmetic and the memory allow; nothing unmeasured is ranked."""
+    nodes, each = len(gang.nodes), gang.leader.gpus
+    able = abilities(dialect(stack.dialect))
+    where = f"gang {gang.name}"
+    refusal, advice = "", ""
+    usual: layout.Degrees | None = None
+    try:
+        chosen = layout.choose(
+            profile,
+            nodes=nodes,
+            gpus_per_node=each,
+            able=able,
+            fits=lambda candidate: _kv_tokens(profile, stack, candidate, gpu_total) != 0,
+            where=where,
+        )
+        memory.budget(profile, stack, chosen, gpu_total=gpu_total, where=where)
+        usual = layout.degrees_of(chosen)
+    except InputError as wrong:
+        refusal, advice = wrong.what, wrong.fix
+    fits = []
+    for degrees in layout.working(profile, gpus=nodes * each, nodes=nodes, able=able):
+        candidate = layout.layout_of(degrees, nodes, each)
+        tokens = _kv_tokens(profile, stack, candidate, gpu_total)
+        if tokens != 0:
+            fits.append(
+                Fit(
+                    degrees=degrees,
+                    weights=memory.weights_per_gpu(profile, candidate),
+                    kv_tokens=tokens,
+                    measured=(stack.name, str(degrees)) in profile.measured,
+                    default=degrees == usual,
+                )
+            )
+    return Offer(
+        model=profile.name,
+        gang=gang.name,
+        nodes=nodes,
+        gpus_per_node=each,
+        stack=stack.name,
+        fits=tuple(fits),
+        refusal=refusal,
+        instead=advice,
+    )
+
+
+def _kv_tokens(profile: ModelProfile, stack: Stack, candidate: Layout, gpu_total: int) -> int | None:
+    """0 where it does not fit, None where nothing can be said (an engine on CPU)."""
+    try:
+        return memory.budget(profile, stack, candidate, gpu_total=gpu_total, where="").kv_tokens
+    except InputError:
+        return 0

@@ -1,0 +1,148 @@
+"""`models` and `models add` as typed: what fits a cluster that nobody asked, and a profile out of a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli.main import main
+from orchestrator.lab.models import config
+from orchestrator.loading.profiles import load_profile, profile_names
+
+REFERENCE = str(Path(__file__).resolve().parents[3] / "inventory" / "reference.yml")
+QWEN: dict[str, Any] = {
+    "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 4096, "intermediate_size": 12288,
+    "moe_intermediate_size": 1536, "num_hidden_layers": 94, "num_attention_heads": 64, "num_key_value_heads": 4,
+    "num_experts": 128, "num_experts_per_tok": 8, "head_dim": 128, "vocab_size": 151936,
+    "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+}  # fmt: skip
+
+
+def checkpoint(folder: Path, changes: dict[str, Any] | None = None) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**QWEN, **(changes or {})}))
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    return here
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(["models", *words]) == code
+    out, err = capsys.readouterr()
+    return err if code else out
+
+
+def test_every_profile_with_what_fits_the_reference_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = said(capsys, "-i", REFERENCE, "--stack", "sglang-0.4.4-l40s")
+    assert all(name in shown for name in profile_names())
+    assert "gang gang0: 4 x 8 GPUs, by sglang-0.4.4-l40s" in shown
+    assert "TP32* 211k measured" in shown
+    assert "DeepSeek-R1, DeepSeek-R1-0528, DeepSeek-V3-0324, DeepSeek-V3.1: TP32 does not work: " in shown
+    assert "needs a stack with SGLang 0.5" in shown
+    assert "48 GB L40S (46068 MiB by NVML), assumed" in shown
+
+
+def test_measured_is_what_was_measured_by_that_very_stack(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "k measured" not in said(capsys, "-i", REFERENCE, "--stack", "sglang-0.5.23")
+
+
+def test_the_same_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(said(capsys, "-i", REFERENCE, "--stack", "sglang-0.5.23", "--json"))
+    by_name = {model["name"]: model for model in document["models"]}
+    (stock,) = by_name["DeepSeek-V3-0324"]["gangs"]
+    assert stock["layouts"][0]["flags"] == "--tp 32 --ep 2"
+    assert not any(layout["default"] for layout in stock["layouts"])
+    assert "18432/32 = 576" in stock["refusal"]["what"]
+    (fine,) = by_name["DeepSeek-V3-0324-Block64x64"]["gangs"]
+    usual = next(layout for layout in fine["layouts"] if layout["default"])
+    assert (usual["name"], usual["kv_tokens"], fine["refusal"]) == ("TP32", 194_635, None)
+
+
+def test_a_profile_from_a_checkpoint_can_be_listed_and_planned(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = said(capsys, "add", str(checkpoint(tmp_path / "Qwen3-235B-FP8")))
+    written = home / "inventory" / "models" / "Qwen3-235B-FP8.yml"
+    assert str(written.relative_to(home)) in shown
+    profile = load_profile("Qwen3-235B-FP8")
+    assert (profile.quantisation, profile.block, profile.directory) == ("fp8-block", (128, 128), "Qwen3-235B-FP8")
+    assert (profile.dimensions.n_routed_experts, profile.dimensions.head_dim) == (128, 128)
+    assert written.read_text().count("# UNKNOWN: ") == shown.count("\n  ") == 6
+    assert "Qwen3-235B-FP8" in said(capsys, "-i", REFERENCE)
+
+
+def test_the_profile_of_a_known_checkpoint_is_the_one_that_we_ship(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = load_profile("DeepSeek-V3-0324-Block64x64")
+    said(capsys, "add", str(checkpoint(tmp_path / "mine", config(ours))))
+    mine = load_profile("mine")
+    assert (mine.dimensions, mine.quantisation, mine.block) == (ours.dimensions, ours.quantisation, ours.block)
+
+
+@pytest.mark.parametrize(
+    ("changes", "quantisation"),
+    [
+        ({"quantization_config": {"quant_method": "w8a8_int8"}}, "int8-channel"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "fp8-channel"),
+        ({"quantization_config": None}, "none"),
+    ],
+)
+def test_quantisations(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], quantisation: str
+) -> None:
+    said(capsys, "add", str(checkpoint(tmp_path / "m", changes)), "--json")
+    assert load_profile("m").quantisation == quantisation
+
+
+def test_nothing_is_written_over_silently(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(checkpoint(tmp_path / "m"))
+    said(capsys, "add", folder)
+    file = home / "inventory/models/m.yml"
+    file.write_text("mine")
+    assert "exists already" in said(capsys, "add", folder, code=2)
+    assert file.read_text() == "mine"
+    assert [path.name for path in file.parent.iterdir()] == ["m.yml"]
+    said(capsys, "add", folder, "--force")
+    assert file.read_text() != "mine"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "says"),
+    [
+        ({"quantization_config": {"quant_method": "mxfp4"}}, (), "quant_method is 'mxfp4'"),
+        ({"hidden_size": None, "architectures": []}, (), "it does not say architectures, hidden_size"),
+        ({}, ("--name", "../x"), "can't be a model's name"),
+        ({}, ("--out", "no/where.yml"), "can't be written"),
+    ],
+)
+def test_what_can_not_become_a_profile(
+    home: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    words: tuple[str, ...],
+    says: str,
+) -> None:
+    assert says in said(capsys, "add", str(checkpoint(tmp_path / "m", changes)), *words, code=2)
+    assert not list(home.rglob("*.yml"))
+
+
+def test_no_checkpoint_there(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no such directory" in said(capsys, "add", "nowhere", code=2)
+
+
+def test_hostile_names_stay_inside_their_quotes(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = 'X"\nname: evil\x1b[2J'
+    said(capsys, "add", str(checkpoint(tmp_path / "m", {"architectures": [evil]})))
+    assert load_profile("m").architecture == evil
+    assert load_profile("m").name == "m"
