@@ -3,126 +3,129 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
+from orchestrator.cli.findings import finding_json, say_accepted, show_findings, summary
+from orchestrator.cli.options import add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
-from orchestrator.model.finding import Finding, Severity
 
-STYLES = {Severity.STOP: "bold red", Severity.SLOW: "yellow", Severity.NOTE: "cyan", Severity.UNKNOWN: "magenta"}
+if TYPE_CHECKING:
+    from orchestrator.workflows.doctor import Examination
+
+FINDINGS, UNREACHABLE = 3, 4
+EXAMPLE = """examples:
+  l40s-deploy doctor                            look at all nodes of the inventory
+  l40s-deploy doctor --json                     the findings as one JSON document
+  l40s-deploy doctor --from snapshots/          the same on what `discover --save snapshots/` wrote
+  l40s-deploy doctor --from machine.tar.bz2 --accelerator 1bcf:0b4000
+                                                a machine that hwloc-gather-topology recorded
+  l40s-deploy doctor --explain ACS-REDIRECT     what a rule reads and why
+
+exit status: 0 nothing of severity stop or slow, 2 wrong input, 3 findings, 4 a node did not answer
+"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
     add_inventory(parser)
     add_json(parser)
-    parser.add_argument("--accept", action="append", default=[], metavar="ID[@NODE]", help="silence a finding")
-    parser.add_argument("--from", dest="saved", metavar="PATH", help="saved snapshots, a tarball or a sysfs directory")
+    parser.add_argument("--accept", action="append", default=[], metavar="ID[@NODE]", help="set a finding aside")
+    parser.add_argument(
+        "--from",
+        dest="saved",
+        metavar="PATH",
+        help="saved snapshots, a tarball of hwloc-gather-topology or a copy of /sys instead of the nodes",
+    )
+    parser.add_argument(
+        "--accelerator",
+        action="append",
+        default=[],
+        metavar="VENDOR:CLASS",
+        help="with --from: PCI vendor and class in hex of what counts as a GPU beside NVIDIA's",
+    )
     parser.add_argument("--list-rules", action="store_true", help="every rule, one line each")
     parser.add_argument("--explain", metavar="ID", help="what a rule reads, why, and where it comes from")
-    add_examples(
-        parser,
-        "l40s-deploy doctor                          # look at all nodes of the inventory",
-        "l40s-deploy doctor --from snapshots/        # what `discover --save snapshots/` wrote",
-        "l40s-deploy doctor --explain ACS-REDIRECT   # what a rule reads and why",
-    )
+    parser.epilog = EXAMPLE
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 nothing of severity stop or slow, 3 otherwise, 4 where a node did not answer."""
     if args.list_rules or args.explain:
         return _rules(args, screen)
-    examination = _examine_saved(args.saved) if args.saved else _examine(args, screen)
+    examination = _examine_saved(args) if args.saved else _examine(args, screen)
+    say_accepted(examination.accepted, screen, nodes=len(examination.cluster.topologies))
     if args.json:
         screen.json(document(examination))
     else:
         _show(examination, screen)
     if examination.failures:
-        return 4
-    return 3 if examination.worst else 0
+        return UNREACHABLE
+    return FINDINGS if examination.worst else 0
 
 
-def _examine(args: argparse.Namespace, screen: Screen) -> Any:
+def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
+    from orchestrator.cli.progress import patience
     from orchestrator.workflows.doctor import examine_inventory
 
-    return examine_inventory(open_inventory(args, screen), accept=args.accept)
+    inventory = open_inventory(args, screen)
+    with patience(screen, f"looking at {len(list(inventory.nodes))} nodes"):
+        return examine_inventory(inventory, accept=args.accept)
 
 
-def _examine_saved(path: str) -> Any:
-    from orchestrator.workflows.discover import load_saved
+def _examine_saved(args: argparse.Namespace) -> Examination:
+    from orchestrator.topology.build import BuildOptions
     from orchestrator.workflows.doctor import examine_saved
+    from orchestrator.workflows.saved import load_saved
 
-    return examine_saved(load_saved(Path(path)))
+    accelerators = (*BuildOptions().accelerators, *map(_accelerator, args.accelerator))
+    return examine_saved(load_saved(Path(args.saved)), BuildOptions(accelerators=accelerators), accept=args.accept)
 
 
-def document(examination: Any) -> dict[str, Any]:
+def _accelerator(text: str) -> Any:
+    """`VENDOR:CLASS` as `lspci -n` prints them, class of 4 or 6 digits. Raises InputError for anything else."""
+    import re
+
+    from orchestrator.topology.build import AcceleratorClass
+
+    found = re.fullmatch(r"(?:0x)?([0-9a-fA-F]{4}):(?:0x)?([0-9a-fA-F]{4})(?:[0-9a-fA-F]{2})?", text)
+    if found is None:
+        raise InputError(
+            f"found {text!r}, wanted VENDOR:CLASS in hex", where="--accelerator", fix="--accelerator 1bcf:0b4000"
+        )
+    return AcceleratorClass(int(found[2], 16), int(found[1], 16))
+
+
+def document(examination: Examination) -> dict[str, Any]:
     """The JSON of `doctor`: findings and a count of what each node has."""
     return {
         "findings": [finding_json(finding) for finding in examination.findings],
+        "accepted": [finding_json(finding) for finding in examination.accepted],
         "nodes": [
             {
-                "name": name,
-                "gpus": len(topology.gpus),
-                "nics": len({port.address.rpartition(".")[0] for port in topology.rdma}),
-                "switches": len(topology.switches),
+                "name": node.name,
+                "gpus": len(node.topology.gpus),
+                "nics": len({port.address.rpartition(".")[0] for port in node.topology.rdma}),
+                "switches": len(node.topology.switches),
             }
-            for name, topology in examination.cluster.topologies.items()
+            for node in examination.cluster.nodes
         ],
         "unreachable": [
-            {"name": name, "what": failure.what, "fix": failure.fix} for name, failure in examination.failures.items()
+            {"name": name, "what": failure.what, "where": failure.where, "fix": failure.fix}
+            for name, failure in examination.failures.items()
         ],
     }
 
 
-def finding_json(finding: Finding) -> dict[str, Any]:
-    """One finding in the product's JSON."""
-    return {
-        "id": finding.id,
-        "severity": finding.severity.value,
-        "node": finding.node,
-        "devices": list(finding.devices),
-        "title": finding.title,
-        "evidence": list(finding.evidence),
-        "effect": finding.effect,
-        "fix": finding.fix,
-    }
-
-
-def _show(examination: Any, screen: Screen) -> None:
+def _show(examination: Examination, screen: Screen) -> None:
     for name, failure in examination.failures.items():
         screen.out.print(f"{printable(name)}: not examined: {printable(failure.what)}", style="bold red")
         screen.out.print(f"  fix: {printable(failure.fix)}")
-    show_findings(examination.findings, screen)
     count = len(examination.cluster.topologies)
+    show_findings(examination.findings, screen, nodes=count)
     gpus = sum(len(topology.gpus) for topology in examination.cluster.topologies.values())
     screen.out.print(f"{count} nodes, {gpus} GPUs examined: {summary(examination.findings)}")
-
-
-def show_findings(findings: Sequence[Finding], screen: Screen) -> None:
-    """Each finding as a short paragraph; notes last, in one line each."""
-    from rich.text import Text
-
-    for finding in findings:
-        head = Text(f"{finding.severity.value:7}", style=STYLES[finding.severity])
-        head.append(f" {printable(finding.node or 'cluster')}: ", style="bold")
-        head.append(printable(finding.title), style="")
-        head.append(f"  [{finding.id}]", style="dim")
-        screen.out.print(head)
-        if finding.severity is Severity.NOTE:
-            continue
-        for evidence in finding.evidence:
-            screen.out.print(Text(f"          {printable(evidence)}", style="dim"))
-        for label, words in (("costs", finding.effect), ("fix", finding.fix)):
-            if words:
-                screen.out.print(Text(f"        {label}: {printable(words)}"))
-
-
-def summary(findings: Sequence[Finding]) -> str:
-    """'2 stop, 3 slow, 1 note', or 'nothing wrong'."""
-    counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
-    return ", ".join(f"{count} {severity.value}" for severity, count in counts.items() if count) or "nothing wrong"
 
 
 def _rules(args: argparse.Namespace, screen: Screen) -> int:

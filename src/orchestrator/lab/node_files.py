@@ -21,6 +21,7 @@ MODELS = "/workspace"
 PLAYS = {"sglang-0.5.23": "0.5.23", "sglang-0.4.4-l40s": "0.4.4"}
 """Stacks that the stand-in plays, with the engine version it plays for each."""
 STANDIN = Path(__file__).parent / "standin"
+_VERBS = "libibverbs.so.1"
 _FLAGS = Path(__file__).parents[1] / "engines" / "flags"
 """The flags of each engine version, which the stand-in refuses all others by."""
 
@@ -34,9 +35,24 @@ def render(blueprint: Blueprint, node: NodeMachine) -> FileTree:
     tree.put("/etc/machine-id", uuid.UUID(bytes=digest(node.seed, "machine")[:16], version=4).hex)
     tree.put("/etc/resolv.conf", b"")
     tree.put(f"{_library_folder()}/{library.NAME}", library.build().read_bytes(), 0o755)
+    tree.update(verbs_library(_library_folder()))
     tree.update(engine_files(LAB_HOME, VENVS))
     tree.update(models.render(MODELS))
     return tree
+
+
+def verbs_library(folder: str) -> FileTree:
+    """Something to load as libibverbs where this machine has none: only whether it can be loaded is ever asked."""
+    tree = FileTree()
+    if not (Path(_library_folder()) / _VERBS).exists():
+        tree.put(f"{folder}/{_VERBS}", library.build().read_bytes(), 0o755)
+    return tree
+
+
+def devices(node: NodeMachine) -> tuple[str, ...]:
+    """Names below /dev that a node with such cards has; they are empty files, good for being seen."""
+    cards = sum(bool(interface.rdma) for interface in node.interfaces)
+    return ("kmsg", *(f"infiniband/uverbs{number}" for number in range(cards)))
 
 
 def hosts(blueprint: Blueprint) -> str:

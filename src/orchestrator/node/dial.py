@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.node.failure import Failure
+from orchestrator.node.listen import RESET
 
 # Linux include/uapi/linux/in.h; Python's socket module has no names for them
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3
@@ -51,6 +52,8 @@ def _start(selector: selectors.BaseSelector, target: dict[str, Any], results: li
         raise Failure("bad-request", f"dial: {wrong!r}", "stdin") from None
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM if datagram else socket.SOCK_STREAM)
     sock.setblocking(False)
+    if not datagram:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     try:
         if target.get("source"):
             sock.bind((str(target["source"]), 0))

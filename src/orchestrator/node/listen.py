@@ -12,6 +12,7 @@ import json
 import select
 import selectors
 import socket
+import struct
 import sys
 import time
 from typing import Any
@@ -19,6 +20,8 @@ from typing import Any
 from orchestrator.node.failure import Failure
 
 LONGEST_S = 60.0
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER: closing sends a reset, and leaves no TIME_WAIT (socket(7))."""
 
 
 def stream(request: dict[str, Any]) -> None:
@@ -75,17 +78,23 @@ def _serve(selector: selectors.BaseSelector, until: float) -> None:
             sock = key.fileobj
             assert isinstance(sock, socket.socket)
             if key.data == "tcp":
-                _accept(sock)
+                _accept(selector, sock)
+            elif key.data == "caller":
+                selector.unregister(sock)
+                sock.close()
             else:
                 _answer(sock)
 
 
-def _accept(listener: socket.socket) -> None:
+def _accept(selector: selectors.BaseSelector, listener: socket.socket) -> None:
+    """The caller ends the connection, by a reset: nothing of it stays on a port that an engine wants to bind soon."""
     try:
         connection, _ = listener.accept()
-        connection.close()
     except OSError:
         return
+    connection.setblocking(False)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    selector.register(connection, selectors.EVENT_READ, "caller")
 
 
 def _answer(echo: socket.socket) -> None:

@@ -6,6 +6,8 @@ Answer: the fields of a snapshot (files, links, errors, nvml, host; see model/sn
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import pwd
 import resource
@@ -14,6 +16,7 @@ import time
 from typing import Any
 
 from orchestrator.node.addresses import addresses
+from orchestrator.node.kernel_log import driver_errors
 from orchestrator.node.nvml import NvmlChild
 from orchestrator.node.patience import read_hardware
 
@@ -27,6 +30,7 @@ _LIMITS = {
     "core": resource.RLIMIT_CORE,
     "as": resource.RLIMIT_AS,
 }
+_RAISED_FOR_AN_ENGINE = ("memlock", "nofile")
 _DEVICE_FOLDERS = ("/dev/infiniband", "/dev")
 _SHM = "/dev/shm"  # noqa: S108 - its size is asked, nothing is written there
 
@@ -75,9 +79,12 @@ def host_facts(root: str) -> dict[str, Any]:
         "uid": os.geteuid(),
         "cpu_count": len(os.sched_getaffinity(0)),
         "limits": {name: list(resource.getrlimit(which)) for name, which in _LIMITS.items()},
+        "limits_attainable": {name: _attainable(_LIMITS[name]) for name in _RAISED_FOR_AN_ENGINE},
         "systemd": os.path.isdir("/run/systemd/system"),
         "fs_root": root,
         "devices": _devices(root),
+        "libibverbs": _can_load("libibverbs.so.1"),
+        "kernel_log": driver_errors(root),
         **_user(),
         **_shm(),
     }
@@ -87,6 +94,32 @@ def host_facts(root: str) -> dict[str, Any]:
         facts["addresses"] = {}
         facts["addresses_error"] = str(error)
     return facts
+
+
+def _attainable(which: int) -> list[int]:
+    """[soft, hard] after raising a limit as far as this process may, as the agent does for its engine; -1: no limit.
+
+    The limit is this process's own, and goes with it.
+    """
+    soft, hard = resource.getrlimit(which)
+    for value in (resource.RLIM_INFINITY, hard):
+        try:
+            resource.setrlimit(which, (value, value))
+        except (OSError, ValueError):
+            continue
+        break
+    raised = list(resource.getrlimit(which))
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(which, (soft, raised[1]))
+    return raised
+
+
+def _can_load(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def _user() -> dict[str, str]:

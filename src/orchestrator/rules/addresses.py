@@ -21,10 +21,10 @@ RULE = Rule(
 
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One note a node."""
-    for name, topology, _ in cluster.nodes:
+    for node in cluster.nodes:
         public = [
             (interface.name, address)
-            for interface in topology.interfaces
+            for interface in node.topology.interfaces
             for address in (*interface.ipv4, *interface.ipv6)
             if _is_public(address)
         ]
@@ -32,10 +32,10 @@ def check(cluster: Cluster) -> Iterator[Finding]:
             yield Finding(
                 id=RULE.id,
                 severity=Severity.NOTE,
-                node=name,
+                node=node.name,
                 devices=tuple(sorted({interface for interface, _ in public})),
                 title="public address: " + ", ".join(address for _, address in public),
-                evidence=tuple(f"{interface} = {address}" for interface, address in public),
+                evidence=tuple(f"address of {interface} = {address}" for interface, address in public),
                 effect="rendezvous and engine queues listen there too, without a password",
                 fix="a firewall that lets only the cluster's own network reach this node's ports",
             )

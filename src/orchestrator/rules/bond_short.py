@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster
+from orchestrator.model.topology import Interface
+from orchestrator.rules.cluster import Cluster, Node
 from orchestrator.rules.registry import Rule
 
 RULE = Rule(
     id="BOND-SHORT",
-    title="a bond has a dead slave",
-    explain="Rendezvous, HTTP and, where RDMA is missing, all traffic cross the bond.",
-    reads=("/proc/net/bonding/*", "/sys/class/net/*/bonding_slave/mii_status"),
+    title="a bond runs without some of its ports",
+    explain=(
+        "Rendezvous, HTTP and, where RDMA is missing, all traffic cross the bond. A port whose link is up and that "
+        "the switch has not taken into the LACP group is in another aggregator, and carries nothing."
+    ),
+    reads=("/sys/class/net/*/bonding_slave/{mii_status,ad_aggregator_id}", "/sys/class/net/*/bonding/ad_aggregator"),
     source="Linux Documentation/networking/bonding.rst",
     weight=30,
 )
@@ -20,23 +24,37 @@ RULE = Rule(
 
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding a bond."""
-    for name, topology, snapshot in cluster.nodes:
-        for bond in topology.interfaces:
-            status = {slave: snapshot.text(f"/sys/class/net/{slave}/bonding_slave/mii_status") for slave in bond.slaves}
-            dead = [slave for slave, mii in status.items() if mii and mii != "up"]
-            if dead:
-                yield Finding(
-                    id=RULE.id,
-                    severity=Severity.SLOW,
-                    node=name,
-                    devices=(bond.name, *dead),
-                    title=f"{bond.name} runs on {len(bond.slaves) - len(dead)} of {len(bond.slaves)} ports: "
-                    f"{', '.join(dead)} is down",
-                    evidence=tuple(
-                        f"/sys/class/net/{slave}/bonding_slave/mii_status = {mii}" for slave, mii in status.items()
-                    ),
-                    effect=f"{bond.name} has no spare, and half its bandwidth"
-                    if len(bond.slaves) == 2
-                    else f"{bond.name} has {len(dead)} of {len(bond.slaves)} ports less",
-                    fix=f"cable and switch LACP of {', '.join(dead)}; cat /proc/net/bonding/{bond.name}",
-                )
+    for node in cluster.nodes:
+        for bond in node.topology.interfaces:
+            idle = dict(_idle_slaves(node, bond))
+            if idle:
+                yield _finding(node, bond, idle)
+
+
+def _idle_slaves(node: Node, bond: Interface) -> Iterator[tuple[str, str]]:
+    """Slaves that carry nothing, each with the value that shows it."""
+    active = node.snapshot.text(f"/sys/class/net/{bond.name}/bonding/ad_aggregator")
+    for slave in bond.slaves:
+        folder = f"/sys/class/net/{slave}/bonding_slave"
+        status = node.snapshot.text(f"{folder}/mii_status")
+        aggregator = node.snapshot.text(f"{folder}/ad_aggregator_id")
+        if status and status != "up":
+            yield slave, f"{folder}/mii_status = {status}"
+        elif active and aggregator and aggregator != active:
+            yield slave, f"{folder}/ad_aggregator_id = {aggregator}, the bond's active one is {active}"
+
+
+def _finding(node: Node, bond: Interface, idle: Mapping[str, str]) -> Finding:
+    alive = len(bond.slaves) - len(idle)
+    names = ", ".join(idle)
+    return Finding(
+        id=RULE.id,
+        severity=Severity.SLOW,
+        node=node.name,
+        devices=(bond.name, *idle),
+        title=f"{bond.name} runs on {alive} of {len(bond.slaves)} ports: {names} carries nothing",
+        evidence=tuple(idle.values()),
+        effect=f"{bond.name} has {alive} of {len(bond.slaves)} of its bandwidth and no spare; weights load and "
+        "requests arrive over it",
+        fix=f"cable of {names}, and LACP on the switch ports; cat /proc/net/bonding/{bond.name}",
+    )

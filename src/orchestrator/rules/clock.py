@@ -21,26 +21,28 @@ LARGEST_S = 1.0
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One note for each node that is more than a second away from the median of all.
+    """One note for each node that is more than a second away from the median of all, beyond what the way explains.
 
-    host['clock_offset_s'] is the node's clock less the controller's, in seconds, where the look measured it.
+    host['clock_offset_s'] is the node's clock less the controller's, host['round_trip_s'] twice its error.
     """
     offsets = {
-        name: float(offset)
-        for name, _, snapshot in cluster.nodes
-        if isinstance(offset := snapshot.host.get("clock_offset_s"), (int, float))
+        node.name: float(offset)
+        for node in cluster.nodes
+        if isinstance(offset := node.snapshot.host.get("clock_offset_s"), (int, float))
     }
     if len(offsets) < 2:
         return
     middle = median(offsets.values())
     for name, offset in offsets.items():
-        if abs(offset - middle) > LARGEST_S:
+        way = cluster.snapshots[name].host.get("round_trip_s")
+        unsure = way / 2 if isinstance(way, (int, float)) else 0.0
+        if abs(offset - middle) > LARGEST_S + unsure:
             yield Finding(
                 id=RULE.id,
                 severity=Severity.NOTE,
                 node=name,
                 title=f"the clock is {abs(offset - middle):.1f} s {'ahead' if offset > middle else 'behind'}",
-                evidence=(f"offset to the controller = {offset:+.2f} s, median of all nodes {middle:+.2f} s",),
+                evidence=(f"offset to the controller = {offset:+.2f} s ±{unsure:.2f}, median of all {middle:+.2f} s",),
                 effect="log lines of several nodes can't be put in order by their own times",
                 fix="timedatectl set-ntp true; chronyc tracking",
             )

@@ -1,4 +1,4 @@
-"""What a rule looks at: every node's topology and raw snapshot, beside what the inventory wants of it."""
+"""What a rule looks at: every node that answered, beside what the inventory wants of it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,124 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.topology import PciDevice, RdmaPort, Topology
+from orchestrator.model.topology import Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.planning.network import TcpChoice, tcp_choices, usable_ports
+from orchestrator.topology.network import is_bonded
+from orchestrator.topology.pci import card, sort_key
+from orchestrator.topology.switches import SwitchPlaces
 
 V = TypeVar("V", bound=Hashable)
+
+
+class Place(NamedTuple):
+    """Where a rail port sits, comparable between nodes of one kind; switch 0 is a root port."""
+
+    switch: int
+    card: int
+    port: int
+
+    def __str__(self) -> str:
+        where = f"switch {self.switch}" if self.switch else "a root port"
+        return f"port {self.port} of card {self.card} behind {where}"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node that answered, with what rules ask of it again and again.
+
+    tcp: its interface for rendezvous and services; None where the gang's nodes share no network
+    """
+
+    name: str
+    spec: NodeSpec
+    topology: Topology
+    snapshot: Snapshot
+    tcp: TcpChoice | None
+
+    @cached_property
+    def devices(self) -> Mapping[str, PciDevice]:
+        """PCI functions by key."""
+        return {device.key: device for device in self.topology.pci}
+
+    @cached_property
+    def interfaces(self) -> Mapping[str, Interface]:
+        """Interfaces by name."""
+        return {interface.name: interface for interface in self.topology.interfaces}
+
+    @cached_property
+    def places(self) -> SwitchPlaces:
+        """Which switches lie above a function."""
+        return SwitchPlaces(self.topology.switches)
+
+    @cached_property
+    def gpu_switches(self) -> tuple[Switch, ...]:
+        """The switches with GPUs directly behind them, in order of address."""
+        keys = {gpu.switch for gpu in self.topology.gpus if gpu.switch}
+        return tuple(switch for switch in self.topology.switches if switch.key in keys)
+
+    @cached_property
+    def rail_ports(self) -> tuple[RdmaPort, ...]:
+        """RDMA ports that are there for the GPUs' traffic, whatever state they are in.
+
+        Not bonded ones, not the one that carries TCP, and not the others on the TCP side's own card where that
+        card is away from the GPUs and other cards are there: the main card is for TCP.
+        """
+        own = [port for port in self.topology.rdma if not is_bonded(port, self.topology)]
+        carrier = self.tcp.interface if self.tcp else ""
+        main = {card(port.key) for port in own if carrier and port.netdev == carrier and not self.near_gpus(port)}
+        if all(card(port.key) in main for port in own):
+            main = set()
+        return tuple(port for port in own if card(port.key) not in main and port.netdev != carrier)
+
+    @cached_property
+    def rail_places(self) -> Mapping[Place, RdmaPort]:
+        """Rail ports by their place: which of the GPUs' switches, which card behind it, which port of that card."""
+        order = {switch.key: number for number, switch in enumerate(self.gpu_switches, 1)}
+        cards: dict[int, list[str]] = {}
+        places: dict[Place, RdmaPort] = {}
+        for port in sorted(self.rail_ports, key=lambda port: (sort_key(port.address), port.device, port.port)):
+            above = next((key for key in self.places.above(port.key) if key in order), "")
+            switch = order.get(above, 0)
+            known = cards.setdefault(switch, [])
+            if card(port.key) not in known:
+                known.append(card(port.key))
+            number = sum(place[:2] == (switch, len(known)) for place in places) + 1
+            places[Place(switch, len(known), number)] = port
+        return places
+
+    @cached_property
+    def usable(self) -> tuple[RdmaPort, ...]:
+        """RDMA ports that can carry the gang's traffic now."""
+        return usable_ports(self.topology, self.tcp.interface if self.tcp else "")
+
+    @cached_property
+    def nvml_devices(self) -> tuple[Mapping[str, Any], ...]:
+        """What NVML said of each GPU."""
+        said = self.snapshot.nvml.get("devices")
+        return tuple(one for one in said if isinstance(one, Mapping)) if isinstance(said, (list, tuple)) else ()
+
+    def near_gpus(self, port: RdmaPort) -> bool:
+        """Whether a switch lies above both the port and a GPU."""
+        return not self._switches_of_gpus.isdisjoint(self.places.above(port.key))
+
+    def with_above(self, switch: Switch) -> tuple[str, ...]:
+        """Keys of a switch and of those above it, nearest first."""
+        return self.places.above(f"{switch.key}/")
+
+    def above(self, key: str) -> PciDevice | None:
+        """The bridge above a PCI function, None on a root bus."""
+        device = self.devices.get(key)
+        return self.devices.get(device.parent) if device and device.parent else None
+
+    @cached_property
+    def _switches_of_gpus(self) -> frozenset[str]:
+        return frozenset(switch for gpu in self.topology.gpus for switch in self.places.above(gpu.key))
 
 
 @dataclass(frozen=True)
@@ -31,11 +139,21 @@ class Cluster:
     specs: Mapping[str, NodeSpec]
     trials: tuple[Trial, ...] = ()
 
-    @property
-    def nodes(self) -> Iterator[tuple[str, Topology, Snapshot]]:
-        """Name, topology and snapshot of every node that answered, in the inventory's order."""
-        for name, topology in self.topologies.items():
-            yield name, topology, self.snapshots[name]
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node that answered, in the inventory's order."""
+        return tuple(
+            Node(name, self.specs[name], topology, self.snapshots[name], self.tcp.get(name))
+            for name, topology in self.topologies.items()
+        )
+
+    @cached_property
+    def gangs(self) -> tuple[tuple[Node, ...], ...]:
+        """The nodes that answered, gang by gang."""
+        members: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            members.setdefault(node.spec.gang, []).append(node)
+        return tuple(tuple(nodes) for nodes in members.values())
 
     @cached_property
     def tcp(self) -> Mapping[str, TcpChoice]:
@@ -47,20 +165,16 @@ class Cluster:
         return found
 
     @cached_property
-    def usable(self) -> Mapping[str, tuple[RdmaPort, ...]]:
-        """Each node's RDMA ports that can carry the gang's traffic now."""
-        return {
-            name: usable_ports(topology, self.tcp[name].interface if name in self.tcp else "")
-            for name, topology in self.topologies.items()
-        }
+    def peers(self) -> tuple[tuple[Node, ...], ...]:
+        """Nodes that ought to be alike: each gang of three or more, and all nodes of smaller gangs together."""
+        large = [gang for gang in self.gangs if len(gang) >= FEWEST_FOR_A_MAJORITY]
+        rest = tuple(node for gang in self.gangs if len(gang) < FEWEST_FOR_A_MAJORITY for node in gang)
+        return tuple((*large, rest) if rest else large)
 
-    def odd_ones(self, fact: Callable[[Topology, Snapshot], V | None]) -> tuple[V, dict[str, V]] | None:
-        """What most nodes have, and the nodes that have something else. None where all agree or two cannot
-        be told apart from a majority (fewer than three nodes that know)."""
-        values = {
-            name: value for name, topology, snapshot in self.nodes if (value := fact(topology, snapshot)) is not None
-        }
-        return majority(values)
+    def compared(self, fact: Callable[[Node], V | None]) -> Iterator[Mapping[str, V]]:
+        """For each group of peers, what its nodes have, by name, as far as it is known of them."""
+        for group in self.peers:
+            yield {node.name: value for node in group if (value := fact(node)) is not None}
 
 
 def gangs_of(specs: Iterable[NodeSpec]) -> list[GangSpec]:
@@ -74,29 +188,18 @@ def gangs_of(specs: Iterable[NodeSpec]) -> list[GangSpec]:
     ]
 
 
+FEWEST_FOR_A_MAJORITY = 3
+
+
 def majority(values: Mapping[str, V]) -> tuple[V, dict[str, V]] | None:
     """The value that more than half of at least three nodes have, with the exceptions; None where there are none."""
-    if len(values) < 3:
+    if len(values) < FEWEST_FOR_A_MAJORITY:
         return None
     (common, count), *_ = Counter(values.values()).most_common(1)
     odd = {name: value for name, value in values.items() if value != common}
     return (common, odd) if odd and count * 2 > len(values) else None
 
 
-def card(address: str) -> str:
-    """A card's address without its function: ports .0 and .1 are one card (NCCL net_ib does the same)."""
-    return address.rpartition(".")[0]
-
-
-def gpu_port(port: RdmaPort, topology: Topology) -> bool:
-    """Whether an RDMA port is meant for GPU traffic: not a bond's slave and no management card.
-
-    The main NIC's ports are in a bond or carry the TCP side; every other RDMA port is there for the GPUs.
-    """
-    interface = topology.interface(port.netdev) if port.netdev else None
-    return not (interface is not None and (interface.bond or interface.slaves))
-
-
-def above(device: PciDevice, topology: Topology) -> PciDevice | None:
-    """The bridge above a PCI function, None on a root bus."""
-    return next((other for other in topology.pci if other.key == device.parent), None) if device.parent else None
+def whole(value: object) -> int:
+    """An integer that NVML or a file gave; 0 for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.topology import Topology
-from orchestrator.rules.cluster import Cluster
+from orchestrator.model.topology import Link
+from orchestrator.rules.cluster import Cluster, Node, majority
 from orchestrator.rules.registry import Rule
+from orchestrator.topology.network import gid_index
+from orchestrator.topology.pci import card
 
 RULE = Rule(
     id="NODE-DIFFERS",
     title="a node differs from its peers",
-    explain="Compares each node with the others; needs no list of known machines. The odd one out is named.",
+    explain=(
+        "Compares each node with the others of its gang (small gangs together); needs no list of known machines. "
+        "The odd one out is named; where no value has a majority, the disagreement is told of the cluster."
+    ),
     reads=(
-        "NVML driver version", "GPU names", "/proc/sys/kernel/osrelease", "/sys/class/infiniband/*/fw_ver",
-        "/sys/class/dmi/id/bios_version", "GPUs and cards behind each switch",
+        "NVML versions and GPU names", "/proc/sys/kernel/osrelease", "/sys/class/infiniband/*/fw_ver",
+        "/sys/class/dmi/id/*", "GPUs and cards behind each switch, their slots and best links", "GID indices",
+        "/sys/module/*/version",
     ),
     source="NCCL src/init.cc (a version mismatch between ranks is fatal); comparison with peers",
     weight=40,
@@ -31,78 +37,187 @@ class _Fact:
     severity: Severity
     effect: str
     fix: str
-    read: Callable[[Topology, Snapshot], str | None]
+    read: Callable[[Node], str | None]
 
 
-def _gpu_models(topology: Topology, _: Snapshot) -> str | None:
-    return ", ".join(sorted({gpu.name for gpu in topology.gpus if gpu.name})) or None
+def _gpu_models(node: Node) -> str | None:
+    return _counted(gpu.name for gpu in node.topology.gpus if gpu.name)
 
 
-def _kernel(_: Topology, snapshot: Snapshot) -> str | None:
-    uname = snapshot.host.get("uname") or {}
-    return str(uname.get("release") or "") or None if isinstance(uname, dict) else None
+def _gpu_links(node: Node) -> str | None:
+    return _counted(words for gpu in node.topology.gpus if (words := _best_link(gpu.link_max)))
 
 
-def _firmware(topology: Topology, _: Snapshot) -> str | None:
-    versions = sorted({(port.board, port.firmware) for port in topology.rdma if port.firmware})
-    return ", ".join(f"{board or 'card'} {firmware}" for board, firmware in versions) or None
+def _card_links(node: Node) -> str | None:
+    cards = {card(port.key): node.devices.get(port.key) for port in node.rail_ports}
+    return _counted(words for device in cards.values() if device and (words := _best_link(device.link_max)))
 
 
-def _switch_groups(topology: Topology, _: Snapshot) -> str | None:
+def _best_link(link: Link) -> str:
+    return f"{link.speed_gts:g} GT/s x{link.width}" if link.width else ""
+
+
+def _card_slots(node: Node) -> str | None:
+    slots = {device.slot for port in node.rail_ports if (device := node.devices.get(port.key)) and device.slot}
+    return ", ".join(sorted(slots)) or None
+
+
+def _card_count(node: Node) -> str | None:
+    return str(len({card(port.key) for port in node.rail_ports})) if node.topology.pci else None
+
+
+def _firmware(node: Node) -> str | None:
+    versions = {(port.board, port.firmware) for port in node.rail_ports if port.firmware}
+    return ", ".join(f"{board or 'card'} {firmware}" for board, firmware in sorted(versions)) or None
+
+
+def _gid_indices(node: Node) -> str | None:
+    chosen = (gid_index(port, node.topology).index for port in node.rail_ports)
+    return ", ".join(str(index) for index in sorted({index for index in chosen if index is not None})) or None
+
+
+def _switch_groups(node: Node) -> str | None:
     groups = []
-    for switch in topology.switches:
-        gpus = sum(gpu.switch == switch.key for gpu in topology.gpus)
-        cards = len({port.address.rpartition(".")[0] for port in topology.rdma if port.switch == switch.key})
-        if gpus:
-            groups.append(f"{gpus} GPUs + {cards} RDMA cards")
+    for switch in node.gpu_switches:
+        gpus = sum(gpu.switch == switch.key for gpu in node.topology.gpus)
+        cards = len({card(port.key) for port in node.topology.rdma if port.switch == switch.key})
+        groups.append(f"{gpus} GPUs + {cards} RDMA cards")
     return "; ".join(sorted(groups)) or None
 
+
+def _kernel(node: Node) -> str | None:
+    uname = node.snapshot.host.get("uname")
+    said = str(uname.get("release") or "") if isinstance(uname, Mapping) else ""
+    return said or node.snapshot.text("/proc/sys/kernel/osrelease") or None
+
+
+def _file(path: str) -> Callable[[Node], str | None]:
+    return lambda node: node.snapshot.text(path) or None
+
+
+def _machine(node: Node) -> str | None:
+    folder = "/sys/class/dmi/id"
+    return " ".join(filter(None, (node.snapshot.text(f"{folder}/{name}") for name in _MACHINE_NAMES))) or None
+
+
+_MACHINE_NAMES = ("sys_vendor", "product_name")
+
+
+def _nvml(name: str) -> Callable[[Node], str | None]:
+    return lambda node: str(node.snapshot.nvml.get(name) or "") or None
+
+
+def _vbios(node: Node) -> str | None:
+    return _counted(str(device["vbios"]) for device in node.nvml_devices if device.get("vbios"))
+
+
+def _counted(values: Iterable[str]) -> str | None:
+    """'8 x NVIDIA L40S' or '7 x NVIDIA L40S, 1 x NVIDIA L40'."""
+    counts = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count} x {value}" for value, count in counts) or None
+
+
+_NO_EFFECT = "no known effect by itself"
+_SLOWEST = "every step of the gang waits for the slowest GPU"
 
 _FACTS = (
     _Fact(
         "NVIDIA driver", "NVML nvmlSystemGetDriverVersion", Severity.SLOW,
         "not measured: ranks may choose different transports, and CUDA versions may not match the stack",
-        "install the peers' driver version on this node", lambda topology, _: topology.driver or None,
+        "install the peers' driver version on this node", _nvml("driver"),
     ),
     _Fact(
-        "GPU model", "NVML nvmlDeviceGetName", Severity.SLOW,
-        "every step waits for the slowest GPU; the smallest memory bounds the KV cache",
-        "use the same GPUs in one gang", _gpu_models,
+        "GPU set", "NVML nvmlDeviceGetName", Severity.SLOW,
+        f"{_SLOWEST}; the smallest memory bounds the KV cache", "use the same GPUs in one gang", _gpu_models,
     ),
     _Fact(
-        "kernel", "uname -r", Severity.NOTE, "no known effect by itself", "install the peers' kernel", _kernel,
+        "best PCIe link of the GPUs", "/sys/bus/pci/devices/*/max_link_{speed,width}", Severity.SLOW,
+        f"{_SLOWEST} (not measured)", "put the GPUs into slots like the peers'", _gpu_links,
     ),
     _Fact(
-        "RDMA card firmware", "/sys/class/infiniband/*/fw_ver", Severity.NOTE, "no known effect by itself",
+        "best PCIe link of the RDMA cards", "/sys/bus/pci/devices/*/max_link_{speed,width}", Severity.SLOW,
+        "the slowest card bounds every all-reduce (not measured)", "use cards like the peers'", _card_links,
+    ),
+    _Fact(
+        "number of RDMA cards", "/sys/class/infiniband", Severity.SLOW,
+        "NCCL uses as many ports as the poorest node has; it says so at INFO level only",
+        "add the missing card, or look whether its driver is loaded", _card_count,
+    ),
+    _Fact(
+        "slots of the RDMA cards", "/sys/bus/pci/slots/*/address", Severity.NOTE,
+        "the other findings of this node say what it costs", "put the cards where the peers have them", _card_slots,
+    ),
+    _Fact(
+        "population of the GPU switches", "PCI tree", Severity.NOTE,
+        "the other findings of this node say what it costs", "put the cards where the peers have them", _switch_groups,
+    ),
+    _Fact(
+        "GID index of the rails", "/sys/class/infiniband/*/ports/*/gids", Severity.NOTE,
+        "none where NCCL is 2.21 or newer: it finds each node's own; an older one needs one index for all",
+        "give the interfaces one IPv4 address each, in the same order", _gid_indices,
+    ),
+    _Fact("kernel", "uname -r", Severity.NOTE, _NO_EFFECT, "install the peers' kernel", _kernel),
+    _Fact(
+        "RDMA card firmware", "/sys/class/infiniband/*/fw_ver", Severity.NOTE, _NO_EFFECT,
         "bring the cards to one firmware (mlxfwmanager)", _firmware,
     ),
     _Fact(
-        "BIOS", "/sys/class/dmi/id/bios_version", Severity.NOTE, "no known effect by itself",
-        "bring the BIOS to one version",
-        lambda _, snapshot: snapshot.text("/sys/class/dmi/id/bios_version") or None,
+        "RDMA driver", "/sys/module/mlx5_core/version", Severity.NOTE, _NO_EFFECT, "install the peers' OFED",
+        _file("/sys/module/mlx5_core/version"),
     ),
     _Fact(
-        "switch population", "PCI tree", Severity.NOTE,
-        "the other findings of this node say what it costs", "put the cards where the peers have them", _switch_groups,
+        "BIOS", "/sys/class/dmi/id/bios_version", Severity.NOTE, _NO_EFFECT, "bring the BIOS to one version",
+        _file("/sys/class/dmi/id/bios_version"),
+    ),
+    _Fact("machine", "/sys/class/dmi/id/{sys_vendor,product_name}", Severity.NOTE, _NO_EFFECT, "none needed", _machine),
+    _Fact(
+        "GPU firmware (VBIOS)", "NVML nvmlDeviceGetVbiosVersion", Severity.NOTE, _NO_EFFECT,
+        "bring the GPUs to one VBIOS", _vbios,
+    ),
+    _Fact(
+        "CPU", "/proc/cpuinfo", Severity.NOTE, "NCCL takes other inter-socket speeds for other CPUs", "none needed",
+        lambda node: node.topology.cpu.name or None,
     ),
 )  # fmt: skip
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding for each fact and each odd node; quiet below three nodes and where no value has a majority."""
+    """One finding for each fact and each odd node."""
     for fact in _FACTS:
-        odd = cluster.odd_ones(fact.read)
-        if odd is None:
-            continue
-        common, nodes = odd
-        for name, value in nodes.items():
-            yield Finding(
-                id=RULE.id,
-                severity=fact.severity,
-                node=name,
-                devices=(fact.words,),
-                title=f"{fact.words} is {value}, on the other nodes {common}",
-                evidence=(f"{fact.where} = {value}",),
-                effect=fact.effect,
-                fix=fact.fix,
-            )
+        for values in cluster.compared(fact.read):
+            odd = majority(values)
+            if odd:
+                yield from (_odd_one(fact, name, value, odd[0]) for name, value in odd[1].items())
+            elif len(set(values.values())) > 1:
+                yield _disagreement(fact, values)
+
+
+def _odd_one(fact: _Fact, name: str, value: str, common: str) -> Finding:
+    return Finding(
+        id=RULE.id,
+        severity=fact.severity,
+        node=name,
+        devices=(fact.words,),
+        title=f"{fact.words} is {value}, on the other nodes {common}",
+        evidence=(f"{fact.where} = {value}",),
+        effect=fact.effect,
+        fix=fact.fix,
+    )
+
+
+def _disagreement(fact: _Fact, values: Mapping[str, str]) -> Finding:
+    return Finding(
+        id=RULE.id,
+        severity=fact.severity,
+        node="",
+        devices=(fact.words,),
+        title=f"the nodes differ in their {fact.words}: "
+        + "; ".join(f"{value} on {_who(values, value)}" for value in dict.fromkeys(values.values())),
+        evidence=tuple(f"{name}: {fact.where} = {value}" for name, value in values.items()),
+        effect=fact.effect,
+        fix="make them the same",
+    )
+
+
+def _who(values: Mapping[str, str], wanted: str) -> str:
+    return ", ".join(name for name, value in values.items() if value == wanted)

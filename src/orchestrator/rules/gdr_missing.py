@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.snapshot import Snapshot
-from orchestrator.rules.cluster import Cluster
+from orchestrator.rules.cluster import Cluster, Node
 from orchestrator.rules.registry import Rule
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
     id="GDR-MISSING",
     title="GPUDirect RDMA is missing",
-    explain="NCCL finds it through nvidia-peermem, or through dma-buf where the driver is NVIDIA's open kernel module.",
+    explain=(
+        "NCCL finds it through nvidia-peermem, or through dma-buf where the driver is NVIDIA's open kernel module and "
+        "the kernel is 5.12 or newer. Without it NCCL still takes the cards, and stages through host memory."
+    ),
     reads=(
         "/sys/kernel/mm/memory_peers/nv_mem/version", "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
-        "/sys/module/nvidia_peermem/version", "/proc/driver/nvidia/version",
+        "/sys/module/nvidia_peermem/version", "/proc/driver/nvidia/version", "uname -r",
     ),
     source="NCCL src/transport/net_ib/gdr.cc ncclIbGdrSupport, ncclIbDmaBufSupport",
     weight=25,
@@ -24,30 +27,44 @@ RULE = Rule(
 
 _PEERMEM = RULE.reads[:3]
 _DRIVER = RULE.reads[3]
+_OLDEST_WITH_DMA_BUF = (5, 12)
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node with usable rails; unknown where the driver's kind could not be read."""
-    for name, topology, snapshot in cluster.nodes:
-        if not topology.rdma or not topology.gpus or any(snapshot.exists(path) for path in _PEERMEM):
+    """One finding a node with RDMA and NVIDIA's GPUs; unknown where the driver's kind could not be read."""
+    for node in cluster.nodes:
+        if not node.rail_ports or not node.nvml_devices:
             continue
-        driver = snapshot.text(_DRIVER)
-        if "Open Kernel Module" in driver:
-            continue
-        yield _finding(name, snapshot, driver)
+        if not any(node.snapshot.exists(path) for path in _PEERMEM) and not _has_dma_buf(node):
+            yield _finding(node)
 
 
-def _finding(name: str, snapshot: Snapshot, driver: str) -> Finding:
+def _has_dma_buf(node: Node) -> bool:
+    return "Open Kernel Module" in node.snapshot.text(_DRIVER) and _kernel(node) >= _OLDEST_WITH_DMA_BUF
+
+
+def _kernel(node: Node) -> tuple[int, int]:
+    """Major and minor; a kernel that can't be told counts as new."""
+    uname = node.snapshot.host.get("uname")
+    release = uname.get("release") if isinstance(uname, dict) else ""
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", str(release or node.snapshot.text("/proc/sys/kernel/osrelease")))
+    return (int(found[1]), int(found[2])) if found else (999, 0)
+
+
+def _finding(node: Node) -> Finding:
+    snapshot, driver = node.snapshot, node.snapshot.text(_DRIVER)
+    major, minor = _kernel(node)
     return Finding(
         id=RULE.id,
         severity=Severity.SLOW if driver else Severity.UNKNOWN,
-        node=name,
+        node=node.name,
         title="GPUDirect RDMA is missing: nvidia-peermem is not loaded"
         if driver
         else "whether GPUDirect RDMA works could not be read",
         evidence=(
             *(f"{path}: {snapshot.errors.get(path, 'does not exist')}" for path in _PEERMEM),
             f"{_DRIVER} = {driver.splitlines()[0] if driver else 'not readable'}",
+            *([f"uname -r = {major}.{minor}, dma-buf needs 5.12"] if (major, minor) < _OLDEST_WITH_DMA_BUF else []),
         ),
         effect=price(Traffic.HOST_STAGED),
         fix="sudo modprobe nvidia-peermem (and add it to /etc/modules-load.d), or install NVIDIA's open kernel modules",

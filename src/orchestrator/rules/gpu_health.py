@@ -1,4 +1,4 @@
-"""GPUs with uncorrectable memory errors, or slowed down by heat or power."""
+"""GPUs with memory errors that can't be corrected, or slowed down by heat or power."""
 
 from __future__ import annotations
 
@@ -6,56 +6,100 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster
+from orchestrator.rules.cluster import Cluster, whole
 from orchestrator.rules.registry import Rule
 
 RULE = Rule(
     id="GPU-HEALTH",
     title="a GPU has memory errors or is throttled",
-    explain="An uncorrectable ECC error ends the process that meets it. A throttled GPU slows all 32 ranks.",
-    reads=("NVML nvmlDeviceGetTotalEccErrors", "NVML nvmlDeviceGetCurrentClocksEventReasons"),
+    explain="An uncorrectable ECC error ends the process that meets it. A throttled GPU slows all ranks of the gang.",
+    reads=(
+        "NVML nvmlDeviceGetTotalEccErrors", "NVML nvmlDeviceGetRemappedRows",
+        "NVML nvmlDeviceGetCurrentClocksEventReasons",
+    ),
     source="NVML API: nvmlClocksEventReasons (HW slowdown 0x8, SW thermal 0x20, HW thermal 0x40, brake 0x80)",
     weight=8,
-)
+)  # fmt: skip
 _SLOWING = {0x08: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """Errors stop; throttling slows."""
-    for name, _, snapshot in cluster.nodes:
-        for device in snapshot.nvml.get("devices") or ():
-            if isinstance(device, Mapping):
-                yield from _errors(name, device)
-                yield from _throttling(name, device)
+    """Errors stop; a pending repair and throttling slow."""
+    for node in cluster.nodes:
+        for device in node.nvml_devices:
+            yield from _errors(node.name, device)
+            yield from _repairs(node.name, device)
+            yield from _throttling(node.name, device)
 
 
 def _errors(name: str, device: Mapping[str, Any]) -> Iterator[Finding]:
     ecc = device.get("ecc")
-    count = ecc.get("uncorrected") if isinstance(ecc, Mapping) else None
-    if isinstance(count, int) and count > 0:
-        yield Finding(
-            id=RULE.id,
-            severity=Severity.STOP,
-            node=name,
-            devices=(str(device.get("pci_bus_id", "")),),
-            title=f"GPU {device.get('index')} has {count} uncorrectable memory errors",
-            evidence=(f"nvmlDeviceGetTotalEccErrors(uncorrected, volatile) = {count}",),
-            effect="a process that meets such an error ends, and the gang with it",
-            fix="reset the GPU (nvidia-smi --gpu-reset) or reboot; if it comes back, replace the card",
+    count = whole(ecc.get("uncorrected")) if isinstance(ecc, Mapping) else 0
+    if count > 0:
+        yield _finding(
+            name,
+            device,
+            Severity.STOP,
+            f"has {count} uncorrectable memory error{'s' if count > 1 else ''}",
+            f"nvmlDeviceGetTotalEccErrors(uncorrected, volatile) = {count}",
+            "a process that meets such an error ends, and the gang with it",
+            "reset the GPU (nvidia-smi --gpu-reset) or reboot; if it comes back, replace the card",
+        )
+
+
+def _repairs(name: str, device: Mapping[str, Any]) -> Iterator[Finding]:
+    """NVML gives (corrected, uncorrected, pending, failed)."""
+    rows = device.get("remapped_rows")
+    if not isinstance(rows, (list, tuple)) or len(rows) != 4:
+        return
+    evidence = f"nvmlDeviceGetRemappedRows = {list(rows)} (corrected, uncorrected, pending, failed)"
+    if rows[3]:
+        yield _finding(
+            name,
+            device,
+            Severity.STOP,
+            "could not repair a broken memory row",
+            evidence,
+            "a process that meets it ends, and the gang with it",
+            "replace the card (nvidia-smi -q -d ROW_REMAPPER)",
+        )
+    elif rows[2]:
+        yield _finding(
+            name,
+            device,
+            Severity.SLOW,
+            "will repair a broken memory row at its next reset",
+            evidence,
+            "until then a process may meet it and end, and the gang with it",
+            "reset the GPU (nvidia-smi --gpu-reset) or reboot before the gang starts",
         )
 
 
 def _throttling(name: str, device: Mapping[str, Any]) -> Iterator[Finding]:
-    reasons = device.get("clocks_event_reasons")
-    words = [word for bit, word in _SLOWING.items() if isinstance(reasons, int) and reasons & bit]
+    reasons = whole(device.get("clocks_event_reasons"))
+    words = [word for bit, word in _SLOWING.items() if reasons & bit]
     if words:
-        yield Finding(
-            id=RULE.id,
-            severity=Severity.SLOW,
-            node=name,
-            devices=(str(device.get("pci_bus_id", "")),),
-            title=f"GPU {device.get('index')} is throttled: {', '.join(words)}",
-            evidence=(f"nvmlDeviceGetCurrentClocksEventReasons = {reasons:#x}",),
-            effect="every step of the gang waits for this GPU (how much depends on how far its clocks fell)",
-            fix="fans, air flow and power supply of this node; nvidia-smi -q -d PERFORMANCE,TEMPERATURE",
+        yield _finding(
+            name,
+            device,
+            Severity.SLOW,
+            f"is throttled: {', '.join(words)}",
+            f"nvmlDeviceGetCurrentClocksEventReasons = {reasons:#x}",
+            "every step of the gang waits for this GPU (how much depends on how far its clocks fell)",
+            "fans, air flow and power supply of this node; nvidia-smi -q -d PERFORMANCE,TEMPERATURE",
         )
+
+
+def _finding(
+    name: str, device: Mapping[str, Any], severity: Severity, words: str, evidence: str, effect: str, fix: str
+) -> Finding:
+    return Finding(
+        id=RULE.id,
+        severity=severity,
+        node=name,
+        devices=(str(device.get("pci_bus_id") or ""),),
+        title=f"GPU {device.get('index')} {words}",
+        evidence=(f"NVML of GPU {device.get('index')}: {evidence}",),
+        effect=effect,
+        fix=fix,
+    )

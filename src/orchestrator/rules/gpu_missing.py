@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import Gpu, Topology
-from orchestrator.rules.cluster import Cluster
+from orchestrator.model.topology import Gpu
+from orchestrator.rules.cluster import Cluster, Node
 from orchestrator.rules.registry import Rule
 
 RULE = Rule(
@@ -21,32 +21,29 @@ RULE = Rule(
 
 def check(cluster: Cluster) -> Iterator[Finding]:
     """Stop, once a node: which GPUs are lost, and how many are short."""
-    for name, topology, _ in cluster.nodes:
-        wanted = cluster.specs[name].gpus
-        answering = [gpu for gpu in topology.gpus if gpu.index >= 0 and not gpu.lost]
-        if topology.nvml_error or len(answering) >= wanted:
-            continue
-        yield _finding(name, topology, wanted, len(answering))
+    for node in cluster.nodes:
+        answering = sum(gpu.index >= 0 and not gpu.lost for gpu in node.topology.gpus)
+        if not node.topology.nvml_error and answering < node.spec.gpus:
+            yield _finding(node, answering)
 
 
-def _finding(name: str, topology: Topology, wanted: int, answering: int) -> Finding:
-    lost = [gpu for gpu in topology.gpus if gpu.lost or gpu.index < 0]
+def _finding(node: Node, answering: int) -> Finding:
+    wanted, gpus = node.spec.gpus, node.topology.gpus
+    lost = [gpu for gpu in gpus if gpu.lost or gpu.index < 0]
     return Finding(
         id=RULE.id,
         severity=Severity.STOP,
-        node=name,
+        node=node.name,
         devices=tuple(gpu.address for gpu in lost),
         title=f"{answering} GPUs answer, {wanted} are wanted"
         + (f": {', '.join(_words(gpu) for gpu in lost)}" if lost else ""),
         evidence=(
             f"NVML: {answering} devices answer",
-            f"PCI: {len(topology.gpus)} GPUs on the bus",
+            f"PCI: {len(gpus)} GPUs on the bus",
             f"inventory: l40s_gpus = {wanted}",
         ),
         effect="the gang can't start: every TP rank needs its GPU",
-        fix="look for Xid 79 in `dmesg`; reset or power-cycle the node; reseat the card if it stays away"
-        if lost or wanted > len(topology.gpus)
-        else "check `nvidia-smi -L`",
+        fix="look for Xid 79 in `dmesg`; reset or power-cycle the node; reseat the card if it stays away",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster
+from orchestrator.rules.cluster import Cluster, Node
 from orchestrator.rules.registry import Rule
 from orchestrator.topology.speed import Traffic, price
 
@@ -21,23 +21,27 @@ RULE = Rule(
 
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding a node whose GPUs or RDMA cards are in a group of type DMA or DMA-FQ."""
-    for name, topology, snapshot in cluster.nodes:
-        watched = {gpu.key: gpu.address for gpu in topology.gpus}
-        watched.update({port.key: port.address for port in topology.rdma if port.switch})
-        translating = []
-        for key, address in watched.items():
-            group = snapshot.realpath(f"{key}/iommu_group")
-            kind = snapshot.text(f"{group}/type")
-            if kind.startswith("DMA"):
-                translating.append((address, f"{group}/type = {kind}"))
+    for node in cluster.nodes:
+        translating = list(_translating(node))
         if translating:
             yield Finding(
                 id=RULE.id,
                 severity=Severity.SLOW,
-                node=name,
+                node=node.name,
                 devices=tuple(address for address, _ in translating),
                 title=f"the IOMMU translates DMA of {len(translating)} GPUs and cards",
                 evidence=tuple(evidence for _, evidence in translating[:4]),
                 effect=price(Traffic.THROUGH_ROOT),
                 fix="boot with iommu=pt (or intel_iommu=off / amd_iommu=off), or turn VT-d/AMD-Vi off in the BIOS",
             )
+
+
+def _translating(node: Node) -> Iterator[tuple[str, str]]:
+    watched = {gpu.key: gpu.address for gpu in node.topology.gpus}
+    watched |= {port.key: port.address for port in node.rail_ports}
+    for key, address in watched.items():
+        if f"{key}/iommu_group" in node.snapshot.links:
+            group = node.snapshot.realpath(f"{key}/iommu_group")
+            kind = node.snapshot.text(f"{group}/type")
+            if kind.startswith("DMA"):
+                yield address, f"{group}/type = {kind} ({address})"

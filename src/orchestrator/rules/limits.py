@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.snapshot import Snapshot
-from orchestrator.rules.cluster import Cluster
+from orchestrator.rules.cluster import Cluster, Node, whole
 from orchestrator.rules.registry import Rule
 
 RULE = Rule(
     id="LIMITS",
     title="a limit is too small for the engine",
     explain=(
-        "RDMA pins memory: without an unlimited memlock, registration fails inside NCCL. Under systemd the engine's "
-        "unit sets its own limits, so the session's do not matter there."
+        "RDMA pins memory: without an unlimited memlock, registration fails inside NCCL. Judged is what the engine "
+        "will have: under systemd its unit sets the limits (root only); elsewhere our agent raises them as far as "
+        "it may, and the probe tries how far that is, in its own process."
     ),
-    reads=("RLIMIT_MEMLOCK, RLIMIT_NOFILE of the probing process", "/run/systemd/system", "size of /dev/shm"),
-    source="NCCL troubleshooting guide (memlock, shm); design of the agent's unit (LimitMEMLOCK=infinity)",
+    reads=("RLIMIT_MEMLOCK, RLIMIT_NOFILE, RLIMIT_STACK of the probe", "/run/systemd/system", "size of /dev/shm"),
+    source="NCCL troubleshooting guide (memlock, shm, stack); the agent's unit (LimitMEMLOCK=infinity)",
     weight=6,
 )
 UNLIMITED = -1
@@ -27,58 +26,90 @@ FEWEST_FILES = 65536
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """memlock stops a gang that needs RDMA; a small /dev/shm stops any; few files are worth a note."""
-    for name, topology, snapshot in cluster.nodes:
-        limits = snapshot.host.get("limits") or {}
-        has_unit = snapshot.exists("/run/systemd/system") or bool(snapshot.host.get("systemd"))
-        memlock, files = _hard(limits, "memlock"), _hard(limits, "nofile")
-        if not has_unit and topology.rdma and memlock is not None and memlock != UNLIMITED:
-            yield _memlock(name, memlock)
-        if not has_unit and files is not None and 0 <= files < FEWEST_FILES:
-            yield _files(name, files)
-        yield from _shm(name, snapshot)
+    """memlock stops a gang that needs RDMA; a small /dev/shm stops any; few files and an endless stack are notes."""
+    for node in cluster.nodes:
+        if not _unit_sets_them(node):
+            yield from _memlock(node)
+            yield from _files(node)
+        yield from _stack(node)
+        yield from _shm(node)
 
 
-def _hard(limits: Any, which: str) -> int | None:
-    value = limits.get(which) if isinstance(limits, dict) else None
-    if isinstance(value, (list, tuple)) and len(value) == 2 and isinstance(value[1], int):
-        return value[1]
+def _unit_sets_them(node: Node) -> bool:
+    """The agent is a unit where systemd runs and the agent is root."""
+    return bool(node.snapshot.host.get("systemd")) and node.snapshot.host.get("uid") == 0
+
+
+def _attainable(node: Node, which: str) -> int | None:
+    """What the engine can have: what the probe could raise its limit to, else its hard limit; None where not read."""
+    for key in ("limits_attainable", "limits"):
+        limits = node.snapshot.host.get(key)
+        value = limits.get(which) if isinstance(limits, Mapping) else None
+        if isinstance(value, (list, tuple)) and len(value) == 2 and isinstance(value[1], int):
+            return value[1]
     return None
 
 
-def _memlock(name: str, found: int) -> Finding:
-    return Finding(
+def _memlock(node: Node) -> Iterator[Finding]:
+    found = _attainable(node, "memlock")
+    if found is None or found == UNLIMITED or not node.rail_ports or node.spec.transport == "tcp":
+        return
+    yield Finding(
         id=RULE.id,
         severity=Severity.STOP,
-        node=name,
+        node=node.name,
         devices=("memlock",),
-        title=f"memlock is limited to {found >> 10} KiB",
-        evidence=(f"RLIMIT_MEMLOCK (hard) = {found}",),
+        title=f"memlock is limited to {found >> 10} KiB where the engine will run",
+        evidence=(f"RLIMIT_MEMLOCK, raised as far as allowed = {found}", *_where(node)),
         effect="NCCL can't register memory with the RDMA cards: ncclSystemError at the first collective",
         fix="'* - memlock unlimited' in /etc/security/limits.d/l40s.conf, log in again; or LimitMEMLOCK=infinity",
     )
 
 
-def _files(name: str, found: int) -> Finding:
-    return Finding(
-        id=RULE.id,
-        severity=Severity.NOTE,
-        node=name,
-        devices=("nofile",),
-        title=f"at most {found} open files",
-        evidence=(f"RLIMIT_NOFILE (hard) = {found}",),
-        effect="many connections at once can run out of descriptors",
-        fix="'* - nofile 1048576' in /etc/security/limits.d/l40s.conf",
-    )
+def _where(node: Node) -> Iterator[str]:
+    user = node.snapshot.host.get("user")
+    systemd = "runs" if node.snapshot.host.get("systemd") else "does not run"
+    yield f"user = {user or 'unknown'}, systemd {systemd} here"
 
 
-def _shm(name: str, snapshot: Snapshot) -> Iterator[Finding]:
-    size = snapshot.host.get("shm_bytes")
-    if isinstance(size, int) and 0 < size < SMALLEST_SHM:
+def _files(node: Node) -> Iterator[Finding]:
+    found = _attainable(node, "nofile")
+    if found is not None and 0 <= found < FEWEST_FILES:
+        yield Finding(
+            id=RULE.id,
+            severity=Severity.NOTE,
+            node=node.name,
+            devices=("nofile",),
+            title=f"at most {found} open files",
+            evidence=(f"RLIMIT_NOFILE, raised as far as allowed = {found}",),
+            effect="many connections at once can run out of descriptors",
+            fix="'* - nofile 1048576' in /etc/security/limits.d/l40s.conf",
+        )
+
+
+def _stack(node: Node) -> Iterator[Finding]:
+    limits = node.snapshot.host.get("limits")
+    stack = limits.get("stack") if isinstance(limits, Mapping) else None
+    if isinstance(stack, (list, tuple)) and stack and stack[0] == UNLIMITED:
+        yield Finding(
+            id=RULE.id,
+            severity=Severity.NOTE,
+            node=node.name,
+            devices=("stack",),
+            title="the stack's size is unlimited",
+            evidence=("RLIMIT_STACK (soft) = unlimited",),
+            effect="each of NCCL's threads may reserve very much memory for its stack",
+            fix="ulimit -s 8192 for the engine's user",
+        )
+
+
+def _shm(node: Node) -> Iterator[Finding]:
+    size = whole(node.snapshot.host.get("shm_bytes"))
+    if 0 < size < SMALLEST_SHM:
         yield Finding(
             id=RULE.id,
             severity=Severity.STOP,
-            node=name,
+            node=node.name,
             devices=("/dev/shm",),  # noqa: S108
             title=f"/dev/shm has {size >> 20} MiB, 1 GiB is wanted",  # noqa: S108
             evidence=(f"statvfs /dev/shm = {size} bytes",),

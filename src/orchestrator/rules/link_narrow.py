@@ -3,56 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import Link
-from orchestrator.rules.cluster import Cluster, above
+from orchestrator.model.topology import Link, PciDevice
+from orchestrator.rules.cluster import Cluster, Node
 from orchestrator.rules.registry import Rule
+from orchestrator.topology.pci import card
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
     id="PCIE-LINK-REDUCED",
     title="a PCIe link runs narrower or slower than it can",
     explain=(
-        "Width is judged on every GPU, RDMA card and switch uplink. Speed is judged on cards and switches only: an "
-        "idle L40S drops to generation 1 to save power and comes back under load."
+        "Width is judged on every GPU, RDMA card and switch uplink, against the device's own best: a slot with fewer "
+        "lanes than the card is as bad as a bent contact. Speed is judged on cards and switches only, against the "
+        "slower end: an idle L40S drops to generation 1 to save power and comes back under load."
     ),
-    reads=(
-        "/sys/bus/pci/devices/*/current_link_width",
-        "…/max_link_width",
-        "…/current_link_speed",
-        "…/max_link_speed",
-    ),
-    source="NCCL src/graph/xml.cc ncclTopoGetXmlFromSys (min of device and port above)",
+    reads=("/sys/bus/pci/devices/*/{current,max}_link_{speed,width}",),
+    source="NCCL src/graph/xml.cc ncclTopoGetXmlFromSys (min of device and port above); nvidia-smi -q of an idle L40S",
     weight=28,
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    key: str
+    words: str
+    judge_speed: bool
+
+
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a link."""
-    for name, topology, _ in cluster.nodes:
-        devices = {device.key: device for device in topology.pci}
-        watched: list[tuple[str, str, bool]] = [
-            *((gpu.key, f"GPU {gpu.index}", False) for gpu in topology.gpus),
-            *((port.key, f"RDMA card {port.device}", True) for port in topology.rdma),
-            *((switch.key, "switch uplink", True) for switch in topology.switches),
-        ]
-        for key, what, judge_speed in watched:
-            device = devices.get(key)
+    """One finding a link; both ports of a card share one."""
+    for node in cluster.nodes:
+        for watched in _watched(node):
+            device = node.devices.get(watched.key)
             if device is None:
                 continue
-            bridge = above(device, topology)
-            best = _best(device.link_max, bridge.link_max if bridge else Link())
+            bridge = node.above(device.key)
+            best = Link(
+                speed_gts=_least(device.link_max.speed_gts, bridge.link_max.speed_gts if bridge else 0.0),
+                width=device.link_max.width,
+            )
             narrow = 0 < device.link.width < best.width
-            slow = judge_speed and 0 < device.link.speed_gts < best.speed_gts
+            slow = watched.judge_speed and 0 < device.link.speed_gts < best.speed_gts
             if narrow or slow:
-                yield _finding(name, what, device.address, device.link, best, device.slot)
+                yield _finding(node, watched, device, best, bridge, narrow=narrow, slow=slow)
 
 
-def _best(device: Link, bridge: Link) -> Link:
-    return Link(
-        speed_gts=_least(device.speed_gts, bridge.speed_gts),
-        width=int(_least(device.width, bridge.width)),
+def _watched(node: Node) -> Iterator[_Watched]:
+    yield from (_Watched(gpu.key, f"GPU {gpu.index}", judge_speed=False) for gpu in node.topology.gpus)
+    cards: dict[str, list[str]] = {}
+    for port in node.rail_ports:
+        cards.setdefault(card(port.key), []).append(port.device)
+    for port in node.rail_ports:
+        devices = cards.pop(card(port.key), None)
+        if devices:
+            yield _Watched(port.key, f"RDMA card {', '.join(devices)}", judge_speed=True)
+    needed = {key for gpu in node.topology.gpus for key in node.places.above(gpu.key)}
+    yield from (
+        _Watched(switch.key, "the uplink of switch", judge_speed=True)
+        for switch in node.topology.switches
+        if switch.key in needed
     )
 
 
@@ -60,18 +72,32 @@ def _least(one: float, other: float) -> float:
     return min(one, other) if one and other else one or other
 
 
-def _finding(name: str, what: str, address: str, link: Link, best: Link, slot: str) -> Finding:
+def _finding(
+    node: Node, watched: _Watched, device: PciDevice, best: Link, bridge: PciDevice | None, *, narrow: bool, slow: bool
+) -> Finding:
+    folder = f"/sys/bus/pci/devices/{device.address}"
+    evidence = []
+    if narrow:
+        evidence.append(f"{folder}/current_link_width = {device.link.width}, max_link_width = {best.width}")
+    if slow:
+        evidence.append(
+            f"{folder}/current_link_speed = {device.link.speed_gts:g} GT/s, both ends can {best.speed_gts:g}"
+        )
+    slot_is_narrow = bridge is not None and 0 < bridge.link_max.width < best.width
+    if narrow and slot_is_narrow and bridge:
+        evidence.append(f"/sys/bus/pci/devices/{bridge.address}/max_link_width = {bridge.link_max.width} (the slot)")
+    now = f"x{device.link.width}" if not slow else f"{device.link.speed_gts:g} GT/s x{device.link.width}"
+    could = f"x{best.width}" if not slow else f"{best.speed_gts:g} GT/s x{best.width}"
+    slot = f" in slot {device.slot}" if device.slot else ""
     return Finding(
         id=RULE.id,
         severity=Severity.SLOW,
-        node=name,
-        devices=(address,),
-        title=f"{what} at {address} runs at {link.speed_gts:g} GT/s x{link.width}, both ends can "
-        f"{best.speed_gts:g} GT/s x{best.width}",
-        evidence=(
-            f"/sys/bus/pci/devices/{address}/current_link_width = {link.width}, could be {best.width}",
-            f"/sys/bus/pci/devices/{address}/current_link_speed = {link.speed_gts:g} GT/s, could be {best.speed_gts:g}",
-        ),
+        node=node.name,
+        devices=(device.address,),
+        title=f"{watched.words} at {device.address} runs at {now}, it can {could}",
+        evidence=tuple(evidence),
         effect=price(Traffic.NARROW_LINK),
-        fix=f"reseat the card{f' in slot {slot}' if slot else ''} and its riser; check bifurcation in the BIOS",
+        fix=f"move the card{slot} to a slot with {best.width} lanes, or change the slot's bifurcation in the BIOS"
+        if narrow and slot_is_narrow
+        else f"reseat the card{slot} and its riser; look at its contacts; check bifurcation and link speed in the BIOS",
     )

@@ -2,51 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import Interface
-from orchestrator.rules.cluster import Cluster, gpu_port, majority
+from orchestrator.model.topology import Interface, RdmaPort
+from orchestrator.rules.cluster import Cluster, Node, Place, majority
 from orchestrator.rules.registry import Rule
 
 RULE = Rule(
     id="RAIL-MTU",
     title="a rail's MTU is small or differs from its peers",
-    explain="RoCE packets take the largest of 256..4096 bytes that fits: below 4200 bytes of MTU it is 2048 or less.",
+    explain=(
+        "RoCE packets take the largest of 256..4096 bytes that fits: below 4200 bytes of MTU it is 2048 or less. "
+        "Judged on ports that can carry traffic; what keeps the others from it is told elsewhere."
+    ),
     reads=("/sys/class/net/*/mtu of every RDMA port's net device",),
     source="Linux include/rdma/ib_addr.h iboe_get_mtu; NCCL takes the smaller of both ends",
     weight=35,
 )
 SMALLEST_FULL = 4200
+_USUAL = 9000
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a port: smaller than its peers on the other nodes, else too small everywhere."""
-    mtus: dict[str, dict[str, Interface]] = {}
-    for name, topology, _ in cluster.nodes:
-        for port in topology.rdma:
-            interface = topology.interface(port.netdev) if port.netdev else None
-            if interface and port.active and port.link_layer == "Ethernet" and gpu_port(port, topology):
-                mtus.setdefault(port.device, {})[name] = interface
-    for device, by_node in mtus.items():
-        most = majority({name: interface.mtu for name, interface in by_node.items()})
-        for name, interface in by_node.items():
-            if most and name in most[1]:
-                yield _finding(name, device, interface, f"{interface.mtu}, on the other nodes {most[0]}", most[0])
-            elif 0 < interface.mtu < SMALLEST_FULL:
-                yield _finding(name, device, interface, str(interface.mtu), 9000)
+    """One finding a node: ports that are smaller than most of their peers, else too small for full packets."""
+    for group in cluster.peers:
+        rails: dict[Place, dict[str, int]] = {}
+        for node in group:
+            for place, _, interface in _judged(node):
+                rails.setdefault(place, {})[node.name] = interface.mtu
+        common = {place: most[0] for place, mtus in rails.items() if (most := majority(mtus))}
+        for node in group:
+            small = [(port, i, common.get(place, i.mtu)) for place, port, i in _judged(node)]
+            small = [(port, i, peers) for port, i, peers in small if i.mtu != peers or i.mtu < SMALLEST_FULL]
+            if small:
+                yield _finding(node.name, {port: (interface, peers) for port, interface, peers in small})
 
 
-def _finding(name: str, device: str, interface: Interface, found: str, wanted: int) -> Finding:
-    packet = max((size for size in (256, 512, 1024, 2048, 4096) if size + 72 <= interface.mtu), default=256)
+def _judged(node: Node) -> Iterator[tuple[Place, RdmaPort, Interface]]:
+    usable = set(node.usable)
+    for place, port in node.rail_places.items():
+        interface = node.interfaces.get(port.netdev)
+        if interface and interface.mtu and port in usable and port.link_layer == "Ethernet":
+            yield place, port, interface
+
+
+def _finding(name: str, ports: Mapping[RdmaPort, tuple[Interface, int]]) -> Finding:
+    parts, fixes = [], []
+    for port, (interface, peers) in ports.items():
+        wanted = max(peers, interface.mtu) if max(peers, interface.mtu) >= SMALLEST_FULL else _USUAL
+        differs = f", on the other nodes {peers}" if peers != interface.mtu else ""
+        parts.append(f"{interface.name} ({port.device}) is {interface.mtu}{differs}")
+        fixes.append(f"ip link set {interface.name} mtu {wanted}")
+    smallest = min(interface.mtu for interface, _ in ports.values())
+    packet = max((size for size in (256, 512, 1024, 2048, 4096) if size + 72 <= smallest), default=256)
     return Finding(
         id=RULE.id,
         severity=Severity.SLOW,
         node=name,
-        devices=(device, interface.name),
-        title=f"MTU of {interface.name} ({device}) is {found}",
-        evidence=(f"/sys/class/net/{interface.name}/mtu = {interface.mtu}",),
-        effect=f"RoCE packets of {packet} bytes instead of 4096 (loss not measured on L40S); "
-        "where a switch or peer drops larger frames, a hang",
-        fix=f"ip link set {interface.name} mtu {wanted}, the same on the switch and in netplan",
+        devices=tuple(name for port, (interface, _) in ports.items() for name in (port.device, interface.name)),
+        title="MTU of " + "; ".join(parts),
+        evidence=tuple(f"/sys/class/net/{i.name}/mtu = {i.mtu}" for i, _ in ports.values()),
+        effect=f"RoCE packets of {packet} bytes instead of 4096 (loss not measured on L40S)"
+        if packet < 4096
+        else "NCCL takes the smaller of both ends; where a switch or peer drops larger frames, a hang",
+        fix="; ".join(fixes) + ", the same on the switch and in netplan",
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import RdmaPort, Topology
-from orchestrator.rules.cluster import Cluster, card, gpu_port
+from orchestrator.model.topology import RdmaPort, Switch
+from orchestrator.rules.cluster import Cluster, Node
+from orchestrator.rules.config_space import config_space
 from orchestrator.rules.registry import Rule
+from orchestrator.topology.pci import card, number
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
@@ -25,46 +27,72 @@ RULE = Rule(
 
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding a card, naming the slot it is in and the switch that has none."""
-    for name, topology, _ in cluster.nodes:
-        if not any(gpu.switch for gpu in topology.gpus):
+    for node in cluster.nodes:
+        if not node.gpu_switches:
             continue
         misplaced: dict[str, list[RdmaPort]] = {}
-        for port in topology.rdma:
-            if gpu_port(port, topology) and not port.switch:
-                misplaced.setdefault(card(port.address), []).append(port)
-        for place, ports in misplaced.items():
-            yield _finding(name, topology, place, ports)
+        for port in node.rail_ports:
+            if port.key in node.devices and not node.near_gpus(port):
+                misplaced.setdefault(card(port.key), []).append(port)
+        for ports in misplaced.values():
+            yield _finding(node, ports)
 
 
-def _finding(name: str, topology: Topology, place: str, ports: list[RdmaPort]) -> Finding:
+def lonely_switches(node: Node) -> list[Switch]:
+    """Switches with GPUs and no RDMA card behind them."""
+    served = {switch for port in node.rail_ports for switch in node.places.above(port.key)}
+    return [switch for switch in node.gpu_switches if served.isdisjoint(node.with_above(switch))]
+
+
+def _finding(node: Node, ports: Sequence[RdmaPort]) -> Finding:
+    place = card(ports[0].address)
     devices = tuple(port.device for port in ports)
-    slot = next((device.slot for device in topology.pci if card(device.address) == place and device.slot), "")
-    lonely = _switches_without_card(topology)
-    target = _free_slot_words(topology, lonely)
+    slot = node.devices[ports[0].key].slot
+    lonely = lonely_switches(node)
     return Finding(
         id=RULE.id,
         severity=Severity.SLOW,
-        node=name,
+        node=node.name,
         devices=(*devices, place),
-        title=f"RDMA card {place} ({', '.join(devices)}) sits on a root port, not behind a GPU switch",
+        title=f"RDMA card {place} ({', '.join(devices)}){f' in slot {slot}' if slot else ''} sits on a root port, "
+        "not behind a GPU switch",
         evidence=(
             f"real path of {ports[0].device} = {ports[0].key}",
-            f"slot = {slot or 'not named by the firmware'}",
-            *(f"switch {address} has GPUs and no RDMA card" for address in lonely),
+            f"slot of {place} = {slot or 'not named by the firmware'}",
+            *(f"switch {switch.address} (NUMA {switch.numa_node}) has GPUs and no RDMA card" for switch in lonely),
         ),
-        effect=price(Traffic.CARD_ON_ROOT_PORT),
-        fix=f"power off, move the card from {f'slot {slot}' if slot else 'its slot'} to {target}",
+        effect="4 of 8 GPUs have no card near them; " + price(Traffic.CARD_ON_ROOT_PORT)
+        if len(lonely) * 2 == len(node.gpu_switches) and len(node.topology.gpus) == 8
+        else price(Traffic.CARD_ON_ROOT_PORT),
+        fix=f"power off, move the card from {f'slot {slot}' if slot else f'its place at {place}'} to "
+        + _target(node, lonely),
     )
 
 
-def _switches_without_card(topology: Topology) -> list[str]:
-    with_card = {port.switch for port in topology.rdma}
-    with_gpus = {gpu.switch for gpu in topology.gpus if gpu.switch}
-    return [switch.address for switch in topology.switches if switch.key in with_gpus - with_card]
-
-
-def _free_slot_words(topology: Topology, lonely: list[str]) -> str:
+def _target(node: Node, lonely: Sequence[Switch]) -> str:
     if not lonely:
         return "a slot behind a GPU switch"
-    numa = {switch.address: switch.numa_node for switch in topology.switches}
-    return " or ".join(f"a slot behind switch {address} (NUMA {numa[address]})" for address in lonely)
+    return " or ".join(_slot_words(node, switch) for switch in lonely)
+
+
+def _slot_words(node: Node, switch: Switch) -> str:
+    empty = _empty_slots(node, switch)
+    where = f"switch {switch.address} (NUMA {switch.numa_node})"
+    return f"slot {' or '.join(empty)}, empty, behind {where}" if empty else f"a slot behind {where}"
+
+
+def _empty_slots(node: Node, switch: Switch) -> list[str]:
+    """Names of slots on the bus of one of this switch's downstream ports, with no card in them."""
+    occupied = {card(device.address) for device in node.topology.pci}
+    buses = {
+        config_space(node.snapshot, device.key).secondary_bus
+        for device in node.topology.pci
+        if device.parent == switch.key
+    }
+    found = []
+    for name in node.snapshot.names("/sys/bus/pci/slots"):
+        address = node.snapshot.text(f"/sys/bus/pci/slots/{name}/address").lower()
+        bus = number(address.split(":")[1], 16) if address.count(":") == 2 else 0
+        if bus and bus in buses and address not in occupied:
+            found.append(name)
+    return found

@@ -16,18 +16,25 @@ RULE = Rule(
     source="NVML API reference, nvmlReturn_t",
     weight=4,
 )
+NOT_RECORDED = "not recorded"
+"""What a recording says that was made without asking NVML."""
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """Stop, once a node that has (or should have) GPUs."""
-    for name, topology, _ in cluster.nodes:
-        if topology.nvml_error and cluster.specs[name].gpus:
-            yield Finding(
-                id=RULE.id,
-                severity=Severity.STOP,
-                node=name,
-                title=f"NVML does not answer: {topology.nvml_error}",
-                evidence=(f"nvmlInit: {topology.nvml_error}", f"GPUs on the PCI bus: {len(topology.gpus)}"),
-                effect="no engine can start on this node",
-                fix="`nvidia-smi` on the node; reload the driver (modprobe nvidia) or reboot",
-            )
+    """Stop, once a node that has (or should have) GPUs; unknown where nobody asked."""
+    for node in cluster.nodes:
+        error = node.topology.nvml_error
+        if not error or not node.spec.gpus:
+            continue
+        asked = error != NOT_RECORDED
+        yield Finding(
+            id=RULE.id,
+            severity=Severity.STOP if asked else Severity.UNKNOWN,
+            node=node.name,
+            title=f"NVML does not answer: {error}" if asked else "what NVML would say was not recorded",
+            evidence=(f"nvmlInit: {error}", f"GPUs on the PCI bus: {len(node.topology.gpus)}"),
+            effect="no engine can start on this node" if asked else "health, memory and P2P of the GPUs are not known",
+            fix="`nvidia-smi` on the node; reload the driver (modprobe nvidia) or reboot"
+            if asked
+            else "look at the running machine with `l40s-deploy discover --save`",
+        )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import RdmaPort
-from orchestrator.rules.cluster import Cluster, gpu_port
+from orchestrator.rules.cluster import Cluster, Node
+from orchestrator.rules.ports import Trouble, trouble
 from orchestrator.rules.registry import Rule
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
     id="RDMA-PORT-DOWN",
-    title="an RDMA port has no link",
-    explain="NCCL drops ports that are not ACTIVE without a word; with none left it falls back to TCP sockets.",
+    title="RDMA ports have no link",
+    explain=(
+        "NCCL drops ports that are not ACTIVE without a word; with none left it falls back to TCP sockets. Where some "
+        "ports of a node have no link, its unconfigured ones are told in the same finding."
+    ),
     reads=("/sys/class/infiniband/*/ports/*/state", "/sys/class/infiniband/*/ports/*/phys_state"),
     source="NCCL src/transport/net_ib (ncclIbInit skips what is not IBV_PORT_ACTIVE); the articles' second fault",
     weight=20,
@@ -21,29 +24,59 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node, with all its dead ports."""
-    for name, topology, _ in cluster.nodes:
-        meant = [port for port in topology.rdma if gpu_port(port, topology)]
-        down = [port for port in meant if not port.active]
-        if down:
-            yield _finding(name, down, alive=len(meant) - len(down))
+    """One finding a node, with all its unusable ports; a spare port of the main card is told with them, or noted."""
+    for node in cluster.nodes:
+        troubles = [found for port in node.rail_ports if (found := trouble(port, node))]
+        spare = _spare_ports_down(node)
+        if any(one.kind == "down" for one in troubles):
+            yield _finding(node, [*troubles, *spare])
+        elif spare:
+            yield _note(node, spare)
 
 
-def _finding(name: str, down: list[RdmaPort], alive: int) -> Finding:
+def _spare_ports_down(node: Node) -> list[Trouble]:
+    """Dead ports beside the one that carries TCP; those of a bond are the bond's."""
+    meant = set(node.rail_ports)
+    others = [port for port in node.topology.rdma if port not in meant and not port.active]
+    found = [trouble(port, node) for port in others if not _bonded(port.netdev, node)]
+    return [one for one in found if one]
+
+
+def _bonded(netdev: str, node: Node) -> bool:
+    interface = node.interfaces.get(netdev)
+    return interface is not None and bool(interface.bond or interface.slaves)
+
+
+def _finding(node: Node, troubles: Sequence[Trouble]) -> Finding:
+    troubles = sorted(troubles, key=lambda one: node.topology.rdma.index(one.port))
+    down = [one.port.device for one in troubles if one.kind == "down"]
+    idle = [one.port.device for one in troubles if one.kind != "down"]
+    words = f"{', '.join(down)} {'has' if len(down) == 1 else 'have'} no link"
+    words += f", {', '.join(idle)} no usable address" if idle else ""
+    fixes = [one.fix for one in troubles]
     return Finding(
         id=RULE.id,
         severity=Severity.SLOW,
-        node=name,
-        devices=tuple(port.device for port in down),
-        title=f"{len(down)} of {len(down) + alive} RDMA ports have no link: {', '.join(p.device for p in down)}",
-        evidence=tuple(
-            f"/sys/class/infiniband/{port.device}/ports/{port.port}: state = {port.state or 'unreadable'}, "
-            f"phys_state = {port.phys_state or 'unreadable'}, netdev = {port.netdev or 'none'}"
-            for port in down
-        ),
+        node=node.name,
+        devices=(*down, *idle),
+        title=f"{len(troubles)} of {len(node.topology.rdma)} RDMA ports are down or unconfigured: {words}",
+        evidence=tuple(one.evidence for one in troubles),
         effect=price(Traffic.HALF_THE_PORTS)
-        if alive
+        if node.usable
         else "no RDMA from this node: the whole gang falls back to TCP; " + price(Traffic.TCP),
-        fix="plug the cable, enable the switch port, then "
-        + "; ".join(f"ip link set {port.netdev} up" for port in down if port.netdev),
+        fix="plug the cable, enable the switch's port, then " + "; ".join(fixes),
+    )
+
+
+def _note(node: Node, spare: Sequence[Trouble]) -> Finding:
+    names = ", ".join(one.port.device for one in spare)
+    return Finding(
+        id=RULE.id,
+        severity=Severity.NOTE,
+        node=node.name,
+        devices=tuple(one.port.device for one in spare),
+        title=f"the TCP side has no second port: {names} has no link",
+        evidence=tuple(one.evidence for one in spare),
+        effect="none on speed while RDMA carries the traffic; no spare for rendezvous and HTTP",
+        fix="cable it and make a bond of both ports",
     )

@@ -2,57 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import RdmaPort, Topology
-from orchestrator.rules.cluster import Cluster, gpu_port
+from orchestrator.rules.cluster import Cluster, Node
+from orchestrator.rules.ports import Trouble, trouble
 from orchestrator.rules.registry import Rule
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
     id="RDMA-PORT-UNCONFIGURED",
     title="an RDMA port is up and has no RoCE v2 address",
-    explain="RoCE v2 between nodes needs an IPv4 (or routable IPv6) GID; the kernel makes one per address.",
+    explain=(
+        "RoCE v2 between nodes needs an IPv4 GID; the kernel makes one per address. On a node that also has ports "
+        "without a link, RDMA-PORT-DOWN tells of both."
+    ),
     reads=("/sys/class/infiniband/*/ports/*/gids/*", ".../gid_attrs/types/*", ".../gid_attrs/ndevs/*"),
     source="NCCL src/transport/net_ib ncclIbGetGidIndex",
     weight=21,
 )
+_WORDS = {
+    "no address": "{ports} up without an IPv4 address",
+    "RoCE v1": "{ports} offering RoCE v1 only",
+    "no GID": "{ports} with an address and no RoCE v2 GID for it",
+}
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a port; RoCE v1 only and no address at all are told apart."""
-    for name, topology, _ in cluster.nodes:
-        for port in topology.rdma:
-            routable = any(gid.ipv4 and gid.type == "RoCE v2" for gid in port.gids)
-            if gpu_port(port, topology) and port.active and port.link_layer == "Ethernet" and not routable:
-                yield _finding(name, topology, port)
+    """One finding a node; RoCE v1 only, a missing GID and no address at all are told apart."""
+    for node in cluster.nodes:
+        troubles = [found for port in node.rail_ports if (found := trouble(port, node))]
+        if troubles and not any(one.kind == "down" for one in troubles):
+            yield _finding(node, troubles)
 
 
-def _finding(name: str, topology: Topology, port: RdmaPort) -> Finding:
-    version_1 = [gid for gid in port.gids if gid.ipv4 and "v1" in gid.type]
-    interface = topology.interface(port.netdev)
-    addresses = ", ".join(interface.ipv4) if interface else ""
-    if version_1:
-        title = f"{port.device} offers RoCE v1 only"
-        fix = "allow RoCE v2 in the card's firmware (mlxconfig ROCE_CONTROL) or with cma_roce_mode -d " + port.device
-    elif addresses:
-        title = f"{port.device} has address {addresses} on {port.netdev} and no RoCE v2 GID for it"
-        fix = f"ip link set {port.netdev} down && ip link set {port.netdev} up; then look at show_gids {port.device}"
-    else:
-        title = f"{port.device} ({port.netdev or 'no net device'}) is up and has no IPv4 address"
-        fix = f"give {port.netdev or 'its net device'} an address in its rail's subnet (netplan), as its peers have"
+def _finding(node: Node, troubles: Sequence[Trouble]) -> Finding:
+    devices = [one.port.device for one in troubles]
+    netdevs = [one.port.netdev for one in troubles if one.port.netdev]
+    parts = [
+        words.format(ports=", ".join(_name(one) for one in troubles if one.kind == kind))
+        for kind, words in _WORDS.items()
+        if any(one.kind == kind for one in troubles)
+    ]
     return Finding(
         id=RULE.id,
         severity=Severity.SLOW,
-        node=name,
-        devices=(port.device, port.netdev) if port.netdev else (port.device,),
-        title=title,
-        evidence=(
-            f"/sys/class/infiniband/{port.device}/ports/{port.port}/gids = "
-            + (", ".join(f"{gid.index}: {gid.gid} ({gid.type or 'type unread'})" for gid in port.gids) or "none"),
-            f"addresses of {port.netdev or '-'} = {addresses or 'none'}",
-        ),
-        effect=price(Traffic.HALF_THE_PORTS),
-        fix=fix,
+        node=node.name,
+        devices=(*devices, *netdevs),
+        title=f"{len(troubles)} of {len(node.rail_ports)} RDMA ports can't be used: " + "; ".join(parts),
+        evidence=tuple(one.evidence for one in troubles),
+        effect=price(Traffic.HALF_THE_PORTS)
+        if node.usable
+        else "no RDMA from this node: the whole gang falls back to TCP; " + price(Traffic.TCP),
+        fix="; ".join(one.fix for one in troubles),
     )
+
+
+def _name(one: Trouble) -> str:
+    return f"{one.port.device} ({one.port.netdev})" if one.port.netdev else one.port.device

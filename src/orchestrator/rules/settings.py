@@ -2,53 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster
+from orchestrator.rules.cluster import Cluster, Node
 from orchestrator.rules.registry import Rule
+from orchestrator.topology.pci import number
 
 RULE = Rule(
     id="HOST-SETTING",
     title="a host setting costs latency",
     explain="Small things that add jitter to every one of the 122 all-reduces of a decode step.",
-    reads=("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "/proc/sys/kernel/numa_balancing"),
-    source="NVIDIA and NCCL tuning guides; not measured on L40S",
+    reads=(
+        "/sys/devices/system/cpu/cpufreq/policy*/scaling_governor", "/sys/devices/system/cpu/cpu0/cpuidle/*",
+        "/proc/sys/kernel/numa_balancing", "/proc/sys/vm/nr_hugepages",
+    ),
+    source="NVIDIA and NCCL tuning guides; Linux Documentation/admin-guide/pm/cpuidle.rst; not measured on L40S",
     weight=80,
-)
+)  # fmt: skip
+DEEP_US = 50
+"""Microseconds to wake up from: about one all-reduce of a single token."""
+_CPU = "/sys/devices/system/cpu"
 
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    path: str
-    wanted: str
+    """found: (title, evidence) where the node has it wrong, None where it is right or not there."""
+
+    name: str
     fix: str
+    found: Callable[[Node], tuple[str, str] | None]
+
+
+def _governor(node: Node) -> tuple[str, str] | None:
+    policies = [f"{_CPU}/cpufreq/{name}/scaling_governor" for name in node.snapshot.names(f"{_CPU}/cpufreq")]
+    governors = {path: value for path in policies if (value := node.snapshot.text(path)) and value != "performance"}
+    if not governors:
+        return None
+    (common, count), *_ = Counter(governors.values()).most_common(1)
+    first = next(path for path, value in governors.items() if value == common)
+    return f"scaling_governor is {common}, performance is better here", f"{first} = {common} (of {count} policies)"
+
+
+def _deep_sleep(node: Node) -> tuple[str, str] | None:
+    folder = f"{_CPU}/cpu0/cpuidle"
+    for state in reversed(node.snapshot.names(folder)):
+        latency = number(node.snapshot.text(f"{folder}/{state}/latency"))
+        if latency > DEEP_US and node.snapshot.text(f"{folder}/{state}/disable") == "0":
+            name = node.snapshot.text(f"{folder}/{state}/name") or state
+            evidence = f"{folder}/{state}: name = {name}, latency = {latency} us, disable = 0"
+            return f"CPUs may sleep as deep as {name}, {latency} us from waking up", evidence
+    return None
+
+
+def _numa_balancing(node: Node) -> tuple[str, str] | None:
+    value = node.snapshot.text("/proc/sys/kernel/numa_balancing")
+    if number(value) == 0:
+        return None
+    return f"numa_balancing is {value}, 0 is better here", f"/proc/sys/kernel/numa_balancing = {value}"
+
+
+def _hugepages(node: Node) -> tuple[str, str] | None:
+    """Huge pages that are set aside are memory that loading the weights has not."""
+    count = number(node.snapshot.text("/proc/sys/vm/nr_hugepages"))
+    size = next((line for line in node.snapshot.text("/proc/meminfo").splitlines() if line.startswith("Hugepages")), "")
+    taken = count * (number(size.split()[1]) if len(size.split()) > 1 else 2048) >> 20
+    total = sum(domain.memory_bytes for domain in node.topology.numa) >> 30
+    if not total or taken * 4 < total:
+        return None
+    return f"{taken} GiB of {total} GiB are set aside as huge pages", f"/proc/sys/vm/nr_hugepages = {count}"
 
 
 _SETTINGS = (
-    _Setting(
-        "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
-        "performance",
-        "sudo cpupower frequency-set -g performance",
-    ),
-    _Setting("/proc/sys/kernel/numa_balancing", "0", "sudo sysctl -w kernel.numa_balancing=0"),
+    _Setting("scaling_governor", "sudo cpupower frequency-set -g performance", _governor),
+    _Setting("cpuidle", "sudo cpupower idle-set -D 10, or tuned-adm profile latency-performance", _deep_sleep),
+    _Setting("numa_balancing", "sudo sysctl -w kernel.numa_balancing=0", _numa_balancing),
+    _Setting("nr_hugepages", "sudo sysctl -w vm.nr_hugepages=0, unless something needs them", _hugepages),
 )
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One note for each setting and node; a file that does not exist is no finding."""
-    for name, _, snapshot in cluster.nodes:
+    for node in cluster.nodes:
         for setting in _SETTINGS:
-            found = snapshot.text(setting.path)
-            if found and found != setting.wanted:
+            found = setting.found(node)
+            if found:
                 yield Finding(
                     id=RULE.id,
                     severity=Severity.NOTE,
-                    node=name,
-                    devices=(setting.path.rpartition("/")[2],),
-                    title=f"{setting.path.rpartition('/')[2]} is {found}, {setting.wanted} is better here",
-                    evidence=(f"{setting.path} = {found}",),
-                    effect="more jitter in every all-reduce (not measured)",
+                    node=node.name,
+                    devices=(setting.name,),
+                    title=found[0],
+                    evidence=(found[1],),
+                    effect="less page cache for loading the weights"
+                    if setting.name == "nr_hugepages"
+                    else "more jitter in every all-reduce (not measured)",
                     fix=setting.fix,
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster
+from orchestrator.rules.cluster import Cluster, Node
 from orchestrator.rules.registry import Rule
 from orchestrator.topology.speed import Traffic, price
 
@@ -20,25 +20,37 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding on each node that has cards and no usable port; quiet where TCP was asked for."""
-    if len(cluster.topologies) < 2:
-        return
-    for name, topology, _ in cluster.nodes:
-        if cluster.specs[name].transport == "tcp" or cluster.usable[name] or not topology.rdma:
-            continue
-        choice = cluster.tcp.get(name)
-        over = f"TCP on {choice.interface} ({choice.address})" if choice else "TCP"
-        yield Finding(
-            id=RULE.id,
-            severity=Severity.SLOW,
-            node=name,
-            devices=(choice.interface,) if choice else (),
-            title=f"no RDMA port of this node can carry the gang's traffic: everything crosses {over}",
-            evidence=tuple(
+    """One finding on each node that has cards and no usable port; quiet where TCP was asked for, or one node is all."""
+    for gang in cluster.gangs:
+        for node in gang if len(gang) > 1 else ():
+            if node.topology.rdma and not node.usable and node.spec.transport != "tcp":
+                yield _finding(node)
+
+
+def _finding(node: Node) -> Finding:
+    choice = node.tcp
+    interface = node.interfaces.get(choice.interface) if choice else None
+    ports = len(interface.slaves) if interface and interface.slaves else 1
+    port = (
+        f"one TCP port, {choice.interface}"
+        if choice and ports == 1
+        else f"TCP on {choice.interface if choice else '?'}"
+    )
+    return Finding(
+        id=RULE.id,
+        severity=Severity.SLOW,
+        node=node.name,
+        devices=(choice.interface,) if choice else (),
+        title="no RDMA port of this node can carry the gang's traffic: everything crosses "
+        + (port if choice else "TCP"),
+        evidence=(
+            *(
                 f"{port.device}: {port.state or 'state unreadable'}, "
-                f"{'behind switch' if port.switch else 'on a root port'}, netdev {port.netdev or 'none'}"
-                for port in topology.rdma
+                f"{'behind a switch' if port.switch else 'on a root port'}, netdev {port.netdev or 'none'}"
+                for port in node.topology.rdma
             ),
-            effect=price(Traffic.TCP),
-            fix="mend the ports named in this node's other findings; `l40s-deploy discover` shows them in the tree",
-        )
+            *((f"TCP side = {choice.address}; {choice.reason}",) if choice else ()),
+        ),
+        effect=price(Traffic.TCP),
+        fix="mend the ports named in this node's other findings; `l40s-deploy discover` shows them in the tree",
+    )

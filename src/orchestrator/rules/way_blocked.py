@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.reach import Outcome, Trial
+from orchestrator.rules.blame import Way, blamed
 from orchestrator.rules.cluster import Cluster
 from orchestrator.rules.registry import Rule
 from orchestrator.topology.speed import Traffic, price
@@ -15,88 +16,112 @@ RULE = Rule(
     title="a node can't be reached from another",
     explain=(
         "Tried with real packets between all nodes: the plan's ports and an ephemeral one over TCP, and datagrams of "
-        "the interface's full MTU that must not be fragmented. Silence is told from a refusal."
+        "the interface's full MTU that must not be fragmented. Silence is told from a refusal. The fewest nodes that "
+        "explain all failures are named."
     ),
     reads=("connections and datagrams between the nodes",),
     source="torch's store and Gloo, NCCL's bootstrap and SGLang's queues use fixed and ephemeral TCP ports",
     weight=7,
 )
+_TCP = "tcp"
+_PASSED = (Outcome.OPEN, Outcome.TOO_BIG)
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding for each node and port (or rail) that others can't reach, with who tried."""
-    failed: dict[tuple[str, str, str, int], list[Trial]] = {}
+    """One finding for each node and side that nothing reaches, else for each port or size that does not."""
+    sides: dict[str, dict[Way, list[Trial]]] = {}
+    fixed = _fixed_ports(cluster)
     for trial in cluster.trials:
-        if trial.outcome is not Outcome.OPEN:
-            port = trial.port if trial.kind == "tcp" else 0
-            failed.setdefault((trial.target, trial.side, trial.kind, port), []).append(trial)
-    dead = {(target, side) for target, side, *_ in failed if _all_failed(cluster, target, side)}
-    for target, side in sorted(dead):
-        trials = [trial for key, group in failed.items() if key[:2] == (target, side) for trial in group]
-        yield _unreachable(target, side, trials)
-    for (target, side, kind, port), trials in failed.items():
-        if (target, side) not in dead:
-            yield _too_big(target, side, trials) if kind == "mtu" else _blocked(target, port, trials)
+        sides.setdefault(trial.side, {}).setdefault((trial.source, trial.target), []).append(trial)
+    for side, ways in sides.items():
+        dead = {way for way, trials in ways.items() if not any(trial.outcome in _PASSED for trial in trials)}
+        for node, explained in blamed(dead):
+            yield _unreachable(node, side, [trial for way in explained for trial in ways[way]])
+        alive = [trial for way, trials in ways.items() if way not in dead for trial in trials]
+        yield from _partly(side, [trial for trial in alive if trial.outcome is not Outcome.OPEN], fixed)
 
 
-def _all_failed(cluster: Cluster, target: str, side: str) -> bool:
-    tried = [trial for trial in cluster.trials if (trial.target, trial.side) == (target, side)]
-    return all(trial.outcome not in (Outcome.OPEN, Outcome.TOO_BIG) for trial in tried)
+def _fixed_ports(cluster: Cluster) -> frozenset[int]:
+    ports = (spec.ports for spec in cluster.specs.values())
+    return frozenset(port for each in ports for port in (each.dist_init, each.agent, each.nccl) if port)
 
 
-def _who(trials: Sequence[Trial]) -> str:
-    return ", ".join(sorted({trial.source for trial in trials}))
+def _partly(side: str, failed: Sequence[Trial], fixed: frozenset[int]) -> Iterator[Finding]:
+    """Ways on which something passes, and one port or one size does not; ephemeral ports count as one, number 0."""
+    kinds: dict[tuple[str, int], list[Trial]] = {}
+    for trial in failed:
+        kinds.setdefault((trial.kind, trial.port if trial.kind == _TCP and trial.port in fixed else 0), []).append(
+            trial
+        )
+    for (kind, port), trials in kinds.items():
+        for node, explained in blamed({(trial.source, trial.target) for trial in trials}):
+            mine = [trial for trial in trials if (trial.source, trial.target) in explained]
+            yield _blocked(node, port, mine) if kind == _TCP else _too_big(node, side, mine)
+
+
+def _way_words(node: str, trials: Sequence[Trial]) -> str:
+    """'from node1, node2', 'to node3' or both, as seen from the node."""
+    sources = sorted({trial.source for trial in trials} - {node})
+    targets = sorted({trial.target for trial in trials} - {node})
+    parts = [f"from {', '.join(sources)}"] if sources else []
+    if targets and targets != sources:
+        parts.append(f"to {', '.join(targets)}")
+    return " or ".join(parts)
 
 
 def _evidence(trials: Sequence[Trial]) -> tuple[str, ...]:
     return tuple(
-        f"{trial.source} -> {trial.address}:{trial.port} ({trial.kind}{f' {trial.size} bytes' if trial.size else ''}): "
+        f"{trial.source} -> {trial.target} {trial.address}:{trial.port} "
+        f"({trial.kind}{f' {trial.size} bytes' if trial.size else ''}): "
         f"{trial.outcome.value}{f' {trial.detail}' if trial.detail else ''}"
         for trial in trials[:6]
     )
 
 
-def _unreachable(target: str, side: str, trials: Sequence[Trial]) -> Finding:
-    rail = side != "tcp"
-    words = "drops everything" if all(trial.outcome is Outcome.SILENT for trial in trials) else "lets nothing through"
+def _unreachable(node: str, side: str, trials: Sequence[Trial]) -> Finding:
+    rail = side != _TCP
+    silent = all(trial.outcome is Outcome.SILENT for trial in trials)
     return Finding(
         id=RULE.id,
         severity=Severity.SLOW if rail else Severity.STOP,
-        node=target,
+        node=node,
         devices=(side,) if rail else (),
-        title=f"{trials[0].address}{f' (rail of {side})' if rail else ''} can't be reached from {_who(trials)}: "
-        f"something on the way {words}",
+        title=f"nothing passes {'on the rail of ' + side + ' ' if rail else ''}{_way_words(node, trials)}: "
+        + ("it is dropped on the way" if silent else "the way is closed"),
         evidence=_evidence(trials),
-        effect=price(Traffic.TCP) if rail else "the gang can't start: ranks can't meet",
+        effect=price(Traffic.HALF_THE_PORTS) if rail else "the gang can't start: ranks can't meet",
         fix="check the rail's cable, VLAN and address (ping from the peers)"
         if rail
         else "check routes and firewalls between the nodes (iptables -L, nft list ruleset, security groups)",
     )
 
 
-def _blocked(target: str, port: int, trials: Sequence[Trial]) -> Finding:
+def _blocked(node: str, port: int, trials: Sequence[Trial]) -> Finding:
     silent = any(trial.outcome is Outcome.SILENT for trial in trials)
     return Finding(
         id=RULE.id,
         severity=Severity.STOP,
-        node=target,
-        devices=(f"tcp/{port}",),
-        title=f"TCP port {port} of {trials[0].address} is "
-        f"{'dropped by a firewall' if silent else 'not to be reached'} for {_who(trials)}, other ports are open",
+        node=node,
+        devices=(f"tcp/{port or 'ephemeral'}",),
+        title=f"TCP port {port or trials[0].port}{'' if port else ' (any ephemeral one)'} is "
+        f"{'dropped by a firewall' if silent else 'not to be reached'} "
+        f"{_way_words(node, trials)}, other ports are open",
         evidence=_evidence(trials),
         effect="the gang can't start: a rank waits for its peers until its time-out",
-        fix=f"open TCP {port} and the ephemeral range (/proc/sys/net/ipv4/ip_local_port_range) between the nodes",
+        fix=f"open {f'TCP {port} and ' if port else ''}the ephemeral range "
+        "(/proc/sys/net/ipv4/ip_local_port_range) between the nodes",
     )
 
 
-def _too_big(target: str, side: str, trials: Sequence[Trial]) -> Finding:
+def _too_big(node: str, side: str, trials: Sequence[Trial]) -> Finding:
     size = max(trial.size for trial in trials)
+    where = f"on the rail of {side}" if side != _TCP else "on the TCP side"
     return Finding(
         id=RULE.id,
         severity=Severity.SLOW,
-        node=target,
+        node=node,
         devices=(side,),
-        title=f"packets of {size} bytes don't reach {trials[0].address} from {_who(trials)}, smaller ones do",
+        title=f"packets of {size} bytes don't pass {where} {_way_words(node, trials)}, smaller ones do",
         evidence=_evidence(trials),
         effect="large transfers hang or fall back to small packets (not measured)",
         fix=f"bring the MTU to {size} on every switch port and interface of this network, or lower it everywhere",

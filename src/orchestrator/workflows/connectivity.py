@@ -11,7 +11,7 @@ from orchestrator.model.reach import Outcome, Trial
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
-from orchestrator.rules.cluster import Cluster
+from orchestrator.rules.cluster import Cluster, Node
 
 LISTEN_S = 8.0
 TIMEOUT_S = 1.0
@@ -22,7 +22,7 @@ Opened = Mapping[str, Any]
 def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
     """All trials between the nodes of each gang. A node that fails to listen or dial gives none of its own."""
     addresses = {name: choice.address for name, choice in cluster.tcp.items()}
-    ways = {name: dict(_rail_addresses(cluster, name)) for name in cluster.topologies}
+    ways = {node.name: dict(_rail_addresses(node)) for node in cluster.nodes}
     listeners: dict[str, Iterator[bytes]] = {}
 
     def listen(session: Session) -> Opened:
@@ -60,10 +60,10 @@ def _ports(spec: NodeSpec) -> set[int]:
     return leader | ({spec.ports.nccl} if spec.ports.nccl else set())
 
 
-def _rail_addresses(cluster: Cluster, name: str) -> Iterator[tuple[str, str]]:
+def _rail_addresses(node: Node) -> Iterator[tuple[str, str]]:
     """RDMA device and the IPv4 address of its net device, for every usable port."""
-    for port in cluster.usable[name]:
-        interface = cluster.topologies[name].interface(port.netdev)
+    for port in node.usable:
+        interface = node.interfaces.get(port.netdev)
         if interface is not None and interface.ipv4:
             yield port.device, interface.ipv4[0].partition("/")[0]
 

@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
-from orchestrator.model.errors import DeployError
+from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.inventory import Inventory, NodeSpec, Reach
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
+from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
 from orchestrator.remote.fleet import Fleet
 from orchestrator.rules.cluster import Cluster
-from orchestrator.rules.registry import run_rules
-from orchestrator.topology.build import build
-from orchestrator.topology.gpus import Accelerators
+from orchestrator.rules.registry import all_rules, run_rules
+from orchestrator.topology.build import BuildOptions, build
 from orchestrator.workflows.connectivity import try_ways
 from orchestrator.workflows.look import look
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was seen, what is wrong, and which nodes did not answer (by name)."""
+    """What was seen, what is wrong, what of it the operator has accepted, and which nodes did not answer."""
 
     cluster: Cluster
     findings: tuple[Finding, ...]
+    accepted: tuple[Finding, ...]
     failures: Mapping[str, DeployError]
 
     @property
     def worst(self) -> Severity | None:
-        """The gravest severity that is no note; None where nothing is wrong."""
+        """Stop or slow, whichever is there and graver; None where nothing is wrong."""
         present = {finding.severity for finding in self.findings}
         return next((severity for severity in (Severity.STOP, Severity.SLOW) if severity in present), None)
+
+
+def examine_inventory(inventory: Inventory, *, accept: Collection[str] = ()) -> Examination:
+    """Every node of an inventory, over connections of its own. Raises InputError for an unknown word in `accept`."""
+    specs = {node.name: node for node in inventory.nodes}
+    check_accept(accept, specs)
+    with Fleet(specs.values()) as fleet:
+        return examine(fleet, specs, accept=accept)
 
 
 def examine(fleet: Fleet, specs: Mapping[str, NodeSpec], *, accept: Iterable[str] = ()) -> Examination:
@@ -43,36 +53,89 @@ def examine(fleet: Fleet, specs: Mapping[str, NodeSpec], *, accept: Iterable[str
     return diagnose(cluster, looked.failures, accept=accept)
 
 
-def examine_inventory(inventory: Inventory, *, accept: Iterable[str] = ()) -> Examination:
-    """Every node of an inventory, over connections of its own."""
-    specs = {node.name: node for node in inventory.nodes}
-    with Fleet(specs.values()) as fleet:
-        return examine(fleet, specs, accept=accept)
-
-
 def examine_saved(
-    snapshots: Mapping[str, Snapshot],
-    accelerators: Accelerators = Accelerators(),  # noqa: B008 - frozen
+    snapshots: Mapping[str, Snapshot], options: BuildOptions | None = None, *, accept: Collection[str] = ()
 ) -> Examination:
     """The same on saved snapshots; without an inventory each node is taken to want the GPUs that it shows."""
-    topologies = {name: build(snapshot, accelerators) for name, snapshot in snapshots.items()}
-    specs = {name: _assumed(name, rank, topologies[name]) for rank, name in enumerate(snapshots)}
-    return diagnose(Cluster(topologies=topologies, snapshots=snapshots, specs=specs), {})
+    return examine_topologies({name: build(one, options) for name, one in snapshots.items()}, snapshots, accept=accept)
+
+
+def examine_topologies(
+    topologies: Mapping[str, Topology], snapshots: Mapping[str, Snapshot], *, accept: Collection[str] = ()
+) -> Examination:
+    """The same on topologies that are there already; all nodes are taken for one gang."""
+    check_accept(accept, topologies)
+    specs = {name: _assumed(name, rank, topology) for rank, (name, topology) in enumerate(topologies.items())}
+    return diagnose(Cluster(topologies=topologies, snapshots=snapshots, specs=specs), {}, accept=accept)
+
+
+def examine_planned(
+    gangs: Sequence[GangSpec],
+    topologies: Mapping[str, Topology],
+    snapshots: Mapping[str, Snapshot],
+    *,
+    trials: tuple[Trial, ...] = (),
+    accept: Iterable[str] = (),
+) -> Examination:
+    """The rules on what a plan was made from: no second look at the nodes."""
+    specs = {node.name: node for gang in gangs for node in gang.nodes if node.name in topologies}
+    cluster = Cluster(topologies=topologies, snapshots=snapshots, specs=specs, trials=trials)
+    return diagnose(cluster, {}, accept=accept)
 
 
 def diagnose(cluster: Cluster, failures: Mapping[str, DeployError], *, accept: Iterable[str] = ()) -> Examination:
-    """Run the rules and drop what the operator has accepted."""
-    accepted = set(accept)
-    findings = tuple(finding for finding in run_rules(cluster) if not _is_accepted(finding, accepted, cluster.specs))
-    return Examination(cluster=cluster, findings=findings, failures=failures)
+    """Run the rules, and set aside what the operator has accepted."""
+    findings, accepted = sort_out(run_rules(cluster), cluster.specs, accept)
+    return Examination(cluster=cluster, findings=findings, accepted=accepted, failures=failures)
 
 
-def _is_accepted(finding: Finding, accepted: set[str], specs: Mapping[str, NodeSpec]) -> bool:
-    """`ID` or `ID@node` on the command line, or in the node's own `l40s_accept`; a stop can't be accepted away."""
-    if finding.severity is Severity.STOP:
-        return False
-    own = set(specs[finding.node].accept) if finding.node in specs else set()
-    return bool({finding.id, f"{finding.id}@{finding.node}"} & (accepted | own))
+def sort_out(
+    findings: Iterable[Finding], specs: Mapping[str, NodeSpec], accept: Iterable[str]
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """(what is left, what was accepted): `ID` or `ID@node` on the command line, or in the node's `l40s_accept`.
+
+    A finding of the whole cluster is accepted by its id, on the command line or in every node's `l40s_accept`.
+    """
+    asked = set(accept)
+    everywhere = set.intersection(*(set(spec.accept) for spec in specs.values())) if specs else set()
+    left: list[Finding] = []
+    accepted: list[Finding] = []
+    for finding in findings:
+        own = set(specs[finding.node].accept) if finding.node in specs else everywhere
+        named = {finding.id, f"{finding.id}@{finding.node}"} & (asked | own)
+        (accepted if named else left).append(finding)
+    return tuple(left), tuple(accepted)
+
+
+def check_accept(accept: Iterable[str], nodes: Collection[str], more_ids: Collection[str] = ()) -> None:
+    """Raise InputError for an id or a node that does not exist: a typing error must not pass for an acceptance.
+
+    more_ids: ids of findings that other parts make
+    """
+    known = {loaded.rule.id for loaded in all_rules()} | set(more_ids)
+    for word in accept:
+        name, at, node = word.partition("@")
+        if name not in known:
+            near = get_close_matches(name, known, n=1) or ["see `l40s-deploy doctor --list-rules`"]
+            raise InputError(f"no finding is called {name!r}", where=f"--accept {word}", fix=near[0])
+        if at and node not in nodes:
+            raise InputError(f"no node is called {node!r}", where=f"--accept {word}", fix="one of " + ", ".join(nodes))
+
+
+def refuse(findings: Sequence[Finding], *, strict: bool = False) -> None:
+    """Raise FindingsError with the first finding that forbids a start: of severity stop, or slow where strict."""
+    forbidding = {Severity.STOP, Severity.SLOW} if strict else {Severity.STOP}
+    against = [finding for finding in findings if finding.severity in forbidding]
+    if not against:
+        return
+    first, more = against[0], len(against) - 1
+    others = f" (and {more} more: `l40s-deploy doctor` has all)" if more else ""
+    place = f"@{first.node}" if first.node else ""
+    raise FindingsError(
+        f"{first.id}: {first.title}. {first.effect}{others}",
+        where=f"node {first.node}" if first.node else "the cluster",
+        fix=f"{first.fix}; or, knowing it, --accept {first.id}{place}",
+    )
 
 
 def _assumed(name: str, rank: int, topology: Topology) -> NodeSpec:

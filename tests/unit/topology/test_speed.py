@@ -30,6 +30,6 @@ def test_a_worse_wiring_is_never_faster(batch: int) -> None:
 
 def test_the_price_is_said_in_tokens_per_second() -> None:
     words = price(Traffic.TCP)
-    assert "at 4: about 42 instead of 154" in words
+    assert "at 4 requests: about 42 instead of 154 tokens/s" in words
     assert "measured by the articles" in words
     assert "±30 %" in price(Traffic.NARROW_LINK)

@@ -69,6 +69,7 @@ def node_folder(blueprint: Blueprint, name: str) -> Path:
 def _write_shared(blueprint: Blueprint) -> None:
     shared = models.render("/workspace")
     shared.put(f"/lib/{library.NAME}", library.build().read_bytes(), 0o755)
+    shared.update(node_files.verbs_library("/lib"))
     tree.write(shared, blueprint.path)
     for show in blueprint.shows:
         if show.inside.startswith("/workspace/"):
@@ -82,6 +83,7 @@ def _write_node(blueprint: Blueprint, node: NodeMachine) -> None:
     kernel.put("/meminfo", procfs.meminfo(node).encode())
     tree.write(kernel, folder / "root/proc")
     tree.write(_hosts_own(), folder / "root")
+    tree.write(_devices(node), folder / "root/dev")
     exports = "".join(
         f"export {name}={shlex.quote(value)}\n" for name, value in _environment(blueprint, node.node).items()
     )
@@ -90,6 +92,13 @@ def _write_node(blueprint: Blueprint, node: NodeMachine) -> None:
         if show.inside.startswith(f"{node_files.VENVS}/"):
             (folder / "venvs" / Path(show.inside).name).symlink_to(show.outside)
     node_files.write_nvml_state(folder, node)
+
+
+def _devices(node: NodeMachine) -> FileTree:
+    seen = FileTree()
+    for name in node_files.devices(node):
+        seen.put(f"/{name}", b"")
+    return seen
 
 
 def _hosts_own() -> FileTree:

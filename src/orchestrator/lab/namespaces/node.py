@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -84,7 +85,7 @@ class Node:
             if os.path.ismount(place):
                 self._overlay_submount(place, own)
         self._mount_kernel_files(own)
-        _mount_devices(self._root / "dev")
+        _mount_devices(self._root / "dev", node_files.devices(self.shared.machines[self.index]))
         syscalls.mount("run", self._root / "run", "tmpfs", _QUIET, "mode=755")
         syscalls.mount("tmp", self._root / "tmp", "tmpfs", _QUIET, "mode=1777")
         syscalls.mount("root", self._root / "root", "tmpfs", _QUIET, "mode=700")
@@ -161,11 +162,15 @@ def _overlay(lower: str, target: Path, *, upper: Path, work: Path) -> None:
     syscalls.mount("overlay", target, "overlay", 0, f"lowerdir={lower},upperdir={upper},workdir={work}")
 
 
-def _mount_devices(devices: Path) -> None:
+def _mount_devices(devices: Path, seen: Iterable[str]) -> None:
+    """seen: names of empty files that stand for device files"""
     syscalls.mount("dev", devices, "tmpfs", syscalls.MS_NOSUID, "mode=755")
     for name in _DEVICES:
         (devices / name).touch()
         syscalls.bind(f"/dev/{name}", devices / name)
+    for name in seen:
+        (devices / name).parent.mkdir(exist_ok=True)
+        (devices / name).touch()
     for name in ("pts", "shm"):
         (devices / name).mkdir()
     syscalls.mount("devpts", devices / "pts", "devpts", 0, "newinstance,ptmxmode=0666,mode=620")

@@ -1,0 +1,90 @@
+"""Findings on the screen: what is alike on several nodes is said once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.finding import Finding, Severity
+
+STYLES = {Severity.STOP: "bold red", Severity.SLOW: "yellow", Severity.NOTE: "cyan", Severity.UNKNOWN: "magenta"}
+_FEW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A finding, and all nodes that have it just so."""
+
+    finding: Finding
+    nodes: tuple[str, ...]
+
+
+def grouped(findings: Iterable[Finding]) -> list[Group]:
+    """Findings in their order, those that differ in node and evidence only put together."""
+    groups: dict[tuple[object, ...], tuple[Finding, list[str]]] = {}
+    for one in findings:
+        key = (one.id, one.severity, one.devices, one.title, one.effect, one.fix)
+        groups.setdefault(key, (one, []))[1].append(one.node)
+    return [Group(finding, tuple(nodes)) for finding, nodes in groups.values()]
+
+
+def who(nodes: Sequence[str], of: int) -> str:
+    """'node0', 'node0, node2', 'all 4 nodes', 'node0, node1, node2 and 5 more'."""
+    if len(nodes) == of > 1:
+        return f"all {of} nodes"
+    named = ", ".join(node or "cluster" for node in nodes[:_FEW])
+    return f"{named} and {len(nodes) - _FEW} more" if len(nodes) > _FEW else named
+
+
+def show_findings(findings: Sequence[Finding], screen: Screen, *, nodes: int) -> None:
+    """Each finding as a short paragraph; notes in one line each. nodes: how many there are in all."""
+    from rich.text import Text
+
+    for group in grouped(findings):
+        finding = group.finding
+        head = Text(f"{finding.severity.value:7}", style=STYLES[finding.severity])
+        head.append(f" {printable(who(group.nodes, nodes))}: ", style="bold")
+        head.append(printable(finding.title), style="")
+        head.append(f"  [{finding.id}]", style="dim")
+        screen.out.print(head)
+        if finding.severity is Severity.NOTE:
+            continue
+        prefix = f"{finding.node}: " if len(group.nodes) > 1 else ""
+        for evidence in finding.evidence:
+            screen.out.print(Text(f"          {printable(prefix + evidence)}", style="dim"))
+        for label, words in (("costs", finding.effect), ("fix", finding.fix)):
+            if words:
+                screen.out.print(Text(f"        {label + ':':6} {printable(words)}"))
+
+
+def say_accepted(accepted: Sequence[Finding], screen: Screen, *, nodes: int) -> None:
+    """One line on stderr: 'accepted: LIMITS on all 4 nodes'."""
+    by_id: dict[str, list[str]] = {}
+    for finding in accepted:
+        places = by_id.setdefault(finding.id, [])
+        if finding.node not in places:
+            places.append(finding.node)
+    if by_id:
+        screen.say("accepted: " + "; ".join(f"{name} on {who(places, nodes)}" for name, places in by_id.items()))
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """'2 stop, 3 slow, 1 note', or 'nothing wrong'."""
+    counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
+    return ", ".join(f"{count} {severity.value}" for severity, count in counts.items() if count) or "nothing wrong"
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """One finding in the product's JSON."""
+    return {
+        "id": finding.id,
+        "severity": finding.severity.value,
+        "node": finding.node,
+        "devices": list(finding.devices),
+        "title": finding.title,
+        "evidence": list(finding.evidence),
+        "effect": finding.effect,
+        "fix": finding.fix,
+    }

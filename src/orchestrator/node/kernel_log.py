@@ -1,0 +1,46 @@
+"""What the NVIDIA driver wrote into the kernel's log since the last boot (Documentation/ABI/testing/dev-kmsg)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from typing import Any
+
+_MARK = b"NVRM: Xid"
+_LONGEST_RECORD = 8192
+_MOST_LINES = 50
+_DEADLINE_S = 0.5
+
+
+def driver_errors(root: str = "/") -> dict[str, Any]:
+    """{'xid': the last lines with an Xid, oldest first}, or {'error': why the log can't be read}."""
+    try:
+        descriptor = os.open(f"{root.rstrip('/')}/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        return {"error": errno.errorcode.get(error.errno or 0, "EIO")}
+    try:
+        lines = _all(descriptor).split(b"\n")
+    except OSError as error:
+        return {"error": errno.errorcode.get(error.errno or 0, "EIO")}
+    finally:
+        os.close(descriptor)
+    found = [line.decode("utf-8", "replace") for line in lines if _MARK in line]
+    return {"xid": found[-_MOST_LINES:]}
+
+
+def _all(descriptor: int) -> bytes:
+    """Every record that is there now: one read gives one, EAGAIN says that there is no more."""
+    log = bytearray()
+    end = time.monotonic() + _DEADLINE_S
+    while time.monotonic() < end:
+        try:
+            record = os.read(descriptor, _LONGEST_RECORD)
+        except BlockingIOError:
+            break
+        except BrokenPipeError:  # the kernel wrote over the one that was next
+            continue
+        if not record:
+            break
+        log += record
+    return bytes(log)

@@ -1,0 +1,46 @@
+"""A virtual machine whose cards may not translate addresses themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.rules.cluster import Cluster, Node
+from orchestrator.rules.config_space import config_space
+from orchestrator.rules.registry import Rule
+from orchestrator.topology.speed import Traffic, price
+
+RULE = Rule(
+    id="ATS-OFF",
+    title="ATS is off in a virtual machine",
+    explain=(
+        "In a virtual machine the IOMMU translates; with Address Translation Services a card asks it once and then "
+        "sends peer-to-peer packets the direct way. On bare metal it does not matter, and is not looked at."
+    ),
+    reads=("/proc/cpuinfo (flag hypervisor)", "/sys/bus/pci/devices/*/config (ATS, id 0x000F)"),
+    source="NCCL troubleshooting guide, virtual machines: ATS on the network card is a must for GPU Direct RDMA",
+    weight=75,
+)
+_HYPERVISOR = re.compile(r"^flags\s*:.*\bhypervisor\b", re.MULTILINE)
+
+
+def check(cluster: Cluster) -> Iterator[Finding]:
+    """One note a virtual machine."""
+    for node in cluster.nodes:
+        off = {port.device: port.address for port in node.rail_ports if _is_off(node, port.key)}
+        if off and _HYPERVISOR.search(node.snapshot.text("/proc/cpuinfo")):
+            yield Finding(
+                id=RULE.id,
+                severity=Severity.NOTE,
+                node=node.name,
+                devices=tuple(off),
+                title=f"ATS is off on {', '.join(off)}, in a virtual machine",
+                evidence=tuple(f"/sys/bus/pci/devices/{address}/config: ATSCtl enable = 0" for address in off.values()),
+                effect="if GPUDirect traffic goes through the IOMMU: " + price(Traffic.THROUGH_ROOT),
+                fix="mlxconfig -d DEVICE set ATS_ENABLED=true, then a cold boot; the hypervisor must pass it on",
+            )
+
+
+def _is_off(node: Node, key: str) -> bool:
+    return config_space(node.snapshot, key).ats_enabled is False

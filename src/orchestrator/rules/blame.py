@@ -1,0 +1,20 @@
+"""Which node stands behind a set of failed ways: the fewest nodes that explain all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+Way = tuple[str, str]
+"""(source, target)."""
+
+
+def blamed(failed: Collection[Way]) -> Iterator[tuple[str, list[Way]]]:
+    """Nodes with the ways that each explains, the one with most first; of two alike it is the one that was asked."""
+    left = sorted(set(failed))
+    while left:
+        counts = Counter(node for way in left for node in way)
+        targets = Counter(target for _, target in left)
+        worst = min(counts, key=lambda node: (-counts[node], -targets[node], node))
+        yield worst, [way for way in left if worst in way]
+        left = [way for way in left if worst not in way]

@@ -1,0 +1,52 @@
+"""GPUs whose memory can't be reached whole through the PCI bus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.rules.cluster import Cluster, Node, whole
+from orchestrator.rules.registry import Rule
+from orchestrator.topology.speed import Traffic, price
+
+RULE = Rule(
+    id="GPU-BAR1-SMALL",
+    title="a GPU's window into its memory (BAR 1) is smaller than the memory",
+    explain=(
+        "Cards and other GPUs reach a GPU's memory through BAR 1. An L40S shows 64 GiB of it for its 48 GB of memory; "
+        "in display mode, or without 64-bit addresses above 4 GiB in the BIOS, it is 256 MiB."
+    ),
+    reads=("NVML nvmlDeviceGetBAR1MemoryInfo", "NVML nvmlDeviceGetMemoryInfo"),
+    source="NVIDIA GPUDirect RDMA documentation, BAR sizes; nvidia-smi -q of an L40S (BAR1 65536 MiB)",
+    weight=23,
+)
+
+
+def check(cluster: Cluster) -> Iterator[Finding]:
+    """One finding a node, with its small windows."""
+    for node in cluster.nodes:
+        small = list(_small(node))
+        if small:
+            yield Finding(
+                id=RULE.id,
+                severity=Severity.SLOW,
+                node=node.name,
+                devices=tuple(address for address, _ in small),
+                title=f"BAR 1 of {len(small)} GPU{'s is' if len(small) > 1 else ' is'} too small for the memory",
+                evidence=tuple(evidence for _, evidence in small),
+                effect="peer-to-peer and GPUDirect RDMA fail or fall back to host memory; "
+                + price(Traffic.HOST_STAGED),
+                fix="BIOS: Above 4G Decoding and resizable BAR on; displaymodeselector: physical display off",
+            )
+
+
+def _small(node: Node) -> Iterator[tuple[str, str]]:
+    for device in node.nvml_devices:
+        memory = device.get("memory")
+        total = whole(memory.get("total")) if isinstance(memory, Mapping) else 0
+        window = whole(device.get("bar1_total"))
+        if 0 < window < total:
+            yield (
+                str(device.get("pci_bus_id") or ""),
+                f"NVML of GPU {device.get('index')}: BAR1 {window >> 20} MiB, memory {total >> 20} MiB",
+            )

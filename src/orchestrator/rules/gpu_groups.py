@@ -1,0 +1,55 @@
+"""GPUs spread unevenly: one on a root port, or the switches with different numbers of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.rules.cluster import Cluster, Node
+from orchestrator.rules.registry import Rule
+from orchestrator.topology.speed import Traffic, price
+
+RULE = Rule(
+    id="GPU-GROUPS-UNEVEN",
+    title="the GPUs are not spread evenly behind the switches",
+    explain=(
+        "Each switch should have the same number of GPUs: NCCL's rings run through a switch's GPUs and leave by its "
+        "card. A GPU on a root port, or a fifth one behind one switch, has no near card of its own."
+    ),
+    reads=("/sys/bus/pci/devices/* (real paths)", "/sys/bus/pci/slots/*/address"),
+    source="the articles' cluster (4 GPUs and one card behind each switch); NCCL src/graph/search.cc",
+    weight=13,
+)
+
+
+def check(cluster: Cluster) -> Iterator[Finding]:
+    """One finding a node; lost GPUs are another rule's."""
+    for node in cluster.nodes:
+        placed = [gpu for gpu in node.topology.gpus if gpu.key in node.devices]
+        counts = {switch.key: sum(gpu.switch == switch.key for gpu in placed) for switch in node.gpu_switches}
+        if len(placed) < node.spec.gpus or not counts:
+            continue
+        away = [gpu.address for gpu in placed if not gpu.switch]
+        if away or len(set(counts.values())) > 1:
+            yield _finding(node, counts, away)
+
+
+def _finding(node: Node, counts: dict[str, int], away: list[str]) -> Finding:
+    addresses = {switch.key: switch.address for switch in node.gpu_switches}
+    crowded = [addresses[key] for key, count in counts.items() if count == max(counts.values())]
+    groups = " + ".join(map(str, counts.values())) + (f", and {len(away)} on root ports" if away else "")
+    slots = {device.address: device.slot for device in node.topology.pci if device.slot}
+    from_slots = ", ".join(f"slot {slots[address]}" for address in away if address in slots)
+    return Finding(
+        id=RULE.id,
+        severity=Severity.SLOW,
+        node=node.name,
+        devices=tuple(away or crowded),
+        title=f"the GPUs are spread {groups} behind the switches",
+        evidence=(
+            *(f"switch {addresses[key]}: {count} GPUs" for key, count in counts.items()),
+            *(f"GPU {address}: on a root port" for address in away),
+        ),
+        effect="GPUs without a near card talk through the CPU; " + price(Traffic.CARD_ON_ROOT_PORT),
+        fix=f"move the GPU {f'from {from_slots} ' if from_slots else ''}to a slot behind the switch with the fewest",
+    )

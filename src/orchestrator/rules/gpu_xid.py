@@ -1,0 +1,81 @@
+"""Errors that the NVIDIA driver wrote into the kernel's log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.rules.cluster import Cluster, Node
+from orchestrator.rules.registry import Rule
+
+RULE = Rule(
+    id="GPU-XID",
+    title="the driver reported an Xid that means broken hardware or a wedged GPU",
+    explain=(
+        "The kernel's log goes back to the last boot. A GPU that fell off the bus or hung once is likely to do it "
+        "again, and takes 32 ranks with it; what NVML still shows of it is told by GPU-MISSING and GPU-HEALTH."
+    ),
+    reads=("/dev/kmsg",),
+    source="NVIDIA GPU Deployment and Management Documentation, XID Errors",
+    weight=9,
+)
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): ([0-9]{1,4})\b")
+_MEANING = {
+    48: "a memory error that can't be corrected",
+    63: "a memory row was marked for repair",
+    64: "a memory row could not be repaired",
+    74: "a fault of a GPU-to-GPU link",
+    79: "the GPU fell off the bus",
+    94: "a contained memory error",
+    95: "an uncontained memory error",
+    119: "the GPU's own processor (GSP) did not answer",
+    120: "the GPU's own processor (GSP) failed",
+}
+
+
+def check(cluster: Cluster) -> Iterator[Finding]:
+    """One finding for each GPU with such an error since the last boot; unknown where the log may not be read."""
+    for node in cluster.nodes:
+        log = node.snapshot.host.get("kernel_log")
+        if not isinstance(log, Mapping) or not node.nvml_devices:
+            continue
+        lines = log.get("xid")
+        if isinstance(lines, (list, tuple)):
+            yield from _findings(node, [str(line) for line in lines])
+        elif log.get("error"):
+            yield _unknown(node, str(log["error"]))
+
+
+def _findings(node: Node, lines: Sequence[str]) -> Iterator[Finding]:
+    seen: dict[str, list[tuple[int, str]]] = {}
+    for line in lines:
+        match = _XID.search(line)
+        if match and int(match[2]) in _MEANING:
+            seen.setdefault(match[1].lower(), []).append((int(match[2]), line))
+    for address, errors in seen.items():
+        codes = dict.fromkeys(code for code, _ in errors)
+        yield Finding(
+            id=RULE.id,
+            severity=Severity.SLOW,
+            node=node.name,
+            devices=(address,),
+            title=f"GPU at {address} had "
+            + ", ".join(f"Xid {code} ({_MEANING[code]})" for code in codes)
+            + " since the last boot",
+            evidence=tuple(f"/dev/kmsg: {line.strip()[:200]}" for _, line in errors[-4:]),
+            effect="when it happens again, the gang ends (loading the weights again takes minutes)",
+            fix="reset the GPU or reboot; run dcgmi diag -r 3 before trusting it; replace it if the error comes back",
+        )
+
+
+def _unknown(node: Node, why: str) -> Finding:
+    return Finding(
+        id=RULE.id,
+        severity=Severity.UNKNOWN,
+        node=node.name,
+        title="whether the driver reported errors (Xid) could not be read",
+        evidence=(f"/dev/kmsg: {why}",),
+        effect="a GPU that failed since the last boot is not known of",
+        fix="look as root: ansible_become: true in the inventory",
+    )

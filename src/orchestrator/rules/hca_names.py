@@ -1,0 +1,58 @@
+"""RDMA devices whose names stand for other places than on the other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.rules.cluster import Cluster, Place, majority
+from orchestrator.rules.registry import Rule
+
+RULE = Rule(
+    id="RDMA-NAMES-DIFFER",
+    title="RDMA devices are named in another order than on the peers",
+    explain=(
+        "Before 2.29.7 NCCL takes cards in the verbs library's order, which follows the names, and pairs them by "
+        "number between nodes. Where names and slots do not go together the same way everywhere, rails cross."
+    ),
+    reads=("/sys/class/infiniband/*/device (real path)",),
+    source="NCCL src/transport/net_ib/init.cc (NCCL_IB_DEVICE_PCI_ORDER since 2.29.7)",
+    weight=36,
+)
+
+
+def check(cluster: Cluster) -> Iterator[Finding]:
+    """One finding for each odd node."""
+    for group in cluster.peers:
+        names: dict[Place, dict[str, str]] = {}
+        for node in group:
+            for place, port in node.rail_places.items():
+                names.setdefault(place, {})[node.name] = port.device
+        odd: dict[str, list[tuple[Place, str, str]]] = {}
+        for place, by_node in names.items():
+            most = majority(by_node)
+            for name, device in most[1].items() if most else ():
+                odd.setdefault(name, []).append((place, device, most[0] if most else ""))
+        for name, places in odd.items():
+            if _same_names_elsewhere(places):
+                yield _finding(name, places)
+
+
+def _same_names_elsewhere(places: list[tuple[Place, str, str]]) -> bool:
+    """Whether names are swapped; names of a card that is elsewhere or missing are other rules' business."""
+    return {device for _, device, _ in places} == {common for *_, common in places}
+
+
+def _finding(name: str, places: list[tuple[Place, str, str]]) -> Finding:
+    return Finding(
+        id=RULE.id,
+        severity=Severity.SLOW,
+        node=name,
+        devices=tuple(device for _, device, _ in places),
+        title="RDMA devices are named in another order than on the other nodes: "
+        + ", ".join(f"{device} where they have {common}" for _, device, common in places),
+        evidence=tuple(f"{device}: {place}; on the other nodes {common}" for place, device, common in places),
+        effect="NCCL older than 2.29.7 pairs ports of different rails: with separate rails ibv_modify_qp fails with "
+        "110 (ETIMEDOUT), else traffic crosses the spine (not measured)",
+        fix="persistent names by udev (rdma-core 60-rdma-persistent-naming.rules: NAME_PCI), then reboot",
+    )

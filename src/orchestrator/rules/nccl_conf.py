@@ -1,0 +1,51 @@
+"""Files on a node that change what NCCL does behind the plan's back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.rules.cluster import Cluster
+from orchestrator.rules.registry import Rule
+
+RULE = Rule(
+    id="NCCL-FILES",
+    title="a file on the node changes what NCCL does",
+    explain=(
+        "NCCL reads /etc/nccl.conf wherever the environment does not say otherwise, and takes the topology from "
+        "virtualTopology.xml instead of looking, when it is there."
+    ),
+    reads=("/etc/nccl.conf", "/var/run/nvidia-topologyd/virtualTopology.xml"),
+    source="NCCL src/misc/param.cc initEnv, src/graph/topo.cc ncclTopoGetSystem",
+    weight=62,
+)
+_CONF, _TOPOLOGY = RULE.reads
+
+
+def check(cluster: Cluster) -> Iterator[Finding]:
+    """One note for each file and node."""
+    for node in cluster.nodes:
+        lines = [line.strip() for line in node.snapshot.text(_CONF).splitlines()]
+        settings = [line for line in lines if line and not line.startswith("#")]
+        if settings:
+            yield Finding(
+                id=RULE.id,
+                severity=Severity.NOTE,
+                node=node.name,
+                devices=(_CONF,),
+                title=f"{_CONF} sets {', '.join(line.partition('=')[0] for line in settings[:6])}",
+                evidence=tuple(f"{_CONF}: {line}" for line in settings[:6]),
+                effect="they hold for every variable that the plan does not set",
+                fix=f"take the lines out, or compare them with `l40s-deploy plan` ({_CONF} of {node.name})",
+            )
+        if node.snapshot.exists(_TOPOLOGY):
+            yield Finding(
+                id=RULE.id,
+                severity=Severity.NOTE,
+                node=node.name,
+                devices=(_TOPOLOGY,),
+                title="NCCL takes the machine's topology from a file, not from the machine",
+                evidence=(f"{_TOPOLOGY}: exists",),
+                effect="what this page says of paths may not be what NCCL does",
+                fix=f"remove {_TOPOLOGY} on bare metal; `doctor --dump-xml DIR` writes what we see, to compare",
+            )

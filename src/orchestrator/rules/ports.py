@@ -1,0 +1,60 @@
+"""Why an RDMA port can't carry traffic, in words: shared by the rules about ports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.model.topology import RdmaPort
+from orchestrator.rules.cluster import Node
+from orchestrator.topology.network import gid_index
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What keeps a port from carrying traffic.
+
+    kind: 'down', 'no address', 'RoCE v1' or 'no GID'
+    """
+
+    port: RdmaPort
+    kind: str
+    evidence: str
+    fix: str
+
+
+def trouble(port: RdmaPort, node: Node) -> Trouble | None:
+    """None for a port that works, and for one whose link layer asks for no GID."""
+    if not port.active:
+        return _down(port)
+    if port.link_layer == "InfiniBand" or gid_index(port, node.topology).index is not None:
+        return None
+    return _unconfigured(port, node)
+
+
+def _down(port: RdmaPort) -> Trouble:
+    where = f"/sys/class/infiniband/{port.device}/ports/{port.port}"
+    states = f"state = {port.state or 'unreadable'}, phys_state = {port.phys_state or 'unreadable'}"
+    up = f"ip link set {port.netdev} up" if port.netdev else f"look at `rdma link show {port.name}`"
+    return Trouble(port, "down", f"{where}: {states}, netdev = {port.netdev or 'none'}", up)
+
+
+def _unconfigured(port: RdmaPort, node: Node) -> Trouble:
+    interface = node.interfaces.get(port.netdev)
+    addresses = ", ".join(interface.ipv4) if interface else ""
+    table = ", ".join(f"{gid.index}: {gid.gid} ({gid.type or 'type unread'})" for gid in port.gids) or "none"
+    evidence = (
+        f"/sys/class/infiniband/{port.device}/ports/{port.port}/gids = {table}; "
+        f"addresses of {port.netdev or 'its net device'} = {addresses or 'none'}"
+    )
+    if any(gid.ipv4 and "v1" in gid.type for gid in port.gids):
+        return Trouble(
+            port,
+            "RoCE v1",
+            evidence,
+            f"allow RoCE v2 for {port.device}: cma_roce_mode -d {port.device} -m 2, or mlxconfig ROCE_CONTROL",
+        )
+    if addresses:
+        again = f"ip link set {port.netdev} down && ip link set {port.netdev} up; then look at show_gids {port.device}"
+        return Trouble(port, "no GID", evidence, again)
+    rail = f"give {port.netdev or port.device} an address in its rail's subnet (netplan), as its peers have"
+    return Trouble(port, "no address", evidence, rail)

@@ -1,0 +1,68 @@
+"""Several RDMA ports of one node in one subnet, with the kernel answering for all of them on any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_interface
+
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import RdmaPort
+from orchestrator.rules.cluster import Cluster, Node
+from orchestrator.rules.registry import Rule
+from orchestrator.topology.pci import number
+
+RULE = Rule(
+    id="RAILS-SHARE-SUBNET",
+    title="several RDMA ports of a node are in one subnet",
+    explain=(
+        "Linux answers ARP for any of its addresses on any interface unless told otherwise, so that peers send to the "
+        "wrong port. Either one subnet a rail, or arp_ignore and arp_announce for these interfaces."
+    ),
+    reads=("addresses", "/proc/sys/net/ipv4/conf/{all,INTERFACE}/{arp_ignore,arp_announce,rp_filter}"),
+    source="Linux Documentation/networking/ip-sysctl.rst; NVIDIA's advice on several ports in one IP subnet",
+    weight=56,
+)
+
+
+def check(cluster: Cluster) -> Iterator[Finding]:
+    """One note for each shared subnet of a node whose settings do not keep the ports apart."""
+    for node in cluster.nodes:
+        subnets: dict[str, list[RdmaPort]] = {}
+        for port in node.rail_ports:
+            interface = node.interfaces.get(port.netdev)
+            for text in interface.ipv4 if interface else ():
+                subnets.setdefault(str(ip_interface(text).network), []).append(port)
+        for subnet, ports in subnets.items():
+            if len({port.netdev for port in ports}) > 1 and not all(_kept_apart(node, port) for port in ports):
+                yield _finding(node, subnet, ports)
+
+
+def _setting(node: Node, netdev: str, name: str) -> int:
+    """The kernel takes the larger of `all` and the interface's own."""
+    folder = "/proc/sys/net/ipv4/conf"
+    return max(number(node.snapshot.text(f"{folder}/{scope}/{name}")) for scope in ("all", netdev))
+
+
+def _kept_apart(node: Node, port: RdmaPort) -> bool:
+    return (
+        _setting(node, port.netdev, "arp_ignore") >= 1
+        and _setting(node, port.netdev, "arp_announce") >= 2
+        and _setting(node, port.netdev, "rp_filter") != 1
+    )
+
+
+def _finding(node: Node, subnet: str, ports: Sequence[RdmaPort]) -> Finding:
+    names = ("arp_ignore", "arp_announce", "rp_filter")
+    return Finding(
+        id=RULE.id,
+        severity=Severity.NOTE,
+        node=node.name,
+        devices=tuple(word for port in ports for word in (port.device, port.netdev)),
+        title=f"{', '.join(port.device for port in ports)} share the subnet {subnet}",
+        evidence=tuple(
+            f"{port.netdev}: " + ", ".join(f"{name} = {_setting(node, port.netdev, name)}" for name in names)
+            for port in ports
+        ),
+        effect="traffic for several ports can arrive on one of them (not measured)",
+        fix="one subnet a rail; or sysctl net.ipv4.conf.all.arp_ignore=1 arp_announce=2 rp_filter=2",
+    )

@@ -1,0 +1,66 @@
+"""RDMA ports that lost packets, or were slowed down by congestion, since their driver was loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import RdmaPort
+from orchestrator.rules.cluster import Cluster, Node
+from orchestrator.rules.registry import Rule
+from orchestrator.topology.pci import number
+
+RULE = Rule(
+    id="RDMA-LOSSES",
+    title="an RDMA port lost packets",
+    explain=(
+        "RoCE sends whole windows again when a packet is lost, and a lossless network loses none. Counted since the "
+        "driver was loaded; judged against the packets of the same time."
+    ),
+    reads=("/sys/class/infiniband/*/ports/*/hw_counters/*", "/sys/class/infiniband/*/ports/*/counters/*"),
+    source="NVIDIA, Understanding mlx5 Linux Counters; Linux Documentation/ABI/stable/sysfs-class-infiniband",
+    weight=38,
+)
+_LOST = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err", "rx_icrc_encapsulated")
+_LINK = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_link_integrity_errors")
+SOME = 100
+"""Losses below this are noise: links come up, cables are touched."""
+PER_PACKETS = 100_000
+"""One loss in so many packets costs about 1 % of the bandwidth of go-back-N at 100 Gb/s (not measured on L40S)."""
+
+
+def check(cluster: Cluster) -> Iterator[Finding]:
+    """One finding a port: slow where one in 100,000 packets is lost, else a note."""
+    for node in cluster.nodes:
+        for port in node.rail_ports:
+            finding = _judged(node, port)
+            if finding:
+                yield finding
+
+
+def _judged(node: Node, port: RdmaPort) -> Finding | None:
+    folder = node.snapshot.realpath(f"/sys/class/infiniband/{port.device}") + f"/ports/{port.port}"
+    files = node.snapshot.files
+
+    def counted(kind: str, names: tuple[str, ...]) -> dict[str, int]:
+        values = {name: number(files.get(f"{folder}/{kind}/{name}", "").strip()) for name in names}
+        return {f"{kind}/{name}": value for name, value in values.items() if value > 0}
+
+    lost, link = counted("hw_counters", _LOST), counted("counters", _LINK)
+    if sum(lost.values()) < SOME and sum(link.values()) < SOME:
+        return None
+    packets = sum(counted("counters", ("port_rcv_packets", "port_xmit_packets")).values())
+    often = sum(lost.values()) * PER_PACKETS >= packets > 0
+    total = sum(lost.values()) or sum(link.values())
+    return Finding(
+        id=RULE.id,
+        severity=Severity.SLOW if often and lost else Severity.NOTE,
+        node=node.name,
+        devices=(port.device, port.netdev) if port.netdev else (port.device,),
+        title=f"{port.device} counted {total} {'lost or repeated packets' if lost else 'link errors'}"
+        + (f" in {packets} packets" if packets else ""),
+        evidence=tuple(f"{folder}/{name} = {value}" for name, value in {**lost, **link}.items()),
+        effect="whole windows are sent again (not measured on L40S); a lossless network loses none",
+        fix="flow control on the switch and the card (PFC for one priority, ECN), NCCL_IB_TC of that priority; "
+        "a bad cable shows as symbol_error",
+    )
