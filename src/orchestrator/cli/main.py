@@ -17,6 +17,7 @@ VERBS = {
     "up": "start a model on every gang: ready to serve, or one cause and nothing left behind",
     "status": "nodes, ranks, GPUs and service at a glance",
     "down": "stop every gang, in the order its engine needs",
+    "restart": "a gang as a whole, with the plan that it has; gang by gang behind the router with --rolling",
     "logs": "the engines' log lines, node by node",
     "why": "the last failure's one cause, with the lines that show it and the fix",
     "lock": "who works on a gang; give back a lock that a dead command has left",
@@ -24,6 +25,8 @@ VERBS = {
     "models": "every model that there is a profile for, and the layouts that fit this cluster",
     "doctor": "what is wrong with the wiring, what it costs, how to mend it",
     "discover": "each node as a tree: NUMA, switches, GPUs, NICs, ports",
+    "prepare": "make hosts ready: packages, user, limits, sudo rule, the stack; or take it back",
+    "stack": "a stack's packages as one file, for nodes that reach no package index",
     "checkpoint": "re-block an FP8 checkpoint to finer blocks; look at one before it is served",
     "lab": "an emulated cluster on this machine: real SSH, real processes",
 }

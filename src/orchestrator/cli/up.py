@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli import plan as plan_verb
-from orchestrator.cli.gangs import gang_block, phase_words, progress
+from orchestrator.cli.gangs import gang_block
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
+from orchestrator.cli.rising import RisingProgress, say_losses
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.gang.view import GangView
-from orchestrator.model.finding import Severity
 from orchestrator.model.plan import Plan
 from orchestrator.planning.document import plan_json
 from orchestrator.workflows.plan import plan_inventory
@@ -22,7 +19,7 @@ from orchestrator.workflows.status import status_json
 from orchestrator.workflows.up import Outcome, UpRequest, up
 
 if TYPE_CHECKING:
-    from rich.live import Live
+    pass
 
 INTERRUPTED = 130
 TIMEOUT_S = 3600.0
@@ -60,7 +57,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         undo_on_interrupt=args.undo_on_interrupt,
     )
     try:
-        with _Progress(screen) as shown:
+        with RisingProgress(screen) as shown:
             outcome = up(inventory, request, shown)
     except KeyboardInterrupt:
         return _interrupted(request, screen)
@@ -102,68 +99,4 @@ def _show(outcome: Outcome, screen: Screen) -> None:
             screen.out.print(printable(f"{view.name} was ready already, with this very plan; nothing was changed"))
         elif view.canary_text is not None:
             screen.out.print(printable(f"ready in {outcome.seconds:.1f} s; canary: {view.canary_text.strip()[:100]!r}"))
-    _say_losses(outcome.plan, screen)
-
-
-def _say_losses(plan: Plan, screen: Screen) -> None:
-    """What costs speed is said before the start and again at the end."""
-    for finding in plan.findings:
-        if finding.severity is Severity.SLOW:
-            place = f"{finding.node}: " if finding.node else ""
-            screen.say(f"slow: {finding.id}: {place}{finding.title}. {finding.effect}")
-
-
-class _Progress:
-    """The workflow's watcher: a live table on a terminal, else one line for every change of phase."""
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
-        self._live: Live | None = None
-        self._said: dict[tuple[str, str], str] = {}
-
-    def __enter__(self) -> _Progress:
-        if sys.stderr.isatty() and not self._screen.as_json:
-            from rich.live import Live
-
-            self._live = Live(console=self._screen.err, transient=True, refresh_per_second=8)
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def planned(self, plan: Plan) -> None:
-        """Say what will run."""
-        for gang in plan.gangs:
-            degrees = f"TP{gang.layout.tensor_parallel} on {gang.layout.nnodes} x {gang.layout.gpus_per_node} GPUs"
-            self._say(f"plan {plan.plan_id}: {gang.name} runs {gang.model} by {gang.stack}, {degrees}")
-        _say_losses(plan, self._screen)
-
-    def step(self, gang: str, words: str) -> None:
-        """Say which step begins."""
-        self._say(f"{gang}: {words}")
-
-    def seen(self, views: Sequence[GangView]) -> None:
-        """Show where every node is."""
-        if self._live is not None:
-            self._live.update(progress(views))
-            return
-        for view in views:
-            for node in view.nodes:
-                self._say_change(view.name, node.name, f"{node.state} {node.phase.name}".strip(), phase_words(node))
-
-    def _say_change(self, gang: str, node: str, place: str, words: str) -> None:
-        before = self._said.get((gang, node))
-        if place != before and (before is not None or place not in ("absent", "stopped", "failed")):
-            state = place.split(" ", 1)[0]
-            self._say(f"{gang}: {node}: {state} {words}".rstrip())
-        self._said[gang, node] = place
-
-    def _say(self, words: str) -> None:
-        if self._live is not None:
-            self._screen.err.print(printable(words))
-        else:
-            self._screen.say(words)
+    say_losses(outcome.plan, screen)

@@ -26,6 +26,7 @@ VERBS = {
     "lock": "orchestrator.node.lock",
     "history": "orchestrator.node.history",
     "excerpt": "orchestrator.node.excerpt",
+    "staged": "orchestrator.node.staged",
     "listen": "orchestrator.node.listen",
     "dial": "orchestrator.node.dial",
 }

@@ -73,6 +73,29 @@ class Outcome:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rising:
+    """One gang that shall run.
+
+    document: the plan as the record on this machine keeps it
+    requests: staging requests by node name, for a run id and a key
+    """
+
+    gang: GangSpec
+    plan_id: str
+    document: Mapping[str, Any]
+    requests: Callable[[str, str], Mapping[str, Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """Where the gangs ended: as they were seen last, and which of them were ready before."""
+
+    views: tuple[GangView, ...]
+    ready_before: frozenset[str]
+    seconds: float
+
+
 def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
     """Look, lock, plan, and raise every gang that was asked for.
 
@@ -81,7 +104,7 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
     """
     gangs = chosen_gangs(inventory, request.plan.gangs)
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as locks:
-        _everybody_answers(see(fleet, gangs))
+        everybody_answers(see(fleet, gangs))
         held = [locks.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs]
         plan = make_plan(inventory, request.plan, fleet).plan
         refuse_stops(plan)
@@ -98,14 +121,45 @@ def raise_gangs(
     locks: Sequence[GangLock] = (),
 ) -> Outcome:
     """Carry out a plan; the gangs rise side by side, and one that fails does not take another with it."""
-    begin = time.monotonic()
     scripts = launch_scripts(plan)
     by_name = {gang.name: gang for gang in gangs}
-    rises = [_Rise(fleet, by_name[gang.name], gang, plan, scripts, watcher) for gang in plan.gangs]
+    document = plan_json(plan)
+    raised = raise_all(
+        fleet,
+        [_rising(by_name[gang.name], gang, plan.plan_id, document, scripts) for gang in plan.gangs],
+        watcher,
+        locks,
+        timeout_s=request.timeout_s,
+        undo_on_interrupt=request.undo_on_interrupt,
+    )
+    return Outcome(plan=plan, views=raised.views, ready_before=raised.ready_before, seconds=raised.seconds)
+
+
+def _rising(
+    gang: GangSpec, plan: GangPlan, plan_id: str, document: Mapping[str, Any], scripts: Mapping[str, str]
+) -> Rising:
+    def requests(run_id: str, key: str) -> Mapping[str, Mapping[str, Any]]:
+        return staging_requests(gang, plan, dict(scripts), plan_id=plan_id, run_id=run_id, key=key)
+
+    return Rising(gang=gang, plan_id=plan_id, document=document, requests=requests)
+
+
+def raise_all(
+    fleet: Fleet,
+    risings: Sequence[Rising],
+    watcher: Watcher,
+    locks: Sequence[GangLock] = (),
+    *,
+    timeout_s: float,
+    undo_on_interrupt: bool = False,
+) -> Raised:
+    """Raise gangs, wherever their plans come from. Raises as `up` does, with nothing of a failed gang left."""
+    begin = time.monotonic()
+    rises = [_Rise(fleet, rising, watcher) for rising in risings]
     try:
-        views = _follow(fleet, rises, request, watcher, locks, begin)
+        views = _follow(fleet, rises, timeout_s, watcher, locks, begin)
     except KeyboardInterrupt:
-        if request.undo_on_interrupt:
+        if undo_on_interrupt:
             for rise in rises:
                 rise.undo()
         raise
@@ -113,8 +167,7 @@ def raise_gangs(
         for rise in rises:
             rise.undo(unless_ended=True)
         raise
-    return Outcome(
-        plan=plan,
+    return Raised(
         views=views,
         ready_before=frozenset(
             rise.gang.name for rise in rises if rise.done and not rise.goal.run_id and not rise.joined
@@ -126,7 +179,7 @@ def raise_gangs(
 def _follow(
     fleet: Fleet,
     rises: Sequence[_Rise],
-    request: UpRequest,
+    timeout_s: float,
     watcher: Watcher,
     locks: Sequence[GangLock],
     begin: float,
@@ -142,7 +195,7 @@ def _follow(
         if not any(rise.open for rise in rises):
             break
         waited = time.monotonic() - begin
-        if waited > request.timeout_s:
+        if waited > timeout_s:
             late = [rise for rise in rises if rise.open]
             failures += [rise.give_up(view, waited) for rise, view in zip(rises, views, strict=True) if rise in late]
             break
@@ -160,10 +213,7 @@ class _Rise:
     """One gang on its way up."""
 
     fleet: Fleet
-    gang: GangSpec
-    plan: GangPlan
-    whole: Plan
-    scripts: Mapping[str, str]
+    rising: Rising
     watcher: Watcher
     goal: Goal = field(init=False)
     record: RunRecord | None = None
@@ -173,7 +223,12 @@ class _Rise:
     """It was on its way already, by the same plan, when we came."""
 
     def __post_init__(self) -> None:
-        self.goal = Goal(want=Want.RUN, plan_id=self.whole.plan_id)
+        self.goal = Goal(want=Want.RUN, plan_id=self.rising.plan_id)
+
+    @property
+    def gang(self) -> GangSpec:
+        """The gang."""
+        return self.rising.gang
 
     @property
     def open(self) -> bool:
@@ -229,16 +284,9 @@ class _Rise:
 
     def _stage(self) -> None:
         run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-        self.record = RunRecord.open(f"{run_id}-{self.gang.name}", plan_json(self.whole))
+        self.record = RunRecord.open(f"{run_id}-{self.gang.name}", self.rising.document)
         self.watcher.step(self.gang.name, "staging")
-        requests = staging_requests(
-            self.gang,
-            self.plan,
-            dict(self.scripts),
-            plan_id=self.whole.plan_id,
-            run_id=run_id,
-            key=secrets.token_hex(32),
-        )
+        requests = self.rising.requests(run_id, secrets.token_hex(32))
         self.goal = replace(self.goal, run_id=run_id)
         self._on([node.name for node in self.gang.nodes], "stage", lambda name: requests[name], STAGE_S).all()
 
@@ -295,7 +343,7 @@ def failure_of(view: GangView, why: str = "") -> GangFailed:
     return GangFailed(what, where=place, fix=cause.fix or "l40s-deploy logs")
 
 
-def _everybody_answers(views: Sequence[GangView]) -> None:
+def everybody_answers(views: Sequence[GangView]) -> None:
     """Nothing is started unless every node can be reached."""
     for view in views:
         for node in view.unreachable:

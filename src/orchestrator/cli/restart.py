@@ -1,0 +1,74 @@
+"""`l40s-deploy restart`: a gang as a whole, with the plan that it has."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
+from orchestrator.cli.rising import RisingProgress
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.gang.downtime import Downtime
+from orchestrator.workflows.restart import Restarted, RestartRequest, restart
+from orchestrator.workflows.status import status_json
+
+INTERRUPTED = 130
+TIMEOUT_S = 3600.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_examples(parser, "l40s-deploy restart --gang gang0")
+    add_inventory(parser)
+    add_gangs(parser)
+    parser.add_argument("--now", action="store_true", help="end requests that run instead of waiting for them")
+    parser.add_argument(
+        "--timeout", type=float, default=TIMEOUT_S, metavar="S", help=f"a gang has S seconds to start ({TIMEOUT_S:.0f})"
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when every gang serves again."""
+    inventory = open_inventory(args, screen)
+    try:
+        shown = Progress(screen)
+        with shown:
+            return _whole(args, screen, restart(inventory, _request(args), shown))
+    except KeyboardInterrupt:
+        screen.say("detached: a gang that was stopped stays stopped, one that was started goes on by itself")
+        screen.say("  the same command goes on from there; `l40s-deploy status` shows where it is")
+        return INTERRUPTED
+
+
+def _request(args: argparse.Namespace) -> RestartRequest:
+    return RestartRequest(gangs=tuple(args.gang), now=args.now, command=command_line(), timeout_s=args.timeout)
+
+
+def command_line() -> str:
+    """What was typed, for locks and the audit log."""
+    return shlex.join(["l40s-deploy", *sys.argv[1:]])[:300]
+
+
+def _whole(args: argparse.Namespace, screen: Screen, done: Restarted) -> int:
+    if args.json:
+        screen.json({"down_seconds": round(done.down_s, 3), **status_json(done.views)})
+        return 0
+    from orchestrator.cli.gangs import gang_block
+
+    for view in done.views:
+        for block in gang_block(view):
+            screen.out.print(block)
+        if view.canary_text is not None:
+            text = view.canary_text.strip()[:100]
+            screen.out.print(printable(f"serves again after {done.down_s:.1f} s; canary: {text!r}"))
+    return 0
+
+
+class Progress(RisingProgress):
+    """What `up` shows, and the downtime before."""
+
+    def downtime(self, expected: Downtime) -> None:
+        """Say what it costs."""
+        self.say(expected.words)

@@ -1,0 +1,82 @@
+"""What is shown while gangs rise: a live table on a terminal, else a line for every change."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.gangs import phase_words, progress
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.gang.view import GangView
+from orchestrator.model.finding import Severity
+from orchestrator.model.plan import Plan
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+
+def say_losses(plan: Plan, screen: Screen) -> None:
+    """What costs speed is said before the start and again at the end."""
+    for finding in plan.findings:
+        if finding.severity is Severity.SLOW:
+            place = f"{finding.node}: " if finding.node else ""
+            screen.say(f"slow: {finding.id}: {place}{finding.title}. {finding.effect}")
+
+
+class RisingProgress:
+    """The workflow's watcher: a live table on a terminal, else one line for every change of phase."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._live: Live | None = None
+        self._said: dict[tuple[str, str], str] = {}
+
+    def __enter__(self) -> RisingProgress:
+        if sys.stderr.isatty() and not self._screen.as_json:
+            from rich.live import Live
+
+            self._live = Live(console=self._screen.err, transient=True, refresh_per_second=8)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def planned(self, plan: Plan) -> None:
+        """Say what will run."""
+        for gang in plan.gangs:
+            degrees = f"TP{gang.layout.tensor_parallel} on {gang.layout.nnodes} x {gang.layout.gpus_per_node} GPUs"
+            self.say(f"plan {plan.plan_id}: {gang.name} runs {gang.model} by {gang.stack}, {degrees}")
+        say_losses(plan, self._screen)
+
+    def step(self, gang: str, words: str) -> None:
+        """Say which step begins."""
+        self.say(f"{gang}: {words}")
+
+    def seen(self, views: Sequence[GangView]) -> None:
+        """Show where every node is."""
+        if self._live is not None:
+            self._live.update(progress(views))
+            return
+        for view in views:
+            for node in view.nodes:
+                self._say_change(view.name, node.name, f"{node.state} {node.phase.name}".strip(), phase_words(node))
+
+    def _say_change(self, gang: str, node: str, place: str, words: str) -> None:
+        before = self._said.get((gang, node))
+        if place != before and (before is not None or place not in ("absent", "stopped", "failed")):
+            state = place.split(" ", 1)[0]
+            self.say(f"{gang}: {node}: {state} {words}".rstrip())
+        self._said[gang, node] = place
+
+    def say(self, words: str) -> None:
+        """A line of talk, above the live table where there is one."""
+        if self._live is not None:
+            self._screen.err.print(printable(words))
+        else:
+            self._screen.say(words)

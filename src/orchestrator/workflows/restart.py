@@ -1,0 +1,101 @@
+"""`restart`: a gang stops as a whole and starts as a whole, with the plan that it has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestrator.gang.downtime import Downtime, expected_downtime
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import DeployError, GangFailed
+from orchestrator.model.inventory import Inventory
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows import up
+from orchestrator.workflows.down import Stopped, stop_gangs
+from orchestrator.workflows.locks import GangLock
+from orchestrator.workflows.plan import chosen_gangs
+from orchestrator.workflows.replay import Staged, staged_plan
+from orchestrator.workflows.reports import see
+
+
+class Watcher(up.Watcher, Protocol):
+    """Whoever shows what goes on."""
+
+    def downtime(self, expected: Downtime) -> None:
+        """Before anything is stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartRequest:
+    """now: without draining. timeout_s: for the start of each gang."""
+
+    gangs: tuple[str, ...] = ()
+    now: bool = False
+    command: str = "restart"
+    timeout_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarted:
+    """The gangs as they were seen last, and how long each did not serve, in seconds, as seen from here."""
+
+    views: tuple[GangView, ...]
+    down_s: float
+
+
+def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> Restarted:
+    """Stop the chosen gangs in their engines' order, and start them with the plan that they had.
+
+    Raises Unreachable before anything is stopped, InputError where there is no plan to start again, LockHeld,
+    GangFailed where a gang would not end or did not become ready.
+    """
+    gangs = chosen_gangs(inventory, request.gangs)
+    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as locks:
+        views = see(fleet, gangs)
+        up.everybody_answers(views)
+        plans = [staged_plan(fleet, gang) for gang in gangs]
+        for view, plan in zip(views, plans, strict=True):
+            watcher.downtime(expected_downtime(view, 0.0 if request.now else plan.drain_s))
+        held = [locks.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs]
+        return again(fleet, plans, watcher, held, now=request.now, timeout_s=request.timeout_s)
+
+
+def again(
+    fleet: Fleet,
+    plans: Sequence[Staged],
+    watcher: up.Watcher,
+    locks: Sequence[GangLock],
+    *,
+    now: bool,
+    timeout_s: float,
+) -> Restarted:
+    """Stop and start gangs whose locks are held."""
+    gangs = [plan.gang for plan in plans]
+    for gang in gangs:
+        watcher.step(gang.name, "stopping" + (" at once" if now else ""))
+    begin = time.monotonic()
+    refuse_leftovers(stop_gangs(fleet, gangs, now=now))
+    raised = up.raise_all(fleet, [plan.rising() for plan in plans], watcher, locks, timeout_s=timeout_s)
+    return Restarted(views=raised.views, down_s=time.monotonic() - begin)
+
+
+def refuse_leftovers(stopped: Sequence[Stopped]) -> None:
+    """Nothing is started beside something that would not end. Raises GangFailed, or why a node can't be asked."""
+    for node in stopped:
+        if node.error is not None:
+            raise _half_way(node.error)
+        if not node.clean:
+            pids = ", ".join(map(str, node.left_behind)) or "its agent"
+            raise GangFailed(
+                f"process {pids} would not end; nothing was started",
+                where=f"gang {node.gang}: {node.node}",
+                fix="look at it with ps and dmesg (a stuck driver?); then the same command again",
+            )
+
+
+def _half_way(failure: DeployError) -> DeployError:
+    failure.fix = f"{failure.fix}; the gang is stopped where it could be reached: the same command goes on"
+    return failure
