@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator.engines.known_flags import KnownFlags, known_flags
@@ -91,6 +91,16 @@ class Dialect:
     rank_title: str = r"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*(?:_TP(?P<tp>\d+))?"
     other_titles: tuple[str, ...] = (r"^sglang::",)
     rank_prefix: str = r"^\[[^\]]*\bTP(?P<tp>\d+)\b"
+    probe: Mapping[str, Any] = field(
+        default_factory=lambda: {
+            "answer_s": 20,
+            "answer_env": "SGLANG_HEALTH_CHECK_TIMEOUT",
+            "probes": 3,
+            "log": r"\b(?:Prefill|Decode) batch\b",
+            "counters": r"^sglang[:_](?:prompt|generation)_tokens_total\b.*$",
+        }
+    )
+    """How a hung engine is told from a busy one: a probe's patience, and what shows that it works on requests."""
 
     def flags(self, version: str) -> KnownFlags:
         """The flags of one version: its own list, or the family's where we ship none for it."""
@@ -181,5 +191,6 @@ class Dialect:
             "causes": [asdict(cause) for cause in self.causes],
             "remarks": [asdict(remark) for remark in self.remarks],
             "http": dict(self.http),
+            "probe": dict(self.probe),
             "stop": dict(self.stop),
         }

@@ -42,6 +42,7 @@ DIALECT = Dialect(
         "generate": "/health_generate",
         "models": "/v1/models",
         "completions": "/v1/completions",
+        "metrics": "/metrics",
         "info": "/get_server_info",
     },
     # A worker has no handler: SIGTERM ends its launcher at once and leaves its ranks (no PDEATHSIG in this

@@ -54,6 +54,7 @@ DIALECT = Dialect(
         "generate": "/health_generate",
         "models": "/v1/models",
         "completions": "/v1/completions",
+        "metrics": "/metrics",
         "info": "/server_info",
     },
     # A worker ignores SIGTERM once it serves and waits for rank 0's ShutdownReq (srt/entrypoints/engine.py).

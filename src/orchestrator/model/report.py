@@ -48,13 +48,15 @@ class GangState(str, Enum):
 class Phase:
     """What the engine is doing: rendezvous, nccl, weights, kv-cache, graphs, warm-up, ready.
 
-    step and of count inside the phase (shard 41 of 163); 0 where it has no steps. since: node's epoch seconds.
+    step and of count inside the phase (shard 41 of 163); 0 where it has no steps. since, moved: node's epoch seconds
+    when the phase began and when its step last changed (0: never).
     """
 
     name: str = ""
     step: int = 0
     of: int = 0
     since: float = 0.0
+    moved: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
-    """One TP rank's process. state: expected, alive, dead."""
+    """One TP rank's process. state: expected, alive, stopped (by a signal), dead."""
 
     tp_rank: int
     gpu: int
@@ -114,6 +116,11 @@ class NodeReport:
     service_healthy: bool | None = None
     """None where this node does not serve HTTP for the gang."""
     service_checked_at: float = 0.0
+    service_state: str = ""
+    """well, slow or hung, by the leader's generation probes (docs/agent.md); '' before ready and on other nodes."""
+    service_detail: str = ""
+    trouble: Cause | None = None
+    """What is wrong with a gang that still runs: a hung engine."""
     canary_text: str | None = None
     cause: Cause | None = None
     """Why this node's part ended."""
@@ -125,6 +132,16 @@ class NodeReport:
     """What the agent's checks found and did not refuse."""
     left_behind: tuple[int, ...] = ()
     """Process ids that would not end."""
+    held: tuple[str, ...] = ()
+    """GPUs whose memory was not free after the end, with who holds it, in words."""
+    links: tuple[tuple[str, str], ...] = ()
+    """(node, word) for each agent that this one should hear: heard, silent, lost, or ended in good order."""
+    rebooted: bool = False
+    """The agent is gone because the machine has booted since."""
+    allowed_s: tuple[tuple[str, float], ...] = ()
+    """(phase, seconds) that a healthy start of this model may take on slow hardware."""
+    barrier_s: float = 0.0
+    """How long the engine lets loaded ranks wait for the others before it gives up; 0 where it does not."""
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> NodeReport:
@@ -140,10 +157,14 @@ class NodeReport:
                 phase=_known(Phase, phase),
                 cause=_cause(raw.get("cause")),
                 verdict=_cause(raw.get("verdict")),
+                trouble=_cause(raw.get("trouble")),
                 ranks=tuple(_known(RankReport, rank) for rank in raw.get("ranks") or ()),
                 silent=tuple(str(name) for name in raw.get("silent") or ()),
                 remarks=tuple(str(remark) for remark in raw.get("remarks") or ()),
                 left_behind=tuple(int(pid) for pid in raw.get("left_behind") or ()),
+                held=tuple(str(words) for words in raw.get("held") or ()),
+                links=tuple((str(node), str(word)) for node, word in (raw.get("links") or {}).items()),
+                allowed_s=tuple((str(name), float(value)) for name, value in (raw.get("allowed_s") or {}).items()),
                 **{key: raw[key] for key in _PLAIN_KEYS if key in raw},
             )
         except (KeyError, TypeError, AttributeError) as wrong:
@@ -152,7 +173,8 @@ class NodeReport:
 
 _PLAIN_KEYS = (
     "model", "stack", "plan_id", "agent_version", "alive", "started_at", "updated_at", "now",
-    "engine_pid", "service_url", "service_healthy", "service_checked_at", "canary_text",
+    "engine_pid", "service_url", "service_healthy", "service_checked_at",
+    "service_state", "service_detail", "canary_text", "rebooted", "barrier_s",
 )  # fmt: skip
 
 

@@ -24,12 +24,15 @@ from orchestrator.node.link import Hub, Joined, Left, Said, Spoke
 from orchestrator.node.logfile import LogFile
 from orchestrator.node.part import Part
 from orchestrator.node.record import Record
+from orchestrator.node.redact import Redactor
 from orchestrator.node.run import AGENT_FILE, ENGINE_LOG, GOAL_FILE, Run
 from orchestrator.node.service import CanaryResult, Health, Service
 from orchestrator.node.tree import Tree
+from orchestrator.node.vitality import HUNG, Patience, Vitality
 from orchestrator.node.watch import LogWatch
 
 SILENT_S = 10.0
+"""A node that was not heard for this long is shown as silent; with a short lease after half of it."""
 LINK_S = 30.0
 """A node whose agent has not reached the leader's agent after this long is not armed."""
 MEMORY_EVERY_S = 2.0
@@ -69,6 +72,8 @@ def _begin(run: Run) -> Agent:
         watch=LogWatch.of(run.watch),
         tree=Tree(run, parent.pid, memory),
         log=LogFile(run.path(ENGINE_LOG), run.log_limit),
+        redactor=Redactor(run.secrets()),
+        vitality=Vitality(Patience.of(run.watch, run.env)),
     )
 
 
@@ -268,7 +273,9 @@ class Agent(Part):
 
     def _judge_silence(self, now: float) -> None:
         silences = self._silences(now)
-        self.record.set(silent=sorted(node for node, silence in silences.items() if silence > SILENT_S))
+        shown_after = min(SILENT_S, self.run.lease_s / 2)
+        silent = sorted(node for node, silence in silences.items() if silence > shown_after)
+        self.record.set(silent=silent, links={node: self._link_word(node, silent) for node in self._partners()})
         for node, silence in silences.items():
             if silence > self.run.lease_s and self.state not in ENDING:
                 text = f"no word from {node} for {silence:.0f} s: its lease of {self.run.lease_s:.0f} s ran out"
@@ -282,14 +289,37 @@ class Agent(Part):
             return {self.spoke.leader: now - self.spoke.heard_at}
         return {}
 
+    def _partners(self) -> tuple[str, ...]:
+        """Whom we hold a connection to: the leader holds one to every other node."""
+        if self.spoke is not None:
+            return (self.spoke.leader,)
+        return self.run.members[1:]
+
+    def _link_word(self, node: str, silent: Sequence[str]) -> str:
+        if node in self.ended:
+            return "ended"
+        if node in silent:
+            return "silent"
+        joined = node in self.hub.joined if self.hub is not None else self.spoke is not None and self.spoke.joined
+        return "heard" if joined else "lost"
+
     def _follow_service(self) -> None:
         for result in self.service.take() if self.service else ():
             if isinstance(result, Health):
-                self.record.set(service_healthy=result.healthy, service_checked_at=result.at)
-                if result.healthy and self.state == "starting":
-                    self.become("warming")
+                self._judge_health(result)
             else:
                 self._judge_canary(result)
+
+    def _judge_health(self, health: Health) -> None:
+        self.record.set(service_healthy=health.healthy, service_checked_at=health.at)
+        if health.healthy and self.state == "starting":
+            self.become("warming")
+        if self.state != "ready":
+            return
+        if self.vitality.probed(health.probe):
+            self.record.event("service", word=self.vitality.word, detail=self.vitality.detail)
+        hung = causes.hung(self.run.node, self.vitality.detail, time.time()) if self.vitality.word == HUNG else None
+        self.record.set(service_state=self.vitality.word, service_detail=self.vitality.detail, trouble=hung)
 
     def _judge_canary(self, result: CanaryResult) -> None:
         self.record.set(canary_text=result.text)
@@ -341,9 +371,18 @@ class Agent(Part):
         if self.hub is not None:
             self.hub.send({"type": "go"})
         if self.run.service:
-            endpoints = dict(self.run.watch.get("http") or {})
-            self.service = Service(str(self.run.service["url"]), endpoints, self.run.canary, self.run.model)
+            self.service = self._service(str(self.run.service["url"]))
             self.service.start()
+
+    def _service(self, url: str) -> Service:
+        return Service(
+            url,
+            dict(self.run.watch.get("http") or {}),
+            self.run.canary,
+            self.run.model,
+            patience=self.vitality.patience,
+            counters=str((self.run.watch.get("probe") or {}).get("counters") or ""),
+        )
 
     def _stop(self) -> None:
         """In good order: the leader's engine drains first, everybody else follows it."""

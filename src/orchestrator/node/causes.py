@@ -55,6 +55,12 @@ def followed(node: str, first: Cause, now: float) -> Cause:
     return make(node, f"ended because {first.get('node')} failed: {first.get('text')}", now, secondary=True)
 
 
+def hung(node: str, detail: str, now: float) -> Cause:
+    """The engine lives and does nothing any more."""
+    fix = "`l40s-deploy logs`; a rank that waits in a collective for ever is ended by `l40s-deploy restart`, or a guard"
+    return make(node, f"the engine is hung: {detail}", now, fix=fix)
+
+
 def _with_suspicion(node: str, plain: str, death: Death, tp_rank: int | None, watch: LogWatch, now: float) -> Cause:
     suspicion = watch.suspect(now - SUSPECT_FOR_S)
     how = {"signal": death.signal, "exit_code": death.exit_code}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from orchestrator.node.gpus import IDLE_BYTES
+from orchestrator.node import processes
+from orchestrator.node.gpus import IDLE_BYTES, GpuUse
 from orchestrator.node.link import Left, Said
 from orchestrator.node.part import Part
 
@@ -28,6 +29,7 @@ def end(part: Part) -> None:
     part.tree.bury_all()
     part.record.set(left_behind=left, service_healthy=False if part.run.service else None)
     _until(part, lambda: _memory_is_free(part), MEMORY_FREE_S)
+    part.record.set(held=_held(part))
     if part.state == "stopping":
         part.become("stopped")
     part.flush(force=True)
@@ -80,8 +82,27 @@ def _memory_is_free(part: Part) -> bool:
         return True  # NVML does not tell: waiting longer would not help
     fresh = part.memory.answered_at > part.tree.gone_at
     part.memory.ask(time.monotonic())
-    uses = [(part.memory.answer or {}).get(gpu) for gpu in part.run.gpus]
-    return fresh and all(use is None or (not use.processes and use.used <= IDLE_BYTES) for use in uses)
+    return fresh and not _in_use(part)
+
+
+def _in_use(part: Part) -> list[GpuUse]:
+    uses = ((part.memory.answer or {}).get(gpu) for gpu in part.run.gpus)
+    return [use for use in uses if use is not None and (use.processes or use.used > IDLE_BYTES)]
+
+
+def _held(part: Part) -> list[str]:
+    """What is still not free although everything of ours is gone, GPU by GPU."""
+    if _memory_is_free(part):
+        return []
+    return [f"GPU {use.index}: {_holders(use)}" for use in _in_use(part)]
+
+
+def _holders(use: GpuUse) -> str:
+    gib = use.used / (1 << 30)
+    if not use.processes:
+        return f"{gib:.1f} GiB are in use by nobody that NVML names"
+    pids = ", ".join(f"{pid} ({processes.title(pid)[:80] or 'gone'})" for pid, _ in use.processes)
+    return f"{gib:.1f} GiB are in use by process {pids}"
 
 
 def _leave(part: Part, left: list[int]) -> None:

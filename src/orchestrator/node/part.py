@@ -16,9 +16,11 @@ from orchestrator.node.guardian import Guardian
 from orchestrator.node.link import Event, Hub, Spoke
 from orchestrator.node.logfile import LineCutter, LogFile
 from orchestrator.node.record import Record
+from orchestrator.node.redact import Redactor
 from orchestrator.node.run import Run
 from orchestrator.node.service import Service
 from orchestrator.node.tree import Tree
+from orchestrator.node.vitality import Vitality
 from orchestrator.node.watch import LogWatch
 
 TICK_S = 0.5
@@ -54,6 +56,9 @@ class Part:
     pulsed: float = 0.0
     """When the others last heard from us; 0 makes them hear at once."""
     lines: LineCutter = field(default_factory=LineCutter)
+    redactor: Redactor = field(default_factory=Redactor)
+    vitality: Vitality = field(default_factory=Vitality)
+    """Of the engine behind the service (leader)."""
 
     def wait(self, timeout_s: float = TICK_S) -> set[int]:
         """Wait until something happens, or not longer than this; returns the descriptors that are ready."""
@@ -94,7 +99,13 @@ class Part:
             if not data:
                 os.close(self.guardian.log)
                 self.guardian.log = -1
+                self._take(self.redactor.finish())
                 return
+            self._take(self.redactor.feed(data))
+
+    def _take(self, data: bytes) -> None:
+        """Nobody gets to see the log but as it is here."""
+        if data:
             self.log.write(data)
             self._watch(data, time.time())
 
@@ -102,6 +113,8 @@ class Part:
         for line in self.lines.feed(data):
             if self.watch.feed(line, now):
                 self.record.event("phase", **self.watch.phase.as_json())
+            if self.watch.shows_work(line):
+                self.vitality.worked(time.monotonic())
 
     def become(self, state: str) -> None:
         """Enter a state: everybody hears of it at once."""

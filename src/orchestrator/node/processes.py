@@ -111,3 +111,12 @@ def send(pid: int, start: int, number: int) -> bool:
     finally:
         with contextlib.suppress(OSError):
             os.close(descriptor)
+
+
+def boot_id() -> str:
+    """Names this boot of the machine (random(4)); '' where the kernel does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

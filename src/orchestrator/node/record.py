@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.node import files
+from orchestrator.node import files, processes
 from orchestrator.node import run as runs
 
 FORMAT = 1
@@ -45,6 +45,9 @@ def first(run: runs.Run, now: float) -> dict[str, Any]:
         "service_url": str((run.service or {}).get("url") or ""),
         "service_healthy": False if run.service else None,
         "service_checked_at": 0.0,
+        "service_state": "",
+        "service_detail": "",
+        "trouble": None,
         "canary_text": None,
         "cause": None,
         "verdict": None,
@@ -52,6 +55,11 @@ def first(run: runs.Run, now: float) -> dict[str, Any]:
         "refusals": [],
         "remarks": [],
         "silent": [],
+        "links": {},
+        "held": [],
+        "boot_id": processes.boot_id(),
+        "allowed_s": dict(run.watch.get("allowed_s") or {}),
+        "barrier_s": float(run.watch.get("barrier_s") or 0.0),
         "left_behind": [],
     }
 

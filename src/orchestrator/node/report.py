@@ -33,6 +33,7 @@ def of_run(folder: str) -> dict[str, Any]:
     report["alive"] = processes.alive(int(agent.get("pid", 0)), int(agent.get("start", 0)))
     report["now"] = time.time()
     if not report["alive"] and report.get("state") in STARTED:
+        report["rebooted"] = bool(report.get("boot_id")) and report["boot_id"] != processes.boot_id()
         _look_up_ranks(folder, report)
     return report
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.node import files
+from orchestrator.node import files, redact
 from orchestrator.node.failure import Failure
 
 RUN_FILE = "run.json"
 KEY_FILE = "key"
+SECRETS_FILE = "secrets.json"
 LAUNCH_FILE = "launch.sh"
 REPORT_FILE = "report.json"
 AGENT_FILE = "agent.json"
@@ -80,6 +81,11 @@ class Run:
         if not text:
             raise Failure("no-key", "the run's key is missing", self.path(KEY_FILE), "run `up` again")
         return bytes.fromhex(text.strip())
+
+    def secrets(self) -> tuple[str, ...]:
+        """What the engine's log must not show."""
+        staged = files.read_json(self.path(SECRETS_FILE)).get("redact") or ()
+        return redact.secrets_of(self.env, self.argv, staged)
 
     @classmethod
     def read(cls, folder: str) -> Run:

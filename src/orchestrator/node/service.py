@@ -10,18 +10,27 @@ import http.client
 import json
 import os
 import queue
+import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from orchestrator.node.vitality import Patience, Probe
+
 PROBE_EVERY_S = 0.2
 """Until the first healthy answer: a refused connection costs nothing."""
 PROBE_LATER_S = 5.0
-PROBE_TIMEOUT_S = 25.0
-"""Above the engine's own 20 s (SGLANG_HEALTH_CHECK_TIMEOUT), so that its 503 is seen."""
+AGAIN_S = 0.5
+"""After a probe without an answer: the next one shall not wait long."""
+GRACE_S = 5.0
+"""Above the engine's own patience with a probe, so that its 503 is seen."""
+ASK_S = 5.0
+"""For what an engine answers without generating."""
+MOST_BYTES = 4 << 20
+"""Of an answer; metrics of 32 ranks are some hundred KB."""
 CANARY_TIMEOUT_S = 300.0
 """The first generation may compile kernels."""
 
@@ -30,9 +39,13 @@ CANARY_TIMEOUT_S = 300.0
 class Health:
     """One probe's result. at: epoch seconds."""
 
-    healthy: bool
-    detail: str
+    probe: Probe
     at: float
+
+    @property
+    def healthy(self) -> bool:
+        """It answered 200."""
+        return self.probe.answered
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,9 @@ class Service:
     endpoints: Mapping[str, str]
     canary: Mapping[str, Any] | None
     model: str
+    patience: Patience = field(default_factory=Patience)
+    counters: str = ""
+    """Pattern of the lines of the metrics endpoint that only work moves; '' where the engine has none."""
     results: queue.SimpleQueue[Health | CanaryResult] = field(default_factory=queue.SimpleQueue)
     wake: int = -1
     _poke: int = -1
@@ -83,23 +99,47 @@ class Service:
             self._stop.wait(PROBE_EVERY_S)
         if not self._stop.is_set():
             self._tell(self._generate())
-        while not self._stop.wait(PROBE_LATER_S):
-            self._tell(self._probe("generate" if "generate" in self.endpoints else "alive"))
+        pause = PROBE_LATER_S
+        while not self._stop.wait(pause):
+            health = self._probe("generate" if "generate" in self.endpoints else "alive", counters=self.counters)
+            self._tell(health)
+            pause = PROBE_LATER_S if health.healthy else AGAIN_S
 
     def _tell(self, result: Health | CanaryResult) -> None:
         self.results.put(result)
         with contextlib.suppress(OSError):
             os.write(self._poke, b".")
 
-    def _probe(self, *names: str) -> Health:
+    def _probe(self, *names: str, counters: str = "") -> Health:
+        began = time.monotonic()
+        wrong = self._refusal(names)
+        ended = time.monotonic()
+        moved = self._read_counters(counters) if wrong and counters else ""
+        return Health(Probe(not wrong, began, ended, wrong, moved), time.time())
+
+    def _refusal(self, names: Sequence[str]) -> str:
+        """'' where every endpoint answered 200, else what the first other one did."""
         for path in dict.fromkeys(self.endpoints[name] for name in names if name in self.endpoints):
             try:
-                status, _ = self._ask("GET", path, None, PROBE_TIMEOUT_S)
+                status, _ = self._ask("GET", path, None, self.patience.answer_s + GRACE_S)
             except (OSError, http.client.HTTPException) as error:
-                return Health(False, f"{path}: {error}", time.time())
+                return f"{path}: {error}"
             if status != 200:
-                return Health(False, f"{path}: HTTP {status}", time.time())
-        return Health(True, "", time.time())
+                return f"{path}: HTTP {status}"
+        return ""
+
+    def _read_counters(self, pattern: str) -> str:
+        """The lines that match, as they are; '' where the engine does not tell."""
+        if "metrics" not in self.endpoints:
+            return ""
+        try:
+            status, body = self._ask("GET", self.endpoints["metrics"], None, ASK_S)
+        except (OSError, http.client.HTTPException):
+            return ""
+        if status != 200:
+            return ""
+        found = re.finditer(pattern, body.decode("utf-8", "replace"), re.M)
+        return "\n".join(match.group() for match in found)
 
     def _generate(self) -> CanaryResult:
         if self.canary is None:
@@ -125,7 +165,9 @@ class Service:
 
     def _served_name(self) -> str:
         try:
-            status, body = self._ask("GET", self.endpoints.get("models", "/v1/models"), None, PROBE_TIMEOUT_S)
+            status, body = self._ask(
+                "GET", self.endpoints.get("models", "/v1/models"), None, self.patience.answer_s + GRACE_S
+            )
             return str(json.loads(body)["data"][0]["id"]) if status == 200 else self.model
         except (OSError, http.client.HTTPException, ValueError, KeyError, IndexError, TypeError):
             return self.model
@@ -137,7 +179,7 @@ class Service:
             payload = None if body is None else json.dumps(body)
             connection.request(method, path, payload, {"Content-Type": "application/json"} if payload else {})
             answer = connection.getresponse()
-            return answer.status, answer.read(1 << 20)
+            return answer.status, answer.read(MOST_BYTES)
         finally:
             connection.close()
 

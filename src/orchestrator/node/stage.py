@@ -14,6 +14,8 @@ from orchestrator.node import run as runs
 from orchestrator.node.failure import Failure
 
 RUNS_KEPT = 5
+_APART = ("key", "redact", "launch_script")
+"""Keys of the request that are no part of run.json."""
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -23,13 +25,14 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     with files.told(state):
         _make_folders(state, folder)
         _refuse_beside_a_living_run(state, request)
-        staged = {name: value for name, value in request.items() if name not in ("key", "launch_script")}
+        staged = {name: value for name, value in request.items() if name not in _APART}
         staged["engine_user"] = _engine_user(request)
         run = runs.Run.of(staged, folder)
         owner = _owner(run)
         _make_cache(state, request, owner)
         files.write_json(run.path(runs.RUN_FILE), staged)
         files.write(run.path(runs.KEY_FILE), str(request.get("key") or ""))
+        files.write_json(run.path(runs.SECRETS_FILE), {"redact": list(request.get("redact") or ())})
         files.write(run.path(runs.LAUNCH_FILE), str(request.get("launch_script") or ""), mode=0o700, owner=owner)
         files.write_json(run.path(runs.REPORT_FILE), record.first(run, time.time()))
         files.write(f"{files.gang_dir(state, run.gang)}/current", run.run_id + "\n")

@@ -14,12 +14,15 @@ POLL_S = 0.05
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """{"state", "alive", "left_behind"}: now=true ends without draining; clear=true forgets a failed run's state."""
+    """{"state", "alive", "left_behind", "held"}; docs/agent.md.
+
+    now=true ends without draining; clear=true forgets a failed run's state.
+    """
     state = files.state_dir(request)
     folder = files.current_run(state, request.get("gang"))
     before = report.of_run(folder) if folder else {}
     if folder is None or not before:
-        return {"state": "absent", "alive": False, "left_behind": []}
+        return {"state": "absent", "alive": False, "left_behind": [], "held": []}
     deadline_s = float(request.get("deadline_s") or 120.0)
     told = goal.tell(folder, "stop-now" if request.get("now") else "stop")
     if told:
@@ -32,6 +35,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         "state": str(after.get("state")),
         "alive": bool(after.get("alive")),
         "left_behind": sorted({*left, *_living(after.get("left_behind") or [])}),
+        "held": list(after.get("held") or []) if told else [],
     }
 
 

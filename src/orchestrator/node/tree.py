@@ -34,6 +34,11 @@ class Rank:
     state: str = "expected"
     gpu_memory: int = 0
 
+    @property
+    def lives(self) -> bool:
+        """Its process exists, though a signal may have stopped it."""
+        return self.state in ("alive", "stopped")
+
     def as_json(self) -> dict[str, Any]:
         """The report's entry."""
         return {
@@ -78,7 +83,7 @@ class Tree:
     @property
     def complete(self) -> bool:
         """Every rank's process is alive."""
-        return all(rank.state == "alive" for rank in self.ranks)
+        return all(rank.lives for rank in self.ranks)
 
     def descriptors(self) -> Iterator[tuple[int, int]]:
         """A pidfd is readable once its process has ended."""
@@ -110,7 +115,7 @@ class Tree:
         """Take the newest answer of NVML into the ranks."""
         for rank in self.ranks:
             use = (self.memory.answer or {}).get(rank.gpu)
-            rank.gpu_memory = use.bytes_of(rank.pid) if use and rank.state == "alive" else 0
+            rank.gpu_memory = use.bytes_of(rank.pid) if use and rank.lives else 0
 
     def let_go(self) -> None:
         """Watch the ranks no longer: their end is wanted now."""
@@ -121,16 +126,17 @@ class Tree:
         """After the end: no rank is alive any more."""
         self.gone_at = time.monotonic()
         for rank in self.ranks:
-            if rank.state == "alive":
+            if rank.lives:
                 rank.state = "dead"
             rank.gpu_memory = 0
 
     def _look(self) -> None:
         living = self.living()
         self._remember(living)
+        self._note_stopped(living)
         if self._title is None or self.complete:
             return
-        taken = {rank.pid for rank in self.ranks if rank.state == "alive"}
+        taken = {rank.pid for rank in self.ranks if rank.lives}
         expected = [rank.tp_rank for rank in self.ranks]
         for process in living:
             if process.pid in taken:
@@ -139,6 +145,13 @@ class Tree:
             for rank in self.ranks:
                 if number == rank.tp_rank and rank.state == "expected":
                     self._adopt(rank, process)
+
+    def _note_stopped(self, living: list[processes.Process]) -> None:
+        """A stopped process (T, proc(5)) is alive, and everybody else waits for it."""
+        states = {process.pid: process.state for process in living}
+        for rank in self.ranks:
+            if rank.lives:
+                rank.state = "stopped" if states.get(rank.pid) == "T" else "alive"
 
     def _adopt(self, rank: Rank, process: processes.Process) -> None:
         try:

@@ -38,10 +38,12 @@ class Phase:
     step: int = 0
     of: int = 0
     since: float = 0.0
+    moved: float = 0.0
+    """When its step last changed, 0 while it has none."""
 
     def as_json(self) -> dict[str, Any]:
         """The report's `phase`."""
-        return {"name": self.name, "step": self.step, "of": self.of, "since": self.since}
+        return {"name": self.name, "step": self.step, "of": self.of, "since": self.since, "moved": self.moved}
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class LogWatch:
     phases: Sequence[tuple[str, re.Pattern[str]]] = ()
     causes: Sequence[_CausePattern] = ()
     rank_prefix: re.Pattern[str] | None = None
+    work: re.Pattern[str] | None = None
     phase: Phase = field(default_factory=Phase)
     _position: int = -1
     _recent: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
@@ -69,6 +72,7 @@ class LogWatch:
     def of(cls, watch: Mapping[str, Any]) -> LogWatch:
         """From a dialect's watch data; a pattern that does not compile is a failure in words."""
         prefix = watch.get("rank_prefix")
+        work = (watch.get("probe") or {}).get("log")
         return cls(
             phases=[(str(entry["phase"]), _compiled(entry["pattern"])) for entry in watch.get("phases") or ()],
             causes=[
@@ -82,6 +86,7 @@ class LogWatch:
                 for entry in watch.get("causes") or ()
             ],
             rank_prefix=_compiled(prefix) if prefix else None,
+            work=_compiled(work) if work else None,
         )
 
     def begin(self, now: float) -> None:
@@ -100,6 +105,10 @@ class LogWatch:
         self._recent.append(line)
         self._look_for_causes(line, now)
         return self._look_for_phases(line, now)
+
+    def shows_work(self, line: str) -> bool:
+        """The line tells that the engine works on somebody's request."""
+        return self.work is not None and self.work.search(line) is not None
 
     def suspect(self, since: float) -> Suspicion | None:
         """The first primary cause seen since a time, else the first secondary one, else None."""
@@ -122,7 +131,10 @@ class LogWatch:
             groups = match.groupdict()
             if groups.get("step") and groups.get("of"):
                 self.phase.step, self.phase.of = int(groups["step"]), int(groups["of"])
-            return before != (self._position, self.phase.step, self.phase.of)
+            changed = before != (self._position, self.phase.step, self.phase.of)
+            if changed and self.phase.of:
+                self.phase.moved = now
+            return changed
         return False
 
     def _enter(self, position: int, now: float) -> None:

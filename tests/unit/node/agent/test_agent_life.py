@@ -218,5 +218,5 @@ def test_a_dead_run_is_forgotten_by_down_only(gang: Gang) -> None:
     cluster.kill_rank(0)
     cluster.nothing_left()
     assert cluster.stop(0)["state"] == "failed"
-    assert cluster.stop(0, clear=True) == {"state": "stopped", "alive": False, "left_behind": []}
+    assert cluster.stop(0, clear=True) == {"state": "stopped", "alive": False, "left_behind": [], "held": []}
     assert cluster.report(0)["cause"]["tp_rank"] == 0

@@ -64,7 +64,7 @@ def test_old_runs_are_forgotten(gang: Gang) -> None:
 def test_nothing_there_is_an_answer(tmp_path: Path) -> None:
     here = {"state_dir": str(tmp_path / "none"), "gang": "g"}
     assert report.answer(here)["reports"] == []
-    assert stop.answer(here) == {"state": "absent", "alive": False, "left_behind": []}
+    assert stop.answer(here) == {"state": "absent", "alive": False, "left_behind": [], "held": []}
     assert lock.answer({**here, "op": "show"})["held"] is None
 
 

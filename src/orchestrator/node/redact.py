@@ -1,0 +1,62 @@
+"""Secrets are taken out of an engine's log before it is written or read by anybody. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+MARK = b"[redacted]"
+SHORTEST = 6
+"""A shorter secret would take ordinary words out of the log, and protects nobody."""
+_NAMES = re.compile(r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY)$", re.I)
+_FLAGS = re.compile(r"--(?:[\w-]+-)?(?:api-key|token|password|secret)$")
+
+
+def secrets_of(env: Mapping[str, str], argv: Sequence[str], staged: Iterable[object] = ()) -> tuple[str, ...]:
+    """What must not show: values of variables and flags that are named like secrets, and what was staged as one."""
+    found = [str(secret) for secret in staged]
+    found += [value for name, value in env.items() if _NAMES.search(name)]
+    for word, value in zip_longest(argv, argv[1:], fillvalue=""):
+        name, equals, rest = word.partition("=")
+        if _FLAGS.match(name):
+            found.append(rest if equals else value)
+    return tuple(dict.fromkeys(secret for secret in found if len(secret) >= SHORTEST))
+
+
+@dataclass
+class Redactor:
+    """Replaces secrets in a stream of bytes, however it is cut. Bytes that may begin a secret are held back."""
+
+    secrets: Sequence[str] = ()
+    _rest: bytes = b""
+    _pattern: re.Pattern[bytes] | None = field(init=False, default=None)
+    _words: list[bytes] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._words = sorted((secret.encode() for secret in self.secrets), key=len, reverse=True)
+        if self._words:
+            self._pattern = re.compile(b"|".join(map(re.escape, self._words)))
+
+    def feed(self, data: bytes) -> bytes:
+        """What may be shown by now."""
+        if self._pattern is None:
+            return data
+        data = self._rest + data
+        cut = len(data) - max(self._begun(data, word) for word in self._words)
+        for match in self._pattern.finditer(data):
+            if match.start() < cut < match.end():
+                cut = match.start()
+        self._rest = data[cut:]
+        return self._pattern.sub(MARK, data[:cut])
+
+    def finish(self) -> bytes:
+        """What was held back, at the end of the stream."""
+        rest, self._rest = self._rest, b""
+        return self._pattern.sub(MARK, rest) if self._pattern else rest
+
+    @staticmethod
+    def _begun(data: bytes, word: bytes) -> int:
+        """How many bytes at the end of data are the beginning of word."""
+        return next((size for size in range(min(len(word) - 1, len(data)), 0, -1) if data.endswith(word[:size])), 0)

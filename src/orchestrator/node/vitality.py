@@ -1,0 +1,95 @@
+"""Is a serving engine well, slow or hung? Judged from generation probes and from any sign of work. Pure.
+
+A busy engine is not a hung one: a healthy cluster over PCIe pauses for 14 s between tokens and takes 7 s to the first
+(the articles, yangwenbo.com). Hung are three probes of 20 s in a row during which no token came, no log line told of
+a batch and no counter moved; that is also the engine's own patience (SGLANG_HEALTH_CHECK_TIMEOUT, 20 s).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+ANSWER_S = 20.0
+PROBES = 3
+
+OWN_SHARE = 0.1
+"""Of a probe's time: a log line this soon after it began may be the probe's own prefill, and shows no progress."""
+
+WELL, SLOW, HUNG = "well", "slow", "hung"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """answer_s: how long one probe may take; probes: so many without an answer or any progress mean hung."""
+
+    answer_s: float = ANSWER_S
+    probes: int = PROBES
+
+    @classmethod
+    def of(cls, watch: Mapping[str, Any], env: Mapping[str, str]) -> Patience:
+        """From a dialect's `probe` data; where the engine's own patience was set, the environment tells."""
+        probe = watch.get("probe") or {}
+        answer_s = float(probe.get("answer_s") or ANSWER_S)
+        with contextlib.suppress(KeyError, ValueError):
+            answer_s = float(env[str(probe["answer_env"])])
+        return cls(answer_s=max(answer_s, 0.1), probes=int(probe.get("probes") or PROBES))
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One generation probe. began, ended: monotonic seconds; detail: what came instead of an answer.
+
+    counters: the engine's own counters of work as they were after it, in any form that can be compared; '' unknown
+    """
+
+    answered: bool
+    began: float
+    ended: float
+    detail: str = ""
+    counters: str = ""
+
+
+@dataclass
+class Vitality:
+    """Feed every probe and every sign of work; read `word`. Counters are compared between failed probes only."""
+
+    patience: Patience = Patience()
+    word: str = WELL
+    detail: str = ""
+    """In words: what the newest probe met, and for how long there has been no progress."""
+    _fruitless: int = 0
+    _since: float = 0.0
+    """When the first fruitless probe in a row began."""
+    _progress_at: float = float("-inf")
+    _counters: str = ""
+
+    def worked(self, now: float) -> None:
+        """The engine's log told of a batch."""
+        self._progress_at = now
+
+    def probed(self, probe: Probe) -> bool:
+        """Take one probe; True where the word has changed."""
+        before = self.word
+        if probe.counters and self._counters and probe.counters != self._counters:
+            self._progress_at = probe.ended
+        self._counters = "" if probe.answered else probe.counters
+        if probe.answered:
+            self.word, self.detail, self._fruitless = WELL, "", 0
+        elif self._progress_at >= probe.began + OWN_SHARE * self.patience.answer_s:
+            self.word, self._fruitless = SLOW, 0
+            self.detail = f"{probe.detail}; requests are worked on"
+        else:
+            self._count(probe)
+        return self.word != before
+
+    def _count(self, probe: Probe) -> None:
+        if not self._fruitless:
+            self._since = probe.began
+        self._fruitless += 1
+        still = probe.ended - self._since
+        enough = self._fruitless >= self.patience.probes and still >= self.patience.probes * self.patience.answer_s
+        self.word = HUNG if enough or self.word == HUNG else SLOW
+        self.detail = f"{probe.detail}; no token, log line or counter has moved for {still:.0f} s"

@@ -1,0 +1,97 @@
+"""Well, slow and hung as a table: probes and signs of work in, a word out."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.node.vitality import Patience, Probe, Vitality
+
+Step = tuple[str, float, float] | tuple[str, float]
+
+
+def fed(*steps: Step, counters: str = "") -> Vitality:
+    """('ok'|'no', began, ended) is a probe, ('work', at) a log line about a batch."""
+    vitality = Vitality()
+    reads = iter(counters or "a" * len(steps))
+    for step in steps:
+        if step[0] == "work":
+            vitality.worked(step[1])
+        else:
+            moved = next(reads) if step[0] == "no" else ""
+            vitality.probed(Probe(step[0] == "ok", step[1], step[2], "/health_generate: HTTP 503", moved))  # type: ignore[misc]
+    return vitality
+
+
+NO = (("no", 0.0, 20.0), ("no", 20.5, 40.5), ("no", 41.0, 61.0))
+
+
+@pytest.mark.parametrize(
+    ("word", "steps", "counters"),
+    [
+        ("well", [], ""),
+        ("well", [("ok", 0, 0.1)], ""),
+        ("well", [("ok", 0, 14.5)], ""),
+        ("slow", NO[:1], ""),
+        ("slow", NO[:2], ""),
+        ("hung", NO, ""),
+        ("well", [*NO, ("ok", 62, 63)], ""),
+        ("slow", [("ok", -5, -4), *NO[:2], ("ok", 41, 42), ("no", 47, 67), ("no", 68, 88)], ""),
+        ("slow", [NO[0], NO[1], ("work", 50.0), NO[2]], ""),
+        ("slow", [("work", 15.0), NO[0], ("work", 33.0), NO[1], ("work", 55.0), NO[2]], ""),
+        ("hung", [("work", 0.1), NO[0], ("work", 20.6), NO[1], ("work", 41.1), NO[2]], ""),
+        ("slow", NO, "aab"),
+        ("hung", [*NO, ("no", 62, 82), ("no", 83, 103)], "abbbb"),
+        ("slow", [*NO, ("work", 75.0), ("no", 62, 82)], ""),
+        ("slow", [("no", float(at), at + 0.1) for at in range(10)], ""),
+        ("hung", [("no", float(at), at + 0.1) for at in range(61)], ""),
+    ],
+    ids=[
+        "nothing asked yet",
+        "answers",
+        "a pause between tokens as on the articles' cluster",
+        "one probe without an answer",
+        "two probes without an answer",
+        "three probes without anything",
+        "it answers again",
+        "never three in a row",
+        "a batch in the log during the last probe",
+        "batches all the time",
+        "only the probes' own prefill shows in the log",
+        "a counter moves",
+        "a counter moved once, three probes ago",
+        "it works again after it hung",
+        "refused at once, for ten seconds",
+        "refused at once, for a minute",
+    ],
+)
+def test_the_word(word: str, steps: list[Step], counters: str) -> None:
+    assert fed(*steps, counters=counters).word == word
+
+
+def test_words_for_the_operator() -> None:
+    hung = fed(*NO)
+    assert hung.detail == "/health_generate: HTTP 503; no token, log line or counter has moved for 61 s"
+    assert fed(NO[0], ("work", 30.0), NO[1]).detail == "/health_generate: HTTP 503; requests are worked on"
+
+
+def test_a_change_is_told_once() -> None:
+    vitality = Vitality()
+    words = [vitality.probed(Probe(False, at, at + 20)) for at in (0.0, 20.0, 40.0, 60.0)]
+    assert words == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("env", "patience"),
+    [
+        ({}, Patience(20.0, 3)),
+        ({"ANSWER": "7"}, Patience(7.0, 3)),
+        ({"ANSWER": "soon"}, Patience(20.0, 3)),
+        ({"ANSWER": "0"}, Patience(0.1, 3)),
+    ],
+)
+def test_the_engines_own_patience_is_taken_over(env: dict[str, str], patience: Patience) -> None:
+    assert Patience.of({"probe": {"answer_s": 20, "answer_env": "ANSWER", "probes": 3}}, env) == patience
+
+
+def test_an_older_controller_says_nothing_of_probes() -> None:
+    assert Patience.of({}, {}) == Patience(20.0, 3)
