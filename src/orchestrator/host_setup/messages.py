@@ -80,15 +80,22 @@ def diff_text(result: Mapping[str, Any]) -> str:
     """What a task changed, or would: the unified diffs that it told, file by file; '' where it told none."""
     told = result.get("diff") or []
     several = told if isinstance(told, list) else [told]
-    return "\n".join(text for one in several if isinstance(one, Mapping) and (text := _unified(one)))
+    place = str(result.get("dest") or result.get("path") or "")
+    return "\n".join(text for one in several if isinstance(one, Mapping) and (text := _unified(one, place)))
 
 
-def _unified(diff: Mapping[str, Any]) -> str:
+def _unified(diff: Mapping[str, Any], place: str) -> str:
     if diff.get("prepared"):
         return str(diff["prepared"]).strip("\n")
     before, after = (_lines(diff.get(side)) for side in ("before", "after"))
-    names = (str(diff.get(f"{side}_header") or side) for side in ("before", "after"))
-    return "\n".join(difflib.unified_diff(before, after, *names, lineterm="", n=1))
+    old, new = (place or _header(diff, side) for side in ("before", "after"))
+    return "\n".join(difflib.unified_diff(before, after, old, new, lineterm="", n=1))
+
+
+def _header(diff: Mapping[str, Any], side: str) -> str:
+    """The file's name; of a template its own, where Ansible names only where on this machine it was filled in."""
+    name = str(diff.get(f"{side}_header") or diff.get("after_header") or side)
+    return name.rpartition("/")[2].removesuffix(".j2") if "/ansible-local-" in name else name
 
 
 def _lines(text: object) -> list[str]:

@@ -1,0 +1,215 @@
+"""`l40s-deploy prepare`: make hosts ready for `up`; run again, it changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli.options import add_inventory, add_json, open_inventory
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.errors import Unreachable
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
+    from orchestrator.host_setup.runner import Step
+    from orchestrator.workflows.prepare import Prepared, PrepareRequest
+
+_EXAMPLES = """examples:
+  l40s-deploy prepare --check                       what it would change, as a diff; changes nothing
+  l40s-deploy prepare                               packages, user, limits, sudo rule, kernel settings, the stack
+  l40s-deploy prepare --bundle stack.bundle         the stack from a file of `stack build`, without any network
+  l40s-deploy prepare --node l40s-2 --tags limits   one node, one role
+  l40s-deploy prepare --remove                      take back what it made, and only that"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    parser.epilog = _EXAMPLES
+    add_inventory(parser)
+    parser.add_argument("--node", action="append", default=[], metavar="NODE", help="only this node (repeatable)")
+    parser.add_argument(
+        "--tags",
+        default="",
+        metavar="T,...",
+        help="only these: system_packages, engine_user, limits, sudo_rule, kernel, engine_env",
+    )
+    parser.add_argument("--stack", metavar="STACK", help="the stack to install (default: the inventory's l40s_stack)")
+    parser.add_argument("--bundle", type=Path, metavar="FILE", help="install from this file; see `stack build`")
+    parser.add_argument(
+        "--find-links", default="", metavar="PLACE", help="one more place where pip on the nodes looks for packages"
+    )
+    parser.add_argument("--become", action="store_true", help="use sudo where the inventory does not say so")
+    parser.add_argument("-K", "--ask-become-pass", action="store_true", help="ask for sudo's password; with --become")
+    parser.add_argument("--remove", action="store_true", help="take back what it made, by the list on each node")
+    parser.add_argument("--check", action="store_true", help="change nothing, show what would change")
+    parser.add_argument("--timeout", type=float, default=3600.0, metavar="S", help="give up after S seconds (3600)")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when every node is ready; 4 where one can't be reached, 3 where one failed."""
+    from orchestrator.workflows.prepare import prepare
+
+    inventory = open_inventory(args, screen)
+    request = _request(args)
+    with _Progress(screen) as progress:
+        outcome = prepare(inventory, request, progress)
+    if screen.as_json:
+        screen.json(_document(outcome, request.check, progress))
+    else:
+        _show(outcome, request, progress, screen)
+    failures = outcome.results.failures.values()
+    if any(isinstance(failure, Unreachable) for failure in failures):
+        return 4
+    return 3 if failures else 0
+
+
+def _request(args: argparse.Namespace) -> PrepareRequest:
+    from orchestrator.workflows.prepare import PrepareRequest
+
+    return PrepareRequest(
+        nodes=tuple(args.node),
+        tags=tuple(tag.strip() for tag in args.tags.split(",") if tag.strip()),
+        check=args.check,
+        remove=args.remove,
+        stack=args.stack,
+        bundle=args.bundle,
+        become=args.become or args.ask_become_pass,
+        become_password=getpass.getpass("sudo's password on the nodes: ") if args.ask_become_pass else None,
+        find_links=args.find_links,
+        timeout_s=args.timeout,
+    )
+
+
+@dataclass
+class _Seen:
+    """What a node has come to so far."""
+
+    task: str = ""
+    changes: list[dict[str, str]] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    failure: str = ""
+
+
+class _Progress:
+    """Ansible's events as they come: a live table on a terminal, else a line for every change."""
+
+    def __init__(self, screen: Screen) -> None:
+        self.nodes: dict[str, _Seen] = {}
+        self._screen = screen
+        self._live: Live | None = None
+
+    def __enter__(self) -> _Progress:
+        if sys.stderr.isatty() and not self._screen.as_json:
+            from rich.live import Live
+
+            self._live = Live(console=self._screen.err, transient=True, refresh_per_second=8)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, step: Step) -> None:
+        seen = self.nodes.setdefault(step.host, _Seen())
+        if step.outcome == "started":
+            seen.task = step.task
+        elif step.outcome == "changed":
+            seen.changes.append({"task": step.task, "role": step.role, "diff": step.diff})
+            self._say(f"{step.host}: {step.task} ({step.seconds:.1f} s)")
+        elif step.outcome == "remark":
+            seen.remarks.append(step.message)
+        elif step.outcome in ("failed", "unreachable"):
+            seen.failure = step.message
+            self._say(f"{step.host}: {step.outcome}: {step.task}")
+        if self._live is not None:
+            self._live.update(self._table())
+
+    def _say(self, words: str) -> None:
+        if self._live is None:
+            self._screen.say(words)
+
+    def _table(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False)
+        for column in ("node", "changed", "at"):
+            table.add_column(column)
+        for name, seen in sorted(self.nodes.items()):
+            at = Text(printable(seen.failure[:100]), style="bold red") if seen.failure else Text(printable(seen.task))
+            table.add_row(Text(printable(name)), str(len(seen.changes)), at)
+        return table
+
+
+def _document(outcome: Prepared, check: bool, progress: _Progress) -> dict[str, Any]:
+    return {
+        "check": check,
+        "seconds": round(outcome.seconds, 3),
+        "nodes": [_node(name, outcome, progress.nodes.get(name, _Seen())) for name in outcome.nodes],
+    }
+
+
+def _node(name: str, outcome: Prepared, seen: _Seen) -> dict[str, Any]:
+    result, failure = outcome.results.values.get(name), outcome.results.failures.get(name)
+    return {
+        "name": name,
+        "result": asdict(result) if result else None,
+        "changes": seen.changes,
+        "remarks": seen.remarks,
+        "error": {"what": failure.what, "where": failure.where, "fix": failure.fix} if failure else None,
+    }
+
+
+def _show(outcome: Prepared, request: PrepareRequest, progress: _Progress, screen: Screen) -> None:
+    if request.check:
+        _show_diffs(outcome, progress, screen)
+    for text, names in _together(
+        {name: progress.nodes[name].remarks for name in outcome.nodes if name in progress.nodes}
+    ):
+        screen.out.print(printable(f"{names}: {text}"))
+    for name in outcome.nodes:
+        failure = outcome.results.failures.get(name)
+        if failure is not None:
+            screen.out.print(printable(f"{name}: {failure.what}"), style="bold red")
+            screen.out.print(printable(f"  fix: {failure.fix}"))
+        elif result := outcome.results.values.get(name):
+            would = "would change" if request.check else "changed"
+            screen.out.print(printable(f"{name}: {would}={result.changed} ok={result.ok} skipped={result.skipped}"))
+    done = len(outcome.results.values)
+    verb = "looked at" if request.check else "taken back" if request.remove else "ready"
+    screen.out.print(f"{done} of {len(outcome.nodes)} nodes {verb} after {outcome.seconds:.1f} s")
+    if not request.remove and not request.check and done:
+        screen.say("what needs a reboot or the BIOS: l40s-deploy doctor")
+
+
+def _show_diffs(outcome: Prepared, progress: _Progress, screen: Screen) -> None:
+    shown = {
+        name: [f"{change['task']}\n{change['diff']}".rstrip() for change in progress.nodes[name].changes]
+        for name in outcome.nodes
+        if name in progress.nodes
+    }
+    for text, names in _together(shown):
+        task, _, diff = text.partition("\n")
+        screen.out.print(printable(f"{names}: {task}"), style="bold")
+        for line in diff.splitlines():
+            screen.out.print(printable(f"    {line}"))
+
+
+def _together(said: dict[str, list[str]]) -> list[tuple[str, str]]:
+    """Each text once, with the names of the nodes that said it."""
+    names: dict[str, list[str]] = {}
+    for name, texts in said.items():
+        for text in texts:
+            names.setdefault(text, []).append(name)
+    return [(text, ", ".join(who)) for text, who in names.items()]

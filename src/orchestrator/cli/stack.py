@@ -1,0 +1,80 @@
+"""`l40s-deploy stack`: a stack's packages as one file, for nodes that reach no package index."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from orchestrator.cli.options import add_json
+from orchestrator.cli.progress import patience
+from orchestrator.cli.screen import Screen, printable
+
+_LINE_EVERY_S = 5.0
+_EXAMPLES = """examples:
+  l40s-deploy stack build sglang-0.5.23 --out sglang-0.5.23.bundle
+  l40s-deploy prepare --bundle sglang-0.5.23.bundle"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The words after `stack`."""
+    parser.epilog = _EXAMPLES
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    build = actions.add_parser("build", help="bring every package that the stack's lock names, into one file")
+    build.add_argument("stack", metavar="STACK", help="a stack's name, or its .yml with the .lock beside it")
+    build.add_argument("--out", required=True, metavar="FILE", type=Path, help="the bundle to write")
+    build.add_argument(
+        "--python", metavar="X.Y", help="the nodes' Python, for compiled packages (default: the stack's)"
+    )
+    build.add_argument(
+        "--find-links", default="", metavar="PLACE", help="one more place for pip to look: an index, a page, a folder"
+    )
+    build.add_argument("--timeout", type=float, default=3600.0, metavar="S", help="give up after S seconds (3600)")
+    add_json(build)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when the bundle is written."""
+    from orchestrator.workflows.stack import BuildRequest, build
+
+    began = said = time.monotonic()
+
+    def tell(package: str, place: int, count: int) -> None:
+        nonlocal said
+        if time.monotonic() - said > _LINE_EVERY_S:
+            said = time.monotonic()
+            screen.say(f"{place} of {count}: {package}")
+
+    with patience(screen, f"bringing the packages of {args.stack}"):
+        bundle = build(
+            BuildRequest(
+                stack=args.stack,
+                out=args.out,
+                python=args.python,
+                find_links=args.find_links,
+                timeout_s=args.timeout,
+            ),
+            tell,
+        )
+    seconds = time.monotonic() - began
+    if screen.as_json:
+        screen.json(
+            {
+                "bundle": str(bundle.path),
+                "stack": bundle.stack,
+                "python": bundle.python,
+                "digest": bundle.digest,
+                "packages": bundle.packages,
+                "bytes": bundle.bytes,
+                "seconds": round(seconds, 3),
+            }
+        )
+    else:
+        size = f"{bundle.bytes / (1 << 20):.1f} MiB"
+        screen.out.print(
+            printable(
+                f"{bundle.path}: {bundle.stack} for Python {bundle.python}, {bundle.packages} packages, {size}, "
+                f"digest {bundle.digest[:16]}, after {seconds:.0f} s"
+            )
+        )
+    return 0

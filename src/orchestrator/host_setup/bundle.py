@@ -1,0 +1,195 @@
+"""A bundle: all packages of a stack in one file, with the digest of every part, for nodes that reach no package index.
+
+It is an uncompressed tar: manifest.json first, then requirements.txt (the lock with the digest of every wheel, so that
+pip on the node proves each once more) and wheels/. The same parts give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import tarfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from orchestrator.model.errors import InputError, VerificationDiffers
+from orchestrator.model.profile import Stack
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+REQUIREMENTS = "requirements.txt"
+_LARGEST_TEXT = 4 << 20
+"""Bytes of a manifest or lock; a file that claims more is no bundle."""
+_PIN = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(\[[^\]]*\])?==(?P<version>[^\s;#\\]+)(?P<marker>\s*;[^#]*)?")
+_WHEEL = re.compile(r"wheels/[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl")
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """One bundle as its manifest has it.
+
+    python: major.minor that its wheels were built for
+    digest: SHA-256 of the manifest, which holds the digests of all else
+    lock:   text of its requirements.txt
+    """
+
+    path: Path
+    stack: str
+    engine_version: str
+    python: str
+    digest: str
+    lock: str
+    packages: int
+    bytes: int
+
+
+def write_bundle(path: Path, stack: Stack, *, python: str, lock: str, wheels: Path) -> Bundle:
+    """Make `path` of the wheels in a folder; it appears whole or not at all.
+
+    Raises InputError where the lock names a package that the folder lacks.
+    """
+    files = sorted(wheels.glob("*.whl"))
+    digests = {file.name: _digest(file.open("rb")) for file in files}
+    requirements = _with_digests(lock, digests, str(wheels))
+    parts = {REQUIREMENTS: hashlib.sha256(requirements.encode()).hexdigest()}
+    parts |= {f"wheels/{name}": digest for name, digest in digests.items()}
+    manifest = {
+        "format": FORMAT,
+        "stack": stack.name,
+        "engine_version": stack.engine_version,
+        "python": python,
+        "files": parts,
+    }
+    fresh = path.with_name(f"{path.name}.new")
+    try:
+        with tarfile.open(fresh, "w", format=tarfile.GNU_FORMAT) as tar:
+            _add_text(tar, MANIFEST, json.dumps(manifest, indent=1))
+            _add_text(tar, REQUIREMENTS, requirements)
+            for file in files:
+                with file.open("rb") as content:
+                    tar.addfile(_entry(f"wheels/{file.name}", file.stat().st_size), content)
+        fresh.replace(path)
+    except OSError as error:
+        raise InputError(
+            f"can't be written: {error.strerror or error}", where=str(path), fix="name a place with room: --out FILE"
+        ) from None
+    finally:
+        fresh.unlink(missing_ok=True)
+    return _bundle(path, manifest, requirements)
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Read a bundle and prove every part of it by its digest.
+
+    Raises InputError for a file that is none, VerificationDiffers for a damaged one.
+    """
+    try:
+        with tarfile.open(path, "r:") as tar:
+            return _proved(path, tar)
+    except OSError as error:
+        raise InputError(f"can't be read: {error.strerror or error}", where=str(path), fix=_MAKE) from None
+    except (tarfile.TarError, EOFError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"is no whole bundle: {error}", where=str(path), fix=_MAKE) from None
+
+
+_MAKE = "l40s-deploy stack build STACK --out FILE makes one"
+
+
+def _proved(path: Path, tar: tarfile.TarFile) -> Bundle:
+    manifest = _manifest(tar)
+    wanted: dict[str, str] = dict(manifest["files"])
+    requirements = ""
+    while entry := tar.next():
+        digest = wanted.pop(entry.name, None)
+        if digest is None or not entry.isreg() or not (entry.name == REQUIREMENTS or _WHEEL.fullmatch(entry.name)):
+            raise ValueError(f"{entry.name!r} does not belong into it")
+        content = _opened(tar, entry)
+        if entry.name == REQUIREMENTS:
+            text = content.read(_LARGEST_TEXT)
+            requirements, content = text.decode(), io.BytesIO(text)
+        if _digest(content) != digest:
+            raise VerificationDiffers(
+                f"{entry.name} is not what the bundle was made with", where=str(path), fix="copy or build it again"
+            )
+    if wanted:
+        raise ValueError(f"{sorted(wanted)[0]} is missing")
+    return _bundle(path, manifest, requirements)
+
+
+def _manifest(tar: tarfile.TarFile) -> Mapping[str, Any]:
+    first = tar.next()
+    if first is None or first.name != MANIFEST or first.size > _LARGEST_TEXT:
+        raise ValueError("it does not begin with a manifest")
+    manifest = json.loads(_opened(tar, first).read())
+    if manifest["format"] != FORMAT:
+        raise ValueError(f"its format is {manifest['format']!r}, and this version reads {FORMAT}")
+    if not re.fullmatch(r"3\.\d{1,3}", manifest["python"]):
+        raise ValueError(f"its Python is {manifest['python']!r}")
+    return dict(manifest)
+
+
+def _bundle(path: Path, manifest: Mapping[str, Any], requirements: str) -> Bundle:
+    return Bundle(
+        path=path,
+        stack=str(manifest["stack"]),
+        engine_version=str(manifest["engine_version"]),
+        python=str(manifest["python"]),
+        digest=hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest(),
+        lock=requirements,
+        packages=len(manifest["files"]) - 1,
+        bytes=path.stat().st_size,
+    )
+
+
+def _with_digests(lock: str, digests: Mapping[str, str], folder: str) -> str:
+    """The lock's pins with their wheels' digests; options and comments are left out."""
+    by_name = {_plain(wheel.split("-")[0]): digest for wheel, digest in digests.items()}
+    lines = []
+    for pin in pins(lock):
+        digest = by_name.get(_plain(pin["name"]))
+        if digest is not None:
+            lines.append(f"{pin[0].strip()} --hash=sha256:{digest}\n")
+        elif not pin["marker"]:  # a package for another platform may be left out
+            raise InputError(f"there is no wheel of {pin[0]}", where=folder, fix="the lock names what can't be had")
+    return "".join(lines)
+
+
+def pins(lock: str) -> Iterable[re.Match[str]]:
+    """The lines `name==version` of a lock."""
+    return (pin for line in lock.splitlines() if (pin := _PIN.match(line.strip())))
+
+
+def _plain(name: str) -> str:
+    """As PyPA's name normalisation has it (packaging.python.org, "Names and normalization")."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _digest(content: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    with content:
+        while block := content.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _opened(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
+    content = tar.extractfile(entry)
+    if content is None:
+        raise ValueError(f"{entry.name!r} is no file")
+    return content
+
+
+def _add_text(tar: tarfile.TarFile, name: str, text: str) -> None:
+    content = text.encode()
+    tar.addfile(_entry(name, len(content)), io.BytesIO(content))
+
+
+def _entry(name: str, size: int) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode, entry.uname, entry.gname = size, 0o644, "root", "root"
+    return entry

@@ -1,0 +1,96 @@
+"""The wheels of a lock, brought by pip into a folder: for this machine's Python or for another version of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from orchestrator.model.errors import InputError, Unreachable
+
+_OLDEST_GLIBC, _NEWEST_GLIBC = 17, 39
+"""Minor versions of glibc 2.x: manylinux2014 is 2.17 (PEP 599), Ubuntu 24.04 has 2.39."""
+
+
+def download(
+    lock: str, folder: Path, *, python: str, find_links: str, deadline_s: float, progress: Callable[[str], None]
+) -> None:
+    """Put a wheel of every package of the lock's text into `folder`.
+
+    python:     major.minor that they are for
+    find_links: one more place to look, beside those that pip is configured with; '' for none
+    progress:   called with the name of each package as pip comes to it
+    Raises InputError with pip's own words, Unreachable where it does not end in time.
+    """
+    requirements = folder / "requirements.txt"
+    requirements.touch(mode=0o600)  # the place may hold a password
+    requirements.write_text(_source(find_links) + lock)
+    said: deque[str] = deque(maxlen=200)
+    with subprocess.Popen(
+        [*_PIP, *_target(python), f"--dest={folder}", f"--requirement={requirements}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "LC_ALL": "C.UTF-8"},
+    ) as pip:
+        hearing = threading.Thread(target=_hear, args=(pip, said, progress), daemon=True)
+        hearing.start()
+        try:
+            status = pip.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise Unreachable(
+                f"pip did not bring all packages within {deadline_s:.0f} s",
+                where="pip download",
+                fix="try again with a longer --timeout: what it has, it keeps in its cache",
+            ) from None
+        finally:
+            pip.kill()
+            hearing.join(5)
+            requirements.unlink()
+    if status != 0:
+        raise InputError(_reason(said), where="pip download", fix="--find-links PLACE names one more place to look")
+
+
+_PIP = (sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--progress-bar=off")
+
+
+def _target(python: str) -> list[str]:
+    """Options for another Python than ours; pip then has to be told every kind of wheel that will do."""
+    if python == f"{sys.version_info.major}.{sys.version_info.minor}":
+        return []
+    machine = platform.machine()
+    glibc = [f"manylinux_2_{minor}_{machine}" for minor in range(_NEWEST_GLIBC, _OLDEST_GLIBC - 1, -1)]
+    platforms = [*glibc, f"manylinux2014_{machine}", f"linux_{machine}"]
+    return [
+        f"--python-version={python}",
+        "--implementation=cp",
+        *(f"--abi={abi}" for abi in (f"cp{python.replace('.', '')}", "abi3", "none")),
+        *(f"--platform={name}" for name in platforms),
+    ]
+
+
+def _source(find_links: str) -> str:
+    if not find_links:
+        return ""
+    is_index = find_links.startswith(("http://", "https://")) and not find_links.endswith(".html")
+    return f"--{'extra-index-url' if is_index else 'find-links'} {find_links}\n"
+
+
+def _hear(pip: subprocess.Popen[str], said: deque[str], progress: Callable[[str], None]) -> None:
+    assert pip.stdout is not None
+    for line in pip.stdout:
+        said.append(line.strip())
+        if line.startswith("Collecting "):
+            progress(line.split()[1])
+
+
+def _reason(said: deque[str]) -> str:
+    errors = [line.removeprefix("ERROR: ") for line in said if line.startswith("ERROR: ")]
+    return " | ".join(errors) or (said[-1] if said else "pip gave no reason")

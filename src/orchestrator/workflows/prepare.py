@@ -1,0 +1,171 @@
+"""`prepare`: make hosts ready for `up`, and take back what was made. Ansible does it; this says what on which host."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from orchestrator.host_setup.bundle import Bundle, read_bundle
+from orchestrator.host_setup.runner import HostResult, Step, run_playbook
+from orchestrator.loading.stacks import load_stack, stack_lock
+from orchestrator.model.errors import InputError, NodeError
+from orchestrator.model.inventory import Inventory, NodeSpec
+from orchestrator.model.per_node import PerNode
+from orchestrator.planning.places import venv
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.reports import see
+
+TAGS = ("system_packages", "engine_user", "limits", "sudo_rule", "kernel", "engine_env")
+"""What can be chosen by --tags: the roles of playbooks/prepare.yml, in its order."""
+
+ENGINE_USER = "l40s"
+"""Who runs the engine where the inventory names nobody."""
+
+TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareRequest:
+    """What an operator asks for. () means all, None the inventory's.
+
+    become:          over the inventory: use sudo
+    become_password: what sudo wants to hear
+    find_links:      one more place where pip on the nodes looks
+    """
+
+    nodes: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    check: bool = False
+    remove: bool = False
+    stack: str | None = None
+    bundle: Path | None = None
+    become: bool = False
+    become_password: str | None = None
+    find_links: str = ""
+    timeout_s: float = TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What came of it. nodes: the names that were asked for, in the inventory's order."""
+
+    nodes: tuple[str, ...]
+    results: PerNode[HostResult]
+    seconds: float
+
+
+def prepare(
+    inventory: Inventory, request: PrepareRequest, on_step: Callable[[Step], None] = lambda _: None
+) -> Prepared:
+    """Run prepare.yml, or remove.yml, on the chosen nodes; a node's failure is a value beside the others' results.
+
+    Raises InputError for what can't be done anywhere (unknown node, tag or stack, a bundle of another stack), and
+    NodeError where a stack shall be removed below a running engine.
+    """
+    began = time.monotonic()
+    nodes = _chosen(inventory, request.nodes)
+    _refuse_unknown_tags(request.tags)
+    with tempfile.TemporaryDirectory(prefix="l40s-prepare-") as folder:
+        if request.remove:
+            _refuse_below_an_engine(inventory, nodes)
+            hosts: dict[str, Any] = {}
+        else:
+            bundle = read_bundle(request.bundle) if request.bundle else None
+            hosts = {node.name: _host(node, request, bundle, Path(folder)) for node in nodes}
+        results = run_playbook(
+            "remove.yml" if request.remove else "prepare.yml",
+            inventory=Path(inventory.path),
+            variables={"prepare_hosts": hosts, **_become(request)},
+            only=[node.name for node in nodes],
+            tags=request.tags,
+            check=request.check,
+            forks=len(nodes),
+            become_password=request.become_password,
+            deadline_s=request.timeout_s,
+            on_step=on_step,
+        )
+    return Prepared(nodes=tuple(node.name for node in nodes), results=results, seconds=time.monotonic() - began)
+
+
+def _chosen(inventory: Inventory, names: Sequence[str]) -> tuple[NodeSpec, ...]:
+    known = {node.name: node for node in inventory.nodes}
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=3)
+            raise InputError(
+                f"no node is called {name!r}", where="--node", fix=f"known: {', '.join(near or sorted(known))}"
+            )
+    return tuple(node for node in known.values() if not names or node.name in names)
+
+
+def _refuse_unknown_tags(tags: Sequence[str]) -> None:
+    for tag in tags:
+        if tag not in TAGS:
+            raise InputError(f"found {tag!r}, wanted some of {', '.join(TAGS)}", where="--tags", fix="--tags limits")
+
+
+def _refuse_below_an_engine(inventory: Inventory, nodes: Sequence[NodeSpec]) -> None:
+    """A node that does not answer here will not answer Ansible either, and is told of there."""
+    chosen = {node.name for node in nodes}
+    gangs = [gang for gang in inventory.gangs if chosen & {node.name for node in gang.nodes}]
+    with Fleet(nodes) as fleet:
+        views = see(fleet, gangs)
+    for view in views:
+        alive = [node.name for node in view.nodes if node.alive and node.name in chosen]
+        if alive:
+            raise NodeError(
+                f"gang {view.name} runs there, on the stack that would be removed",
+                where=", ".join(alive),
+                fix="l40s-deploy down",
+            )
+
+
+def _host(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None, folder: Path) -> dict[str, Any]:
+    """What prepare.yml wants to know of a node, beside its Ansible variables."""
+    name = _stack_name(node, request, bundle)
+    stack = load_stack(name)
+    if bundle and bundle.stack != stack.name:
+        raise InputError(
+            f"holds the stack {bundle.stack}, and {node.name} shall get {stack.name}",
+            where=str(bundle.path),
+            fix=f"l40s-deploy stack build {stack.name} --out FILE",
+        )
+    up_becomes = node.reach.become_user if node.reach.become else ""
+    return {
+        "stack": stack.name,
+        "lock": str(_unpacked_lock(bundle, folder) if bundle else stack_lock(name)),
+        "bundle": str(bundle.path.absolute()) if bundle else "",
+        "python": bundle.python if bundle else stack.python,
+        "find_links": request.find_links,
+        "venv": venv(node, stack.name),
+        "engine_user": node.engine_user or (up_becomes if up_becomes != "root" else "") or ENGINE_USER,
+        "up_becomes": up_becomes,
+        "model_root": node.model_root,
+        "state_dir": node.state_dir or "",
+    }
+
+
+def _stack_name(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None) -> str:
+    name = request.stack or node.stack or (bundle.stack if bundle else None)
+    if name is None:
+        raise InputError(
+            "no stack is named for it", where=node.name, fix="--stack NAME, or l40s_stack in the inventory"
+        )
+    return name
+
+
+def _unpacked_lock(bundle: Bundle, folder: Path) -> Path:
+    file = folder / "requirements.txt"
+    file.write_text(bundle.lock)
+    return file
+
+
+def _become(request: PrepareRequest) -> dict[str, Any]:
+    """prepare needs root, also where the inventory lets all else run as another user."""
+    asked = request.become or request.become_password is not None
+    return {"ansible_become_user": "root", **({"ansible_become": True} if asked else {})}
