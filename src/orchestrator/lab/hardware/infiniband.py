@@ -14,7 +14,6 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-V1, V2 = "IB/RoCE v1", "RoCE v2"
 _EMPTY = ":".join(["0000"] * 8)
 _RATES = {10: "10 Gb/sec (1X QDR)", 25: "25 Gb/sec (1X EDR)", 40: "40 Gb/sec (4X QDR)", 50: "50 Gb/sec (1X HDR)",
           100: "100 Gb/sec (4X EDR)", 200: "200 Gb/sec (4X HDR)", 400: "400 Gb/sec (4X NDR)"}  # fmt: skip
@@ -30,15 +29,16 @@ _HW_COUNTERS = _words(
 
 
 def gid_table(interface: NetworkInterface) -> list[tuple[str, str]]:
-    """(GID, type) from index 0: link-local twice, then every IPv4 address twice, v1 before v2.
+    """(GID, type) from index 0: link-local twice, then every address twice, v1 before v2, IPv6 before IPv4.
 
     As drivers/infiniband/core/roce_gid_mgmt.c adds them: default GIDs first, then those of the addresses, which
     an interface that is down has lost.
     """
-    addresses = [_link_local(interface.mac)]
-    if interface.enabled:
-        addresses += [_mapped(address) for address in interface.ipv4]
-    return [(gid, kind) for gid in addresses for kind in (V1, V2)]
+    gids = [_link_local(interface.mac)]
+    if interface.enabled and interface.address_gids:
+        gids += [_spelled(ipaddress.IPv6Interface(address).ip.packed) for address in interface.ipv6]
+        gids += [_mapped(address) for address in interface.ipv4]
+    return [(gid, kind) for gid in gids for kind in interface.roce]
 
 
 def _link_local(mac: str) -> str:
@@ -113,8 +113,8 @@ def _port(tree: FileTree, port: str, node: NodeMachine, interface: NetworkInterf
     tree.put_all(
         port,
         {
-            "state": "4: ACTIVE" if interface.enabled else "1: DOWN",
-            "phys_state": "5: LinkUp" if interface.enabled else "3: Disabled",
+            "state": "4: ACTIVE" if interface.linked else "1: DOWN",
+            "phys_state": "5: LinkUp" if interface.linked else "3: Disabled",
             "rate": _RATES.get(gbps, f"{gbps} Gb/sec (4X EDR)"),
             "link_layer": "Ethernet",
             "lid": "0x0",

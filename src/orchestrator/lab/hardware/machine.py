@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+ROCE_V1, ROCE_V2 = "IB/RoCE v1", "RoCE v2"
+"""GID types, as gid_attrs/types has them."""
 PortState = Literal["up", "unconfigured", "down"]
 """up: link and address. unconfigured: link, no address. down: not enabled."""
 
@@ -41,6 +43,8 @@ class System:
     """As cuDriverGetVersion says it: 1000 * major + 10 * minor."""
     open_driver: bool = True
     peermem: bool = True
+    wedged: bool = False
+    """The driver hangs: whoever asks it waits for ever."""
     governor: str = "performance"
     deep_sleep: bool = False
     """CPUs may go to C6, which costs a message some hundred microseconds."""
@@ -53,7 +57,12 @@ class System:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU. memory_mib as `nvidia-smi` prints it; reserved_mib is what the driver keeps."""
+    """One GPU. memory_mib as `nvidia-smi` prints it; reserved_mib is what the driver keeps.
+
+    lost:        it has fallen off the bus: its link is down, and every read gives ones
+    uncorrected: memory errors since the driver was loaded that ECC could not correct
+    hot:         it slows itself down, since it is too hot
+    """
 
     name: str = "NVIDIA L40S"
     device: int = 0x26B9
@@ -64,6 +73,9 @@ class Gpu:
     max_gen: int = 4
     width: int = 16
     power_limit_w: int = 350
+    lost: bool = False
+    uncorrected: int = 0
+    hot: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +147,7 @@ class PciePort:
     device: its device number on its bus
     slot:   name of the physical slot as /sys/bus/pci/slots has it, '' for a device soldered on
     acs:    ACS redirects are on: traffic between neighbours takes the way over the CPU
+    trained_gen, trained_width: what the link comes up with where that is less than both ends can do
     """
 
     device: int
@@ -142,6 +155,8 @@ class PciePort:
     gen: int = 4
     width: int = 16
     acs: bool = False
+    trained_gen: int | None = None
+    trained_width: int | None = None
     card: Card | None = None
 
 
@@ -182,7 +197,11 @@ class Machine:
 class NetworkInterface:
     """One interface of one node: the realised form of a port or a bond.
 
-    ipv4: addresses with prefix length; rail: None on the ordinary network; rdma: '' for none
+    ipv4, ipv6: addresses with prefix length; rail: None on the ordinary network; rdma: '' for none
+    enabled: the machine has switched it on
+    carrier: something answers at the other end of the cable
+    roce:    which kinds of GID the driver makes, in their order
+    address_gids: the driver makes GIDs of the interface's addresses
     """
 
     name: str
@@ -190,12 +209,21 @@ class NetworkInterface:
     mtu: int
     speed_mbps: int
     ipv4: tuple[str, ...] = ()
+    ipv6: tuple[str, ...] = ()
     enabled: bool = True
+    carrier: bool = True
     primary: bool = False
     rail: int | None = None
     rdma: str = ""
     bond: str = ""
     slaves: tuple[str, ...] = ()
+    roce: tuple[str, ...] = (ROCE_V1, ROCE_V2)
+    address_gids: bool = True
+
+    @property
+    def linked(self) -> bool:
+        """It has a link: switched on, and somebody at the other end."""
+        return self.enabled and self.carrier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,8 @@ def render(tree: FileTree, node: NodeMachine, layout: Layout, *, live: bool) -> 
         else:
             _under_its_card(tree, interface, folder, live=live)
         tree.link(f"/class/net/{interface.name}", folder)
-        tree.put(f"{folder}/speed", interface.speed_mbps if interface.enabled else -1)
-        tree.put(f"{folder}/duplex", "full" if interface.enabled else "unknown")
+        tree.put(f"{folder}/speed", interface.speed_mbps if interface.linked else -1)
+        tree.put(f"{folder}/duplex", "full" if interface.linked else "unknown")
         tree.put(f"{folder}/iflink", FIRST_INDEX + number)  # of what a veth really is, it would name the other end
         if not live:
             _written(tree, interface, folder, number)
@@ -51,7 +51,7 @@ def _written(tree: FileTree, interface: NetworkInterface, folder: str, number: i
         "address": interface.mac,
         "addr_len": 6,
         "mtu": interface.mtu,
-        "operstate": "up" if interface.enabled else "down",
+        "operstate": "up" if interface.linked else "down",
         "flags": hex(flags if interface.enabled else flags & ~1),
         "ifindex": FIRST_INDEX + number,
         "type": 1,
@@ -60,13 +60,13 @@ def _written(tree: FileTree, interface: NetworkInterface, folder: str, number: i
         "tx_queue_len": 1000,
     }
     if interface.enabled:
-        facts["carrier"] = 1  # of an interface that is down the kernel does not say it (EINVAL)
+        facts["carrier"] = int(interface.carrier)  # of an interface that is down the kernel does not say it (EINVAL)
     tree.put_all(folder, facts)
 
 
 def _bond(tree: FileTree, node: NodeMachine, layout: Layout, bond: Bond) -> None:
     folder = f"{_VIRTUAL}/{bond.name}"
-    up = [name for name in bond.slaves if node.interface(name).enabled]
+    up = [name for name in bond.slaves if node.interface(name).linked]
     tree.put_all(
         f"{folder}/bonding",
         {
@@ -85,15 +85,15 @@ def _bond(tree: FileTree, node: NodeMachine, layout: Layout, bond: Bond) -> None
         slave = folder_of(layout, name)
         tree.link(f"{slave}/master", folder)
         tree.link(f"{folder}/lower_{name}", slave)
-        enabled = node.interface(name).enabled
+        linked = node.interface(name).linked
         tree.put_all(
             f"{slave}/bonding_slave",
             {
                 "state": "active",
-                "mii_status": "up" if enabled else "down",
-                "link_failure_count": 0,
+                "mii_status": "up" if linked else "down",
+                "link_failure_count": 0 if linked else 1,
                 "perm_hwaddr": node.interface(name).mac,
-                "ad_aggregator_id": 1 if enabled else 2,
+                "ad_aggregator_id": 1 if linked else 2,
             },
         )
 

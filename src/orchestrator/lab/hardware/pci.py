@@ -21,6 +21,8 @@ from orchestrator.lab.hardware.machine import (
 
 GTS = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
 """Transfer rate of a PCIe generation in GT/s, as sysfs prints it."""
+_ALL_ONES_GEN, _ALL_ONES_WIDTH = 6, 63
+"""What the kernel makes of a link whose registers read as ones (drivers/pci/pci.h, PCIE_LNKCAP2_SLS2SPEED)."""
 ENDPOINT, ROOT_PORT, UPSTREAM, DOWNSTREAM, TO_PCI = 0, 4, 5, 6, 7
 """PCIe device types (PCI Express Base Specification 7.5.3.2)."""
 _BRIDGE = 0x060400
@@ -72,6 +74,11 @@ class Function:
     slot: str = ""
     card: Card | None = None
     port: NicPort | None = None
+
+    @property
+    def lost(self) -> bool:
+        """It answers every read with ones."""
+        return isinstance(self.card, Gpu) and self.card.lost
 
     @property
     def has_link(self) -> bool:
@@ -147,6 +154,8 @@ class _Walk:
             gen, width = _link(port)
             for number, (ids, max_gen, max_width, nic_port) in enumerate(_endpoints(card)):
                 link = LinkState(gen, width, max_gen, max_width)
+                if isinstance(card, Gpu) and card.lost:
+                    link = LinkState(0, _ALL_ONES_WIDTH, _ALL_ONES_GEN, _ALL_ONES_WIDTH)
                 place = self._add(f"{bus:02x}:00.{number}", above, ids, ENDPOINT, link)
                 self._amend(place, card=card, port=nic_port)
 
@@ -246,10 +255,20 @@ _DISK_IDS = Ids(
 )
 
 
+def speed(gen: int) -> str:
+    """A link's speed as sysfs prints it; 0: its register gave nonsense."""
+    return f"{GTS[gen]} GT/s PCIe" if gen else "Unknown"
+
+
 def _link(port: PciePort) -> tuple[int, int]:
-    """(generation, lanes) that the link behind a port runs at; an empty slot's link is down."""
+    """(generation, lanes) that the link behind a port runs at; that of an empty slot or a lost card is down."""
+    gen, width = _best(port)
+    return min(gen, port.trained_gen or gen), min(width, width if port.trained_width is None else port.trained_width)
+
+
+def _best(port: PciePort) -> tuple[int, int]:
     card = port.card
-    if card is None:
+    if card is None or (isinstance(card, Gpu) and card.lost):
         return 1, 0
     if isinstance(card, Gpu):
         return 1, min(port.width, card.width)  # an idle L40S rests at generation 1
@@ -293,6 +312,8 @@ def _endpoints(card: Card) -> Iterator[tuple[Ids, int, int, NicPort | None]]:
 
 def config_space(function: Function) -> bytes:
     """4096 bytes as root reads them: header, PCI Express capability, AER, and ACS on ports."""
+    if function.lost:
+        return b"\xff" * 4096
     ids = function.ids
     space = bytearray(4096)
     command, status = 0x0546, 0x0010

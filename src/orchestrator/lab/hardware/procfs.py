@@ -80,7 +80,7 @@ def _cpuinfo(node: NodeMachine) -> str:
 def _bonding(node: NodeMachine, bond: Bond) -> str:
     """As drivers/net/bonding/bond_procfs.c prints it, the lines that people read."""
     mode = {"802.3ad": "IEEE 802.3ad Dynamic link aggregation", "active-backup": "fault-tolerance (active-backup)"}
-    up = [name for name in bond.slaves if node.interface(name).enabled]
+    up = [name for name in bond.slaves if node.interface(name).linked]
     lines = [
         "Ethernet Channel Bonding Driver: v6.8.0",
         "",
@@ -103,12 +103,12 @@ def _bonding(node: NodeMachine, bond: Bond) -> str:
         lines += [
             "",
             f"Slave Interface: {name}",
-            f"MII Status: {'up' if slave.enabled else 'down'}",
-            f"Speed: {slave.speed_mbps if slave.enabled else 'Unknown'}{' Mbps' if slave.enabled else ''}",
-            f"Duplex: {'full' if slave.enabled else 'Unknown'}",
-            "Link Failure Count: 0",
+            f"MII Status: {'up' if slave.linked else 'down'}",
+            f"Speed: {slave.speed_mbps if slave.linked else 'Unknown'}{' Mbps' if slave.linked else ''}",
+            f"Duplex: {'full' if slave.linked else 'Unknown'}",
+            f"Link Failure Count: {0 if slave.linked else 1}",
             f"Permanent HW addr: {slave.mac}",
             "Slave queue ID: 0",
-            f"Aggregator ID: {1 if slave.enabled else 2}",
+            f"Aggregator ID: {1 if slave.linked else 2}",
         ]
     return "\n".join(lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from orchestrator.lab.hardware import infiniband, netdev, pci
 from orchestrator.lab.hardware.machine import Gpu, Nic, NodeMachine
 from orchestrator.lab.hardware.pci import Function, Layout
@@ -22,8 +24,10 @@ def render(node: NodeMachine, *, live_network: bool = True, config_bytes: int = 
     tree.opaque |= {"/bus/pci/devices", "/bus/pci/slots", "/devices/system/node", *_HIDDEN_HOSTS}
     for root in node.machine.roots:
         _root_bus(tree, f"pci0000:{root.bus:02x}", root.bus, cpulist(node, root.numa))
+    above = {function.path: function for function in layout.functions}
+    surprised = {above[one.path.rpartition("/")[0]].address for one in layout.functions if one.lost}
     for function in layout.functions:
-        _function(tree, function, node, config_bytes)
+        _function(tree, function, node, config_bytes, surprised)
         if function.address in groups:
             _iommu(tree, function, groups[function.address], node.machine.system.iommu)
     for slot in layout.slots:
@@ -31,8 +35,8 @@ def render(node: NodeMachine, *, live_network: bool = True, config_bytes: int = 
             f"/bus/pci/slots/{slot.name}",
             {
                 "address": slot.address,
-                "max_bus_speed": f"{pci.GTS[slot.gen]} GT/s PCIe",
-                "cur_bus_speed": f"{pci.GTS[slot.now]} GT/s PCIe" if slot.now else "Unknown",
+                "max_bus_speed": pci.speed(slot.gen),
+                "cur_bus_speed": pci.speed(slot.now),
             },
         )
     netdev.render(tree, node, layout, live=live_network)
@@ -57,7 +61,10 @@ def _pci_bus(tree: FileTree, bridge: str, bus: int, cpus: str) -> None:
     tree.link(f"/class/pci_bus/0000:{bus:02x}", folder)
 
 
-def _function(tree: FileTree, function: Function, node: NodeMachine, config_bytes: int) -> None:
+def _function(
+    tree: FileTree, function: Function, node: NodeMachine, config_bytes: int, surprised: Container[str]
+) -> None:
+    """surprised: addresses of ports whose link went down without being told to"""
     top = f"/devices/{function.path}"
     facts: dict[str, str | bytes | int] = {
         "vendor": f"0x{function.ids.vendor:04x}",
@@ -81,13 +88,13 @@ def _function(tree: FileTree, function: Function, node: NodeMachine, config_byte
     }
     if function.has_link:
         facts |= {
-            "current_link_speed": f"{pci.GTS[function.link.gen]} GT/s PCIe",
+            "current_link_speed": pci.speed(function.link.gen),
             "current_link_width": function.link.width,
-            "max_link_speed": f"{pci.GTS[function.link.max_gen]} GT/s PCIe",
+            "max_link_speed": pci.speed(function.link.max_gen),
             "max_link_width": function.link.max_width,
             "aer_dev_correctable": _AER_CORRECTABLE,
             "aer_dev_nonfatal": _AER_FATAL.replace("TOTAL_ERR_FATAL", "TOTAL_ERR_NONFATAL"),
-            "aer_dev_fatal": _AER_FATAL,
+            "aer_dev_fatal": _AER_SURPRISE_DOWN if function.address in surprised else _AER_FATAL,
         }
     if function.buses:
         facts |= {"secondary_bus_number": function.buses[1], "subordinate_bus_number": function.buses[2]}
@@ -269,3 +276,4 @@ AtomicOpBlocked 0
 TLPBlockedErr 0
 PoisonTLPBlocked 0
 TOTAL_ERR_FATAL 0"""
+_AER_SURPRISE_DOWN = _AER_FATAL.replace("SDES 0", "SDES 1").replace("TOTAL_ERR_FATAL 0", "TOTAL_ERR_FATAL 1")

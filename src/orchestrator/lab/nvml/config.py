@@ -9,6 +9,10 @@ from orchestrator.lab.hardware.machine import Gpu, NodeMachine
 from orchestrator.lab.hardware.pci import Function
 from orchestrator.lab.hardware.realise import digest
 
+_GPU_IS_LOST = 15
+"""nvmlReturn_t."""
+_TOO_HOT = 0x08 | 0x40
+"""nvmlClocksEventReasonHwSlowdown and nvmlClocksEventReasonHwThermalSlowdown."""
 _ONE_SWITCH, _SWITCHES, _HOST_BRIDGE, _NODE, _SYSTEM = 10, 20, 30, 40, 50
 """nvmlGpuTopologyLevel_t."""
 
@@ -24,6 +28,7 @@ def render(node: NodeMachine) -> str:
         f"nvml={system.cuda // 1000}.{major}.{rest}",
         f"cuda={system.cuda}",
         f"count={len(functions)}",
+        *(["hang=1"] if system.wedged else []),
     ]
     for index, function in enumerate(functions):
         lines += [f"{index}.{key}={value}" for key, value in _facts(node, index, function).items()]
@@ -37,7 +42,7 @@ def _facts(node: NodeMachine, index: int, function: Function) -> dict[str, objec
     card = function.card
     assert isinstance(card, Gpu)
     unique = digest(node.seed, "gpu", str(index))
-    return {
+    facts: dict[str, object] = {
         "name": card.name,
         "busid": function.address,
         "uuid": f"GPU-{uuid.UUID(bytes=unique[:16], version=4)}",
@@ -53,6 +58,13 @@ def _facts(node: NodeMachine, index: int, function: Function) -> dict[str, objec
         "maxwidth": card.width,
         "power_limit": card.power_limit_w * 1000,
     }
+    if card.lost:
+        facts["fail"] = _GPU_IS_LOST
+    if card.uncorrected:
+        facts |= {"ecc_unc": card.uncorrected, "remap_unc": 1, "remap_pending": 1}
+    if card.hot:
+        facts |= {"reasons": _TOO_HOT, "temp": 94, "clocks": 405}
+    return facts
 
 
 def _ancestor(one: Function, other: Function) -> int:
