@@ -7,7 +7,10 @@ from typing import Any
 
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.errors import DeployError
+from orchestrator.model.inventory import Inventory
 from orchestrator.workflows.down import DownRequest, Stopped, down
+from orchestrator.workflows.routing import withdraw
 
 UNREACHABLE = 4
 GANG_FAILED = 5
@@ -31,7 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when nothing is left, 4 where a node could not be asked, 5 where something would not end."""
     request = DownRequest(gangs=tuple(args.gang), now=args.now, force=args.force)
-    stopped = down(open_inventory(args, screen), request)
+    inventory = open_inventory(args, screen)
+    _take_out(inventory, request.gangs, screen)
+    stopped = down(inventory, request)
     if args.json:
         screen.json({"nodes": [_json(node) for node in stopped]})
     else:
@@ -39,6 +44,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if any(node.error is not None for node in stopped):
         return UNREACHABLE
     return 0 if all(node.clean for node in stopped) else GANG_FAILED
+
+
+def _take_out(inventory: Inventory, gangs: tuple[str, ...], screen: Screen) -> None:
+    """No new request goes to what will stop; a router that can't be told does not hold up the stop."""
+    try:
+        withdraw(inventory, gangs)
+    except DeployError as failure:
+        screen.say(f"{failure.where}: {failure.what}")
 
 
 def _show(stopped: tuple[Stopped, ...], screen: Screen) -> None:
@@ -60,6 +73,8 @@ def _show_trouble(node: Stopped, screen: Screen) -> None:
     elif node.left_behind:
         pids = ", ".join(map(str, node.left_behind))
         screen.say(f"{node.node}: process {pids} would not end (a stuck driver?); look at it with ps and dmesg")
+    elif node.held:
+        screen.say(f"{node.node}: everything of ours has ended, and not all GPU memory is free: {'; '.join(node.held)}")
     elif node.alive:
         screen.say(f"{node.node}: the agent is still ending; look again with `l40s-deploy status`, or use --now")
 
@@ -72,5 +87,6 @@ def _json(node: Stopped) -> dict[str, Any]:
         "state": node.state,
         "was": node.was,
         "left_behind": list(node.left_behind),
+        "held": list(node.held),
         "error": {"what": failure.what, "where": failure.where, "fix": failure.fix} if failure else None,
     }

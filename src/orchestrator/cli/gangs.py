@@ -37,7 +37,8 @@ def gang_block(view: GangView) -> list[RenderableType]:
     """One gang for `status`: headline, cause, nodes, ranks, remarks."""
     from rich.text import Text
 
-    head = Text.assemble((printable(view.name), "bold"), " ", (view.state.value, STYLES.get(view.state.value, "")))
+    state = f"{view.state.value} ({view.trouble})" if view.trouble else view.state.value
+    head = Text.assemble((printable(view.name), "bold"), " ", (state, STYLES.get(view.state.value, "")))
     if view.model:
         head.append(f"  {printable(view.model)} by {printable(view.stack)}")
     blocks: list[RenderableType] = [head]
@@ -129,10 +130,10 @@ def _bar(node: NodeView) -> Text:
 def _grid(ranks: Sequence[RankReport]) -> Text:
     from rich.text import Text
 
-    styles = {"alive": "green", "dead": "bold red", "expected": "dim"}
+    styles = {"alive": "green", "stopped": "bold yellow", "dead": "bold red", "expected": "dim"}
     grid = Text()
     for place, rank in enumerate(ranks):
-        mark = {"dead": "x", "expected": "."}.get(rank.state, "")
+        mark = {"dead": "x", "expected": ".", "stopped": "!"}.get(rank.state, "")
         grid.append((" " if place else "") + f"{rank.tp_rank}{mark}", styles.get(rank.state, ""))
     return grid
 

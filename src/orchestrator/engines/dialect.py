@@ -88,6 +88,8 @@ class Dialect:
     remarks: tuple[Cause, ...]
     http: Mapping[str, str]
     stop: Mapping[str, Any]
+    barrier_s: float
+    """How long a rank that has its weights waits for the others (UNBALANCED_MODEL_LOADING_TIMEOUT_S, can't be set)."""
     rank_title: str = r"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*(?:_TP(?P<tp>\d+))?"
     other_titles: tuple[str, ...] = (r"^sglang::",)
     rank_prefix: str = r"^\[[^\]]*\bTP(?P<tp>\d+)\b"
@@ -193,4 +195,5 @@ class Dialect:
             "http": dict(self.http),
             "probe": dict(self.probe),
             "stop": dict(self.stop),
+            "barrier_s": self.barrier_s,
         }

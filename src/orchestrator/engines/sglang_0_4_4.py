@@ -48,4 +48,5 @@ DIALECT = Dialect(
     # A worker has no handler: SIGTERM ends its launcher at once and leaves its ranks (no PDEATHSIG in this
     # version), so only the leader is told, and what is left is ended by the agents.
     stop={"leader_signal": "TERM", "drain_s": 30, "shutdown_s": 10, "worker_signal": None},
+    barrier_s=300,
 )

@@ -59,4 +59,5 @@ DIALECT = Dialect(
     },
     # A worker ignores SIGTERM once it serves and waits for rank 0's ShutdownReq (srt/entrypoints/engine.py).
     stop={"leader_signal": "TERM", "drain_s": 30, "shutdown_s": 20, "worker_signal": None},
+    barrier_s=480,
 )

@@ -19,7 +19,8 @@ class Want(str, Enum):
 
 class Do(str, Enum):
     """STAGE, ARM, GO, STOP, STOP_NOW: a node verb on the named nodes. WAIT: look again soon.
-    DONE: the goal is reached. FAIL: it can't be reached, nothing of ours is left. REFUSE: something else runs."""
+    DONE: the goal is reached. FAIL: it can't be reached, nothing of ours is left. REFUSE: something else runs.
+    GIVE_UP: it takes longer than it can be healthy; end it, and fail."""
 
     STAGE = "stage"
     ARM = "arm"
@@ -30,6 +31,7 @@ class Do(str, Enum):
     DONE = "done"
     FAIL = "fail"
     REFUSE = "refuse"
+    GIVE_UP = "give-up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,4 +121,6 @@ def _onwards(view: GangView) -> tuple[Action, ...]:
         return (Action(Do.WAIT, why="the agents are finding each other"),)
     if armed and not view.unreachable:
         return (Action(Do.GO, armed, "all are armed"),)
+    if view.late is not None:
+        return (Action(Do.GIVE_UP, why=f"{view.late.node}: {view.late.text}"),)
     return (Action(Do.WAIT, why=view.progress),)

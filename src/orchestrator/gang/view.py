@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.gang import pace
+from orchestrator.gang.contact import Contact, contact, sentence
 from orchestrator.model.errors import DeployError
 from orchestrator.model.report import AgentState, Cause, GangState, NodeReport, Phase, RankReport
 
@@ -13,10 +15,8 @@ SILENT_S = 10.0
 STALE_PROBE_S = 60.0
 """A leader's last HTTP probe older than this says nothing any more: twice the engine's own 20 s and our pause."""
 
-PHASES = ("rendezvous", "nccl", "weights", "kv-cache", "graphs", "warm-up", "ready")
-"""Order of life of every engine (the dialects' patterns use these names)."""
-
 _OVER = (AgentState.STOPPED, AgentState.FAILED)
+_RISING = (GangState.STARTING, GangState.WARMING)
 _ORDER = (AgentState.STAGED, AgentState.ARMED, AgentState.STARTING, AgentState.WARMING, AgentState.READY)
 
 NO_PHASE = Phase()
@@ -36,6 +36,8 @@ class NodeView:
     phase: Phase = NO_PHASE
     ranks: tuple[RankReport, ...] = ()
     error: DeployError | None = None
+    contact: Contact = Contact.FINE
+    """Which way to it is broken, where one is."""
     left_behind: tuple[int, ...] = ()
     started_s: float = 0.0
     """Seconds since this run was staged, by the node's own clock."""
@@ -49,6 +51,8 @@ class GangView:
 
     cause:     what failed first, None while nothing has
     secondary: what the other nodes said because of it
+    trouble:   why a gang is degraded, the worst first: hung, silent, unreachable, stopped, no-memory, slow; else ''
+    late:      while it rises: why waiting on is of no use, None while it is
     progress:  one sentence on who is behind, '' where nobody is or nothing is to be waited for
     remarks:   what an operator should know although the state does not change for it
     """
@@ -61,6 +65,8 @@ class GangView:
     stack: str = ""
     cause: Cause | None = None
     secondary: tuple[Cause, ...] = ()
+    trouble: str = ""
+    late: Cause | None = None
     service_url: str = ""
     service_healthy: bool | None = None
     canary_text: str | None = None
@@ -87,13 +93,17 @@ def view(name: str, answers: Mapping[str, Answer]) -> GangView:
     reports = {node: answer for node, answer in answers.items() if isinstance(answer, NodeReport)}
     run_id = _current_run(list(reports.values()))
     current = {node: report for node, report in reports.items() if report.run_id == run_id}
-    nodes = tuple(_node(rank, node, answer, run_id) for rank, (node, answer) in enumerate(answers.items()))
+    nodes = tuple(_node(rank, node, answer, current) for rank, (node, answer) in enumerate(answers.items()))
     some = next(iter(current.values()), None)
     cause, secondary = _causes(current, nodes)
     state = _state(nodes, current, cause)
     if state is GangState.ABSENT:
         nodes = tuple(_emptied(node) for node in nodes)
-    leader = next((report for report in current.values() if report.service_url), None)
+    leader = _leader(current)
+    rising = list(current.values()) if state in _RISING else []
+    trouble = _trouble(nodes, current) if state is GangState.DEGRADED else ""
+    if trouble == "hung":
+        cause = _hung(current)
     return GangView(
         name=name,
         state=state,
@@ -103,11 +113,13 @@ def view(name: str, answers: Mapping[str, Answer]) -> GangView:
         stack=some.stack if some and state is not GangState.ABSENT else "",
         cause=cause if state is not GangState.ABSENT else None,
         secondary=secondary if state is not GangState.ABSENT else (),
+        trouble=trouble,
+        late=pace.late(rising),
         service_url=leader.service_url if leader else "",
         service_healthy=_healthy(leader) if leader else None,
         canary_text=leader.canary_text if leader else None,
         nodes=nodes,
-        progress=_progress(nodes) if state in (GangState.STARTING, GangState.WARMING) else "",
+        progress=pace.progress(rising),
         remarks=tuple(_remarks(current, nodes, run_id, reports)),
     )
 
@@ -119,16 +131,22 @@ def _current_run(reports: Sequence[NodeReport]) -> str:
     return max(reports, key=lambda report: (report.alive, report.started_at)).run_id
 
 
-def _node(rank: int, name: str, answer: Answer, run_id: str) -> NodeView:
+def _leader(current: Mapping[str, NodeReport]) -> NodeReport | None:
+    return next((report for report in current.values() if report.service_url), None)
+
+
+def _node(rank: int, name: str, answer: Answer, current: Mapping[str, NodeReport]) -> NodeView:
     if isinstance(answer, DeployError):
-        return NodeView(name=name, node_rank=rank, state="unreachable", error=answer)
-    if answer is None or (answer.run_id != run_id and not answer.alive):
+        found = contact(name, answer, current, stuck=False)
+        return NodeView(name=name, node_rank=rank, state="unreachable", error=answer, contact=found)
+    if answer is None or (name not in current and not answer.alive):
         return NodeView(name=name, node_rank=rank, state="absent")
     return NodeView(
         name=name,
         node_rank=rank,
         state=_word(answer),
         alive=answer.alive,
+        contact=contact(name, None, current, stuck=_word(answer) == "silent"),
         phase=answer.phase,
         ranks=answer.ranks,
         left_behind=answer.left_behind,
@@ -176,14 +194,43 @@ def _rising(nodes: Sequence[NodeView], current: Mapping[str, NodeReport]) -> Gan
     if last is not AgentState.READY:
         complete = len(current) == len(nodes)
         return GangState(last.value) if complete or last is not AgentState.STAGED else GangState.STAGED
-    leader = next((report for report in current.values() if report.service_url), None)
-    troubled = (
-        any(node.state != "ready" for node in nodes)
-        or any(report.silent for report in current.values())
-        or leader is None
-        or not _healthy(leader)
+    return GangState.DEGRADED if _trouble(nodes, current) else GangState.READY
+
+
+def _trouble(nodes: Sequence[NodeView], current: Mapping[str, NodeReport]) -> str:
+    """What keeps a gang whose agents were all ready from being so; the worst that is known."""
+    leader = _leader(current)
+    ranks = [rank for node in nodes for rank in node.ranks]
+    found = {
+        "hung": leader is not None and leader.service_state == "hung",
+        "silent": any(node.state == "silent" or node.contact is Contact.LINK for node in nodes)
+        or any(report.silent for report in current.values()),
+        "unreachable": any(node.state != "ready" for node in nodes) or leader is None,
+        "stopped": any(rank.state == "stopped" for rank in ranks),
+        "no-memory": _some_hold_none(ranks),
+        "slow": leader is not None and not _healthy(leader),
+    }
+    return next((word for word, is_so in found.items() if is_so), "")
+
+
+def _some_hold_none(ranks: Sequence[RankReport]) -> bool:
+    """A serving rank holds memory on its GPU; where NVML tells of none at all, it can't be judged."""
+    held = [rank.gpu_memory_bytes > 0 for rank in ranks if rank.gpu >= 0]
+    return any(held) and not all(held)
+
+
+def _hung(current: Mapping[str, NodeReport]) -> Cause | None:
+    """Where a rank is stopped by a signal, everybody else waits for that one."""
+    leader = _leader(current)
+    trouble = leader.trouble if leader is not None else None
+    stopped = [(report.node, rank) for report in current.values() for rank in report.ranks if rank.state == "stopped"]
+    if trouble is None or not stopped:
+        return trouble
+    node, rank = stopped[0]
+    text = (
+        f"TP{rank.tp_rank} (pid {rank.pid}) is stopped by a signal, and every other rank waits for it: {trouble.text}"
     )
-    return GangState.DEGRADED if troubled else GangState.READY
+    return replace(trouble, node=node, tp_rank=rank.tp_rank, text=text, fix=f"kill -CONT {rank.pid} on {node}")
 
 
 def _healthy(leader: NodeReport) -> bool:
@@ -194,12 +241,14 @@ def _healthy(leader: NodeReport) -> bool:
 def _causes(current: Mapping[str, NodeReport], nodes: Sequence[NodeView]) -> tuple[Cause | None, tuple[Cause, ...]]:
     """What failed first, and what the nodes say that followed from it.
 
-    The order in which the leader's agent heard of things comes before any clock; a secondary cause never
-    comes before a primary one; a node's own account of its end is better than what others saw of it.
+    The order in which the leader's agent heard of things comes before any clock, then how long ago each node says
+    that it was, by its own clock; a secondary cause never comes before a primary one; a node's own account of its
+    end is better than what others saw of it.
     """
     by_leadership = sorted(current.values(), key=lambda report: report.node_rank)
     verdicts = [report.verdict for report in by_leadership if report.verdict]
-    own = sorted((report.cause for report in current.values() if report.cause), key=lambda cause: cause.at)
+    ages = [(report.now - report.cause.at, report.cause) for report in current.values() if report.cause]
+    own = [cause for _, cause in sorted(ages, key=lambda one: one[0], reverse=True)]
     lost = _lost(current, nodes)
     told = sorted([*verdicts, *own], key=lambda cause: cause.secondary)
     if not told or (told[0].secondary and lost):
@@ -216,46 +265,42 @@ def _lost(current: Mapping[str, NodeReport], nodes: Sequence[NodeView]) -> Cause
     dead = next((node for node in nodes if node.state == "dead"), None)
     if dead is None:
         return None
-    return Cause(
-        node=dead.name,
-        text=f"the agent on {dead.name} is gone without a word, and its engine with it",
-        fix=f"look at {dead.name}: was it rebooted, or the agent killed?",
-        at=current[dead.name].updated_at if dead.name in current else 0.0,
-    )
-
-
-def _progress(nodes: Sequence[NodeView]) -> str:
-    """'node2 is at weights 41 of 163, the others are further': whoever is behind all others."""
-    placed = [node for node in nodes if node.phase.name in PHASES]
-    if len(placed) < 2:
-        return ""
-    last, second = sorted(placed, key=_place)[:2]
-    if _place(last) >= _place(second):
-        return ""
-    steps = f" {last.phase.step} of {last.phase.of}" if last.phase.of else ""
-    others = {node.phase.name for node in placed if node is not last}
-    if others == {last.phase.name}:
-        return f"{last.name} is behind, at {last.phase.name}{steps}; the next one is at {second.phase.step}"
-    return f"{last.name} is at {last.phase.name}{steps}, the others are further"
-
-
-def _place(node: NodeView) -> tuple[int, float]:
-    done = node.phase.step / node.phase.of if node.phase.of else 0.0
-    return PHASES.index(node.phase.name), done
+    report = current.get(dead.name)
+    at = report.updated_at if report else 0.0
+    if report is not None and report.rebooted:
+        text, fix = (
+            f"{dead.name} was rebooted while its ranks ran",
+            f"`last -x reboot` and `journalctl -b -1` on {dead.name}",
+        )
+    else:
+        text = f"the agent on {dead.name} is gone without a word, and its engine with it"
+        fix = f"the machine has not rebooted: look for who killed it, `journalctl -k` on {dead.name}"
+    return Cause(node=dead.name, text=text, fix=fix, at=at)
 
 
 def _remarks(
     current: Mapping[str, NodeReport], nodes: Sequence[NodeView], run_id: str, reports: Mapping[str, NodeReport]
 ) -> list[str]:
-    remarks = [f"{node.name} can't be reached: {node.error.what}" for node in nodes if node.error is not None]
+    remarks = [sentence(node.name, node.contact, node.error, current) for node in nodes if node.contact]
+    explained = {node.name for node in nodes if node.contact}
     remarks += [
-        f"{name} has not heard from {', '.join(report.silent)}" for name, report in current.items() if report.silent
+        f"{name} has not heard from {', '.join(unexplained)}"
+        for name, report in current.items()
+        if (unexplained := [silent for silent in report.silent if silent not in explained])
     ]
+    remarks += [
+        f"{node.name}: TP{rank.tp_rank} (pid {rank.pid}) is stopped by a signal"
+        for node in nodes
+        for rank in node.ranks
+        if rank.state == "stopped"
+    ]
+    remarks += [f"the service is slow: {report.service_detail}" for report in current.values() if report.service_detail]
     remarks += [
         f"{node.name}: process {', '.join(map(str, node.left_behind))} would not end"
         for node in nodes
         if node.left_behind
     ]
+    remarks += [f"{name}: {words}" for name, report in current.items() for words in report.held]
     remarks += [
         f"{name} still runs another run ({report.run_id})"
         for name, report in reports.items()

@@ -40,12 +40,14 @@ class Stopped:
     was: str = "absent"
     alive: bool = False
     left_behind: tuple[int, ...] = ()
+    held: tuple[str, ...] = ()
+    """GPUs whose memory did not become free, and who holds it, in words."""
     error: DeployError | None = None
 
     @property
     def clean(self) -> bool:
         """Nothing of ours is left there, as far as anybody can know."""
-        return self.error is None and not self.alive and not self.left_behind
+        return self.error is None and not self.alive and not self.left_behind and not self.held
 
 
 def down(inventory: Inventory, request: DownRequest) -> tuple[Stopped, ...]:
@@ -84,4 +86,5 @@ def _stopped(gang: str, node: str, was: str, answer: Mapping[str, Any] | None, f
         was=was,
         alive=bool(answer.get("alive")),
         left_behind=tuple(int(pid) for pid in answer.get("left_behind") or ()),
+        held=tuple(str(words) for words in answer.get("held") or ()),
     )

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.engines.dialects import dialect
+from orchestrator.gang.pace import allowed_s
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, NodePlan
 from orchestrator.workflows.reports import where
@@ -17,7 +18,7 @@ def staging_requests(
 ) -> dict[str, dict[str, Any]]:
     """By node name. key: the run's secret for the leader link, in hex."""
     specs = {node.name: node for node in gang.nodes}
-    watch = dialect(plan.dialect).watch()
+    watch = {**dialect(plan.dialect).watch(), "allowed_s": allowed_s(plan.model_bytes)}
     return {
         node.name: {
             **where(specs[node.name], plan.name),

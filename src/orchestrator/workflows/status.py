@@ -32,6 +32,7 @@ def _gang(view: GangView) -> dict[str, Any]:
     return {
         "name": view.name,
         "state": view.state.value,
+        "trouble": view.trouble,
         "model": view.model,
         "stack": view.stack,
         "plan_id": view.plan_id,
@@ -66,6 +67,7 @@ def _node(node: NodeView) -> dict[str, Any]:
         "name": node.name,
         "node_rank": node.node_rank,
         "state": node.state,
+        "contact": node.contact.value,
         "phase": node.phase.name,
         "phase_step": node.phase.step,
         "phase_of": node.phase.of,

@@ -275,6 +275,7 @@ class _Rise:
             Do.DONE: self._done,
             Do.FAIL: lambda: self._fail(view, action.why),
             Do.REFUSE: lambda: self._refuse(action.why),
+            Do.GIVE_UP: lambda: self._fail(replace(view, cause=view.late), action.why),
         }
         if action.do is Do.WAIT:
             self.joined = self.joined or not self.goal.run_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from orchestrator.gang.actions import Do, Goal, Want, actions
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
-from orchestrator.model.report import GangState
+from orchestrator.model.report import Cause, GangState
 
 LOST = Unreachable("no route", where="b", fix="look")
 
@@ -74,6 +75,15 @@ TABLE: list[tuple[str, Goal, GangView, Do, str]] = [
 def test_next_step(goal: Goal, view: GangView, do: Do, nodes: str) -> None:
     (action,) = actions(goal, view)
     assert (action.do, action.nodes) == (do, tuple(nodes))
+
+
+def test_what_takes_too_long_is_given_up_once_it_is_ours_or_of_our_plan() -> None:
+    late = replace(seen("starting", "starting", "starting"), late=Cause(node="b", text="at weights for 9999 s"))
+    for goal in (FRESH, OURS):
+        (action,) = actions(goal, late)
+        assert (action.do, action.why) == (Do.GIVE_UP, "b: at weights for 9999 s")
+    (action,) = actions(STOP, late)
+    assert action.do is Do.STOP
 
 
 @pytest.mark.parametrize("goal", [FRESH, OURS, STOP, NOW])

@@ -1,0 +1,62 @@
+"""A node that is not heard: is it the machine, the link between the nodes, the agent, or only SSH? Pure.
+
+Two ways lead to a node: SSH from the controller, and the leader link from its fellow nodes. Together they tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from orchestrator.model.errors import DeployError
+from orchestrator.model.report import NodeReport
+
+
+class Contact(str, Enum):
+    """FINE; SSH: only SSH to it is broken; NODE: neither way answers; LINK: SSH answers and its fellows don't hear
+    it; AGENT: the machine answers and its agent is stuck; UNKNOWN: SSH is broken and nobody else could tell."""
+
+    FINE = ""
+    SSH = "ssh"
+    NODE = "node"
+    LINK = "link"
+    AGENT = "agent"
+    UNKNOWN = "unknown"
+
+
+def contact(name: str, error: DeployError | None, current: Mapping[str, NodeReport], *, stuck: bool) -> Contact:
+    """How a node is heard. error: why SSH failed; stuck: its agent lives and has written nothing for long."""
+    heard = fellows(name, current)
+    if error is None:
+        if stuck:
+            return Contact.AGENT
+        return Contact.LINK if "silent" in heard.values() else Contact.FINE
+    if "heard" in heard.values():
+        return Contact.SSH
+    return Contact.NODE if heard.keys() - _ended(heard) else Contact.UNKNOWN
+
+
+def fellows(name: str, current: Mapping[str, NodeReport]) -> dict[str, str]:
+    """What the living agents of other nodes say of their link with this one: heard, silent, lost, ended."""
+    told = {other: dict(report.links).get(name) for other, report in current.items() if report.alive and other != name}
+    return {other: word for other, word in told.items() if word is not None}
+
+
+def sentence(name: str, found: Contact, error: DeployError | None, current: Mapping[str, NodeReport]) -> str:
+    """For the operator; '' where nothing is wrong."""
+    what = error.what if error is not None else ""
+    others = ", ".join(other for other, word in fellows(name, current).items() if word != "ended")
+    return {
+        Contact.FINE: "",
+        Contact.SSH: f"{name} can't be reached by SSH ({what}), but {others} hears its agent: only SSH is broken "
+        "there, the gang is not",
+        Contact.NODE: f"{name} can't be reached by SSH ({what}), and {others} does not hear its agent either: the "
+        "machine is down or cut off",
+        Contact.UNKNOWN: f"{name} can't be reached: {what}",
+        Contact.LINK: f"{name} answers by SSH and {others} does not hear its agent: the link between them is cut",
+        Contact.AGENT: f"{name} answers by SSH and its agent has written nothing for long: it is stuck or stopped",
+    }[found]
+
+
+def _ended(heard: Mapping[str, str]) -> set[str]:
+    return {other for other, word in heard.items() if word == "ended"}

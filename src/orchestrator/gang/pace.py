@@ -1,0 +1,121 @@
+"""How far each node of a rising gang is, who is behind, and when that is too far. Pure.
+
+A phase's deadline fits the model: 640 GB from a cold disk take an hour and are no fault. A node whose counter still
+moves is never late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.model.report import Cause, NodeReport, Phase
+
+PHASES = ("rendezvous", "nccl", "weights", "kv-cache", "graphs", "warm-up", "ready")
+"""Order of life of every engine (the dialects' patterns use these names)."""
+
+SLOW_DISK = 200e6
+"""Bytes a second that the slowest disk or share worth waiting for gives one node; each node reads all weight files."""
+STALL_S = 300.0
+"""A phase that counts is not late while its count has moved within this time."""
+_PLAIN_S = {
+    "rendezvous": 900.0,  # importing the engine, then torch's own 10 minutes for all nodes to come (--dist-timeout)
+    "nccl": 900.0,  # the same 10 minutes
+    "weights": 300.0,
+    "kv-cache": 600.0,
+    "graphs": 1800.0,  # capture, with torch.compile for each batch size
+    "warm-up": 900.0,  # SGLANG_WARMUP_TIMEOUT is 600 s
+    "ready": 600.0,  # the canary may compile kernels
+}
+_NAMED = 3
+"""More nodes than these are counted and not named."""
+
+
+def allowed_s(model_bytes: int) -> dict[str, float]:
+    """Seconds that each phase may take on slow hardware, by phase; a model of unknown size counts as none."""
+    return {**_PLAIN_S, "weights": _PLAIN_S["weights"] + model_bytes / SLOW_DISK}
+
+
+def progress(reports: Sequence[NodeReport]) -> str:
+    """'node2 is at shard 41 of 163, the others are done', and what the engine makes of it; '' where all are equal."""
+    placed = _placed(reports)
+    behind = _behind(placed)
+    others = [report for report in placed if report not in behind]
+    if not behind or not others:
+        return ""
+    last, nearest = behind[0].phase, min(others, key=_place).phase
+    verb = "is" if len(behind) == 1 else "are"
+    words = f"{_names(behind)} {verb} at {_where(last)}, the others are "
+    words += "done" if nearest.name != last.name else f"at {nearest.step} or further"
+    return "; ".join(filter(None, (words, barrier(placed))))
+
+
+def barrier(reports: Sequence[NodeReport]) -> str:
+    """What the engine's own limit for late loaders leaves, '' where nobody waits at it.
+
+    A rank that has its weights waits for the others so long and no longer; it can't be set (sglang 0.5.23:
+    UNBALANCED_MODEL_LOADING_TIMEOUT_S).
+    """
+    limit = max((report.barrier_s for report in reports), default=0.0)
+    loading = [report for report in reports if PHASES.index(report.phase.name) <= PHASES.index("weights")]
+    waiting = [report.now - report.phase.since for report in reports if report.phase.name == "kv-cache"]
+    if not limit or not loading or not waiting:
+        return ""
+    left = limit - max(waiting)
+    words = f"the engine gives up {limit:.0f} s after its first rank has loaded, so {max(0.0, left):.0f} s are left"
+    needs = [needed for needed in map(_still_needs_s, loading) if needed is not None]
+    if needs and max(needs) > left:
+        words += f", and at this pace {max(needs):.0f} s are needed: read the weights into the page cache beforehand"
+    return words
+
+
+def late(reports: Sequence[NodeReport]) -> Cause | None:
+    """Why waiting on is of no use: the nodes that are behind take longer in their phase than any healthy start."""
+    for report in _behind(_placed(reports)):
+        phase = report.phase
+        limit = dict(report.allowed_s).get(phase.name)
+        since = report.now - phase.since
+        if limit is None or since <= limit or (phase.moved and report.now - phase.moved < STALL_S):
+            continue
+        return Cause(
+            node=report.node,
+            signature="PHASE-LATE",
+            text=f"at {_where(phase)} for {since:.0f} s, and {limit:.0f} s are enough for this model on slow hardware",
+            fix="`l40s-deploy logs --node " + report.node + "`: a rank that hangs shows in its last lines",
+            at=report.now,
+        )
+    return None
+
+
+def _placed(reports: Sequence[NodeReport]) -> list[NodeReport]:
+    return [report for report in reports if report.alive and report.phase.name in PHASES]
+
+
+def _behind(placed: Sequence[NodeReport]) -> list[NodeReport]:
+    """Those at the earliest place."""
+    least = min(map(_place, placed), default=None)
+    return [report for report in placed if _place(report) == least]
+
+
+def _place(report: NodeReport) -> tuple[int, float]:
+    phase = report.phase
+    return PHASES.index(phase.name), phase.step / phase.of if phase.of else 0.0
+
+
+def _still_needs_s(report: NodeReport) -> float | None:
+    phase = report.phase
+    spent = report.now - phase.since
+    if phase.name != "weights" or not phase.of or not phase.step or spent <= 0:
+        return None
+    return spent / phase.step * (phase.of - phase.step)
+
+
+def _where(phase: Phase) -> str:
+    if not phase.of:
+        return phase.name
+    unit = "shard" if phase.name == "weights" else phase.name
+    return f"{unit} {phase.step} of {phase.of}"
+
+
+def _names(reports: Sequence[NodeReport]) -> str:
+    names = [report.node for report in reports]
+    return ", ".join(names) if len(names) <= _NAMED else f"{names[0]} and {len(names) - 1} more"
