@@ -10,7 +10,8 @@ from functools import lru_cache
 from jinja2 import Environment, StrictUndefined, Template
 
 from orchestrator.model.plan import GangPlan, NodePlan
-from orchestrator.model.profile import ModelProfile
+from orchestrator.model.profile import ModelProfile, Stack
+from orchestrator.planning.redaction import HIDDEN
 
 
 def launch_script(node: NodePlan, gang: GangPlan, plan_id: str, template: str) -> str:
@@ -27,6 +28,38 @@ def launch_script(node: NodePlan, gang: GangPlan, plan_id: str, template: str) -
         settings=[(name, value, sources.get(name, "")) for name, value in node.env],
         command=command,
         flags=[(words, sources.get(words[0], "")) for words in flags],
+    )
+
+
+def unit_file(node: NodePlan, properties: Sequence[str], template: str) -> str:
+    """The transient unit that `up` starts on a node with systemd, as a unit file.
+
+    properties: Name=value each; template: the text of templates/agent.service.j2
+    """
+    return _compiled(template).render(node=node, properties=properties)
+
+
+_OF_THE_HOST = ("PATH", "HOME", "CUDA_VISIBLE_DEVICES")
+"""Variables that name the host's places and GPU numbers; a container has its own."""
+
+
+def compose_file(node: NodePlan, gang: GangPlan, stack: Stack, template: str) -> str:
+    """A compose file for one node, for those who start containers by hand: the plan's flags and environment, with
+    the image's own python3 in place of the virtual environment's. Secrets are left to compose's .env file.
+
+    node: as planning.redaction shows it; template: the text of templates/compose.yml.j2
+    """
+    command, flags = _cut(node.argv)
+    words = ["python3", *command[1:], *(word for flag in flags for word in flag)]
+    env = [
+        (name, f"${{{name}:?put it into .env}}" if value == HIDDEN else _compose(value))
+        for name, value in node.env
+        if name not in _OF_THE_HOST
+    ]
+    caches = dict(node.env).get("XDG_CACHE_HOME", node.working_dir)
+    rdma = gang.layout.nnodes > 1 and "NCCL_IB_DISABLE" not in dict(node.env)
+    return _compiled(template).render(
+        node=node, gang=gang, stack=stack, env=env, command=words, caches=caches, rdma=rdma
     )
 
 
@@ -73,6 +106,7 @@ def _compiled(text: str) -> Template:
     environment.filters["quote"] = _quote
     environment.filters["comment"] = _comment
     environment.filters["yaml"] = json.dumps  # a JSON string is one in YAML, whatever it holds
+    environment.filters["compose"] = _compose
     return environment.from_string(text)
 
 
@@ -82,6 +116,11 @@ def _quote(value: object) -> str:
         return " ".join(_quote(word) for word in value)
     word = shlex.quote(str(value))
     return f"'{word}'" if word.startswith("=") else word
+
+
+def _compose(value: object) -> str:
+    """A YAML string that compose takes as it is: it would put variables in place of $NAME."""
+    return json.dumps(str(value).replace("$", "$$"))
 
 
 def _comment(value: object) -> str:

@@ -29,6 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     actions = parser.add_subparsers(dest="action", metavar="add")
     adding = actions.add_parser("add", help="write a profile from a checkpoint's config.json")
+    add_examples(adding, "l40s-deploy models add /workspace/GLM-4.5-Air-FP8")
     adding.add_argument("directory", type=Path, metavar="DIR", help="the checkpoint, on this machine")
     adding.add_argument("--name", metavar="NAME", help="the profile's name (default: the directory's)")
     adding.add_argument("--out", type=Path, metavar="FILE", help="default: inventory/models/NAME.yml")

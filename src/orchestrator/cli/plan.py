@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,13 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
+from orchestrator.planning.diff import Change, GangDiff, words_of
 from orchestrator.planning.document import plan_json
 from orchestrator.planning.layout import degrees_of
-from orchestrator.workflows.files import write_whole
-from orchestrator.workflows.plan import PlanRequest, launch_scripts, plan_inventory
+from orchestrator.planning.redaction import shown
+from orchestrator.workflows.plan import PlanRequest, compose_files, launch_scripts, plan_inventory, unit
+from orchestrator.workflows.plan_diff import diff_inventory, diff_json
+from orchestrator.workflows.plan_file import read_request, write_plan
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """What `plan` and `up` have in common: the model and what may be pinned."""
-    parser.add_argument("--model", required=True, metavar="NAME", help="a profile's name or .yml file")
+    parser.add_argument("--model", metavar="NAME", help="a profile's name or .yml file (`models` lists them)")
+    parser.add_argument("--plan", metavar="FILE", help="instead of --model: what `plan --out` wrote, if it still holds")
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
     parser.add_argument("--tp", type=_degree, metavar="N", help="tensor parallel degree")
     parser.add_argument("--pp", type=_degree, metavar="N", help="pipeline parallel degree")
@@ -34,7 +37,17 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 
 
 def request_of(args: argparse.Namespace) -> PlanRequest:
-    """The request that these options mean."""
+    """The request that these options mean. Raises InputError for none, and for a plan file with other wishes."""
+    if args.plan:
+        if args.model or args.stack or args.tp or args.pp or args.ep or args.gang or args.engine_args:
+            raise InputError(
+                "--plan FILE says all that was asked for, and something else is asked for beside it",
+                where="command line",
+                fix="--plan alone, or --model with its options",
+            )
+        return read_request(Path(args.plan))
+    if not args.model:
+        raise InputError("no model is named", where="command line", fix="--model NAME; `l40s-deploy models` lists them")
     return PlanRequest(
         model=args.model,
         stack=args.stack,
@@ -52,33 +65,85 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --sources",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --show script --node l40s-2",
+        "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --out plan.json && l40s-deploy up --plan plan.json",
     )
     add_inventory(parser)
     add_plan_options(parser)
-    parser.add_argument("--show", choices=("env", "argv", "script"), help="one node's environment, command or script")
-    parser.add_argument("--node", metavar="NODE", help="the node that --show means (default: the leader)")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--show", choices=("env", "argv", "script", "unit"), help="one node's environment, command, ...")
+    ways.add_argument("--format", choices=("compose",), help="a compose file a node, for containers started by hand")
+    ways.add_argument("--diff", action="store_true", help="what would change of what runs, and whether by a restart")
+    parser.add_argument("--node", metavar="NODE", help="the node that --show and --format mean (default: the leader)")
     parser.add_argument("--sources", action="store_true", help="say where every value comes from")
-    parser.add_argument("--out", metavar="FILE", help="write the plan's JSON document to a file")
+    parser.add_argument("--out", metavar="FILE", help="write the plan's JSON document to a file, for `up --plan`")
     add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Make the plan and show it the way that was asked for."""
-    plan = plan_inventory(open_inventory(args, screen), request_of(args)).plan
+    request = request_of(args)
+    inventory = open_inventory(args, screen)
+    if args.diff:
+        plan, found = diff_inventory(inventory, request)
+        _show_diff(plan, found, screen)
+        return 0
+    plan = shown(plan_inventory(inventory, request).plan)
     if args.out:
-        write_whole(Path(args.out), json.dumps(plan_json(plan), indent=2) + "\n")
+        write_plan(Path(args.out), plan, request)
         screen.say(f"plan {plan.plan_id} written to {args.out}")
     if args.json:
         screen.json(plan_json(plan))
-    elif args.show:
-        _show(args.show, _node(plan, args.node), plan, screen)
+    elif args.show or args.format:
+        _show(args.show or args.format, _node(plan, args.node), plan, screen)
     else:
         show_plan(plan, screen, sources=args.sources)
     return 0
 
 
+def _show_diff(plan: Plan, found: Sequence[GangDiff], screen: Screen) -> None:
+    if screen.as_json:
+        screen.json(diff_json(plan, found))
+        return
+    for gang in found:
+        for line in diff_lines(gang, plan.plan_id):
+            screen.out.print(printable(line))
+
+
+def diff_lines(gang: GangDiff, plan_id: str) -> Iterator[str]:
+    """One gang's difference in words."""
+    if not gang.running:
+        yield f"gang {gang.name}: nothing was ever started; `up` starts plan {plan_id}"
+        return
+    there = "is what was started last" if gang.state in _ENDED else "runs"
+    yield f"gang {gang.name}: plan {gang.running} {there} ({gang.state}); this is plan {plan_id}"
+    for (name, was, will), nodes in _by_change(gang.changes).items():
+        yield f"  {nodes}: {name}: {_side(was)} -> {_side(will)}"
+    if not gang.changes:
+        yield "  nothing changes"
+    elif gang.state in _ENDED:
+        yield "  `up` starts it so"
+    else:
+        yield "  takes a restart of the whole gang: l40s-deploy down, then up (an engine reads this when it starts)"
+
+
+_ENDED = ("absent", "stopped", "failed")
+
+
+def _by_change(changes: Sequence[Change]) -> dict[tuple[str, str | None, str | None], str]:
+    """Each change once, with the nodes that it concerns."""
+    groups: dict[tuple[str, str | None, str | None], list[str]] = {}
+    for change in changes:
+        groups.setdefault((change.name, change.was, change.will), []).append(change.node)
+    return {change: ", ".join(nodes) for change, nodes in groups.items()}
+
+
+def _side(value: str | None) -> str:
+    return "not there" if value is None else value or "set"
+
+
 def show_plan(plan: Plan, screen: Screen, *, sources: bool = False) -> None:
     """The plan for a human: each gang's layout, memory, nodes and settings, then what is worth knowing."""
+    plan = shown(plan)
     for gang in plan.gangs:
         _summary(gang, screen)
         screen.out.print(_nodes(gang))
@@ -141,15 +206,8 @@ def _settings(gang: GangPlan, *, sources: bool) -> Table:
 
 def _values(node: NodePlan) -> dict[str, str]:
     """Variables, then flags, with their values as one text."""
-    values = dict(node.env)
-    flag = ""
-    for word in node.argv:
-        if word.startswith("--"):
-            flag = word
-            values[flag] = ""
-        elif flag:
-            values[flag] = f"{values[flag]} {word}".strip()
-    return values
+    flags = {name: value for name, value in words_of(node.argv).items() if name.startswith("--")}
+    return {**dict(node.env), **flags}
 
 
 def _grouped(name: str, by_node: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
@@ -174,6 +232,10 @@ def _show(what: str, node: NodePlan, plan: Plan, screen: Screen) -> None:
 
     if what == "script":
         text = launch_scripts(plan)[node.name]
+    elif what == "unit":
+        text = unit(node)
+    elif what == "compose":
+        text = compose_files(plan)[node.name]
     elif what == "env":
         text = _lines(f"{name}={shlex.quote(value)}" for name, value in node.env)
     else:

@@ -30,6 +30,7 @@ def load_stack(name: str) -> Stack:
         glibc_min=_version(top, "glibc_min", ""),
         driver_min=_version(top, "driver_min", ""),
         system_packages=top.texts("system_packages"),
+        image=top.text("image", ""),
         contains=top.texts("contains"),
         device="cpu" if device == "cpu" else "cuda",
         launch=top.texts("launch") or _LAUNCH,

@@ -73,13 +73,15 @@ class GangPlan:
     model_bytes: int
     canary: Canary
     nodes: tuple[NodePlan, ...]
+    api_key: str = ""
+    """Fingerprint of the service's API key, '' where it asks for none; the key itself is in no plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """All gangs of one deployment.
 
-    plan_id:      short digest of the plan's content; the same inputs give the same id
+    plan_id:      short digest of what runs where; the same inputs give the same id
     facts_digest: digest of the facts that the plan rests on; `up --plan` refuses when they changed
     facts:        (node, name, value) of each of these facts, so that a refusal can say which changed
     """

@@ -83,6 +83,7 @@ class Stack:
     python:          version of the interpreter in its virtual environment, as 3.11
     glibc_min, driver_min: oldest C library and NVIDIA driver it runs on, as 2.34 and 580.65.06; '' for no demand
     system_packages: Debian packages that the node needs beside the virtual environment
+    image:           container image that holds it, '' where nobody named one
     contains:        what must be in it for this hardware, in words that a human can check
     """
 
@@ -97,6 +98,7 @@ class Stack:
     glibc_min: str = ""
     driver_min: str = ""
     system_packages: tuple[str, ...] = ()
+    image: str = ""
     contains: tuple[str, ...] = ()
     device: Literal["cuda", "cpu"] = "cuda"
     launch: tuple[str, ...] = ("{venv}/bin/python3", "-m", "sglang.launch_server")

@@ -22,7 +22,7 @@ SYSTEMD = pathlib.Path("/run/systemd/system")
 START_S = 10.0
 POLL_S = 0.02
 _INHERITED = ("PATH", "LD_LIBRARY_PATH", "LANG", "HOME", "L40S_LAB_NVML", "L40S_LAB_GPU_CLAIMS")
-_PROPERTIES = (
+PROPERTIES = (
     "KillMode=control-group",
     "LimitMEMLOCK=infinity",
     "LimitNOFILE=1048576",
@@ -57,7 +57,7 @@ def _start(run: Run) -> None:
 
 
 def _start_unit(run: Run, command: list[str]) -> None:
-    properties = [*_PROPERTIES, f"StandardOutput=append:{run.path(AGENT_LOG)}", "StandardError=inherit"]
+    properties = [*PROPERTIES, f"StandardOutput=append:{run.path(AGENT_LOG)}", "StandardError=inherit"]
     inherited = [f"--setenv={name}={os.environ[name]}" for name in _INHERITED if name in os.environ]
     words = [
         "systemd-run",

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.model.plan import Plan
+from orchestrator.model.plan import GangPlan, NodePlan, Plan
+from orchestrator.planning.redaction import fingerprint, is_secret
 
 _LENGTH = 12
 """Hexadecimal digits: enough to tell one operator's plans apart."""
@@ -20,10 +21,23 @@ def facts_digest(facts: Iterable[tuple[str, str, str]]) -> str:
 
 
 def plan_id(plan: Plan) -> str:
-    """The same content gives the same id."""
-    content = asdict(plan)
-    del content["plan_id"]
-    return short_digest(content)
+    """The same engines on the same nodes give the same id, whatever the words about them; of a secret only so much
+    goes into it as tells it from another."""
+    return short_digest([_gang(gang) for gang in plan.gangs])
+
+
+def _gang(gang: GangPlan) -> dict[str, Any]:
+    content = asdict(gang)
+    del content["memory"]
+    content["nodes"] = [_node(node) for node in gang.nodes]
+    return content
+
+
+def _node(node: NodePlan) -> dict[str, Any]:
+    content = asdict(node)
+    del content["sources"]
+    content["env"] = [(name, fingerprint(value) if is_secret(name, value) else value) for name, value in node.env]
+    return content
 
 
 def short_digest(value: Any) -> str:

@@ -6,10 +6,12 @@ from dataclasses import asdict
 from typing import Any
 
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
+from orchestrator.planning.redaction import shown
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """The document of `plan --json`. `layout` and `memory` at the top are the first gang's."""
+    """The document of `plan --json`, without secrets. `layout` and `memory` at the top are the first gang's."""
+    plan = shown(plan)
     first = plan.gangs[0] if plan.gangs else None
     return {
         "plan_id": plan.plan_id,

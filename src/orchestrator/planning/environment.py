@@ -15,6 +15,7 @@ from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.profile import Stack
 from orchestrator.planning.network import RdmaChoice, TcpChoice
 from orchestrator.planning.options import HostFacts
+from orchestrator.planning.redaction import is_secret
 
 Transport = str
 """rdma, tcp, or none where one node needs no network."""
@@ -70,7 +71,8 @@ def environment(about: Surroundings) -> tuple[Setting, ...]:
     for name, value in about.stack.env:
         settings[name] = Setting(name, _filled(value, about), f"stack {about.stack.name}")
     for name, value in about.node.overrides.env:
-        settings[name] = Setting(name, value, f"override: l40s_env in the inventory{_instead(settings.get(name))}")
+        replaced = "" if is_secret(name, value) else _instead(settings.get(name))
+        settings[name] = Setting(name, value, f"override: l40s_env in the inventory{replaced}")
     return tuple(settings.values())
 
 

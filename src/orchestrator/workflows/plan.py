@@ -14,18 +14,21 @@ from orchestrator.loading.templates import template
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
-from orchestrator.model.plan import Plan
+from orchestrator.model.plan import NodePlan, Plan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
+from orchestrator.node.arm import PROPERTIES
 from orchestrator.planning import places
 from orchestrator.planning.agreement import check_checkpoint
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import HostFacts, PlanOptions
+from orchestrator.planning.redaction import shown
+from orchestrator.planning.saved import SavedPlan, refuse_changes
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
-from orchestrator.rendering import launch_script
+from orchestrator.rendering import compose_file, launch_script, unit_file
 from orchestrator.topology.build import build
 from orchestrator.workflows.look import look
 
@@ -39,7 +42,7 @@ PREREQUISITES_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What an operator asks for. None and () let inventory, profile and facts decide."""
+    """What an operator asks for. None and () let inventory, profile and facts decide. saved: take no other plan."""
 
     model: str
     stack: str | None = None
@@ -48,6 +51,7 @@ class PlanRequest:
     ep: int | None = None
     extra_args: tuple[str, ...] = ()
     gangs: tuple[str, ...] = ()
+    saved: SavedPlan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,8 @@ class Planned:
 def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> Planned:
     """Look at the nodes of the gangs that were asked for, and plan them.
 
-    Raises InputError and FindingsError (see planning.build), and the failure of the first node that can't be read.
+    Raises InputError and FindingsError (see planning.build), VerificationDiffers where a saved plan no longer
+    holds, and the failure of the first node that can't be read.
     """
     gangs = chosen_gangs(inventory, request.gangs)
     profile = load_profile(request.model)
@@ -82,6 +87,8 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> Plann
         hosts=hosts,
     )
     plan = build_plan(gangs, profile, stack, topologies, options)
+    if request.saved is not None:
+        refuse_changes(request.saved, plan)
     return Planned(plan=plan, topologies=topologies, snapshots=snapshots)
 
 
@@ -184,6 +191,21 @@ def _text(value: object) -> str | None:
 
 def _built_in() -> Iterator[ModelProfile]:
     return map(load_profile, profile_names())
+
+
+def unit(node: NodePlan) -> str:
+    """The transient unit that `up` starts on a node with systemd."""
+    return unit_file(node, PROPERTIES, template("agent.service.j2"))
+
+
+def compose_files(plan: Plan) -> dict[str, str]:
+    """A compose file for every node, by node name, without secrets."""
+    text = template("compose.yml.j2")
+    return {
+        node.name: compose_file(node, gang, load_stack(gang.stack), text)
+        for gang in shown(plan).gangs
+        for node in gang.nodes
+    }
 
 
 def launch_scripts(plan: Plan) -> dict[str, str]:

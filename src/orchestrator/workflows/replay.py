@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec
+from orchestrator.planning.redaction import shown_env
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal, call
 from orchestrator.workflows.reports import where
@@ -62,8 +63,14 @@ class Staged:
         def requests(run_id: str, key: str) -> Mapping[str, Mapping[str, Any]]:
             return {name: {**request, "run_id": run_id, "key": key} for name, request in self.requests.items()}
 
-        document = {"plan_id": self.plan_id, "again": True, "nodes": [dict(one) for one in self.requests.values()]}
+        document = {"plan_id": self.plan_id, "again": True, "nodes": [_shown(one) for one in self.requests.values()]}
         return Rising(gang=self.gang, plan_id=self.plan_id, document=document, requests=requests)
+
+
+def _shown(request: Mapping[str, Any]) -> dict[str, Any]:
+    """A request as a record may keep it: without secrets."""
+    shown = {name: value for name, value in request.items() if name != "launch_script"}
+    return {**shown, "env": shown_env(dict(request.get("env") or {}))}
 
 
 def staged_plan(fleet: Fleet, gang: GangSpec) -> Staged:

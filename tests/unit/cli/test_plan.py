@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.support.reference_cluster import gang, topologies
 
 from orchestrator.cli import plan as verb
@@ -19,6 +20,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import Plan
 from orchestrator.planning.build import build_plan
+from orchestrator.planning.diff import Change, GangDiff
 from orchestrator.planning.options import PlanOptions
 from orchestrator.workflows.plan import Planned, PlanRequest
 
@@ -59,11 +61,17 @@ def test_options_become_a_request() -> None:
     )
 
 
-@pytest.mark.parametrize("words", [["--tp", "0"], ["--tp", "x"], []])
+@pytest.mark.parametrize("words", [["--tp", "0"], ["--tp", "x"], ["--show", "env", "--diff"]])
 def test_words_that_argparse_refuses(words: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        parse(*words, *(["--model", "M"] if words else []))
+        parse(*words, "--model", "M")
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(("words", "says"), [([], "no model"), (["--plan", "x", "--tp", "8"], "beside it")])
+def test_a_request_needs_a_model_or_a_plan_and_not_both(words: list[str], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        verb.request_of(parse(*words))
 
 
 def test_the_table_shows_what_differs_node_by_node_and_the_rest_once(run) -> None:  # type: ignore[no-untyped-def]
@@ -92,6 +100,46 @@ def test_one_nodes_environment_command_and_script(run) -> None:  # type: ignore[
     assert run("--show", "script", "--node", "node1").startswith("#!/bin/sh\n")
 
 
+def test_a_unit_as_systemd_gets_it(run) -> None:  # type: ignore[no-untyped-def]
+    shown = run("--show", "unit", "--node", "node1")
+    assert "LimitMEMLOCK=infinity\n" in shown
+    assert "/gangs/gang0/runs/RUN\n" in shown
+
+
+def test_a_compose_file_says_what_the_plan_says(run) -> None:  # type: ignore[no-untyped-def]
+    evil = Overrides(env=(("PRICE", "5$ \n: {"), ("HF_TOKEN", "hf_secret")))
+    plan = planned(overrides=evil)
+    engine = yaml.safe_load(run("--format", "compose", "--node", "node1", plan=plan))["services"]["engine"]
+    node = plan.gangs[0].nodes[1]
+    assert engine["command"] == ["python3", *node.argv[1:]]
+    assert engine["environment"]["NCCL_IB_HCA"] == dict(node.env)["NCCL_IB_HCA"]
+    assert engine["environment"]["PRICE"] == "5$$ \n: {"
+    assert engine["environment"]["HF_TOKEN"] == "${HF_TOKEN:?put it into .env}"
+    assert (engine["restart"], engine["network_mode"], engine["devices"]) == ("no", "host", ["/dev/infiniband"])
+    gpus = engine["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
+    assert gpus == [str(gpu) for gpu in node.gpus]
+
+
+@pytest.mark.parametrize("words", [(), ("--sources",), ("--show", "env"), ("--show", "script"), ("--json",)])
+def test_secrets_are_not_shown(run, words: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+    shown = run(*words, plan=planned(overrides=Overrides(env=(("HF_TOKEN", "hf_secret"),))))
+    assert "hf_secret" not in shown
+    assert "<secret>" in shown
+
+
+def test_a_difference_in_words() -> None:
+    changes = tuple(Change(f"node{number}", "--port", "8000", "9000") for number in range(2))
+    running = GangDiff(name="gang0", state="ready", running="aaa", changes=changes)
+    assert list(verb.diff_lines(running, "bbb")) == [
+        "gang gang0: plan aaa runs (ready); this is plan bbb",
+        "  node0, node1: --port: 8000 -> 9000",
+        "  takes a restart of the whole gang: l40s-deploy down, then up (an engine reads this when it starts)",
+    ]
+    assert list(verb.diff_lines(replace(running, changes=()), "aaa"))[-1] == "  nothing changes"
+    assert list(verb.diff_lines(replace(running, state="stopped"), "bbb"))[-1] == "  `up` starts it so"
+    assert "nothing was ever started" in "".join(verb.diff_lines(replace(running, running=""), "bbb"))
+
+
 def test_a_node_that_is_not_there_is_told_with_those_that_are(run) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InputError) as caught:
         run("--show", "env", "--node", "nod1")
@@ -111,6 +159,7 @@ def test_the_plan_as_a_file(run, tmp_path: Path) -> None:  # type: ignore[no-unt
     run("--out", str(tmp_path / "plan.json"), plan=plan)
     assert json.loads((tmp_path / "plan.json").read_text())["plan_id"] == plan.plan_id
     assert [file.name for file in tmp_path.iterdir()] == ["plan.json"]
+    assert verb.request_of(parse("--plan", str(tmp_path / "plan.json"))).model == "M"
     with pytest.raises(InputError):
         run("--out", str(tmp_path / "missing" / "plan.json"))
 

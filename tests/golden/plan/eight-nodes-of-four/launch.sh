@@ -1,6 +1,6 @@
 #!/bin/sh
 # DeepSeek-V3-0324-Block64x64 by sglang-0.4.4-l40s on node7: node rank 7 of 8 in gang gang0.
-# Written by l40s-deploy from plan a6a5b6261771. To run a gang by hand, run each node's script on its
+# Written by l40s-deploy from plan 1855dbe31a25. To run a gang by hand, run each node's script on its
 # node within a few minutes of each other; the leader then serves http://10.0.0.11:8000
 set -eu
 

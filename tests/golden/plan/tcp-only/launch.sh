@@ -1,6 +1,6 @@
 #!/bin/sh
 # DeepSeek-V3-0324-Block64x64 by sglang-0.5.23 on node3: node rank 3 of 4 in gang gang0.
-# Written by l40s-deploy from plan 162a5e5cff23. To run a gang by hand, run each node's script on its
+# Written by l40s-deploy from plan da9d08f47f39. To run a gang by hand, run each node's script on its
 # node within a few minutes of each other; the leader then serves http://10.0.0.11:8000
 set -eu
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # DeepSeek-R1-Channel-INT8 by sglang-0.4.4-l40s on node3: node rank 3 of 4 in gang gang0.
-# Written by l40s-deploy from plan eaab0627c5e4. To run a gang by hand, run each node's script on its
+# Written by l40s-deploy from plan 4c0e95ea177d. To run a gang by hand, run each node's script on its
 # node within a few minutes of each other; the leader then serves http://10.0.0.11:8000
 set -eu
 

@@ -1,0 +1,91 @@
+"""What a plan would change of what runs, and whether that takes a restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.planning.redaction import HIDDEN, is_secret
+
+Request = Mapping[str, Any]
+"""A staging request (docs/agent.md): all that a node's agent is told about a run."""
+
+_OF_ONE_RUN = ("run_id", "plan_id", "key", "secrets", "launch_script", "state_dir", "gang", "argv", "env", "watch")
+"""Keys that differ from run to run without any meaning, and those that are compared word by word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting that differs; None where it is not there. Secrets are told as such."""
+
+    node: str
+    name: str
+    was: str | None
+    will: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangDiff:
+    """What `up` would change on one gang.
+
+    running: plan id of what was staged last, '' where nothing was; state: the gang's, as status says it
+    """
+
+    name: str
+    state: str
+    running: str
+    changes: tuple[Change, ...]
+
+    @property
+    def restart(self) -> bool:
+        """An engine reads all of this once, when it starts."""
+        return bool(self.changes)
+
+
+def words_of(argv: Sequence[str]) -> dict[str, str]:
+    """Flags with their values as one text; what stands before the first flag is the command."""
+    first = next((index for index, word in enumerate(argv) if word.startswith("--")), len(argv))
+    words = {"command": " ".join(argv[:first])}
+    flag = ""
+    for word in argv[first:]:
+        if word.startswith("--"):
+            flag = word
+            words[flag] = ""
+        else:
+            words[flag] = f"{words[flag]} {word}".strip()
+    return words
+
+
+def changes(was: Mapping[str, Request], will: Mapping[str, Request]) -> tuple[Change, ...]:
+    """Between the requests that were staged and those that would be, by node name."""
+    return tuple(
+        change
+        for node in dict.fromkeys((*was, *will))
+        for change in _of_node(node, _settings(was.get(node)), _settings(will.get(node)))
+        if not (change.name == "engine_user" and change.will is None)  # the node knows who called sudo
+    )
+
+
+def _of_node(node: str, was: Mapping[str, str], will: Mapping[str, str]) -> Iterator[Change]:
+    for name in dict.fromkeys((*was, *will)):
+        before, after = was.get(name), will.get(name)
+        if before != after:
+            yield Change(node, name, _safe(name, before), _safe(name, after))
+
+
+def _safe(name: str, value: str | None) -> str | None:
+    return HIDDEN if value is not None and is_secret(name, value) else value
+
+
+def _settings(request: Request | None) -> dict[str, str]:
+    """Everything that a node is told, by a name that people know it by."""
+    if request is None:
+        return {}
+    settings = {str(name): str(value) for name, value in dict(request.get("env") or {}).items()}
+    settings.update(words_of([str(word) for word in request.get("argv") or ()]))
+    for key, value in request.items():
+        if key not in _OF_ONE_RUN and value is not None:
+            settings[key] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return settings

@@ -1,0 +1,82 @@
+"""A plan that was written to a file: does it still hold?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.model.errors import VerificationDiffers
+from orchestrator.model.plan import Plan
+from orchestrator.planning.diff import words_of
+from orchestrator.planning.redaction import shown_env
+
+_MOST_NAMED = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPlan:
+    """What a plan's document holds of its facts and of what it would run; path: the file, for messages.
+
+    settings: by node name, environment and flags by name
+    """
+
+    path: str
+    plan_id: str
+    facts: Mapping[tuple[str, str], str]
+    settings: Mapping[str, Mapping[str, str]]
+
+
+def saved_plan(path: str, document: Mapping[str, Any]) -> SavedPlan:
+    """Read `plan --out`'s document. Raises KeyError, TypeError, ValueError or AttributeError where it is none."""
+    facts = {(str(fact["node"]), str(fact["name"])): str(fact["value"]) for fact in document["facts"]}
+    settings = {str(node["name"]): _settings(node["argv"], node["env"]) for node in document["nodes"]}
+    return SavedPlan(path=path, plan_id=str(document["plan_id"]), facts=facts, settings=settings)
+
+
+def refuse_changes(saved: SavedPlan, plan: Plan) -> None:
+    """Raises VerificationDiffers where the plan of today is another: which facts changed, on which node, from what
+    to what; or, where none did, which settings the inventory, a profile, the stack or this program changed."""
+    if plan.plan_id == saved.plan_id and not _changed_facts(saved, plan):
+        return
+    facts = _changed_facts(saved, plan)
+    if facts:
+        kind, told = "facts changed since", facts
+    else:
+        kind = "the facts are the same, and the inventory, profile, stack or l40s-deploy changed since"
+        told = _changed_settings(saved, plan) or [f"plan {saved.plan_id} then, {plan.plan_id} now"]
+    more = f"; and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
+    raise VerificationDiffers(
+        f"{kind}: {'; '.join(told[:_MOST_NAMED])}{more}",
+        where=saved.path,
+        fix="look at a new plan and write it with `plan --out`",
+    )
+
+
+def _changed_facts(saved: SavedPlan, plan: Plan) -> list[str]:
+    now = {(node, name): value for node, name, value in plan.facts}
+    return list(_differences(saved.facts, now))
+
+
+def _differences(then: Mapping[tuple[str, str], str], now: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    for node, name in dict.fromkeys((*then, *now)):
+        was, will = then.get((node, name)), now.get((node, name))
+        if was != will:
+            yield f"{node}: {name} was {_word(was)}, is {_word(will)}"
+
+
+def _changed_settings(saved: SavedPlan, plan: Plan) -> list[str]:
+    now = {node.name: _settings(node.argv, dict(node.env)) for gang in plan.gangs for node in gang.nodes}
+    then = {(node, name): value for node, values in saved.settings.items() for name, value in values.items()}
+    new = {(node, name): value for node, values in now.items() for name, value in values.items()}
+    return list(_differences(then, new))
+
+
+def _settings(argv: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
+    return {**shown_env(env), **words_of(argv)}
+
+
+def _word(value: str | None) -> str:
+    if value is None:
+        return "not there"
+    return value or "empty"

@@ -1,0 +1,74 @@
+"""Between what was staged and what would be: which settings, on which node, and no noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.reference_cluster import gang, topologies
+
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.inventory import Overrides
+from orchestrator.planning.build import build_plan
+from orchestrator.planning.diff import Change, changes, words_of
+from orchestrator.planning.options import PlanOptions
+from orchestrator.workflows.plan import launch_scripts
+from orchestrator.workflows.staging import staging_requests
+
+
+def staged(*, run_id: str = "r1", extra: tuple[str, ...] = (), **settings: Any) -> dict[str, dict[str, Any]]:
+    spec = gang(**settings)
+    plan = build_plan(
+        [spec],
+        load_profile("DeepSeek-V3-0324-Block64x64"),
+        load_stack("sglang-0.5.23"),
+        topologies(spec),
+        PlanOptions(extra_args=extra),
+    )
+    scripts = launch_scripts(plan)
+    return staging_requests(spec, plan.gangs[0], scripts, plan_id=plan.plan_id, run_id=run_id, key=run_id)
+
+
+def test_the_same_plan_in_another_run_changes_nothing() -> None:
+    assert changes(staged(), staged(run_id="r2")) == ()
+
+
+def test_a_user_whom_the_node_chose_itself_is_no_change() -> None:
+    was = {name: {**request, "engine_user": "deploy"} for name, request in staged().items()}
+    assert changes(was, staged()) == ()
+    named = {change.name for change in changes(was, staged(engine_user="l40s"))}
+    assert "engine_user" in named
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"extra": ("--enable-metrics",)}, ("--enable-metrics", None, "")),
+        ({"extra": ("--cuda-graph-max-bs-decode", "64")}, ("--cuda-graph-max-bs-decode", "32", "64")),
+        ({"overrides": Overrides(env=(("NCCL_DEBUG", "WARN"),))}, ("NCCL_DEBUG", "INFO", "WARN")),
+        ({"lease_s": 60.0}, ("lease_s", "30.0", "60.0")),
+    ],
+)
+def test_each_setting_that_differs_is_told_on_each_node(
+    settings: dict[str, Any], expected: tuple[str, str | None, str]
+) -> None:
+    found = changes(staged(), staged(**settings))
+    assert found == tuple(Change(f"node{rank}", *expected) for rank in range(4))
+
+
+def test_secrets_are_told_as_such() -> None:
+    was, will = (staged(overrides=Overrides(env=(("HF_TOKEN", value),))) for value in ("hf_old", "hf_new"))
+    assert {(change.was, change.will) for change in changes(was, will)} == {("<secret>", "<secret>")}
+
+
+def test_nodes_that_come_and_go() -> None:
+    gone = changes(staged(), {name: request for name, request in staged().items() if name != "node3"})
+    assert {change.node for change in gone} == {"node3"}
+    assert all(change.will is None for change in gone)
+
+
+def test_a_command_line_in_words() -> None:
+    argv = ("py", "-m", "x", "--a", "1", "2", "--b", "--c", "")
+    assert words_of(argv) == {"command": "py -m x", "--a": "1 2", "--b": "", "--c": ""}
+    assert words_of(()) == {"command": ""}

@@ -1,0 +1,66 @@
+"""What counts as a secret, and that none of it reaches a document, an id that can be guessed from, or a message."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.support.reference_cluster import gang, topologies
+
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.inventory import Overrides
+from orchestrator.model.plan import Plan
+from orchestrator.planning.build import build_plan
+from orchestrator.planning.document import plan_json
+from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.redaction import HIDDEN, is_secret, shown
+
+SECRET = "hf_abcDEF0123456789"
+
+
+def plan_with(name: str, value: str) -> Plan:
+    spec = gang(overrides=Overrides(env=((name, value),)))
+    model, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
+    return build_plan([spec], model, stack, topologies(spec), PlanOptions())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HF_TOKEN", "hf_token", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "SGLANG_API_KEY", "MY_PASSWORD", "APIKEY",
+     "X_CREDENTIALS", "SECRET_THING"],
+)  # fmt: skip
+def test_secrets_by_name(name: str) -> None:
+    assert is_secret(name, "x")
+    assert not is_secret(name, "")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["NCCL_DEBUG", "TOKENIZERS_PARALLELISM", "SGLANG_MAX_NEW_TOKENS_ESTIMATION", "KEYBOARD", "HF_HUB_OFFLINE",
+     "PASSENGER_COUNT"],
+)  # fmt: skip
+def test_ordinary_names(name: str) -> None:
+    assert not is_secret(name, "x")
+
+
+def test_an_address_with_a_password_is_a_secret_whatever_its_name() -> None:
+    assert is_secret("HTTPS_PROXY", "http://ann:pw@proxy:3128")
+    assert not is_secret("HTTPS_PROXY", "http://proxy:3128")
+
+
+def test_a_secret_runs_and_is_not_shown() -> None:
+    plan = plan_with("HF_TOKEN", SECRET)
+    assert dict(plan.gangs[0].nodes[1].env)["HF_TOKEN"] == SECRET
+    assert SECRET not in json.dumps(plan_json(plan))
+    assert dict(shown(plan).gangs[0].nodes[1].env)["HF_TOKEN"] == HIDDEN
+
+
+def test_another_secret_is_another_plan() -> None:
+    assert plan_with("HF_TOKEN", SECRET).plan_id == plan_with("HF_TOKEN", SECRET).plan_id
+    assert plan_with("HF_TOKEN", SECRET).plan_id != plan_with("HF_TOKEN", "hf_other000000").plan_id
+
+
+def test_what_an_override_replaced_is_told_but_not_of_secrets() -> None:
+    sources = dict(plan_with("HF_TOKEN", SECRET).gangs[0].nodes[0].sources)
+    assert SECRET not in " ".join(sources.values())
