@@ -16,7 +16,7 @@ from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.planning.network import TcpChoice, tcp_choices, usable_ports
 from orchestrator.topology.network import is_bonded
-from orchestrator.topology.pci import card, sort_key
+from orchestrator.topology.pci import card, normal_address, sort_key
 from orchestrator.topology.switches import SwitchPlaces
 
 V = TypeVar("V", bound=Hashable)
@@ -198,6 +198,12 @@ def majority(values: Mapping[str, V]) -> tuple[V, dict[str, V]] | None:
     (common, count), *_ = Counter(values.values()).most_common(1)
     odd = {name: value for name, value in values.items() if value != common}
     return (common, odd) if odd and count * 2 > len(values) else None
+
+
+def gpu_address(device: Mapping[str, Any]) -> str:
+    """PCI address of what NVML described, as sysfs writes it; '' where it gave none."""
+    said = device.get("pci_bus_id")
+    return normal_address(said) if isinstance(said, str) else ""
 
 
 def whole(value: object) -> int:

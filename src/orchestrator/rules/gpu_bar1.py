@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster, Node, whole
+from orchestrator.rules.cluster import Cluster, Node, gpu_address, whole
 from orchestrator.rules.registry import Rule
 from orchestrator.topology.speed import Traffic, price
 
@@ -47,6 +47,6 @@ def _small(node: Node) -> Iterator[tuple[str, str]]:
         window = whole(device.get("bar1_total"))
         if 0 < window < total:
             yield (
-                str(device.get("pci_bus_id") or ""),
+                gpu_address(device),
                 f"NVML of GPU {device.get('index')}: BAR1 {window >> 20} MiB, memory {total >> 20} MiB",
             )

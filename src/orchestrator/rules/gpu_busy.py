@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster, whole
+from orchestrator.rules.cluster import Cluster, gpu_address, whole
 from orchestrator.rules.registry import Rule
 
 RULE = Rule(
@@ -33,7 +33,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 id=RULE.id,
                 severity=Severity.NOTE,
                 node=node.name,
-                devices=tuple(str(device.get("pci_bus_id") or "") for device in busy),
+                devices=tuple(gpu_address(device) for device in busy),
                 title=f"{len(busy)} GPU{'s are' if len(busy) > 1 else ' is'} in use",
                 evidence=tuple(_words(device) for device in busy),
                 effect="a gang can't start on them unless these processes are its own",

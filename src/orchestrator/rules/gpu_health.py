@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster, whole
+from orchestrator.rules.cluster import Cluster, gpu_address, whole
 from orchestrator.rules.registry import Rule
 
 RULE = Rule(
@@ -97,7 +97,7 @@ def _finding(
         id=RULE.id,
         severity=severity,
         node=name,
-        devices=(str(device.get("pci_bus_id") or ""),),
+        devices=(gpu_address(device),),
         title=f"GPU {device.get('index')} {words}",
         evidence=(f"NVML of GPU {device.get('index')}: {evidence}",),
         effect=effect,

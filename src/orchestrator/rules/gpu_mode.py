@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster
+from orchestrator.rules.cluster import Cluster, gpu_address
 from orchestrator.rules.registry import Rule
 
 RULE = Rule(
@@ -53,7 +53,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _addresses(devices: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    return tuple(str(device.get("pci_bus_id") or "") for device in devices)
+    return tuple(gpu_address(device) for device in devices)
 
 
 def _which(devices: Sequence[Mapping[str, Any]]) -> str:

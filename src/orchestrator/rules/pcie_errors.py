@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster, Node, whole
+from orchestrator.rules.cluster import Cluster, Node, gpu_address, whole
 from orchestrator.rules.registry import Rule
 from orchestrator.topology.pci import number
 
@@ -60,7 +60,7 @@ def _counted(node: Node) -> tuple[dict[str, str], dict[str, str]]:
     for device in node.nvml_devices:
         replays = whole(device.get("replays"))
         if replays >= _SOME:
-            address = str(device.get("pci_bus_id") or "")
+            address = gpu_address(device)
             corrected.setdefault(address, f"NVML of GPU {device.get('index')}: PCIe replays = {replays}")
     return corrected, uncorrected
 

@@ -1,0 +1,273 @@
+"""Four nodes with nothing wrong on them, written as files and answers, and helpers to break one.
+
+What machine_files writes of the articles' cluster, with everything else that a rule may look at: configuration
+spaces, counters, IOMMU groups, driver, limits, NVML's health. Written from the kernel's and NVIDIA's documents,
+independently of the lab.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from tests.support.machine_files import MachineFiles, reference_machine
+
+from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.model.reach import Trial
+from orchestrator.rules.cluster import Cluster
+from orchestrator.topology.build import build
+
+UNLIMITED = -1
+_ROOT, _UPSTREAM, _DOWNSTREAM, _ENDPOINT = 4, 5, 6, 0
+_AER = "RxErr 0\nBadTLP 0\nTOTAL_ERR_{kind} {count}\n"
+
+
+@dataclass
+class HealthyNode:
+    """One node that tests break: `machine` has its files, `host` and `nvml` the rest of its snapshot."""
+
+    machine: MachineFiles
+    host: dict[str, Any]
+    nvml: dict[str, Any]
+    spec: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def files(self) -> dict[str, str]:
+        return self.machine.files
+
+    @property
+    def links(self) -> dict[str, str]:
+        return self.machine.links
+
+    @property
+    def gpus(self) -> list[dict[str, Any]]:
+        """NVML's devices."""
+        return self.machine.devices
+
+    def key(self, address: str) -> str:
+        """Real path of a PCI function."""
+        found = {path.rpartition("/")[0] for path in self.files if path.endswith(f"/{address}/class")}
+        (key,) = found
+        return key
+
+    def write(self, address: str, **values: object) -> None:
+        """Change files of a PCI function."""
+        self.machine.write(self.key(address), values)
+
+    def port(self, device: str) -> str:
+        """Folder of an RDMA device's port."""
+        (folder,) = {path.rpartition("/")[0] for path in self.files if path.endswith(f"/{device}/ports/1/state")}
+        return folder
+
+    def set_port(self, device: str, **values: object) -> None:
+        self.machine.write(self.port(device), values)
+
+    def interface(self, name: str) -> str:
+        """Folder of a network interface."""
+        (folder,) = {path.rpartition("/")[0] for path in self.files if path.endswith(f"/net/{name}/mtu")}
+        return folder
+
+    def remove(self, prefix: str) -> None:
+        """Take away everything at and below a path, and links that lead there."""
+        for table in (self.files, self.links):
+            for path in [path for path in table if path == prefix or path.startswith(f"{prefix}/")]:
+                del table[path]
+        name = prefix.rpartition("/")[2]
+        for path in [path for path, target in self.links.items() if target.endswith(f"/{name}") and name in path]:
+            del self.links[path]
+
+    def move(self, old: str, new: str) -> None:
+        """Carry everything below one path to another one, as a card that is plugged in elsewhere."""
+        for path in [path for path in self.files if path.startswith(f"{old}/")]:
+            self.files[new + path[len(old) :]] = self.files.pop(path)
+        for path, target in list(self.links.items()):
+            self.links[path] = target.replace(old.removeprefix("/sys"), new.removeprefix("/sys"))
+            if path.startswith(f"{old}/"):
+                self.links[new + path[len(old) :]] = self.links.pop(path)
+
+    def config(self, address: str, **changes: int) -> None:
+        """A function's configuration space; see configuration_space."""
+        self.files[f"{self.key(address)}/config"] = configuration_space(**changes).hex()
+
+    def lose_gids(self, device: str) -> None:
+        """The port's address is gone, and what the kernel made of it."""
+        port = self.port(device)
+        for path in [path for path in self.files if path.startswith(f"{port}/gid")]:
+            if path.endswith(("/2", "/3")):
+                del self.files[path]
+
+
+def configuration_space(
+    *, kind: int = _ENDPOINT, bus: int = 0, acs: int = -1, read_request: int = 4096, payload: int = 256, ats: int = -1
+) -> bytes:
+    """What root reads of a function. acs, ats: the control register, -1 for no such capability; bus: below a bridge."""
+    space = bytearray(512)
+    space[0x19], space[0x34] = bus, 0x40
+    space[0x40] = 0x10
+    struct.pack_into("<HIH", space, 0x42, 2 | kind << 4, 1, (payload // 128).bit_length() - 1 << 5)
+    control = ((payload // 128).bit_length() - 1) << 5 | ((read_request // 128).bit_length() - 1) << 12
+    struct.pack_into("<H", space, 0x48, control)
+    at, chain = 0x100, [(0x0001, 0, 0)]
+    chain += [(0x000D, acs, 0)] if acs >= 0 else []
+    chain += [(0x000F, ats, 0)] if ats >= 0 else []
+    for index, (name, value, _) in enumerate(chain):
+        follows = at + 0x40 if index + 1 < len(chain) else 0
+        struct.pack_into("<I", space, at, name | 1 << 16 | follows << 20)
+        struct.pack_into("<H", space, at + 6, value)
+        at += 0x40
+    return bytes(space)
+
+
+def healthy_node(name: str = "node0", number: int = 0) -> HealthyNode:
+    """A right node with everything in order."""
+    machine = reference_machine(name, number)
+    node = HealthyNode(machine, host=_host(machine), nvml=_nvml())
+    keys = [path.rpartition("/")[0] for path in machine.files if path.endswith("/class")]
+    for count, key in enumerate(keys):
+        _function(node, key, count)
+    for device in ("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_bond_0"):
+        _counters(node, device)
+    for index, device in enumerate(("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_bond_0")):
+        machine.write(f"/sys/class/infiniband_verbs/uverbs{index}", {"ibdev": device})
+    machine.write("/sys/module/nvidia_peermem", {"version": "570.86.10"})
+    machine.write("/sys/module/mlx5_core", {"version": "24.10-2.1.8"})
+    machine.write("/sys/class/dmi/id", {"bios_version": "2.1", "sys_vendor": "Supermicro", "product_name": "421GE"})
+    machine.write("/sys/devices/system/cpu/cpufreq/policy0", {"scaling_governor": "performance"})
+    machine.write("/sys/devices/system/cpu/cpu0/cpuidle/state0", {"name": "POLL", "latency": 0, "disable": 0})
+    machine.write("/sys/devices/system/cpu/cpu0/cpuidle/state1", {"name": "C1", "latency": 2, "disable": 0})
+    machine.write("/proc/sys/kernel", {"numa_balancing": 0})
+    machine.write("/proc/sys/vm", {"nr_hugepages": 0})
+    machine.write("/proc/driver/nvidia", {"version": "NVRM version: NVIDIA UNIX Kernel Module  570.86.10"})
+    bond = node.interface("bond0")
+    machine.write(f"{bond}/bonding", {"ad_aggregator": 1})
+    for slave in ("ens9f0np0", "ens9f1np1"):
+        machine.write(f"{node.interface(slave)}/bonding_slave", {"ad_aggregator_id": 1})
+    for place, gpu in enumerate(machine.devices):
+        _gpu(gpu, place)
+    return node
+
+
+def _host(machine: MachineFiles) -> dict[str, Any]:
+    return {
+        "hostname": machine.node,
+        "addresses": machine.addresses,
+        "uname": {"release": "6.8.0-60-generic"},
+        "user": "l40s",
+        "uid": 1000,
+        "systemd": True,
+        "limits": {"memlock": [8 << 20, UNLIMITED], "nofile": [1024, 1 << 20], "stack": [8 << 20, UNLIMITED]},
+        "limits_attainable": {"memlock": [UNLIMITED, UNLIMITED], "nofile": [1 << 20, 1 << 20]},
+        "devices": [f"/dev/infiniband/uverbs{number}" for number in range(5)],
+        "libibverbs": True,
+        "kernel_log": {"xid": []},
+        "shm_bytes": 512 << 30,
+        "clock_offset_s": 0.01,
+        "round_trip_s": 0.02,
+    }
+
+
+def _nvml() -> dict[str, Any]:
+    return {"driver": "570.86.10", "nvml": "12.570.86.10", "cuda": 12080}
+
+
+def _function(node: HealthyNode, key: str, count: int) -> None:
+    address = key.rpartition("/")[2]
+    kind = node.files[f"{key}/class"].strip()
+    bridge = kind == "0x060400"
+    bus = next((int(other.rpartition("/")[2][5:7], 16) for other in _below(node, key)), 0) if bridge else 0
+    place = (key.count("/") - 4) % 2
+    node.config(
+        address,
+        kind=(_ROOT if key.count("/") == 4 else _DOWNSTREAM if place == 0 else _UPSTREAM) if bridge else _ENDPOINT,
+        bus=bus,
+        acs=0 if bridge else -1,
+        ats=0 if not bridge else -1,
+        read_request=4096 if kind == "0x020000" else 512,
+    )
+    for kind_of_error, short in (("correctable", "COR"), ("nonfatal", "NONFATAL"), ("fatal", "FATAL")):
+        node.files[f"{key}/aer_dev_{kind_of_error}"] = _AER.format(kind=short, count=0)
+    group = node.machine.write(f"/sys/kernel/iommu_groups/{count}", {"type": "identity"})
+    node.machine.link(f"{key}/iommu_group", group)
+
+
+def _below(node: HealthyNode, key: str) -> list[str]:
+    depth = key.count("/") + 1
+    folders = {path.rpartition("/")[0] for path in node.files if path.endswith("/class")}
+    return sorted(folder for folder in folders if folder.startswith(f"{key}/") and folder.count("/") == depth)
+
+
+def _counters(node: HealthyNode, device: str) -> None:
+    hardware = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err")
+    node.machine.write(f"{node.port(device)}/hw_counters", dict.fromkeys(hardware, 0))
+    node.machine.write(
+        f"{node.port(device)}/counters",
+        {"symbol_error": 0, "port_rcv_packets": 10**9, "port_xmit_packets": 10**9, "port_rcv_errors": 0},
+    )
+
+
+def _gpu(device: dict[str, Any], index: int) -> None:
+    device.update(
+        {
+            "bar1_total": 64 << 30,
+            "ecc": {"enabled": 1, "corrected": 0, "uncorrected": 0},
+            "remapped_rows": [0, 0, 0, 0],
+            "clocks_event_reasons": 1,
+            "compute_mode": 0,
+            "persistence": 1,
+            "replays": 0,
+            "vbios": "95.02.66.00.02",
+            "p2p": {str(other): {"read": 0, "write": 0} for other in range(index + 1, 8)},
+        }
+    )
+
+
+@cache
+def _whole_cluster() -> Cluster:
+    return cluster_of(healthy_nodes())
+
+
+def cluster_with(name: str, breaks: Callable[[HealthyNode], object], trials: tuple[Trial, ...] = ()) -> Cluster:
+    """The healthy cluster of four with one node changed; the others are built once."""
+    whole = _whole_cluster()
+    number = whole.specs[name].node_rank
+    node = healthy_node(name, number)
+    breaks(node)
+    changed = cluster_of({name: node}, first=number)
+    return Cluster(
+        topologies={**whole.topologies, **changed.topologies},
+        snapshots={**whole.snapshots, **changed.snapshots},
+        specs={**whole.specs, **changed.specs},
+        trials=trials,
+    )
+
+
+def healthy_nodes(count: int = 4) -> dict[str, HealthyNode]:
+    """A whole cluster of them."""
+    return {f"node{number}": healthy_node(f"node{number}", number) for number in range(count)}
+
+
+def cluster_of(
+    nodes: Mapping[str, HealthyNode], *, first: int = 0, gang: Callable[[int], str] | None = None
+) -> Cluster:
+    """What rules look at. first: number of the first node; gang: a gang's name by number, one gang if not given."""
+    snapshots = {
+        name: node.machine.snapshot(host=node.host, nvml={"devices": list(node.gpus), **node.nvml})
+        for name, node in nodes.items()
+    }
+    specs = {
+        name: NodeSpec(
+            **{
+                "name": name,
+                "gang": gang(number) if gang else "gang0",
+                "node_rank": number,
+                "reach": Reach(host=f"10.0.0.{11 + number}"),
+                **node.spec,
+            }
+        )
+        for number, (name, node) in enumerate(nodes.items(), first)
+    }
+    topologies = {name: build(snapshot) for name, snapshot in snapshots.items()}
+    return Cluster(topologies=topologies, snapshots=snapshots, specs=specs)

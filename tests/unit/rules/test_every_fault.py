@@ -1,0 +1,55 @@
+"""Every rule, on machines that the lab did not write: it speaks of the broken node and device, and of nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.support.faults import FAULTS, ODD, Fault, faults_page
+from tests.support.healthy_cluster import cluster_of, cluster_with, healthy_nodes
+
+from orchestrator.model.finding import Severity
+from orchestrator.rules.registry import all_rules, run_rules
+
+BAD = (Severity.STOP, Severity.SLOW)
+
+
+def test_nothing_is_found_on_a_healthy_cluster() -> None:
+    assert run_rules(cluster_of(healthy_nodes())) == ()
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_found_where_it_is_and_nowhere_else(fault: Fault) -> None:
+    findings = run_rules(cluster_with(ODD, fault.breaks, fault.trials))
+    assert {finding.node for finding in findings} == {ODD}
+    meant = [finding for finding in findings if finding.id == fault.says and finding.severity is fault.severity]
+    assert meant, f"no {fault.says}: {[finding.id for finding in findings]}"
+    assert any(finding.devices[: len(fault.devices)] == fault.devices for finding in meant), meant
+    assert {finding.id for finding in findings} <= {fault.says, *fault.also}
+    for finding in findings:
+        assert finding.title
+        assert finding.evidence
+        assert finding.effect
+        assert finding.fix
+
+
+def test_every_rule_is_proven_by_a_fault() -> None:
+    assert {loaded.rule.id for loaded in all_rules()} == {fault.says for fault in FAULTS}
+
+
+def test_every_rule_says_what_it_reads_and_where_it_comes_from() -> None:
+    for loaded in all_rules():
+        rule = loaded.rule
+        assert rule.title
+        assert rule.explain
+        assert rule.reads
+        assert rule.source
+        assert rule.id == rule.id.upper()
+
+
+def test_the_table_in_the_documents_is_this_one() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "faults.md"
+    if os.environ.get("UPDATE_GOLDEN"):
+        page.write_text(faults_page())
+    assert page.read_text() == faults_page(), "UPDATE_GOLDEN=1 rewrites it; read the difference"
