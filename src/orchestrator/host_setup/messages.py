@@ -22,7 +22,7 @@ def failure_message(result: Mapping[str, Any]) -> str:
     items = [item for item in result.get("results") or () if isinstance(item, Mapping) and item.get("failed")]
     if items:
         return _shortened("; ".join(f"{_item(item)}: {failure_message(item)}" for item in items))
-    message = str(result.get("msg") or "").strip()
+    message = str(result.get("msg") or "").strip().removeprefix("Task failed: ")
     output = str(result.get("stderr") or result.get("module_stderr") or "").strip()
     output = output or str(result.get("stdout") or result.get("module_stdout") or "").strip()
     if message and not (output and message.startswith(_UNHELPFUL)):

@@ -87,8 +87,8 @@ def _hear(pip: subprocess.Popen[str], said: deque[str], progress: Callable[[str]
     assert pip.stdout is not None
     for line in pip.stdout:
         said.append(line.strip())
-        if line.startswith("Collecting "):
-            progress(line.split()[1])
+        if line.startswith(("Collecting ", "Processing ")):  # the second where the file lies on this machine
+            progress(line.split()[1].rpartition("/")[2])
 
 
 def _reason(said: deque[str]) -> str:

@@ -113,7 +113,7 @@ def _refuse_below_an_engine(inventory: Inventory, nodes: Sequence[NodeSpec]) -> 
     """A node that does not answer here will not answer Ansible either, and is told of there."""
     chosen = {node.name for node in nodes}
     gangs = [gang for gang in inventory.gangs if chosen & {node.name for node in gang.nodes}]
-    with Fleet(nodes) as fleet:
+    with Fleet(node for gang in gangs for node in gang.nodes) as fleet:
         views = see(fleet, gangs)
     for view in views:
         alive = [node.name for node in view.nodes if node.alive and node.name in chosen]
