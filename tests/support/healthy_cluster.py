@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -122,7 +123,12 @@ def configuration_space(
 
 
 def healthy_node(name: str = "node0", number: int = 0) -> HealthyNode:
-    """A right node with everything in order."""
+    """A right node with everything in order, to be broken at will."""
+    return deepcopy(_healthy_node(name, number))
+
+
+@cache
+def _healthy_node(name: str, number: int) -> HealthyNode:
     machine = reference_machine(name, number)
     node = HealthyNode(machine, host=_host(machine), nvml=_nvml())
     keys = [path.rpartition("/")[0] for path in machine.files if path.endswith("/class")]

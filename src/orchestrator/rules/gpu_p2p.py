@@ -50,7 +50,7 @@ def _broken(node: Node) -> Iterator[tuple[int, int, str]]:
     switches = {gpu.index: gpu.switch for gpu in node.topology.gpus if gpu.index >= 0}
     for device in node.nvml_devices:
         pairs, one = device.get("p2p"), device.get("index")
-        if not isinstance(pairs, Mapping) or one not in switches or not switches[one]:
+        if not isinstance(pairs, Mapping) or not isinstance(one, int) or not switches.get(one):
             continue
         for text, status in pairs.items():
             other = int(text) if isinstance(text, str) and text.isdecimal() else -1
