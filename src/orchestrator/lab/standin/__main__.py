@@ -19,6 +19,7 @@ import argparse
 import gc
 import sys
 
+from .config import FLAG, merged
 from .flags import FlagListMissing, Given, build_parser, find_flag_list
 from .launcher import launch
 from .settings import read_settings
@@ -34,7 +35,7 @@ def main(argv: list[str], version: str, flags: str | None = None) -> int:
         sys.stderr.write(f"stand-in: {error}\n")
         return 2
     try:
-        settings = read_settings(played, Given(parser, argv))
+        settings = read_settings(played, Given(parser, merged(argv) if FLAG in parser._option_string_actions else argv))
     except ValueError as error:
         sys.stderr.write(f"ValueError: {error}\n")
         return 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +24,6 @@ class Question:
     def text(self, first: int = 0, last: int | None = None) -> str:
         return "".join(self.tokens[first:last])
 
-    def usage(self) -> dict[str, int]:
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "total_tokens": self.prompt_tokens + len(self.tokens),
-            "completion_tokens": len(self.tokens),
-        }
-
 
 class BadRequest(Exception):
     """A request that the engine refuses with 400."""
@@ -37,13 +31,18 @@ class BadRequest(Exception):
 
 def question(prompt: str | list[int], limit: int, ignore_eos: bool, rid: str | None = None) -> Question:
     """The answer to a prompt, as long as the engine would be asked to make it."""
-    words = prompt.split() if isinstance(prompt, str) else [""] * len(prompt)
-    told = [NOTICE, *_sentence(prompt, len(words))]
+    words = prompt_tokens(prompt)
+    told = [NOTICE, *_sentence(prompt, words)]
     while ignore_eos and len(told) < limit:
         told.append(f" word{len(told)}")
     limit = max(limit, 1)
     finish = "length" if len(told) > limit or ignore_eos else "stop"
-    return Question(rid or uuid.uuid4().hex, max(len(words), 1), tuple(told[:limit]), finish)
+    return Question(rid or uuid.uuid4().hex, max(words, 1), tuple(told[:limit]), finish)
+
+
+def prompt_tokens(prompt: str | list[int]) -> int:
+    """Without a tokenizer a word counts as a token."""
+    return len(prompt.split()) if isinstance(prompt, str) else len(prompt)
 
 
 def _sentence(prompt: str | list[int], count: int) -> list[str]:
@@ -86,12 +85,25 @@ def count_of(value: Any, default: int) -> int:
     return min(value, 100_000)
 
 
-def completion(model: str, questions: list[Question]) -> dict[str, Any]:
+def usage(questions: Sequence[Question], *, new: bool) -> dict[str, Any]:
+    """What a request cost, in all; `new` as 0.5 tells it (openai/protocol.py, UsageInfo)."""
+    prompt = sum(asked.prompt_tokens for asked in questions)
+    made = sum(len(asked.tokens) for asked in questions)
+    told = {
+        "prompt_tokens": prompt,
+        "total_tokens": prompt + made,
+        "completion_tokens": made,
+        "prompt_tokens_details": None,
+    }
+    return {**told, "reasoning_tokens": 0, "completion_tokens_details": None} if new else told
+
+
+def completion(model: str, questions: list[Question], *, new: bool) -> dict[str, Any]:
     choices = [
         {"index": place, "text": asked.text(), "logprobs": None, "finish_reason": asked.finish, "matched_stop": None}
         for place, asked in enumerate(questions)
     ]
-    return {**_head(questions[0].rid, "text_completion", model), "choices": choices, "usage": _sum(questions)}
+    return {**_head(questions[0].rid, "text_completion", model), "choices": choices, "usage": usage(questions, new=new)}
 
 
 def completion_chunk(model: str, asked: Question, first: int, last: int) -> dict[str, Any]:
@@ -100,7 +112,7 @@ def completion_chunk(model: str, asked: Question, first: int, last: int) -> dict
     return {**_head(asked.rid, "text_completion", model), "choices": [choice], "usage": None}
 
 
-def chat(model: str, questions: list[Question]) -> dict[str, Any]:
+def chat(model: str, questions: list[Question], *, new: bool) -> dict[str, Any]:
     choices = [
         {
             "index": place,
@@ -110,7 +122,7 @@ def chat(model: str, questions: list[Question]) -> dict[str, Any]:
         }
         for place, asked in enumerate(questions)
     ]
-    return {**_head(questions[0].rid, "chat.completion", model), "choices": choices, "usage": _sum(questions)}
+    return {**_head(questions[0].rid, "chat.completion", model), "choices": choices, "usage": usage(questions, new=new)}
 
 
 def chat_chunk(model: str, asked: Question, first: int, last: int) -> dict[str, Any]:
@@ -122,17 +134,17 @@ def chat_chunk(model: str, asked: Question, first: int, last: int) -> dict[str, 
     return {**_head(asked.rid, "chat.completion.chunk", model), "choices": [choice], "usage": None}
 
 
-def usage_chunk(model: str, asked: Question, kind: str) -> dict[str, Any]:
+def usage_chunk(model: str, asked: Question, kind: str, *, new: bool) -> dict[str, Any]:
     """The last chunk of a stream whose client asked for usage."""
-    return {**_head(asked.rid, kind, model), "choices": [], "usage": asked.usage()}
+    return {**_head(asked.rid, kind, model), "choices": [], "usage": usage([asked], new=new)}
 
 
 def generated(asked: Question, last: int | None = None) -> dict[str, Any]:
     """SGLang's own /generate: the whole text so far, also while streaming."""
     made = len(asked.tokens) if last is None else last
-    finish = {"type": asked.finish} if made == len(asked.tokens) else None
+    finish: dict[str, Any] | None = {"type": asked.finish} if made == len(asked.tokens) else None
     if finish and asked.finish == "length":
-        finish["length"] = str(made)
+        finish["length"] = made
     return {
         "text": asked.text(0, made),
         "meta_info": {
@@ -147,8 +159,3 @@ def generated(asked: Question, last: int | None = None) -> dict[str, Any]:
 
 def _head(rid: str, kind: str, model: str) -> dict[str, Any]:
     return {"id": rid, "object": kind, "created": int(time.time()), "model": model}
-
-
-def _sum(questions: list[Question]) -> dict[str, int]:
-    usages = [asked.usage() for asked in questions]
-    return {key: sum(usage[key] for usage in usages) for key in usages[0]}

@@ -10,12 +10,28 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from .versions import Version
 
 _HERE = Path(__file__).resolve().parent
+
+_READABLE = {"--context-length", "--max-total-tokens", "--max-prefill-tokens", "--cuda-graph-prefill-max-context"}
+"""Flags that 0.5 reads by human_readable_int (srt/arg_groups/fields); its list calls them text."""
+_SUFFIXES = {
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
 
 
 class FlagListMissing(Exception):
@@ -57,13 +73,33 @@ def _keywords(name: str, flag: dict[str, Any]) -> dict[str, Any]:
     if flag["takes"] == "none":
         return {"action": "store_true"}
     words: dict[str, Any] = {
-        "type": {"int": int, "float": float}.get(flag["type"], str),
+        "type": _kind(name, flag),
         "nargs": {"one": None, "optional": "?", "many": "+"}[flag["takes"]],
         "required": name == "--model-path",
     }
     if flag.get("choices"):
         words["choices"] = [words["type"](choice) for choice in flag["choices"]]
     return words
+
+
+def _kind(name: str, flag: dict[str, Any]) -> Callable[[str], Any]:
+    if name in _READABLE and flag["type"] == "text":
+        return human_readable_int
+    return {"int": int, "float": float}.get(flag["type"], str)
+
+
+def human_readable_int(value: str) -> int:
+    """8k is 8000, 8Ki is 8192 (srt/utils/common.py); only the decimal suffixes take a fraction."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|k|M|G|T)", value.strip())
+    if found and not ("." in found[1] and found[2].endswith("i")):
+        return int(Decimal(found[1]) * _SUFFIXES[found[2]])
+    try:
+        return int(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"Invalid integer value: '{value}'. Use a plain integer, SI suffixes (1k, 1M), or IEC suffixes (1Ki, "
+            "1Mi). Suffixes are case-sensitive."
+        ) from None
 
 
 class Given:

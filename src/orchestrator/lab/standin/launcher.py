@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import select
@@ -20,7 +21,7 @@ from .played import Played, trace
 from .rank import Links, live
 from .settings import Rank, Settings
 from .title import die_with, set_title
-from .web import Server, WorkerHandler, announce
+from .web import Server, WorkerHandler, uvicorn_lines
 
 _SCHEDULER_EXIT_S = 15.0
 """How long a leader waits for its ranks after ShutdownReq (tokenizer_manager.py)."""
@@ -28,8 +29,12 @@ _LOOK_S = 5.0
 """How often the leader looks whether SIGTERM has come (sigterm_watchdog), and a launcher at ranks that load."""
 _WATCH_S = 1.0
 """How often the leader looks at its children while it serves (SubprocessWatchdog)."""
-_CRASH_DUMP_S = 3.5
-"""What the leader spends on its crash dump before it ends; measured: 5 to 6 s from a rank's death to its own."""
+_READY = "The server is fired up and ready to roll!"
+_WARM_UP_TRIES = 120
+_SETTLE_S = 5.0
+_COREDUMP_WAIT_S = 60.0
+"""What a leader spends on its crash dump before it ends, without an ear for HTTP; the second where ranks still live
+(tokenizer_manager.py, dump_requests_before_crash; $SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS)."""
 
 
 def launch(settings: Settings) -> int:
@@ -45,6 +50,7 @@ class _Launcher:
         self._children: list[Child] = []
         self._readers: dict[Rank, int] = {}
         self._serving = False
+        self._interrupted = False
 
     def run(self) -> int:
         name = self._version.name
@@ -67,7 +73,7 @@ class _Launcher:
         if (settings.tp_size * settings.pp_size) % settings.nnodes:
             raise Played("AssertionError", "tp_size must be divisible by number of nodes")
         if self._version.checks_model_first or settings.node_rank == 0:
-            read_model(settings.model_path)
+            read_model(settings.model_path, self._version)
 
     # -- the leader ---------------------------------------------------------------------------------------------
 
@@ -92,25 +98,23 @@ class _Launcher:
             end.close()
         facts = self._await_ranks()
         engine = Engine(requests, tokens, facts["max_total_num_tokens"])
-        return self._serve(engine, read_model(self._settings.model_path))
+        return self._serve(engine, read_model(self._settings.model_path, self._version))
 
     def _serve(self, engine: Engine, model: Model) -> int:
         """HTTP from here to the end."""
         settings = self._settings
+        *starting, running = uvicorn_lines(settings.host, settings.port)
+        for line in starting:
+            self._log.uvicorn(line)
         try:
             server = Server(settings.host, settings.port, leader_handler(settings, model, engine))
         except OSError as error:
-            self._log.line(
-                f"ERROR:    [Errno {error.errno}] error while attempting to bind on address "
-                f"('{settings.host}', {settings.port}): address already in use"
-            )
-            self._kill_tree(include_parent=False)
-            return 1
-        announce(self._log, settings.host, settings.port)
+            return self._serve_nothing(error)
+        self._log.uvicorn(running)
         self._serving = True
         self._stop_watching = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: self._on_sigterm(engine))
-        signal.signal(signal.SIGINT, lambda *_: threading.Thread(target=server.shutdown, daemon=True).start())
+        signal.signal(signal.SIGINT, lambda *_: self._on_sigint(server))
         work = [lambda: self._warm_up(engine), lambda: self._drain_when_told(engine, server)]
         if self._version.watches_ranks:
             work.append(self._watch_children)
@@ -122,7 +126,42 @@ class _Launcher:
         self._stop_watching.set()
         if any(child.alive() for child in self._children):
             self._kill_tree(include_parent=False)
+        if self._interrupted:  # uvicorn raises it again after its own end
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
         return 0
+
+    def _serve_nothing(self, error: OSError) -> int:
+        """The port is taken. uvicorn gives up and waits for the warm-up, which asks whoever listens there instead
+        (http_server.py, lifespan and _execute_server_warmup): a stranger that answers makes it say `ready`."""
+        where = (self._settings.host, self._settings.port)
+        self._log.line(
+            f"ERROR:    [Errno {error.errno}] error while attempting to bind on address {where}: address already in use"
+        )
+        self._log.uvicorn("Waiting for application shutdown.")
+        if not self._settings.skip_warmup:
+            if not self._ask_stranger():
+                self._log.line(f"Initialization failed. warmup error: {trace(error)}")
+                self._kill_tree(include_parent=True)
+            self._log.line(_READY)
+        self._log.uvicorn("Application shutdown complete.")
+        self._kill_tree(include_parent=False)
+        return 1
+
+    def _ask_stranger(self) -> bool:
+        """Whether somebody on our port answers as an engine does, within 120 tries."""
+        for _ in range(_WARM_UP_TRIES):
+            self._pause(1.0)
+            link = http.client.HTTPConnection(self._settings.host, self._settings.port, timeout=5)
+            try:
+                link.request("GET", self._version.model_path)
+                if link.getresponse().status == http.HTTPStatus.OK:
+                    return True
+            except (OSError, http.client.HTTPException):
+                continue
+            finally:
+                link.close()
+        return False
 
     def _warm_up(self, engine: Engine) -> None:
         """One short generation, then ready (http_server.py, _wait_and_warmup)."""
@@ -131,7 +170,7 @@ class _Launcher:
             for _ in engine.stream(answers.question("The capital city of France is", 8, True)):
                 pass
         engine.status = Status.UP
-        self._log.line("The server is fired up and ready to roll!")
+        self._log.line(_READY)
 
     def _watch_children(self) -> None:
         """A dead child ends the node (srt/utils/watchdog.py, SubprocessWatchdog)."""
@@ -150,6 +189,10 @@ class _Launcher:
         self._log.line("SIGTERM received. signum=None frame=None. Draining requests and shutting down...")
         engine.draining = True
 
+    def _on_sigint(self, server: Server) -> None:
+        self._interrupted = True
+        threading.Thread(target=server.shutdown, daemon=True).start()
+
     def _drain_when_told(self, engine: Engine, server: Server) -> None:
         """After SIGTERM: wait for the running requests without a limit, then stop everything."""
         while not engine.draining:
@@ -158,6 +201,7 @@ class _Launcher:
             left = engine.in_flight
             if self._version.orderly_shutdown and engine.status is Status.UNHEALTHY:
                 self._log.line("Signal SIGTERM received while health check failed. Force exiting.")
+                self._dump_before_crash()
                 break
             self._tell_remaining(left)
             if not left:
@@ -167,7 +211,7 @@ class _Launcher:
         if not self._version.orderly_shutdown:
             self._kill_tree(include_parent=True)
         engine.shut_down()
-        ranks = [child for child in self._children if child.name != "detokenizer"]
+        ranks = self._ranks()
         deadline = time.monotonic() + _SCHEDULER_EXIT_S * min(self._settings.speed, 1.0)
         while time.monotonic() < deadline and any(child.alive() for child in ranks):
             time.sleep(0.02)
@@ -197,11 +241,30 @@ class _Launcher:
         self._await_ranks()
         if self._version.worker_keeps_term:
             signal.signal(signal.SIGTERM, lambda *_: self._keep_term())
+        if not self._version.worker_joins_ranks:
+            return self._serve_dummy()
         self._start_dummy_server()
         # In order: a dead rank behind a living one stays unseen, and unreaped.
         for child in self._children:
             code = child.join()
             self._log.line(f"Scheduler or DataParallelController {child.pid} terminated with {code}")
+        return 0
+
+    def _serve_dummy(self) -> int:
+        """0.4.4: the launcher is in uvicorn.run for good, and looks at none of its ranks."""
+        settings = self._settings
+        try:
+            server = self._dummy_server()
+        except OSError as error:
+            raw(
+                f"ERROR:    [Errno {error.errno}] error while attempting to bind on address "
+                f"('{settings.host}', {settings.port}): address already in use\n"
+            )
+            self._kill_tree(include_parent=False)
+            return 1
+        for line in uvicorn_lines(settings.host, settings.port):
+            raw(f"INFO:     {line}\n")
+        server.serve_forever(poll_interval=0.2)
         return 0
 
     def _keep_term(self) -> None:
@@ -212,15 +275,21 @@ class _Launcher:
 
     def _start_dummy_server(self) -> None:
         """/health of a node that is not the leader; a taken port does not stop the node."""
-        settings = self._settings
-        paths = ("/health", "/health_generate", "/ping") if self._version.worker_keeps_term else WorkerHandler.paths[:2]
-        handler = type("BoundHandler", (WorkerHandler,), {"paths": paths})
         try:
-            server = Server(settings.host, settings.port, handler)
+            server = self._dummy_server()
         except OSError as error:
             self._log.line(f"Dummy health check server failed to start: {error}")
             return
         threading.Thread(target=server.serve_forever, daemon=True, name="health-check-server").start()
+        host, port = self._settings.host, self._settings.port
+        shown = f"[{host}]" if ":" in host else host
+        self._log.line(f"Dummy health check server started in background thread at {shown}:{port}")
+
+    def _dummy_server(self) -> Server:
+        joins = self._version.worker_joins_ranks
+        paths = WorkerHandler.paths if joins else WorkerHandler.paths[:2]
+        handler = type("BoundHandler", (WorkerHandler,), {"paths": paths, "access_log": not joins})
+        return Server(self._settings.host, self._settings.port, handler)
 
     # -- both ---------------------------------------------------------------------------------------------------
 
@@ -271,8 +340,9 @@ class _Launcher:
                 f"Rank {number} scheduler died during initialization (exit code: {child.exit_code}). If exit code "
                 "is -9 (SIGKILL), a common cause is the OS OOM killer. Run `dmesg -T | grep -i oom` to check.",
             )
-        self._log.line(f"Rank {number} scheduler is dead. Please check if there are relevant logs.")
-        self._log.line(f"Exit code: {child.exit_code}")
+        if self._settings.node_rank == 0:
+            self._log.line(f"Rank {number} scheduler is dead. Please check if there are relevant logs.")
+            self._log.line(f"Exit code: {child.exit_code}")
         raise Played("EOFError", "")
 
     def _on_sigquit(self, *_: object) -> None:
@@ -280,10 +350,25 @@ class _Launcher:
         if self._serving and self._version.watches_ranks:
             self._stop_watching.set()
             self._log.line("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
-            self._pause(_CRASH_DUMP_S)
+            self._dump_before_crash()
         else:
             self._log.line("Received sigquit from a child process. It usually means the child failed.")
         self._kill_tree(include_parent=True)
+
+    def _dump_before_crash(self) -> None:
+        """There is nothing to dump: what shows is the time that it takes."""
+        self._log.line("Sleeping 5 seconds before crash diagnostics to let GPU activity settle.")
+        self._pause(_SETTLE_S)
+        if not any(child.alive() for child in self._ranks()):
+            self._log.line("No live scheduler processes found; skipping py-spy and CUDA coredump.")
+            return
+        asked = self._settings.environment.get("SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS")
+        seconds = float(asked) if asked else _COREDUMP_WAIT_S
+        self._log.line(f"Waiting {seconds:.1f} seconds for CUDA coredumps before exiting.")
+        self._pause(seconds)
+
+    def _ranks(self) -> list[Child]:
+        return [child for child in self._children if child.name != "detokenizer"]
 
     def _kill_tree(self, *, include_parent: bool) -> None:
         """End this node's processes by SIGKILL, the launcher itself too where it is included."""

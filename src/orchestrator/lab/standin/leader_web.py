@@ -7,7 +7,7 @@ import select
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from . import answers
@@ -17,8 +17,8 @@ from .model import Model
 from .settings import Settings
 from .web import Handler
 
-_OPEN_PATHS = ("/health", "/ready", "/metrics", "/ping")
-"""Paths that need no API key."""
+Routes = Mapping[str, Callable[[], None] | None]
+"""Path -> what answers it; None where this version has no such path."""
 
 
 class LeaderHandler(Handler):
@@ -29,52 +29,60 @@ class LeaderHandler(Handler):
     engine: Engine
 
     def do_GET(self) -> None:  # noqa: N802 - http.server's naming
-        self._route(
-            {
-                "/": lambda: self.answer(200, "SGLang is running (l40s-deploy stand-in, no model)", "text/plain"),
-                "/health": self._health,
-                "/health_generate": self._health_generate,
-                "/ping": self._flag if self._new else lambda: self.answer(200),
-                "/v1/models": self._models,
-                "/flush_cache": self._flush if self._new else None,
-                "/ready": self._flag if self._new else None,
-                "/v1/loads": self._loads if self._new else None,
-                "/server_info": self._server_info if self._new else None,
-                "/model_info": self._model_info if self._new else None,
-                "/get_server_info": self._server_info,
-                "/get_model_info": self._model_info,
-                "/metrics": self._metrics if self.settings.metrics else None,
-            }
-        )
+        self._route(self._gets(), self._posts())
 
     do_HEAD = do_GET  # noqa: N815
 
     def do_POST(self) -> None:  # noqa: N802
-        self._route(
-            {
-                "/generate": self._generate,
-                "/v1/completions": self._completions,
-                "/v1/chat/completions": self._chat,
-                "/flush_cache": self._flush,
-            }
-        )
+        self._route(self._posts(), self._gets())
 
     do_PUT = do_POST  # noqa: N815
+
+    def _gets(self) -> Routes:
+        return {
+            "/": lambda: self.answer(200, "SGLang is running (l40s-deploy stand-in, no model)", "text/plain"),
+            "/health": self._health,
+            "/health_generate": self._health_generate,
+            "/ping": self._flag if self._new else lambda: self.answer(200),
+            "/v1/models": self._models,
+            "/flush_cache": self._flush if self._new else None,
+            "/ready": self._flag if self._new else None,
+            "/v1/loads": self._loads if self._new else None,
+            "/server_info": self._server_info if self._new else None,
+            "/model_info": self._model_info if self._new else None,
+            "/get_server_info": self._server_info,
+            "/get_model_info": self._model_info,
+            "/metrics": self._metrics if self.settings.metrics else None,
+        }
+
+    def _posts(self) -> Routes:
+        return {
+            "/generate": self._generate,
+            "/v1/completions": self._completions,
+            "/v1/chat/completions": self._chat,
+            "/flush_cache": self._flush,
+        }
 
     @property
     def _new(self) -> bool:
         return self.settings.version.health_generates
 
-    def _route(self, routes: dict[str, Callable[[], None] | None]) -> None:
+    def _route(self, routes: Routes, others: Routes) -> None:
+        """Answer by this method's routes; a path that only the other method has is refused as such."""
         path = self.path_only()
         self._body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         key = self.settings.api_key
-        if key and not path.startswith(_OPEN_PATHS) and self.headers.get("Authorization") != f"Bearer {key}":
+        if (
+            key
+            and not path.startswith(self.settings.version.open_paths)
+            and self.headers.get("Authorization") != f"Bearer {key}"
+        ):
             self.answer(401, {"error": "Unauthorized"})
             return
         route = routes.get(path)
         if route is None:
-            self.answer(404, {"detail": "Not Found"})
+            elsewhere = others.get(path) is not None
+            self.answer(*(405, {"detail": "Method Not Allowed"}) if elsewhere else (404, {"detail": "Not Found"}))
             return
         try:
             route()
@@ -102,7 +110,7 @@ class LeaderHandler(Handler):
             return
         asked = Question(f"HEALTH_CHECK_{uuid.uuid4().hex}", 1, ("",), "length")
         began = time.strftime("%H:%M:%S")
-        if self.engine.probe(asked, self.settings.health_timeout, min(1.0, self.settings.speed)):
+        if self.engine.probe(asked, self.settings.health_wait, min(1.0, self.settings.speed)):
             if self._new:
                 self.engine.status = Status.UP
             self.answer(200)
@@ -133,7 +141,7 @@ class LeaderHandler(Handler):
             )
             return
         self._finish(questions)
-        self.answer(200, answers.completion(name, questions))
+        self.answer(200, answers.completion(name, questions, new=self._new))
 
     def _chat(self) -> None:
         asked = self._json()
@@ -147,7 +155,7 @@ class LeaderHandler(Handler):
             )
             return
         self._finish(questions)
-        self.answer(200, answers.chat(name, questions))
+        self.answer(200, answers.chat(name, questions, new=self._new))
 
     def _generate(self) -> None:
         asked = self._json()
@@ -170,12 +178,30 @@ class LeaderHandler(Handler):
     def _questions(self, prompts: list[Any], asked: dict[str, Any], count: int) -> list[Question]:
         limit = answers.count_of(asked.get("max_completion_tokens", asked.get("max_tokens")), count)
         copies = answers.count_of(asked.get("n"), 1) or 1
+        given = asked.get("max_completion_tokens", asked.get("max_tokens")) is not None
+        for prompt in prompts:
+            self._check_length(answers.prompt_tokens(prompt), limit if given else 0)
         rid = asked.get("rid") if len(prompts) * copies == 1 and isinstance(asked.get("rid"), str) else None
         return [
             answers.question(prompt, limit, bool(asked.get("ignore_eos")), rid)
             for prompt in prompts
             for _ in range(min(copies, 128))
         ]
+
+    def _check_length(self, tokens: int, wanted: int) -> None:
+        """What tokenizer_manager.py refuses: a prompt, or prompt and answer, beyond the context."""
+        context = self.model.context
+        if tokens >= context:
+            raise BadRequest(
+                f"The input ({tokens} tokens) is longer than the model's context length ({context} tokens)."
+            )
+        if tokens + wanted > context:
+            raise BadRequest(
+                f"Requested token count exceeds the model's maximum context length of {context} tokens. You requested "
+                f"a total of {tokens + wanted} tokens: {tokens} tokens from the input messages and {wanted} tokens for "
+                "the completion. Please reduce the number of tokens in the input messages or the completion to fit "
+                "within the limit."
+            )
 
     def _finish(self, questions: list[Question]) -> None:
         """Make all of a request's generations to the end, together."""
@@ -200,7 +226,7 @@ class LeaderHandler(Handler):
 
     def _usage(self, asked: dict[str, Any], name: str, first: Question, kind: str) -> list[dict[str, Any]]:
         wanted = isinstance(asked.get("stream_options"), dict) and asked["stream_options"].get("include_usage")
-        return [answers.usage_chunk(name, first, kind)] if wanted else []
+        return [answers.usage_chunk(name, first, kind, new=self._new)] if wanted else []
 
     def _events(self, chunks: Iterator[dict[str, Any]], last: list[dict[str, Any]]) -> None:
         """Server-sent events, ended by [DONE]."""

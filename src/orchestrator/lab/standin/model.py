@@ -10,11 +10,16 @@ from typing import Any
 
 from .claims import GIB
 from .played import Played
+from .versions import Version
 
 MARKER = ".standin"
 """A file of this name says that the directory has an index and, on purpose, no weights."""
 _REPLICATED = 1.0613
 """Memory of a rank over its even share of the files: 21.27 GB measured at TP32 for 688.6 GB of shards."""
+
+_LENGTH = 8
+"""Bytes of a safetensors file's header length."""
+_SAFETENSOR_ERROR = "safetensors_rust.SafetensorError"
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,8 @@ class Model:
         return 2 * max(self.number("num_key_value_heads", heads) // tp_size, 1) * head * 2 * layers
 
 
-def read_model(path: str) -> Model:
-    """The model directory; Played(OSError) in the words of the hub client where it is none."""
+def read_model(path: str, version: Version) -> Model:
+    """The model directory; Played in the words of the hub client or of transformers where it is none."""
     directory = Path(path)
     if not directory.is_dir():
         raise Played(
@@ -71,11 +76,8 @@ def read_model(path: str) -> Model:
             "Use `repo_type` argument if needed.",
         )
     if not (directory / "config.json").is_file():
-        raise Played(
-            "OSError",
-            f"{path} does not appear to have a file named config.json. Checkout "
-            f"'https://huggingface.co/{path}/tree/main' for available files.",
-        )
+        shown, words = version.config_missing
+        raise Played(shown, words.format(path=path))
     config = json.loads((directory / "config.json").read_text("utf-8"))
     shards, size = _shards(directory)
     return Model(path, config, shards, size or _estimate(config))
@@ -109,19 +111,39 @@ def _estimate(config: Mapping[str, Any]) -> int:
     return weights * (1 if config.get("quantization_config") else 2)
 
 
-def check_shards(model: Model) -> None:
-    """Played(RuntimeError) where some shards are there and some are not, as after a copy that stopped half-way.
+def check_shards(model: Model, version: Version) -> None:
+    """Played where the weight files that the index names are missing or cut short (model_loader/weight_utils.py).
 
-    A directory without any shard, or with the marker file, is a lab's: it has no weights to miss.
+    A directory with the marker file is a lab's: it has no weights to miss.
     """
     directory = Path(model.path)
+    if (directory / MARKER).exists():
+        return
     missing = [name for name in model.shards if not (directory / name).is_file()]
-    if missing and len(missing) < len(model.shards) and not (directory / MARKER).exists():
+    if len(missing) == len(model.shards):
+        raise Played("RuntimeError", f"Cannot find any model weights with `{model.path}`")
+    if missing and version.missing_shards_fail:
         raise Played(
             "RuntimeError",
             f"model.safetensors.index.json references {len(missing)} shard file(s) missing from {model.path} "
             f"(incomplete download?): {missing}",
         )
+    for name in model.shards:
+        if name not in missing:
+            _check_shard(directory / name)
+
+
+def _check_shard(path: Path) -> None:
+    """Played(SafetensorError) for a file that ends before its header or its tensors do."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < _LENGTH + length:
+            raise Played(_SAFETENSOR_ERROR, "Error while deserializing header: invalid header length")
+        header: dict[str, Any] = json.loads(file.read(length))
+    ends = (tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__")
+    if size < _LENGTH + length + max(ends, default=0):
+        raise Played(_SAFETENSOR_ERROR, "Error while deserializing header: incomplete metadata, file not fully covered")
 
 
 def check_layout(model: Model, tp_size: int, ep_size: int) -> None:

@@ -99,7 +99,7 @@ class _Life:
         self._take_gpu()
         self._join()
         self._connect()
-        model = read_model(self._settings.model_path)
+        model = read_model(self._settings.model_path, self._version)
         self._load(model)
         self._allocate(model)
         self._capture(model)
@@ -168,8 +168,7 @@ class _Life:
         settings, version = self._settings, self._version
         began = time.monotonic()
         self._log.line(f"Load weight begin. avail mem={self._available():.2f} GB")
-        if version.missing_shards_fail:
-            check_shards(model)
+        check_shards(model, version)
         check_layout(model, settings.tp_size, settings.ep_size)
         size = model.weights_gib(settings.world)
         if self._on_gpu and size > self._available():

@@ -29,7 +29,7 @@ class Settings:
 
     speed:            multiplies the length of every phase and pause (1: about 7 s from launch to ready)
     follows_peers:    ranks end when a peer's connection ends, as gloo's do; otherwise they take no notice
-    health_timeout:   seconds that /health waits for a token
+    health_timeout:   seconds that /health waits for a token; the default is one of the pauses that speed multiplies
     load_barrier:     seconds that a loaded rank waits for the others (hard-coded in the real engine)
     step_s:           least time for one token through all ranks; 0.02 is the reference cluster's pace
     orphan_s:         a rank of 0.4.4 outlives its launcher; here it ends by itself after this time
@@ -67,6 +67,12 @@ class Settings:
     orphan_s: float = 600.0
     step_s: float = 0.0
     failures: tuple[Failure, ...] = ()
+
+    @property
+    def health_wait(self) -> float:
+        """Seconds that /health really waits."""
+        asked = "SGLANG_HEALTH_CHECK_TIMEOUT" in self.environment
+        return self.health_timeout * (1.0 if asked else min(self.speed, 1.0))
 
     @property
     def world(self) -> int:

@@ -12,10 +12,13 @@ class Version:
     prefix_always:       even a single rank has ` TP0` in its log lines and its title
     dies_with_parent:    ranks ask for SIGKILL when their launcher dies (PR_SET_PDEATHSIG)
     watches_ranks:       the leader's launcher looks at its ranks once a second while it serves
+    worker_joins_ranks:  a serving worker's launcher waits for its ranks to end; otherwise it only serves HTTP
     worker_keeps_term:   a serving worker's launcher takes no notice of SIGTERM
     orderly_shutdown:    a drained leader asks all ranks of all nodes to stop, and exits 0
     checks_model_first:  the launcher reads config.json before it starts a rank
+    config_missing:      class and words of the error for a directory without config.json, as transformers has them
     missing_shards_fail: an index that names absent shards is an error before loading
+    open_paths:          beginnings of the paths that need no API key
     every_rank_tells_limits: the `max_total_num_tokens=` line comes from all ranks, else from TP0 only
     kv_mla:              '' where this version logs nothing for an MLA cache
     health_generates:    /health runs one token through all ranks; otherwise it is a constant 200
@@ -25,11 +28,14 @@ class Version:
     prefix_always: bool
     dies_with_parent: bool
     watches_ranks: bool
+    worker_joins_ranks: bool
     worker_keeps_term: bool
     orderly_shutdown: bool
     checks_model_first: bool
+    config_missing: tuple[str, str]
     missing_shards_fail: bool
     health_generates: bool
+    open_paths: tuple[str, ...]
     every_rank_tells_limits: bool
     nccl: str
     max_running_requests: int
@@ -55,11 +61,17 @@ _V05 = Version(
     prefix_always=False,
     dies_with_parent=True,
     watches_ranks=True,
+    worker_joins_ranks=True,
     worker_keeps_term=True,
     orderly_shutdown=True,
     checks_model_first=True,
+    config_missing=(
+        "ValueError",
+        "Unrecognized model in {path}. Should have a `model_type` key in its config.json.",
+    ),
     missing_shards_fail=True,
     health_generates=True,
+    open_paths=("/health", "/ready", "/metrics"),
     every_rank_tells_limits=False,
     nccl="2.27.5",
     max_running_requests=2048,
@@ -105,11 +117,20 @@ _V04 = Version(
     prefix_always=True,
     dies_with_parent=False,
     watches_ranks=False,
+    worker_joins_ranks=False,
     worker_keeps_term=False,
     orderly_shutdown=False,
     checks_model_first=False,
+    config_missing=(
+        "OSError",
+        (
+            "{path} does not appear to have a file named config.json. Checkout "
+            "'https://huggingface.co/{path}/tree/main' for available files."
+        ),
+    ),
     missing_shards_fail=False,
     health_generates=False,
+    open_paths=("/health",),
     every_rank_tells_limits=True,
     nccl="2.21.5",
     max_running_requests=2049,

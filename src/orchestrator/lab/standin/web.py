@@ -66,17 +66,23 @@ class WorkerHandler(Handler):
     """A node that is not the leader: 200 for ever (srt/utils, launch_dummy_health_check_server)."""
 
     paths: tuple[str, ...] = ("/health", "/health_generate", "/ping")
+    access_log = False
 
     def do_GET(self) -> None:
         self.answer(200) if self.path_only() in self.paths else self.answer(404, {"detail": "Not Found"})
 
-    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Silent: its log level is warning."""
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:  # noqa: ARG002
+        """Silent in 0.5: its log level is warning. In 0.4.4 uvicorn's own format."""
+        if self.access_log:
+            client, status = f"{self.client_address[0]}:{self.client_address[1]}", int(code)
+            raw(f'INFO:     {client} - "{self.requestline}" {status} {self.responses[status][0]}\n', descriptor=1)
 
 
-def announce(log: Log, host: str, port: int) -> None:
-    """uvicorn's four lines."""
-    log.uvicorn(f"Started server process [{os.getpid()}]")
-    log.uvicorn("Waiting for application startup.")
-    log.uvicorn("Application startup complete.")
-    log.uvicorn(f"Uvicorn running on http://{host}:{port} (Press CTRL+C to quit)")
+def uvicorn_lines(host: str, port: int) -> tuple[str, ...]:
+    """What uvicorn says when it starts."""
+    return (
+        f"Started server process [{os.getpid()}]",
+        "Waiting for application startup.",
+        "Application startup complete.",
+        f"Uvicorn running on http://{host}:{port} (Press CTRL+C to quit)",
+    )

@@ -189,8 +189,9 @@ def _kill(pid: int) -> None:
 
 
 def model_directory(path: Path, **changes: Any) -> Path:
-    """config.json and an index of 4 shards, as a lab's nodes have them."""
+    """config.json, an index of 4 shards and the mark that they are missing on purpose, as a lab's nodes have them."""
     path.mkdir(parents=True)
+    (path / ".standin").touch()
     config = {
         "architectures": ["DeepseekV3ForCausalLM"],
         "num_hidden_layers": 4,

@@ -78,6 +78,20 @@ def test_visible_gpus(shown: str | None, position: int, gpu: int | None) -> None
     assert visible_gpu(position, environment) == gpu
 
 
+@pytest.mark.parametrize(
+    ("word", "number"), [("4096", 4096), ("8k", 8000), ("8Ki", 8192), ("25.6k", 25_600), (" 1M ", 1_000_000)]
+)
+def test_numbers_as_people_write_them(word: str, number: int) -> None:
+    assert settings("--max-total-tokens", word).max_total_tokens == number
+
+
+@pytest.mark.parametrize("word", ["8x", "8K", "1.5Ki", "", "-"])
+def test_numbers_that_are_none(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        settings("--max-total-tokens", word)
+    assert "Invalid integer value" in capsys.readouterr().err
+
+
 def test_failures_are_read_or_refused() -> None:
     assert read_failures("rank=3,phase=weights,how=oom; rank=1,phase=ready,how=signal:9,after=2") == (
         Failure(3, "weights", "oom"),
@@ -93,7 +107,7 @@ def test_the_reference_model_fits_as_it_did_on_the_hardware(tmp_path: Path) -> N
     """21.27 GB of weights and 70 272 bytes of KV a token on each GPU of the reference cluster."""
     made = model_directory(tmp_path / "m", num_hidden_layers=61, hidden_size=7168, vocab_size=129280)
     (made / "model.safetensors.index.json").unlink()
-    model = read_model(str(made))
+    model = read_model(str(made), PLAYED["0.5.23"])
     assert model.kv_bytes_per_token(32, 1) == 70_272
     assert model.weights_gib(32) == pytest.approx(21.0, abs=0.5)
 
@@ -119,7 +133,7 @@ def test_the_reference_model_fits_as_it_did_on_the_hardware(tmp_path: Path) -> N
     ],
 )
 def test_the_moe_file_that_a_version_looks_for(tmp_path: Path, plays: str, words: str, name: str) -> None:
-    model = read_model(str(model_directory(tmp_path / "m")))
+    model = read_model(str(model_directory(tmp_path / "m")), PLAYED[plays])
     assert moe.config_name(settings(*words.split(), plays=plays), model) == name
 
 

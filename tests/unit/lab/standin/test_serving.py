@@ -73,7 +73,11 @@ def test_a_completion_says_that_no_model_is_loaded_and_knows_the_canary(serving:
     assert status == 200
     assert answer["choices"][0]["text"] == "[stand-in: no model loaded] Paris."
     assert answer["choices"][0]["finish_reason"] == "stop"
-    assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+    assert {name: count for name, count in answer["usage"].items() if count} == {
+        "prompt_tokens": 5,
+        "completion_tokens": 3,
+        "total_tokens": 8,
+    }
 
 
 def test_as_many_tokens_as_a_benchmark_asks_for(serving: Any) -> None:
@@ -103,7 +107,7 @@ def test_sglangs_own_generate(serving: Any) -> None:
     _, body = serving.nodes[0].ask("/generate", {"text": FRANCE, "sampling_params": {"max_new_tokens": 2}})
     answer = json.loads(body)
     assert answer["text"] == "[stand-in: no model loaded] Paris"
-    assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": "2"}
+    assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 2}
 
 
 def test_facts_say_stand_in_too(serving: Any) -> None:
