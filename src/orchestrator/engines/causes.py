@@ -24,7 +24,8 @@ COMMON = (
     Cause(
         id="MODEL-MISSING",
         pattern=r"Repo id must be in the form|is not a local folder and is not a valid model identifier"
-        r"|does not appear to have a file named|No such file or directory: '?[^']*config\.json",
+        r"|does not appear to have a file named|Unrecognized model in .*Should have a `model_type` key"
+        r"|No such file or directory: '?[^']*config\.json",
         text="the model's directory is missing or incomplete on this node",
         fix="copy the checkpoint to the node's model root (l40s_model_root), config and tokenizer files included",
     ),
