@@ -1,0 +1,58 @@
+"""`python -m tests.contract [SCENARIO ...]`: play scenarios on both engines; all of them also write docs/contract.md.
+
+Ends with 1 where anything was seen that the contract does not say.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.contract.contract import REAL, STAND_IN, Scenario, differences, observe
+from tests.contract.document import PAGE, page
+from tests.contract.scenarios.all import SCENARIOS
+from tests.contract.under_test import EngineUnderTest, real, stand_in
+
+from orchestrator.lab.engine import ensure_engine, ensure_model
+
+
+def main(names: list[str]) -> int:
+    known = {scenario.name for scenario in SCENARIOS}
+    if unknown := set(names) - known:
+        print(f"no such scenario: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}", file=sys.stderr)
+        return 2
+    chosen = [scenario for scenario in SCENARIOS if not names or scenario.name in names]
+    seen: dict[tuple[str, str], dict[str, str]] = {}
+    problems: list[str] = []
+    for scenario in chosen:
+        for engine in (STAND_IN, REAL):
+            if engine == REAL and scenario.runs == "never":
+                continue
+            began = time.monotonic()
+            try:
+                seen[scenario.name, engine] = answers = _play(scenario, engine)
+                found = differences(scenario, engine, answers)
+            except AssertionError as error:
+                found = [f"{scenario.name} ({engine}): {error}"]
+            problems += found
+            print(f"{scenario.name:24} {engine:9} {time.monotonic() - began:6.1f} s  {'; '.join(found) or 'as said'}")
+    if not names:
+        PAGE.write_text(page(SCENARIOS, seen), "utf-8")
+        print(f"wrote {PAGE}")
+    return 1 if problems else 0
+
+
+def _play(scenario: Scenario, engine: str) -> dict[str, str]:
+    """What was seen; the folder with the logs is kept where the scenario could not be played to its end."""
+    folder = Path(tempfile.mkdtemp(prefix=f"contract-{scenario.name}-"))
+    maker = real(ensure_engine(print)) if engine == REAL else stand_in(folder, scenario.pace)
+    seen = observe(scenario, EngineUnderTest(maker, folder, ensure_model(), plays=scenario.plays))
+    shutil.rmtree(folder)
+    return seen
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,90 @@
+"""What the contract is made of: rows (one observable behaviour each) and scenarios that observe many in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from tests.contract.under_test import EngineUnderTest
+
+REAL, STAND_IN = "real", "stand-in"
+See = Callable[[str, object], None]
+"""Notes what was seen for a row."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One observable behaviour.
+
+    asks:     what is looked at, in words
+    answer:   what the real engine shows; for a version that is never run here, what its source says
+    stand_in: what the stand-in shows, None where it is the same
+    why:      why the stand-in's answer differs; said if and only if it does
+    source:   where the answer was taken from, for a version that is never run here
+    """
+
+    name: str
+    asks: str
+    answer: str
+    _: KW_ONLY
+    stand_in: str | None = None
+    why: str = ""
+    source: str = ""
+
+    @property
+    def equal(self) -> bool:
+        return self.stand_in is None or self.stand_in == self.answer
+
+    def answer_of(self, engine: str) -> str:
+        """What the row says of the real engine or of the stand-in."""
+        return self.answer if engine == REAL or self.stand_in is None else self.stand_in
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One launch and what it shows. `play` drives the engine and notes every row once, in any order.
+
+    told: the story, for the document
+    runs: `always` for what every run of the test suite plays with the real engine, `full` for what only
+          `make contract` plays with it, `never` for a version that can't run here
+    pace: multiplies the length of the stand-in's phases and pauses
+    """
+
+    name: str
+    told: str
+    rows: tuple[Row, ...]
+    play: Callable[[EngineUnderTest, See], None]
+    runs: Literal["always", "full", "never"] = "full"
+    plays: str = "0.5.23"
+    pace: float = 0.02
+
+    def answers(self, engine: str) -> dict[str, str]:
+        """What the rows say of the real engine or of the stand-in."""
+        return {row.name: row.answer_of(engine) for row in self.rows}
+
+
+def observe(scenario: Scenario, engine: EngineUnderTest) -> dict[str, str]:
+    """Play a scenario; what was seen for each row. A row that was not noted, or twice, is a defect of the scenario."""
+    seen: dict[str, str] = {}
+
+    def see(row: str, value: object) -> None:
+        assert row not in seen, f"{scenario.name}: row {row} was noted twice"
+        seen[row] = str(value)
+
+    try:
+        scenario.play(engine, see)
+    finally:
+        engine.end()
+    assert set(seen) == {row.name for row in scenario.rows}, f"{scenario.name}: rows and notes differ"
+    return seen
+
+
+def differences(scenario: Scenario, engine: str, seen: Mapping[str, str]) -> list[str]:
+    """Rows whose answer is not what was seen, one line each."""
+    return [
+        f"{scenario.name}/{name} ({engine}): the contract says {said!r}, seen {seen[name]!r}"
+        for name, said in scenario.answers(engine).items()
+        if seen[name] != said
+    ]

@@ -1,0 +1,71 @@
+"""docs/contract.md: every row with what the real engine and the stand-in showed, and why where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tests.contract.contract import REAL, STAND_IN, Row, Scenario
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "contract.md"
+NOT_SEEN = "not seen"
+
+Seen = Mapping[tuple[str, str], Mapping[str, str]]
+"""(scenario, engine) -> row -> what was seen."""
+
+_HEAD = """\
+# The engine contract
+
+The lab's stand-in plays SGLang without a model and without GPUs. This page says how far it is true: each row is one
+observable behaviour, looked at in the same way on the real SGLang 0.5.23 (on CPU, a tiny DeepSeek-V3) and on the
+stand-in. The rows are in `tests/contract/scenarios`; `make contract` plays all of them on both engines and writes
+this page; `make test` plays all of them on the stand-in, and those marked so on the real engine.
+
+SGLang 0.4.4 is never run here: what its rows say comes from the source that they name, and only the stand-in is
+looked at.
+"""
+_RUNS = {
+    "always": "Played with the real engine in every run of `make test`.",
+    "full": "Played with the real engine by `make contract`.",
+    "never": "Version 0.4.4, never run here.",
+}
+
+
+def claimed(scenarios: Sequence[Scenario]) -> Seen:
+    """What the rows say will be seen."""
+    return {(scenario.name, engine): scenario.answers(engine) for scenario in scenarios for engine in (REAL, STAND_IN)}
+
+
+def page(scenarios: Sequence[Scenario], seen: Seen) -> str:
+    """The whole page; what is missing in `seen` shows as not seen."""
+    return "\n".join([_HEAD, _summary(scenarios), *(line for one in scenarios for line in _section(one, seen))]) + "\n"
+
+
+def _summary(scenarios: Sequence[Scenario]) -> str:
+    rows = [row for scenario in scenarios if scenario.runs != "never" for row in scenario.rows]
+    old = sum(len(scenario.rows) for scenario in scenarios if scenario.runs == "never")
+    equal = sum(row.equal for row in rows)
+    return f"{len(rows)} rows on both engines, {equal} of them equal; {old} rows of 0.4.4.\n"
+
+
+def _section(scenario: Scenario, seen: Seen) -> Iterator[str]:
+    yield f"## {scenario.name}\n"
+    yield f"{scenario.told} {_RUNS[scenario.runs]}\n"
+    if scenario.runs == "never":
+        yield "| row | what is looked at | by its source | stand-in | source |"
+    else:
+        yield "| row | what is looked at | real | stand-in | equal |"
+    yield "|---|---|---|---|---|"
+    real, stand_in = (seen.get((scenario.name, engine), {}) for engine in (REAL, STAND_IN))
+    for row in scenario.rows:
+        first = row.answer if scenario.runs == "never" else real.get(row.name, NOT_SEEN)
+        second = stand_in.get(row.name, NOT_SEEN)
+        cells = (row.name, row.asks, first, second, row.source or _verdict(row, first, second))
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    yield ""
+
+
+def _verdict(row: Row, real: str, stand_in: str) -> str:
+    if NOT_SEEN in (real, stand_in):
+        return "?"
+    return "yes" if real == stand_in else f"no: {row.why or 'a defect of the stand-in'}"

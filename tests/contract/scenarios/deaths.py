@@ -1,0 +1,219 @@
+"""Two nodes that serve, and then something dies, or is told to end in a way that is not the orderly one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from tests.contract.contract import Row, Scenario, See
+from tests.contract.under_test import EngineUnderTest, Node, Request
+
+
+def _serving(engine: EngineUnderTest, **how: Any) -> tuple[Node, Node]:
+    leader, worker = engine.start(**how)
+    engine.ready()
+    return leader, worker
+
+
+def _ends(leader: Node, worker: Node, see: See) -> None:
+    """How both nodes end, and what is left of them."""
+    see("leader", leader.exit_code())
+    see("worker", worker.exit_code())
+    see("left", f"{leader.left_behind()}, {worker.left_behind()}")
+    see("causes", f"{leader.cause()}, {worker.cause()}")
+
+
+def _end_rows(leader: str, worker: str, causes: str) -> tuple[Row, ...]:
+    return (
+        Row("leader", "the leader's exit code", leader),
+        Row("worker", "the worker's exit code", worker),
+        Row("left", "what outlives the launchers", "nothing, nothing"),
+        Row("causes", "causes that the catalogue finds: leader's log, worker's", causes),
+    )
+
+
+def _rank_killed(engine: EngineUnderTest, see: See) -> None:
+    leader, worker = _serving(engine)
+    running = Request(leader, 1500).under_way()
+    os.kill(worker.child("sglang::scheduler_TP1"), signal.SIGKILL)
+    see("in-flight", running.ended())
+    _ends(leader, worker, see)
+    see("worker-line", worker.says(r"terminated with -9"))
+    see("leader-line", leader.says(r"Scheduler hit an exception: Traceback"))
+    see("peer-line", leader.says(r"RuntimeError: .*Connection (closed|reset) by peer"))
+    see("sigquit-line", leader.says(r"SIGQUIT received\. .*It usually means one child failed"))
+
+
+def _node_killed(engine: EngineUnderTest, see: See) -> None:
+    leader, worker = _serving(engine)
+    worker.signal(signal.SIGKILL)
+    see("ranks-follow", worker.left_behind())
+    _ends(leader, worker, see)
+
+
+def _leader_killed(engine: EngineUnderTest, see: See) -> None:
+    leader, worker = _serving(engine)
+    leader.signal(signal.SIGKILL)
+    see("ranks-follow", leader.left_behind())
+    _ends(leader, worker, see)
+    see("worker-line", worker.says("Received sigquit from a child process"))
+
+
+def _child_killed(words: str, dump: str, *, deaf: bool = False) -> Callable[[EngineUnderTest, See], None]:
+    def play(engine: EngineUnderTest, see: See) -> None:
+        leader, worker = _serving(engine)
+        os.kill(leader.child(words), signal.SIGKILL)
+        if deaf:
+            leader.until_says("Sleeping 5 seconds before crash diagnostics")
+            see("deaf", leader.status("/health", timeout=0.3))
+        _ends(leader, worker, see)
+        see("watchdog-line", leader.says(r"Subprocess \w+ \(pid=\d+\) crashed with exit code -9\. Triggering SIGQUIT"))
+        see("dump-line", leader.says(dump))
+
+    return play
+
+
+def _group_told(engine: EngineUnderTest, see: See) -> None:
+    leader, worker = _serving(engine)
+    os.killpg(leader.pid, signal.SIGTERM)
+    _ends(leader, worker, see)
+    see("watchdog-line", leader.says(r"Subprocess scheduler_0 .*crashed with exit code -15"))
+
+
+def _interrupted(engine: EngineUnderTest, see: See) -> None:
+    leader, worker = _serving(engine)
+    leader.signal(signal.SIGINT)
+    _ends(leader, worker, see)
+
+
+def _told_while_hung(engine: EngineUnderTest, see: See) -> None:
+    leader, worker = _serving(engine, settings={"SGLANG_HEALTH_CHECK_TIMEOUT": "1"})
+    rank = worker.child("sglang::scheduler_TP1")
+    os.kill(rank, signal.SIGSTOP)
+    see("health", leader.status("/health"))
+    leader.signal(signal.SIGTERM)
+    see("leader", leader.exit_code())
+    see("line", leader.says("SIGTERM received while health check failed. Force exiting."))
+    see("dump-line", leader.says(r"Waiting 60\.0 seconds for CUDA coredumps before exiting"))
+    see("late-line", leader.says(r"Schedulers still alive 15.*s after ShutdownReq, killing them before they released"))
+    see("worker-before", "lives" if worker.process.poll() is None else "ended")
+    os.kill(rank, signal.SIGCONT)
+    see("worker", worker.exit_code())
+    see("left", f"{leader.left_behind()}, {worker.left_behind()}")
+
+
+def _default_timeout(engine: EngineUnderTest, see: See) -> None:
+    leader, _ = _serving(engine)
+    rank = leader.child("sglang::scheduler_TP0")
+    os.kill(rank, signal.SIGSTOP)
+    see("health", leader.status("/health"))
+    see("line", leader.says("couldn't get a response from detokenizer for last 20 seconds"))
+    os.kill(rank, signal.SIGCONT)
+    see("recovered", leader.until(lambda: leader.status("/health") == "200", "recovery"))
+
+
+_WATCHDOG = Row("watchdog-line", "leader: `Subprocess .. crashed with exit code ..`", "True")
+DEATHS = (
+    Scenario(
+        name="rank-killed",
+        told="SIGKILL to the worker's one rank while a generation runs.",
+        runs="always",
+        play=_rank_killed,
+        rows=(
+            Row("in-flight", "the generation that ran", "cut"),
+            *_end_rows("-9", "0", "PEER-LOST (secondary), none"),
+            Row("worker-line", "worker: `.. terminated with -9`", "True"),
+            Row("leader-line", "leader: `Scheduler hit an exception: Traceback`", "True"),
+            Row("peer-line", "leader: `RuntimeError: .. Connection closed by peer`, or reset", "True"),
+            Row("sigquit-line", "leader: `SIGQUIT received. .. one child failed`", "True"),
+        ),
+    ),
+    Scenario(
+        name="node-killed",
+        told="SIGKILL to a worker's launcher.",
+        play=_node_killed,
+        rows=(
+            Row("ranks-follow", "the worker's ranks after their launcher's death", "nothing"),
+            *_end_rows("-9", "-9", "PEER-LOST (secondary), none"),
+        ),
+    ),
+    Scenario(
+        name="leader-killed",
+        told="SIGKILL to the leader's launcher.",
+        play=_leader_killed,
+        rows=(
+            Row("ranks-follow", "the leader's children after their launcher's death", "nothing"),
+            *_end_rows("-9", "-9", "none, PEER-LOST (secondary)"),
+            Row("worker-line", "worker: `Received sigquit from a child process`", "True"),
+        ),
+    ),
+    Scenario(
+        name="leaders-rank-killed",
+        told="SIGKILL to rank 0.",
+        play=_child_killed("sglang::scheduler_TP0", "No live scheduler processes found"),
+        rows=(
+            *_end_rows("-9", "-9", "CHILD-FAILED (secondary), PEER-LOST (secondary)"),
+            _WATCHDOG,
+            Row("dump-line", "leader: `No live scheduler processes found; ..` (after 5 s)", "True"),
+        ),
+    ),
+    Scenario(
+        name="detokenizer-killed",
+        told="SIGKILL to the detokenizer.",
+        play=_child_killed("sglang::detokenizer", r"Waiting 60\.0 seconds for CUDA coredumps", deaf=True),
+        pace=0.04,
+        rows=(
+            *_end_rows("-9", "-9", "CHILD-FAILED (secondary), PEER-LOST (secondary)"),
+            _WATCHDOG,
+            Row("deaf", "the leader's /health while it prepares its crash dump", "no answer"),
+            Row(
+                "dump-line",
+                "leader: `Waiting 60.0 seconds for CUDA coredumps ..` (5 s before)",
+                "True",
+            ),
+        ),
+    ),
+    Scenario(
+        name="group-told",
+        told="SIGTERM to the leader's whole process group.",
+        play=_group_told,
+        rows=(*_end_rows("-9", "-9", "CHILD-FAILED (secondary), PEER-LOST (secondary)"), _WATCHDOG),
+    ),
+    Scenario(
+        name="interrupted",
+        told="SIGINT (Ctrl-C) to the leader's launcher.",
+        play=_interrupted,
+        rows=_end_rows("-2", "-9", "none, PEER-LOST (secondary)"),
+    ),
+    Scenario(
+        name="told-while-hung",
+        told="A rank is stopped, /health has found out, and then the leader is told to end.",
+        play=_told_while_hung,
+        rows=(
+            Row("health", "/health before", "503"),
+            Row("leader", "the leader's exit code", "0"),
+            Row("line", "`SIGTERM received while health check failed. Force exiting.`", "True"),
+            Row("dump-line", "`Waiting 60.0 seconds for CUDA coredumps before exiting.`", "True"),
+            Row(
+                "late-line",
+                "`Schedulers still alive 15.0s after ShutdownReq, killing them ..`",
+                "True",
+            ),
+            Row("worker-before", "the worker while its rank is stopped", "lives"),
+            Row("worker", "the worker's exit code once its rank goes on", "-9"),
+            Row("left", "what outlives the launchers", "nothing, nothing"),
+        ),
+    ),
+    Scenario(
+        name="default-timeout",
+        told="Rank 0 is stopped, with the probe's own time limit.",
+        play=_default_timeout,
+        rows=(
+            Row("health", "/health", "503"),
+            Row("line", "`couldn't get a response from detokenizer for last 20 seconds`", "True"),
+            Row("recovered", "/health is 200 again once it goes on", "True"),
+        ),
+    ),
+)

@@ -1,0 +1,310 @@
+"""Two nodes from loading to a drained end: endpoints in every state, processes, log, signals that are no failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+
+from tests.contract.contract import Row, Scenario, See
+from tests.contract.under_test import EngineUnderTest, Node, Request, generation
+
+_NO_MODEL = "its text says that no model is loaded, so that nobody takes it for an answer"
+_FLAGS = ("/ready", "/ping")
+_PROBES = ("/health", "/health_generate")
+_HEALTH_TIMEOUT_S = "2"
+_LONG = 1000
+"""Tokens of a generation that outlasts the leader's look for SIGTERM, every 5 s on the real engine."""
+
+
+def _play(engine: EngineUnderTest, see: See) -> None:
+    leader, worker = engine.start(settings={"SGLANG_HEALTH_CHECK_TIMEOUT": _HEALTH_TIMEOUT_S, "STANDIN_STEP_MS": "2"})
+    _loading(leader, worker, see)
+    _warming(leader, see)
+    engine.ready()
+    _processes(leader, worker, see)
+    _log(leader, worker, see)
+    _ready(leader, worker, engine, see)
+    _generating(leader, see)
+    _deaf_worker(worker, see)
+    _hung(leader, worker, see)
+    _draining(leader, worker, see)
+
+
+def _loading(leader: Node, worker: Node, see: See) -> None:
+    for node in (leader, worker):
+        node.until_says(r"Init parallel begin\.")
+    see("loading-leader", leader.statuses(*_PROBES, *_FLAGS, "/v1/models"))
+    see("loading-worker", worker.status("/health"))
+
+
+def _warming(leader: Node, see: See) -> None:
+    first = leader.until(lambda: (seen := leader.status("/health", timeout=5)) != "refused" and seen, "HTTP")
+    see("warming-health", first)
+    see("warming-flags", leader.statuses(*_FLAGS))
+    see("warming-generate-probe", leader.status("/health_generate"))
+    see("warming-models", leader.status("/v1/models"))
+
+
+def _processes(leader: Node, worker: Node, see: See) -> None:
+    see("titles-leader", leader.titles())
+    see("titles-worker", worker.titles())
+    children = {pid: node for node in (leader, worker) for pid in node.children()}
+    see("process-group", all(os.getpgid(pid) == node.pid for pid, node in children.items()))
+    ranks = [pid for node in (leader, worker) for pid, words in node.children().items() if "scheduler" in words]
+    see("rank-threads", all(_name(pid).startswith("sglang::") for pid in ranks))
+
+
+def _name(pid: int) -> str:
+    with open(f"/proc/{pid}/comm", encoding="utf-8") as file:  # noqa: PTH123 - proc has no metadata to speak of
+        return file.read().strip()
+
+
+def _log(leader: Node, worker: Node, see: See) -> None:
+    see("phases-leader", leader.phases())
+    see("phases-worker", worker.phases())
+    see("cause-while-well", f"{leader.cause()}, {worker.cause()}")
+    see("prefix", ", ".join(sorted(set(re.findall(r"^\[[-\d]+ [:\d]+( TP\d+)\] ", leader.text(), re.MULTILINE)))))
+    see("shards-bar", _shape(leader, r"Multi-thread loading shards: 100% Completed \| 1/1 \[00:00<00:00, .*it/s\]"))
+    see("shards-bar-worker", worker.says("loading shards"))
+    see(
+        "weights-line", _shape(leader, r"TP0\] Load weight end\. elapsed=[\d.]+ s, type=\w+, avail mem=[\d.]+ GB, mem ")
+    )
+    see(
+        "kv-line",
+        _shape(leader, r"TP0\] KV Cache is allocated\. dtype: torch\.bfloat16, #tokens: 4096, KV size: 0\.00 "),
+    )
+    see("limits-line", _shape(leader, r"TP0\] max_total_num_tokens=4096, .*max_running_requests=\d+, context_len=2048"))
+    see("limits-line-worker", worker.says("max_total_num_tokens="))
+    see("uvicorn-line", _shape(leader, rf"\] INFO:     Uvicorn running on http://127\.0\.0\.1:{leader.port} \(Press"))
+    see("dummy-server-line", _shape(worker, rf"Dummy health check server started .* 127\.0\.0\.2:{worker.port}"))
+    see("access-log", _shape(leader, r'INFO:     127\.0\.0\.1:\d+ - "GET /v1/models HTTP/1\.1" 200 OK'))
+    see("access-log-worker", worker.says("GET /health"))
+
+
+def _shape(node: Node, words: str) -> str:
+    return "written" if node.says(words) else "not written"
+
+
+def _ready(leader: Node, worker: Node, engine: EngineUnderTest, see: See) -> None:
+    see("ready-leader", leader.statuses(*_PROBES, *_FLAGS, "/v1/models"))
+    see("ready-worker", worker.statuses(*_PROBES, "/ping"))
+    see("ready-worker-others", worker.statuses("/ready", "/v1/models", "/metrics", "/server_info"))
+    see("facts", leader.statuses("/model_info", "/get_model_info", "/server_info", "/get_server_info", "/v1/loads"))
+    see("facts-gone", leader.status("/get_load"))
+    see("metrics-not-asked", leader.status("/metrics"))
+    see("unknown-path", leader.status("/no/such/path"))
+    see("wrong-method", leader.status("/health", method="POST", body={}))
+    (card,) = leader.document("/v1/models")["data"]
+    see("models-id", card["id"] == str(engine.model))
+    see("models-length", card["max_model_len"])
+    see("models-owner", card["owned_by"])
+    info = leader.document("/server_info")
+    see("server-info", f"{info['version']}, tp {info['tp_size']}, nodes {info['nnodes']}")
+    see("server-info-tokens", info["max_total_num_tokens"])
+    model = leader.document("/model_info")
+    see("model-info", f"{model['model_type']}, {model['architectures']}, generation {model['is_generation']}")
+    see(
+        "loads",
+        ", ".join(sorted({"num_running_reqs", "num_waiting_reqs"} & set(leader.document("/v1/loads")["loads"][0]))),
+    )
+    see("flush", leader.statuses("/flush_cache"))
+    see("flush-post", leader.status("/flush_cache", method="POST", body={}))
+
+
+def _generating(leader: Node, see: See) -> None:
+    asked = {"model": "any", "prompt": "abcdef", "max_tokens": 4, "temperature": 0}
+    answer = leader.document("/v1/completions", asked)
+    see("completion-shape", answer["object"])
+    see("completion-usage", ", ".join(sorted(answer["usage"])))
+    see("completion-text", answer["choices"][0]["text"])
+    see("completion-tokens", answer["usage"]["completion_tokens"])
+    see("completion-finish", answer["choices"][0]["finish_reason"])
+    see("completion-model", answer["model"])
+    chat = {"model": "any", "messages": [{"role": "user", "content": "abc"}], "max_tokens": 3, "temperature": 0}
+    answer = leader.document("/v1/chat/completions", chat)
+    see("chat-shape", f"{answer['object']}, {answer['choices'][0]['message']['role']}")
+    status, body = leader.ask("/v1/completions", {**asked, "stream": True})
+    events = [line for line in body.decode().splitlines() if line]
+    see("stream", f"{status}, {events[-1]}")
+    see("stream-object", json.loads(events[0].removeprefix("data: "))["object"])
+    made = leader.document("/generate", generation(5))
+    see("generate-shape", f"{made['meta_info']['completion_tokens']} tokens, {made['meta_info']['finish_reason']}")
+    see("bad-json", leader.status("/v1/completions", body=b"{"))
+    see("no-prompt", leader.status("/v1/completions", body={"model": "any"}))
+    see("bad-number", leader.status("/v1/completions", body={**asked, "max_tokens": "many"}))
+    see("too-long", leader.status("/v1/completions", body={**asked, "prompt": [5] * 3000}))
+    see("too-much", leader.status("/v1/completions", body={**asked, "max_tokens": 3000}))
+    running = Request(leader, 300).under_way()
+    see("flush-busy", leader.status("/flush_cache"))
+    see("health-busy", leader.status("/health"))
+    see("generate-stream", running.ended())
+    see("decode-line", _shape(leader, r"TP0\] Decode batch, #running-req: \d+, .*gen throughput \(token/s\): [\d.]+"))
+    see("prefill-line", _shape(leader, r"TP0\] Prefill batch, #new-seq: 1, #new-token: \d+, "))
+
+
+def _deaf_worker(worker: Node, see: See) -> None:
+    worker.signal(signal.SIGTERM)
+    worker.until_says(r"SIGTERM received on node_rank 1; waiting for the rank-0 ShutdownReq")
+    see("term-worker", f"{'lives' if worker.process.poll() is None else 'ended'}, /health {worker.status('/health')}")
+
+
+def _hung(leader: Node, worker: Node, see: See) -> None:
+    rank = worker.child("sglang::scheduler_TP1")
+    os.kill(rank, signal.SIGSTOP)
+    see("hung-flags-before", leader.statuses(*_FLAGS))
+    see("hung-health", leader.status("/health"))
+    see("hung-line", _shape(leader, rf"couldn't get a response from detokenizer for last {_HEALTH_TIMEOUT_S} seconds"))
+    see("hung-flags-after", leader.statuses(*_FLAGS))
+    see("hung-worker", worker.status("/health"))
+    see("hung-generation", leader.status("/generate", body=generation(1), timeout=1))
+    worker.signal(signal.SIGSTOP)
+    see("stopped-worker", worker.status("/health", timeout=1))
+    worker.signal(signal.SIGCONT)
+    os.kill(rank, signal.SIGCONT)
+    see("recovered-health", leader.until(lambda: leader.status("/health") == "200", "recovery"))
+    see("recovered-flags", leader.statuses(*_FLAGS))
+    see("recovered-worker", worker.status("/health"))
+
+
+def _draining(leader: Node, worker: Node, see: See) -> None:
+    running = Request(leader, _LONG).under_way()
+    leader.signal(signal.SIGTERM)
+    leader.until_says("Draining requests and shutting down")
+    see("draining-probes", leader.statuses(*_PROBES))
+    see("draining-flags", leader.statuses(*_FLAGS))
+    see("draining-new", leader.status("/generate", body=generation(1)))
+    see("draining-running", running.ended())
+    see("drained-leader", leader.exit_code())
+    see("drained-worker", worker.exit_code())
+    see(
+        "drained-line",
+        _shape(leader, r"Gracefully exiting\.\.\. Remaining number of requests 1\. Remaining requests re"),
+    )
+    see("drained-worker-line", _shape(worker, r"terminated with 0"))
+    see("drained-left", f"{leader.left_behind()}, {worker.left_behind()}")
+    see("drained-cause", f"{leader.cause()}, {worker.cause()}")
+
+
+ROWS = (
+    Row(
+        "loading-leader",
+        "loading: leader's /health, /health_generate, /ready, /ping, /v1/models",
+        "refused, refused, refused, refused, refused",
+    ),
+    Row("loading-worker", "loading: a worker's /health", "refused"),
+    Row("warming-health", "warming: the first answer of /health after the refusals", "503"),
+    Row("warming-flags", "warming: /ready, /ping", "503, 503"),
+    Row("warming-generate-probe", "warming: /health_generate", "503"),
+    Row("warming-models", "warming: /v1/models", "200"),
+    Row("titles-leader", "titles of the leader's children", "sglang::detokenizer, sglang::scheduler_TP0"),
+    Row("titles-worker", "titles of a worker's children", "sglang::scheduler_TP1"),
+    Row("process-group", "children are in their launcher's process group", "True"),
+    Row("rank-threads", "a rank's short name (comm) begins as its title", "True"),
+    Row(
+        "phases-leader",
+        "phases that the watch data find in the leader's log",
+        "rendezvous > weights > kv-cache > warm-up > ready",
+    ),
+    Row("phases-worker", "phases that the watch data find in a worker's log", "rendezvous > weights > kv-cache"),
+    Row("cause-while-well", "causes that the catalogue finds while all is well", "none, none"),
+    Row("prefix", "rank prefixes in the leader's log", " TP0"),
+    Row("shards-bar", "leader: the weights' progress bar", "written"),
+    Row("shards-bar-worker", "a worker writes a progress bar", "False"),
+    Row("weights-line", "`Load weight end. elapsed=.. s, type=.., avail mem=.. GB, mem usage=`", "written"),
+    Row("kv-line", "`KV Cache is allocated. dtype: .., #tokens: 4096, KV size: `", "written"),
+    Row("limits-line", "`max_total_num_tokens=4096, .. max_running_requests=.., context_len=`", "written"),
+    Row("limits-line-worker", "a worker writes `max_total_num_tokens=`", "False"),
+    Row("uvicorn-line", "`INFO:     Uvicorn running on http://..`", "written"),
+    Row("dummy-server-line", "worker: `Dummy health check server started ..`", "written"),
+    Row("access-log", "leader: an access log line", "written"),
+    Row("access-log-worker", "a worker's log shows its /health requests", "False"),
+    Row(
+        "ready-leader",
+        "ready: leader's /health, /health_generate, /ready, /ping, /v1/models",
+        "200, 200, 200, 200, 200",
+    ),
+    Row("ready-worker", "ready: a worker's /health, /health_generate, /ping", "200, 200, 200"),
+    Row("ready-worker-others", "ready: a worker's /ready, /v1/models, /metrics, /server_info", "404, 404, 404, 404"),
+    Row("facts", "/model_info, /get_model_info, /server_info, /get_server_info, /v1/loads", "200, 200, 200, 200, 200"),
+    Row("facts-gone", "/get_load", "404"),
+    Row("metrics-not-asked", "/metrics without --enable-metrics", "404"),
+    Row("unknown-path", "a path that is none", "404"),
+    Row("wrong-method", "POST /health", "405"),
+    Row("models-id", "/v1/models: id is the model's path", "True"),
+    Row("models-length", "/v1/models: max_model_len", "2048"),
+    Row("models-owner", "/v1/models: owned_by", "sglang", stand_in="l40s-deploy stand-in", why="it says what it is"),
+    Row("server-info", "/server_info: version, degrees", "0.5.23, tp 2, nodes 2"),
+    Row("server-info-tokens", "/server_info: max_total_num_tokens", "4096"),
+    Row(
+        "model-info",
+        "/model_info: type, architectures, is_generation",
+        "deepseek_v3, ['DeepseekV3ForCausalLM'], generation True",
+    ),
+    Row("loads", "/v1/loads: counts", "num_running_reqs, num_waiting_reqs"),
+    Row("flush", "GET /flush_cache", "200"),
+    Row("flush-post", "POST /flush_cache", "200"),
+    Row("completion-shape", "/v1/completions: object", "text_completion"),
+    Row(
+        "completion-usage",
+        "/v1/completions: keys of usage",
+        "completion_tokens, completion_tokens_details, prompt_tokens, prompt_tokens_details, reasoning_tokens, "
+        "total_tokens",
+    ),
+    Row(
+        "completion-text",
+        "/v1/completions: the text after abcdef",
+        "ghij",
+        stand_in="[stand-in: no model loaded] The prompt had",
+        why=_NO_MODEL,
+    ),
+    Row("completion-tokens", "/v1/completions: tokens for max_tokens 4", "4"),
+    Row("completion-finish", "/v1/completions: finish_reason at max_tokens", "length"),
+    Row("completion-model", "/v1/completions: model is what the request said", "any"),
+    Row("chat-shape", "/v1/chat/completions: object, role", "chat.completion, assistant"),
+    Row("stream", "a streamed completion: status, last event", "200, data: [DONE]"),
+    Row("stream-object", "a streamed completion: object of a chunk", "text_completion"),
+    Row("generate-shape", "/generate: counts and reason", "5 tokens, {'type': 'length', 'length': 5}"),
+    Row("bad-json", "a body that is no JSON", "400"),
+    Row("no-prompt", "a completion without a prompt", "400"),
+    Row("bad-number", "max_tokens that is no number", "400"),
+    Row("too-long", "a prompt longer than the context", "400"),
+    Row("too-much", "more tokens asked for than the context holds", "400"),
+    Row("flush-busy", "/flush_cache while a request runs", "400"),
+    Row("health-busy", "/health while a request runs", "200"),
+    Row("generate-stream", "a streamed /generate", "200, whole"),
+    Row("decode-line", "`Decode batch, #running-req: .. gen throughput (token/s): ..`", "written"),
+    Row("prefill-line", "`Prefill batch, #new-seq: 1, #new-token: ..`", "written"),
+    Row("term-worker", "SIGTERM to a worker that serves", "lives, /health 200"),
+    Row("hung-flags-before", "a rank stopped, no probe yet: /ready, /ping", "200, 200"),
+    Row("hung-health", "a rank stopped: /health, after SGLANG_HEALTH_CHECK_TIMEOUT", "503"),
+    Row("hung-line", "a rank stopped: `couldn't get a response from detokenizer for last ..`", "written"),
+    Row("hung-flags-after", "a rank stopped, after that probe: /ready, /ping", "503, 503"),
+    Row("hung-worker", "a rank stopped: the /health of its own node", "200"),
+    Row("hung-generation", "a rank stopped: a generation, for 1 s", "no answer"),
+    Row("stopped-worker", "a worker's launcher stopped: its /health, for 1 s", "no answer"),
+    Row("recovered-health", "all go on: /health is 200 again", "True"),
+    Row("recovered-flags", "all go on: /ready, /ping", "200, 200"),
+    Row("recovered-worker", "all go on: the worker's /health", "200"),
+    Row("draining-probes", "draining: /health, /health_generate", "503, 503"),
+    Row("draining-flags", "draining: /ready, /ping", "503, 503"),
+    Row("draining-new", "draining: a new generation", "200"),
+    Row("draining-running", "draining: the generation that ran before", "200, whole"),
+    Row("drained-leader", "SIGTERM to the leader: its exit code", "0"),
+    Row("drained-worker", "SIGTERM to the leader: a worker's exit code", "0"),
+    Row("drained-line", "`Gracefully exiting... Remaining number of requests 1. ..`", "written"),
+    Row("drained-worker-line", "worker: `.. terminated with 0`", "written"),
+    Row("drained-left", "what outlives the launchers", "nothing, nothing"),
+    Row("drained-cause", "causes that the catalogue finds after an orderly end", "none, none"),
+)
+
+LIFE = Scenario(
+    name="life",
+    told="Two nodes of one rank: loading, warming, ready, a worker that is told to stop, a rank that hangs and goes "
+    "on, and the drained end.",
+    rows=ROWS,
+    play=_play,
+    runs="always",
+    pace=0.2,
+)

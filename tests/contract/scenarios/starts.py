@@ -1,0 +1,362 @@
+"""Starts that come to nothing: peers that don't come, ports that are taken, files that are missing, wrong words."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from tests.contract.contract import Row, Scenario, See
+from tests.contract.under_test import READY, EngineUnderTest, Node
+
+_SOON = ("--dist-timeout", "1")
+
+
+def _ends(node: Node, see: See, words: str, who: str = "node") -> None:
+    see(f"{who}-code", node.exit_code())
+    see(f"{who}-line", node.says(words))
+    see(f"{who}-cause", node.cause())
+    see(f"{who}-left", node.left_behind())
+
+
+def _end_rows(code: str, line: str, cause: str, who: str = "node") -> tuple[Row, ...]:
+    shown = {"node": "its", "leader": "the leader's", "worker": "the worker's"}[who]
+    return (
+        Row(f"{who}-code", f"{shown} exit code", code),
+        Row(f"{who}-line", f"{shown} log: `{line}`", "True"),
+        Row(f"{who}-cause", f"the cause that the catalogue finds in {shown} log", cause),
+        Row(f"{who}-left", f"what outlives {shown} launcher", "nothing"),
+    )
+
+
+def _nobody_comes(engine: EngineUnderTest, see: See) -> None:
+    leader = engine.start_node(0, extra=_SOON)
+    _ends(leader, see, r"DistStoreError: Timed out after 2 seconds waiting for clients\. 1/2 clients joined\.")
+    see("sigquit-line", leader.says(r"Received sigquit from a child process\. It usually means the child failed\."))
+
+
+def _no_leader(engine: EngineUnderTest, see: See) -> None:
+    worker = engine.start_node(1, extra=_SOON)
+    _ends(worker, see, r"DistNetworkError: The client socket has timed out after 1000ms")
+
+
+def _rendezvous_taken(engine: EngineUnderTest, see: See) -> None:
+    with _listening("127.0.0.1", engine.dist_port):
+        leader = engine.start_node(0, extra=_SOON)
+        _ends(leader, see, r"DistNetworkError: The server socket has failed to listen .*EADDRINUSE")
+
+
+def _http_taken(engine: EngineUnderTest, see: See) -> None:
+    with _answering("127.0.0.1", engine.http_port, 404):
+        node = engine.start_node(0, nnodes=1)
+        node.until_says(r"ERROR:    \[Errno 98\] error while attempting to bind")
+        see("after", "lives" if node.process.poll() is None else "ended")
+        _ends(node, see, r"address already in use")
+        see("warm-up-line", node.says(r"Initialization failed\. warmup error: Traceback"))
+        see("ready-line", node.says(READY))
+
+
+def _http_taken_by_an_engine(engine: EngineUnderTest, see: See) -> None:
+    with _answering("127.0.0.1", engine.http_port, 200):
+        node = engine.start_node(0, nnodes=1)
+        _ends(node, see, r"address already in use")
+        see("ready-line", node.says(READY))
+
+
+@contextmanager
+def _answering(address: str, port: int, status: int) -> Iterator[None]:
+    """Somebody else's HTTP server, which answers all that it is asked in the same way."""
+
+    class Stranger(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = b'{"is_generation": true, "model_path": "another", "text": "", "meta_info": {}}'
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET  # noqa: N815 - http.server's naming
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: the test's output is not its log."""
+
+    server = ThreadingHTTPServer((address, port), Stranger)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def _listening(address: str, port: int) -> Iterator[None]:
+    with socket.socket() as other:
+        other.bind((address, port))
+        other.listen()
+        yield
+
+
+def _rank_killed_early(engine: EngineUnderTest, see: See) -> None:
+    leader = engine.start_node(0)
+    leader.until_says(r"Init parallel begin\.")
+    os.kill(leader.child("sglang::scheduler_TP0"), signal.SIGKILL)
+    _ends(leader, see, r"RuntimeError: Rank 0 scheduler died during initialization \(exit code: -9\)\.")
+
+
+def _told_while_loading(engine: EngineUnderTest, see: See) -> None:
+    """Each node waits for the other one at its own rendezvous; so both load for as long as it takes to tell them."""
+    for name, node_rank in (("leader", 0), ("worker", 1)):
+        engine.dist_port += node_rank
+        node = engine.start_node(node_rank)
+        node.until_says(r"Init parallel begin\.")
+        node.children()
+        node.signal(signal.SIGTERM)
+        see(f"{name}-code", node.exit_code())
+        see(f"{name}-left", node.left_behind())
+
+
+def _model_missing(engine: EngineUnderTest, see: See) -> None:
+    worker = engine.start_node(1, model=engine.folder / "nowhere" / engine.model.name, extra=_SOON)
+    _ends(worker, see, r"Repo id must be in the form")
+    see("before-rendezvous", not worker.says("Init parallel begin"))
+
+
+def _with_model(words: str, change: Callable[[Path], None], nodes: int = 1) -> Callable[[EngineUnderTest, See], None]:
+    def play(engine: EngineUnderTest, see: See) -> None:
+        model = engine.folder / "changed" / engine.model.name
+        shutil.copytree(engine.model, model)
+        change(model)
+        _ends(engine.start(nodes, model=model)[0], see, words)
+
+    return play
+
+
+def _without_config(model: Path) -> None:
+    (model / "config.json").unlink()
+
+
+def _without_shard(model: Path) -> None:
+    """The index names a second shard, which the copy did not come to."""
+    index = model / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    content["weight_map"]["lm_head.weight"] = "model-2.safetensors"
+    index.write_text(json.dumps(content))
+
+
+def _without_weights(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+
+
+def _cut_short(model: Path) -> None:
+    weights = model / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+
+
+def _changed(**values: int) -> Callable[[Path], None]:
+    def change(model: Path) -> None:
+        config = model / "config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), **values}))
+
+    return change
+
+
+def _refused(*extra: str, words: str) -> Callable[[EngineUnderTest, See], None]:
+    def play(engine: EngineUnderTest, see: See) -> None:
+        _ends(engine.start_node(0, nnodes=1, extra=extra), see, words)
+
+    return play
+
+
+def _flags_refused(engine: EngineUnderTest, see: See) -> None:
+    wrong = {
+        "gone": (("--cuda-graph-max-bs", "32"), r"ambiguous option: --cuda-graph-max-bs could match"),
+        "unknown": (("--enable-flashinfer-mla",), r"unrecognized arguments: --enable-flashinfer-mla"),
+        "number": (("--dist-timeout", "soon"), r"argument --dist-timeout: invalid int value: 'soon'"),
+        "choice": (("--attention-backend", "nonsense"), r"argument --attention-backend: invalid choice: 'nonsense'"),
+        "size": (("--max-total-tokens", "8x"), r"argument --max-total-tokens: Invalid integer value: '8x'"),
+    }
+    nodes = {name: (engine.start_node(0, nnodes=1, extra=extra), words) for name, (extra, words) in wrong.items()}
+    for name, (node, words) in nodes.items():
+        see(name, f"{node.exit_code()}, {node.says(words)}, {node.cause()}")
+
+
+def _refusal(name: str, words: str) -> Row:
+    return Row(name, f"exit code, `{words}`, cause", "2, True, FLAG-REFUSED")
+
+
+def _alone(engine: EngineUnderTest, see: See) -> None:
+    extra = ("--enable-metrics", "--api-key", "secret", "--max-total-tokens", "3k", "--served-model-name", "tiny")
+    (node,) = engine.start(nnodes=1, extra=extra)
+    engine.ready()
+    see("titles", node.titles())
+    see("prefix", node.says(r"(?m)^\[[-\d]+ [:\d]+\] Load weight begin\.") and not node.says(r" TP0\] "))
+    see("phases", node.phases())
+    see("open", node.statuses("/health", "/health_generate", "/ready", "/metrics"))
+    see("closed", node.statuses("/v1/models", "/server_info", "/flush_cache", "/ping"))
+    see("with-key", ", ".join(node.status(path, key="secret") for path in ("/v1/models", "/server_info")))
+    see("wrong-key", node.status("/v1/models", key="guess"))
+    see("served-name", json.loads(node.ask("/v1/models", key="secret")[1])["data"][0]["id"])
+    see("tokens", json.loads(node.ask("/server_info", key="secret")[1])["max_total_num_tokens"])
+    metrics = node.ask("/metrics")[1].decode()
+    see("metrics", all(f"sglang:{name}{{" in metrics for name in ("num_running_reqs", "gen_throughput")))
+    node.signal(signal.SIGTERM)
+    see("code", node.exit_code())
+    see("left", node.left_behind())
+
+
+STARTS = (
+    Scenario(
+        name="nobody-comes",
+        told="A leader alone, with --dist-timeout 1.",
+        runs="always",
+        play=_nobody_comes,
+        rows=(
+            *_end_rows(
+                "-9", "DistStoreError: Timed out after 2 seconds waiting for clients. 1/2", "PEER-MISSING (secondary)"
+            ),
+            Row("sigquit-line", "its log: `Received sigquit from a child process.`", "True"),
+        ),
+    ),
+    Scenario(
+        name="no-leader",
+        told="A worker alone, with --dist-timeout 1.",
+        play=_no_leader,
+        rows=_end_rows(
+            "-9", "DistNetworkError: The client socket has timed out after 1000ms", "PEER-MISSING (secondary)"
+        ),
+    ),
+    Scenario(
+        name="rendezvous-taken",
+        told="Somebody listens on the leader's rendezvous port.",
+        play=_rendezvous_taken,
+        rows=_end_rows("-9", "DistNetworkError: The server socket has failed to listen .. EADDRINUSE", "PORT-IN-USE"),
+    ),
+    Scenario(
+        name="http-taken",
+        told="Somebody who is no engine listens on the HTTP port of an engine of one node. 0.5.23 warms up against "
+        "whoever listens there, 120 times.",
+        play=_http_taken,
+        pace=0.01,
+        rows=(
+            Row("after", "its launcher after `address already in use`", "lives"),
+            *_end_rows("-9", "address already in use", "PORT-IN-USE"),
+            Row("warm-up-line", "its log: `Initialization failed. warmup error: ..`", "True"),
+            Row("ready-line", "its log: `The server is fired up and ready to roll!`", "False"),
+        ),
+    ),
+    Scenario(
+        name="http-taken-by-an-engine",
+        told="Another engine listens on the HTTP port of an engine of one node, which warms up against it.",
+        play=_http_taken_by_an_engine,
+        rows=(
+            *_end_rows("1", "address already in use", "PORT-IN-USE"),
+            Row("ready-line", "its log: `The server is fired up and ready to roll!`", "True"),
+        ),
+    ),
+    Scenario(
+        name="rank-killed-early",
+        told="SIGKILL to rank 0 while it waits at the rendezvous, as the kernel does it where memory runs out.",
+        play=_rank_killed_early,
+        rows=_end_rows(
+            "1", "RuntimeError: Rank 0 scheduler died during initialization (exit code: -9)", "RANK-DIED-STARTING"
+        ),
+    ),
+    Scenario(
+        name="told-while-loading",
+        told="SIGTERM to a leader, and to a worker, at the rendezvous.",
+        play=_told_while_loading,
+        rows=(
+            Row("leader-code", "the leader's exit code", "-15"),
+            Row("leader-left", "what outlives it", "nothing"),
+            Row("worker-code", "the worker's exit code", "-15"),
+            Row("worker-left", "what outlives it", "nothing"),
+        ),
+    ),
+    Scenario(
+        name="model-missing",
+        told="The model's directory is not on the worker.",
+        runs="always",
+        play=_model_missing,
+        rows=(
+            *_end_rows("1", "Repo id must be in the form", "MODEL-MISSING"),
+            Row("before-rendezvous", "it ends before the rendezvous", "True"),
+        ),
+    ),
+    Scenario(
+        name="config-missing",
+        told="The model's directory lacks config.json.",
+        play=_with_model(r"ValueError: Unrecognized model in .* Should have a `model_type` key", _without_config),
+        rows=_end_rows("1", "ValueError: Unrecognized model in ..", "MODEL-MISSING"),
+    ),
+    Scenario(
+        name="shard-missing",
+        told="The index names a shard that is not there.",
+        play=_with_model(r"references 1 shard file\(s\) missing", _without_shard),
+        rows=_end_rows("-9", "references 1 shard file(s) missing", "SHARDS-MISSING"),
+    ),
+    Scenario(
+        name="weights-missing",
+        told="The model's directory has an index and none of its shards.",
+        play=_with_model(r"RuntimeError: Cannot find any model weights with `", _without_weights),
+        rows=_end_rows("-9", "RuntimeError: Cannot find any model weights with ..", "SHARDS-MISSING"),
+    ),
+    Scenario(
+        name="shard-cut-short",
+        told="A shard that was copied half-way.",
+        play=_with_model(r"SafetensorError", _cut_short),
+        rows=_end_rows("-9", "SafetensorError", "SHARD-CORRUPT"),
+    ),
+    Scenario(
+        name="heads-not-divisible",
+        told="7 attention heads for 2 ranks, one a node.",
+        play=_with_model(r"AssertionError: 7 is not divisible by 2", _changed(num_attention_heads=7), nodes=2),
+        rows=_end_rows("-9", "AssertionError: 7 is not divisible by 2", "LAYOUT-NOT-DIVISIBLE"),
+    ),
+    Scenario(
+        name="nodes-not-divisible",
+        told="3 ranks on 2 nodes.",
+        play=_refused("--nnodes", "2", "--tp-size", "3", words=r"tp_size must be divisible by number of nodes"),
+        rows=_end_rows("1", "tp_size must be divisible by number of nodes", "LAYOUT-NOT-DIVISIBLE"),
+    ),
+    Scenario(
+        name="flags-refused",
+        told="Command lines that argparse does not take.",
+        play=_flags_refused,
+        rows=(
+            _refusal("gone", "ambiguous option: --cuda-graph-max-bs could match"),
+            _refusal("unknown", "unrecognized arguments: --enable-flashinfer-mla"),
+            _refusal("number", "argument --dist-timeout: invalid int value: 'soon'"),
+            _refusal("choice", "argument --attention-backend: invalid choice: 'nonsense'"),
+            _refusal("size", "argument --max-total-tokens: Invalid integer value: '8x'"),
+        ),
+    ),
+    Scenario(
+        name="alone",
+        told="One node of one rank, with an API key, metrics, a served name and --max-total-tokens 3k.",
+        play=_alone,
+        rows=(
+            Row("titles", "titles of the children", "sglang::detokenizer, sglang::scheduler"),
+            Row("prefix", "log lines of the rank have no rank prefix", "True"),
+            Row("phases", "phases that the watch data find", "rendezvous > weights > kv-cache > warm-up > ready"),
+            Row("open", "without the key: /health, /health_generate, /ready, /metrics", "200, 200, 200, 200"),
+            Row("closed", "without the key: /v1/models, /server_info, /flush_cache, /ping", "401, 401, 401, 401"),
+            Row("with-key", "with the key: /v1/models, /server_info", "200, 200"),
+            Row("wrong-key", "with another key: /v1/models", "401"),
+            Row("served-name", "/v1/models: id", "tiny"),
+            Row("tokens", "/server_info: max_total_num_tokens", "3000"),
+            Row("metrics", "/metrics has num_running_reqs and gen_throughput", "True"),
+            Row("code", "SIGTERM: exit code", "0"),
+            Row("left", "what outlives the launcher", "nothing"),
+        ),
+    ),
+)
