@@ -81,7 +81,11 @@ class SmallLab:
         self.write_inventory()
         config = json.dumps({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **_DIMENSIONS})
         for node in self.hosts():
-            self.on(node, f"mkdir -p /workspace/{MODEL} && cat >/workspace/{MODEL}/config.json", config.encode())
+            self.on(
+                node,
+                f"mkdir -p /workspace/{MODEL} && cd /workspace/{MODEL} && touch .standin && cat >config.json",
+                config.encode(),
+            )
 
     def write_inventory(self, **more: Any) -> None:
         """The lab's own, with our engine environment, and other variables of the gangs where given."""

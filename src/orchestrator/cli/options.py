@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 
 from orchestrator.cli.screen import Screen
 from orchestrator.loading.inventory import load_inventory
@@ -41,3 +43,8 @@ def open_inventory(args: argparse.Namespace, screen: Screen) -> Inventory:
 def add_gangs(parser: argparse.ArgumentParser) -> None:
     """--gang GANG, repeatable; none named means all."""
     parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="only this gang (repeatable)")
+
+
+def command_line() -> str:
+    """What was typed, for locks and the audit log."""
+    return shlex.join(["l40s-deploy", *sys.argv[1:]])[:300]

@@ -3,28 +3,48 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, command_line, open_inventory
 from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.downtime import Downtime
+from orchestrator.model.errors import InputError
 from orchestrator.workflows.restart import Restarted, RestartRequest, restart
+from orchestrator.workflows.rolling import Rolled, RollingRequest, roll
 from orchestrator.workflows.status import status_json
 
 INTERRUPTED = 130
 TIMEOUT_S = 3600.0
+DRAIN_S = 1800.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(parser, "l40s-deploy restart --gang gang0")
+    add_examples(
+        parser,
+        "l40s-deploy restart --gang gang0",
+        "l40s-deploy restart --rolling                    # several gangs behind the router, one at a time",
+        "l40s-deploy restart --rolling --max-unavailable 2",
+    )
     add_inventory(parser)
     add_gangs(parser)
     parser.add_argument("--now", action="store_true", help="end requests that run instead of waiting for them")
     parser.add_argument(
         "--timeout", type=float, default=TIMEOUT_S, metavar="S", help=f"a gang has S seconds to start ({TIMEOUT_S:.0f})"
+    )
+    parser.add_argument("--rolling", action="store_true", help="gang by gang, while the others serve")
+    parser.add_argument(
+        "--max-unavailable", type=int, default=1, metavar="N", help="with --rolling: gangs that are down at a time (1)"
+    )
+    parser.add_argument(
+        "--drain-timeout",
+        type=float,
+        default=DRAIN_S,
+        metavar="S",
+        help=f"with --rolling: wait S seconds for a gang's requests, else leave it serving ({DRAIN_S:.0f})",
+    )
+    parser.add_argument(
+        "--without-router", action="store_true", help="with --rolling: somebody else sends requests elsewhere meanwhile"
     )
     add_json(parser)
 
@@ -35,6 +55,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     try:
         shown = Progress(screen)
         with shown:
+            if args.rolling:
+                return _rolled(args, screen, roll(inventory, _rolling(args), shown))
             return _whole(args, screen, restart(inventory, _request(args), shown))
     except KeyboardInterrupt:
         screen.say("detached: a gang that was stopped stays stopped, one that was started goes on by itself")
@@ -46,9 +68,28 @@ def _request(args: argparse.Namespace) -> RestartRequest:
     return RestartRequest(gangs=tuple(args.gang), now=args.now, command=command_line(), timeout_s=args.timeout)
 
 
-def command_line() -> str:
-    """What was typed, for locks and the audit log."""
-    return shlex.join(["l40s-deploy", *sys.argv[1:]])[:300]
+def _rolling(args: argparse.Namespace) -> RollingRequest:
+    if args.now:
+        raise InputError(
+            "--now ends requests that run", where="command line", fix="--rolling waits for them: one of the two"
+        )
+    return RollingRequest(
+        gangs=tuple(args.gang),
+        max_unavailable=args.max_unavailable,
+        without_router=args.without_router,
+        drain_s=args.drain_timeout,
+        timeout_s=args.timeout,
+        command=command_line(),
+    )
+
+
+def _rolled(args: argparse.Namespace, screen: Screen, done: Rolled) -> int:
+    if args.json:
+        screen.json({"seconds": round(done.seconds, 3), **status_json(done.views)})
+    else:
+        names = ", ".join(view.name for view in done.views)
+        screen.out.print(printable(f"restarted one after the other in {done.seconds:.1f} s: {names}"))
+    return 0
 
 
 def _whole(args: argparse.Namespace, screen: Screen, done: Restarted) -> int:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli import plan as plan_verb
 from orchestrator.cli.gangs import gang_block
-from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_inventory, add_json, command_line, open_inventory
 from orchestrator.cli.rising import RisingProgress, say_losses
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.plan import Plan
 from orchestrator.planning.document import plan_json
 from orchestrator.workflows.plan import plan_inventory
+from orchestrator.workflows.routing import enrol
 from orchestrator.workflows.status import status_json
 from orchestrator.workflows.up import Outcome, UpRequest, up
 
@@ -52,13 +51,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         return _dry_run(plan_inventory(inventory, plan_verb.request_of(args)).plan, screen)
     request = UpRequest(
         plan=plan_verb.request_of(args),
-        command=shlex.join(["l40s-deploy", *sys.argv[1:]])[:300],
+        command=command_line(),
         timeout_s=args.timeout,
         undo_on_interrupt=args.undo_on_interrupt,
     )
     try:
         with RisingProgress(screen) as shown:
             outcome = up(inventory, request, shown)
+            enrol(inventory, outcome.views, shown, command=request.command)
     except KeyboardInterrupt:
         return _interrupted(request, screen)
     _show(outcome, screen)

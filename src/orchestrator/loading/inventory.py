@@ -7,11 +7,13 @@ from pathlib import Path
 
 from orchestrator.loading.ansible_yaml import AnsibleInventory, read_ansible_inventory
 from orchestrator.loading.node_spec import node_spec
+from orchestrator.loading.router_spec import router_spec
 from orchestrator.loading.variables import Variables
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, RouterSpec
 
 TOP_GROUP = "gangs"
+ROUTER_GROUP = "router"
 
 _EQUAL_IN_A_GANG: Mapping[str, Callable[[NodeSpec], object]] = {
     "l40s_dist_init_port": lambda node: node.ports.dist_init,
@@ -39,7 +41,7 @@ def load_inventory(path: str | Path) -> Inventory:
         _refuse_disagreement(gang, variables)
     _refuse_two_gangs(source, gangs)
     _refuse_shared_addresses(gangs, variables)
-    return Inventory(path=str(file), gangs=gangs)
+    return Inventory(path=str(file), gangs=gangs, router=_router(source, gangs))
 
 
 def _gang_names(source: AnsibleInventory) -> list[str]:
@@ -81,6 +83,21 @@ def _gang(source: AnsibleInventory, name: str) -> GangSpec:
         )
     nodes = tuple(node_spec(_variables(source, host), gang=name, node_rank=rank) for rank, host in enumerate(hosts))
     return GangSpec(name=name, nodes=nodes)
+
+
+def _router(source: AnsibleInventory, gangs: tuple[GangSpec, ...]) -> RouterSpec | None:
+    """The one host of the group `router`; it may be a gang's node too."""
+    group = source.groups.get(ROUTER_GROUP)
+    if group is None:
+        return None
+    hosts = source.hosts_of(ROUTER_GROUP)
+    if len(hosts) != 1 or any(gang.name == ROUTER_GROUP for gang in gangs):
+        raise InputError(
+            f"found {len(hosts)} hosts in the group {ROUTER_GROUP!r}; wanted one, which runs the router",
+            where=str(group.origin),
+            fix=f"{ROUTER_GROUP}: {{hosts: {{head: }}}} beside {TOP_GROUP}, see inventory/reference.yml",
+        )
+    return router_spec(_variables(source, hosts[0]), group=ROUTER_GROUP)
 
 
 def _is_plain(name: str) -> bool:

@@ -14,9 +14,11 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec, Overrides, Ports, Reach, Transport
 
 OURS = (
-    "l40s_accept", "l40s_address", "l40s_agent_port", "l40s_args", "l40s_dist_init_port", "l40s_engine_user",
+    "l40s_accept", "l40s_address", "l40s_agent_port", "l40s_api_key_file", "l40s_args", "l40s_dist_init_port",
+    "l40s_engine_user",
     "l40s_env", "l40s_fs_root", "l40s_gid_index", "l40s_gpus", "l40s_http_host", "l40s_http_port", "l40s_ib_hca",
-    "l40s_lease", "l40s_model_root", "l40s_nccl_port", "l40s_socket_ifname", "l40s_stack", "l40s_state_dir",
+    "l40s_lease", "l40s_model_root", "l40s_nccl_port", "l40s_router_metrics_port", "l40s_router_port",
+    "l40s_router_venv", "l40s_socket_ifname", "l40s_stack", "l40s_state_dir",
     "l40s_transport", "l40s_venv",
 )  # fmt: skip
 """Every variable of ours; inventory/reference.yml explains each."""
@@ -51,6 +53,7 @@ def node_spec(variables: Variables, *, gang: str, node_rank: int) -> NodeSpec:
         engine_user=variables.text("l40s_engine_user", _NAME, "a user name"),
         transport=_transport(variables),
         http_host=_address(variables, "l40s_http_host") or "0.0.0.0",  # noqa: S104 - the model's default
+        api_key_file=variables.text("l40s_api_key_file", r"~?/[^\x00-\x1f\x7f]*", "a file's path, absolute or from ~/"),
         ports=_ports(variables),
         lease_s=30.0 if lease is None else lease,
         accept=variables.texts("l40s_accept"),

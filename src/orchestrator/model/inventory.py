@@ -73,6 +73,8 @@ class NodeSpec:
     engine_user: str | None = None
     transport: Transport = "auto"
     http_host: str = "0.0.0.0"  # noqa: S104 - the service is meant to be reached; the operator may narrow it
+    api_key_file: str | None = None
+    """`l40s_api_key_file`: on the controller; what the service asks of its clients. The leader's counts."""
     ports: Ports = Ports()
     lease_s: float = 30.0
     """Silence on the leader link after which a gang ends itself, in seconds."""
@@ -94,11 +96,34 @@ class GangSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSpec:
+    """Where the one router before all gangs runs (the inventory's group `router`).
+
+    venv: virtual environment that holds sglang-router
+    metrics_port: its figures, on that machine's loopback address only
+    """
+
+    node: NodeSpec
+    port: int = 30000
+    metrics_port: int = 29000
+    venv: str = "/opt/l40s/venvs/sglang-router-0.3.2"
+
+    @property
+    def url(self) -> str:
+        """Where clients find the service."""
+        host = self.node.address or self.node.reach.host
+        if self.node.reach.connection == "local" and host == self.node.name:
+            host = "127.0.0.1"
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """All gangs of one inventory file, in the file's order."""
+    """All gangs of one inventory file, in the file's order, and the router before them where there is one."""
 
     path: str
     gangs: tuple[GangSpec, ...]
+    router: RouterSpec | None = None
 
     @property
     def nodes(self) -> Iterator[NodeSpec]:

@@ -27,6 +27,7 @@ VERBS = {
     "history": "orchestrator.node.history",
     "excerpt": "orchestrator.node.excerpt",
     "staged": "orchestrator.node.staged",
+    "ask": "orchestrator.node.ask",
     "listen": "orchestrator.node.listen",
     "dial": "orchestrator.node.dial",
 }

@@ -1,0 +1,113 @@
+"""sglang-router 0.3.2 as data: its command line, its REST words, what an agent must know to run it.
+
+Sources: sglang_router/router_args.py of the wheel 0.3.2 for the flags; its REST interface as it answers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+VERSION = "0.3.2"
+
+WATCH: Mapping[str, Any] = {
+    "dialect": "sglang-router-0.3",
+    "phases": [],
+    "causes": [
+        {
+            "id": "ROUTER-MISSING",
+            "pattern": r"No module named '?sglang_router",
+            "text": "the router's virtual environment lacks sglang-router",
+            "fix": f"pip install sglang-router=={VERSION} there",
+        },
+        {
+            "id": "PORT-IN-USE",
+            "pattern": r"[Aa]ddress already in use|Failed to bind",
+            "text": "a port that the router needs is taken",
+            "fix": "end what listens there (`ss -ltnp`), or mend l40s_router_port, l40s_router_metrics_port",
+        },
+    ],
+    "http": {"alive": "/liveness"},
+    "stop": {"leader_signal": "TERM", "drain_s": 60, "shutdown_s": 5},
+}
+
+_FLAGS: tuple[tuple[str, str], ...] = (
+    ("--policy", "cache_aware"),
+    # An engine of 32 ranks answers a probe that generates after up to 20 s, and its flag at once.
+    ("--health-check-interval-secs", "5"),
+    ("--health-check-timeout-secs", "25"),
+    ("--health-failure-threshold", "2"),
+    ("--health-success-threshold", "1"),
+    ("--worker-startup-timeout-secs", "60"),
+    ("--worker-startup-check-interval", "1"),
+    # At the reference cluster's pace an answer of 4,000 tokens takes minutes, and nothing cuts it short.
+    ("--request-timeout-secs", "7200"),
+    ("--retry-max-retries", "5"),
+    ("--retry-initial-backoff-ms", "100"),
+    ("--retry-max-backoff-ms", "5000"),
+    # A gang that refuses connections is left alone after three requests, not after ten, and tried again soon.
+    ("--cb-failure-threshold", "3"),
+    ("--cb-success-threshold", "1"),
+    ("--cb-timeout-duration-secs", "15"),
+    ("--shutdown-grace-period-secs", "60"),
+    ("--log-level", "warn"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A gang as the router has it. id: the router's own; load: requests that it runs there now."""
+
+    id: str
+    url: str
+    healthy: bool
+    load: int
+
+
+def command(python: str, host: str, port: int, metrics_port: int, health_path: str, urls: Iterable[str]) -> list[str]:
+    """The router's command line. urls: of the gangs that serve already, so that its first request finds them."""
+    words = [python, "-m", "sglang_router.launch_router", "--host", host, "--port", str(port)]
+    words += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)]
+    words += ["--health-check-endpoint", health_path]
+    for flag, value in _FLAGS:
+        words += [flag, value]
+    workers = list(urls)
+    return words + (["--worker-urls", *workers] if workers else [])
+
+
+def launch_script(words: list[str]) -> str:
+    """What the agent starts, and what a human can run."""
+    lines = " \\\n    ".join(shlex.quote(word) for word in words)
+    return f"#!/bin/sh\n# sglang-router {VERSION} before the gangs. Written by l40s-deploy.\nset -eu\nexec {lines}\n"
+
+
+def health_path(dialects: Iterable[str]) -> str:
+    """`/ready` is a flag that draining lowers; SGLang 0.4 has /health only, which says that its server runs."""
+    return "/ready" if all(not name.startswith("sglang-0.4") for name in dialects) else "/health"
+
+
+def workers(body: str) -> tuple[Worker, ...]:
+    """Out of the answer to GET /workers; raises ValueError where it is none."""
+    try:
+        raw = json.loads(body)["workers"]
+        return tuple(
+            Worker(str(one["id"]), str(one["url"]).rstrip("/"), bool(one["is_healthy"]), int(one.get("load") or 0))
+            for one in raw
+        )
+    except (KeyError, TypeError) as wrong:
+        raise ValueError(f"no list of workers: {wrong!r}") from None
+
+
+def running_requests(body: str) -> int | None:
+    """Requests that an engine has, out of its answer to /v1/loads (0.5) or /metrics; None where that is neither."""
+    try:
+        loads = json.loads(body)["loads"]
+        return sum(int(load["num_total_reqs"]) for load in loads)
+    except (ValueError, KeyError, TypeError):
+        pass
+    found = re.findall(r"^sglang:num_(?:running|queue)_reqs(?:\{[^}]*\})? ([0-9.]+)", body, re.MULTILINE)
+    return sum(int(float(number)) for number in found) if found else None

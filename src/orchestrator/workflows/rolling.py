@@ -1,0 +1,169 @@
+"""`restart --rolling`: gang by gang, while the others serve.
+
+Take out of the router, wait until nothing runs, stop, start, canary, take in, next. The first gang that does not
+come up ends it: the rest serves on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from orchestrator.gang.downtime import expected_downtime
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows import up
+from orchestrator.workflows.locks import GangLock
+from orchestrator.workflows.plan import chosen_gangs
+from orchestrator.workflows.replay import Staged, staged_plan
+from orchestrator.workflows.reports import see
+from orchestrator.workflows.restart import again
+from orchestrator.workflows.routing import Router, wait_until_drained, wanted_router
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollingRequest:
+    """max_unavailable: gangs that may be down at one time. without_router: whoever sends requests looks after
+    himself. drain_s: how long one gang's running requests are waited for; timeout_s: for one gang's start."""
+
+    gangs: tuple[str, ...] = ()
+    max_unavailable: int = 1
+    without_router: bool = False
+    drain_s: float = 1800.0
+    timeout_s: float = 3600.0
+    command: str = "restart --rolling"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rolled:
+    """views: of the gangs that were restarted, as they were seen last; seconds: for all of it."""
+
+    views: tuple[GangView, ...]
+    seconds: float
+
+
+def roll(inventory: Inventory, request: RollingRequest, watcher: up.Watcher) -> Rolled:
+    """Restart the chosen gangs one after the other.
+
+    Raises before anything is stopped: InputError with one gang only, without a router, or where too few serve;
+    Unreachable, LockHeld. Later: what the gang that did not come back raises, with words on where the others are.
+    """
+    begin = time.monotonic()
+    gangs = chosen_gangs(inventory, request.gangs)
+    with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
+        up.everybody_answers(see(fleet, gangs))
+        plans = [staged_plan(fleet, gang) for gang in gangs]
+        _refuse_one_gang(inventory, fleet, plans)
+        router = None if request.without_router else opened.enter_context(Router(wanted_router(inventory)))
+        if router is not None:
+            router.workers()  # it must answer before anything is stopped
+        _refuse_too_few(inventory, fleet, request)
+        locks = {gang.name: opened.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs}
+        done: list[GangView] = []
+        batches = _batches(_worst_first(fleet, plans), request.max_unavailable)
+        for batch in batches:
+            with _told_where_it_ended(batch, done, gangs):
+                done += _one_batch(fleet, router, batch, locks, request, watcher)
+        return Rolled(views=tuple(done), seconds=time.monotonic() - begin)
+
+
+def _one_batch(
+    fleet: Fleet,
+    router: Router | None,
+    batch: Sequence[Staged],
+    locks: dict[str, GangLock],
+    request: RollingRequest,
+    watcher: up.Watcher,
+) -> tuple[GangView, ...]:
+    held = list(locks.values())
+    for plan in batch:
+        if router is not None:
+            watcher.step(plan.gang.name, "taking it out of the router")
+            router.take_out(plan.service_url)
+    for plan in batch:
+        _drain(fleet, router, plan, held, request, watcher)
+    restarted = again(fleet, batch, watcher, held, now=False, timeout_s=request.timeout_s)
+    for plan in batch:
+        if router is not None:
+            watcher.step(plan.gang.name, "taking it into the router")
+            router.take_in(plan.service_url)
+    return restarted.views
+
+
+def _drain(
+    fleet: Fleet,
+    router: Router | None,
+    plan: Staged,
+    locks: Sequence[GangLock],
+    request: RollingRequest,
+    watcher: up.Watcher,
+) -> None:
+    def renew() -> None:
+        for lock in locks:
+            lock.renew()
+
+    watcher.step(plan.gang.name, "waiting until no request runs")
+    try:
+        wait_until_drained(fleet, plan.gang, plan.service_url, deadline_s=request.drain_s, meanwhile=renew)
+    except DeployError:
+        if router is not None:
+            router.take_in(plan.service_url)
+        raise
+
+
+def _refuse_one_gang(inventory: Inventory, fleet: Fleet, plans: Sequence[Staged]) -> None:
+    if len(inventory.gangs) > 1:
+        return
+    (view,) = see(fleet, inventory.gangs)
+    raise InputError(
+        f"there is one gang only, and an engine of ranks that need each other can't roll: "
+        f"{expected_downtime(view, plans[0].drain_s).words}",
+        where=f"{inventory.path}: --rolling",
+        fix="`l40s-deploy restart` takes that downtime; a second gang behind a router is what avoids it",
+    )
+
+
+def _refuse_too_few(inventory: Inventory, fleet: Fleet, request: RollingRequest) -> None:
+    """Somebody must serve while others don't."""
+    serving = {view.name for view in see(fleet, inventory.gangs) if view.service_healthy}
+    chosen = {gang.name for gang in chosen_gangs(inventory, request.gangs)}
+    at_once = min(request.max_unavailable, len(chosen & serving))
+    if request.max_unavailable < 1 or len(serving) - at_once < 1:
+        raise InputError(
+            f"{len(serving)} of {len(inventory.gangs)} gangs serve ({', '.join(sorted(serving)) or 'none'}); "
+            f"with {request.max_unavailable} down at a time none would be left",
+            where="--rolling",
+            fix="bring the others up first, choose a smaller --max-unavailable, or restart without --rolling",
+        )
+
+
+def _worst_first(fleet: Fleet, plans: Sequence[Staged]) -> list[Staged]:
+    """A gang that does not serve costs nothing to restart, and may serve for the next ones."""
+    healthy = {view.name: bool(view.service_healthy) for view in see(fleet, [plan.gang for plan in plans])}
+    return sorted(plans, key=lambda plan: healthy[plan.gang.name])
+
+
+def _batches(plans: Sequence[Staged], size: int) -> Iterator[Sequence[Staged]]:
+    for begin in range(0, len(plans), size):
+        yield plans[begin : begin + size]
+
+
+@contextmanager
+def _told_where_it_ended(
+    batch: Sequence[Staged], done: Sequence[GangView], gangs: Sequence[GangSpec]
+) -> Iterator[None]:
+    """A failure goes on its way with where the others are."""
+    try:
+        yield
+    except DeployError as failure:
+        at = [plan.gang.name for plan in batch]
+        before = [view.name for view in done]
+        rest = [gang.name for gang in gangs if gang.name not in (*at, *before)]
+        words = [f"restarted: {', '.join(before)}"] if before else []
+        words += [f"not touched: {', '.join(rest)}"] if rest else []
+        failure.what += f"\n    the rolling restart ended at {', '.join(at)}; {'; '.join(words) or 'no other'}"
+        raise

@@ -1,0 +1,256 @@
+"""The router before the gangs: started like a gang of one node without ranks, told over its own REST interface.
+
+All HTTP goes through the node's verb `ask`: the router's host must reach the gangs, we need to reach only SSH.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote
+
+from orchestrator.engines import router as words
+from orchestrator.engines.router import Worker
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import GangFailed, InputError, NodeError
+from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
+from orchestrator.planning.digest import short_digest
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import call
+from orchestrator.workflows.down import Stopped, stop_gangs
+from orchestrator.workflows.locks import GangLock
+from orchestrator.workflows.reports import see, where
+from orchestrator.workflows.up import Rising, Watcher, raise_all
+
+GANG = "router"
+"""Its name among the gangs on its host."""
+TAKE_IN_S = 90.0
+"""Above the router's own 60 s for a worker's start."""
+TAKE_OUT_S = 15.0
+START_S = 60.0
+POLL_S = 0.25
+ASK_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterState:
+    """The router as it is. workers: empty where it does not run."""
+
+    view: GangView
+    url: str
+    workers: tuple[Worker, ...] = ()
+
+
+class Router:
+    """A router that can be told things. A context manager: it holds a connection to its host."""
+
+    def __init__(self, spec: RouterSpec) -> None:
+        self.spec = spec
+        self.gang = GangSpec(name=GANG, nodes=(replace(spec.node, gang=GANG),))
+        self.fleet = Fleet(self.gang.nodes)
+
+    def __enter__(self) -> Router:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.fleet.close()
+
+    def state(self) -> RouterState:
+        """Look at its agent, and at its workers where it serves."""
+        (view,) = see(self.fleet, [self.gang])
+        serves = bool(view.service_healthy)
+        return RouterState(view=view, url=self.spec.url, workers=self.workers() if serves else ())
+
+    def workers(self) -> tuple[Worker, ...]:
+        """Every gang that it sends requests to."""
+        answer = self.ask("GET", "/workers")
+        if answer.get("status") != 200:
+            raise self._trouble("does not tell its workers", answer)
+        try:
+            return words.workers(str(answer.get("body")))
+        except ValueError as wrong:
+            raise self._trouble(str(wrong), answer) from None
+
+    def take_in(self, url: str) -> None:
+        """Have requests go there; comes back once the router counts it as healthy."""
+        if not any(worker.url == url for worker in self.workers()):
+            answer = self.ask("POST", "/workers", {"url": url})
+            if answer.get("status") not in (200, 201, 202):
+                raise self._trouble(f"does not take {url}", answer)
+        healthy = self._until(lambda: any(one.url == url and one.healthy for one in self.workers()), TAKE_IN_S)
+        if not healthy:
+            raise self._trouble(f"does not find {url} healthy within {TAKE_IN_S:.0f} s", {})
+
+    def take_out(self, url: str) -> None:
+        """Have no new request go there; those that run are not touched."""
+        for worker in self.workers():
+            if worker.url == url:
+                self.ask("DELETE", f"/workers/{quote(worker.id, safe='')}")
+        if not self._until(lambda: all(worker.url != url for worker in self.workers()), TAKE_OUT_S):
+            raise self._trouble(f"does not let go of {url}", {})
+
+    def ask(self, method: str, path: str, body: object = None) -> Mapping[str, Any]:
+        """One request to the router's own interface, made on its host."""
+        host = self.spec.node.http_host
+        local = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared, not bound
+        url = f"http://[{local}]:{self.spec.port}{path}" if ":" in local else f"http://{local}:{self.spec.port}{path}"
+        ask = {"method": method, "url": url, "body": None if body is None else json.dumps(body), "timeout_s": ASK_S}
+        return ask_from(self.fleet, self.spec.node.name, [ask])[0]
+
+    def _until(self, done: Callable[[], bool], deadline_s: float) -> bool:
+        end = time.monotonic() + deadline_s
+        while not done():
+            if time.monotonic() > end:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def _trouble(self, what: str, answer: Mapping[str, Any]) -> NodeError:
+        said = answer.get("error") or answer.get("body") or ""
+        status = f" (HTTP {answer['status']})" if "status" in answer else ""
+        return NodeError(
+            f"the router {what}{status} {str(said)[:200]}".strip(),
+            where=self.spec.node.name,
+            fix="l40s-deploy router status; its log is in the node's state directory, gangs/router",
+        )
+
+
+def ask_from(fleet: Fleet, node: str, asks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """HTTP requests made on a node. Raises what the node's answer raises; a refused connection is an answer."""
+    deadline_s = sum(float(ask.get("timeout_s") or 5.0) for ask in asks) + 10.0
+    told = fleet.on_every(
+        lambda session: call(session, "ask", {"asks": list(asks)}, deadline_s=deadline_s), only=[node]
+    )
+    answers: list[Mapping[str, Any]] = told.all()[node]["answers"]
+    return answers
+
+
+def wanted_router(inventory: Inventory) -> RouterSpec:
+    """The inventory's router; InputError in words where it has none."""
+    if inventory.router is None:
+        raise InputError(
+            "has no router: nothing stands before the gangs that could send requests to another one",
+            where=inventory.path,
+            fix="add a group `router` with one host beside `gangs` (inventory/reference.yml shows it)",
+        )
+    return inventory.router
+
+
+def router_state(inventory: Inventory) -> RouterState:
+    """Look at the router."""
+    with Router(wanted_router(inventory)) as router:
+        return router.state()
+
+
+def start_router(inventory: Inventory, watcher: Watcher, *, command: str, dialects: Iterable[str] = ()) -> RouterState:
+    """Have the router running, with every gang that serves behind it; one that runs is left alone."""
+    with Router(wanted_router(inventory)) as router, Fleet(inventory.nodes) as fleet:
+        serving = [view for view in see(fleet, inventory.gangs) if view.service_healthy]
+        with GangLock(router.fleet, router.gang, command) as lock:
+            rising = _rising(router, words.health_path(dialects or [view.stack for view in serving]))
+            raise_all(router.fleet, [rising], watcher, [lock], timeout_s=START_S)
+        for view in serving:
+            router.take_in(view.service_url)
+        return router.state()
+
+
+def stop_router(inventory: Inventory, *, command: str, now: bool = False) -> tuple[Stopped, ...]:
+    """Stop it; requests that run get up to 60 s."""
+    with Router(wanted_router(inventory)) as router, GangLock(router.fleet, router.gang, command):
+        return stop_gangs(router.fleet, [router.gang], now=now)
+
+
+def enrol(inventory: Inventory, views: Iterable[GangView], watcher: Watcher, *, command: str) -> None:
+    """After an `up`: the router runs and knows the gangs that are ready. Nothing where there is no router."""
+    if inventory.router is None or not any(view.service_healthy for view in views):
+        return
+    watcher.step(GANG, "starting, or taking in what became ready")
+    start_router(inventory, watcher, command=command)
+
+
+def withdraw(inventory: Inventory, gangs: Iterable[str]) -> None:
+    """Before a `down`: no new request goes to these gangs. Nothing where there is no router or it does not run."""
+    if inventory.router is None:
+        return
+    names = set(gangs)
+    with Router(inventory.router) as router, Fleet(inventory.nodes) as fleet:
+        if not router.state().view.service_healthy:
+            return
+        chosen = [gang for gang in inventory.gangs if not names or gang.name in names]
+        for view in see(fleet, chosen):
+            if view.service_url:
+                router.take_out(view.service_url)
+
+
+def drained(fleet: Fleet, node: str, url: str) -> bool | None:
+    """Whether an engine has no request any more, asked on its leader; None where it does not tell."""
+    paths = ("/v1/loads", "/metrics")
+    for answer in ask_from(fleet, node, [{"url": f"{url}{path}", "timeout_s": 5.0} for path in paths]):
+        running = words.running_requests(str(answer.get("body"))) if answer.get("status") == 200 else None
+        if running is not None:
+            return running == 0
+    return None
+
+
+def wait_until_drained(
+    fleet: Fleet, gang: GangSpec, url: str, *, deadline_s: float, meanwhile: Callable[[], None]
+) -> None:
+    """Until two looks in a row see no request: one may be on its way when the router lets go.
+
+    Raises GangFailed when the deadline passes; nothing was stopped then. An engine that does not tell is left to
+    its own drain.
+    """
+    end = time.monotonic() + deadline_s
+    quiet = 0
+    while quiet < 2:
+        state = drained(fleet, gang.leader.name, url)
+        if state is None:
+            return
+        quiet = quiet + 1 if state else 0
+        if time.monotonic() > end:
+            raise GangFailed(
+                f"still has requests {deadline_s:.0f} s after the last one came in; nothing was stopped",
+                where=f"gang {gang.name}",
+                fix="give it longer with --drain-timeout, or end them with `l40s-deploy restart --gang` of this gang",
+            )
+        meanwhile()
+        time.sleep(POLL_S)
+
+
+def _rising(router: Router, health_path: str) -> Rising:
+    spec = router.spec
+    argv = words.command(f"{spec.venv}/bin/python3", spec.node.http_host, spec.port, spec.metrics_port, health_path, ())
+    listens = "" if spec.node.http_host == "0.0.0.0" else spec.node.http_host  # noqa: S104 - compared, not bound
+    agent_port = spec.node.ports.agent + 1  # a gang's leader may live on the same machine
+
+    def requests(run_id: str, key: str) -> Mapping[str, Mapping[str, Any]]:
+        request: dict[str, Any] = {
+            **where(spec.node, GANG),
+            "run_id": run_id,
+            "node": spec.node.name,
+            "node_rank": 0,
+            "nnodes": 1,
+            "members": [spec.node.name],
+            "plan_id": plan_id,
+            "model": "all gangs",
+            "stack": f"sglang-router-{words.VERSION}",
+            "device": "cpu",
+            "engine_user": spec.node.engine_user,
+            "argv": argv,
+            "venv_python": argv[0],
+            "ports": {"check_free": [{"address": listens, "port": spec.port}]},
+            "leader": {"address": "127.0.0.1", "port": agent_port},
+            "key": key,
+            "lease_s": spec.node.lease_s,
+            "service": {"url": f"http://{listens or '127.0.0.1'}:{spec.port}"},
+            "canary": None,
+            "watch": dict(words.WATCH),
+            "launch_script": words.launch_script(argv),
+        }
+        return {spec.node.name: request}
+
+    plan_id = short_digest(argv)
+    return Rising(gang=router.gang, plan_id=plan_id, document={"plan_id": plan_id, "argv": argv}, requests=requests)

@@ -1,0 +1,111 @@
+"""Rolling restarts of three gangs behind the real sglang-router, under load without client retries."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+if TYPE_CHECKING:
+    from tests.support.small_lab import SmallLab
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root"),
+]
+ROUTER = "sglang-router==0.3.2"
+PORT = 30180
+
+
+@pytest.fixture(scope="module")
+def router_venv() -> Path:
+    """sglang-router in an environment of its own, kept between runs."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    folder = base / "l40s-deploy" / "test" / ROUTER.replace("==", "-")
+    done = folder / "complete"
+    if not done.exists():
+        venv.create(folder, with_pip=True, clear=True)
+        pip = [str(folder / "bin/python"), "-m", "pip", "install", "-q", ROUTER]
+        made = subprocess.run(pip, capture_output=True, text=True, timeout=240, check=False)
+        if made.returncode:
+            pytest.skip(f"{ROUTER} can't be installed here: {made.stderr.strip().splitlines()[-1:]}")
+        done.touch()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lab(router_venv: Path) -> Iterator[SmallLab]:
+    from tests.support.small_lab import small_lab
+
+    with small_lab("rolling", gangs=3, nodes=1) as made:
+        made.write_inventory(
+            router={
+                "hosts": {"head": None},
+                "vars": {
+                    "ansible_connection": "local",
+                    "ansible_python_interpreter": sys.executable,
+                    "l40s_router_venv": str(router_venv),
+                    "l40s_http_host": "127.0.0.1",
+                    "l40s_router_port": PORT,
+                    "l40s_router_metrics_port": PORT + 1,
+                    "l40s_agent_port": PORT + 2,
+                    "l40s_state_dir": str(made.folder / "router"),
+                },
+            }
+        )
+        made.serve()
+        try:
+            yield made
+        finally:
+            made.deploy("router", "down", check=False)
+
+
+def workers(lab: SmallLab) -> list[str]:
+    return sorted(worker["url"] for worker in lab.json("router", "status")["workers"] if worker["healthy"])
+
+
+def test_no_request_fails_while_three_gangs_restart(lab: SmallLab) -> None:
+    from tests.support.load import Load
+    from tests.support.small_lab import MODEL
+
+    before = [gang["run_id"] for gang in lab.json("status")["gangs"]]
+    assert len(workers(lab)) == 3  # `up` has put them there
+    with Load(f"http://127.0.0.1:{PORT}", MODEL, clients=4, pause_s=0.02) as load:
+        lab.deploy("restart", "--rolling")
+    assert load.bad == []
+    assert load.good > 500
+    after = lab.json("status")["gangs"]
+    assert [gang["state"] for gang in after] == ["ready"] * 3
+    assert not set(before) & {gang["run_id"] for gang in after}
+    assert len(workers(lab)) == 3
+
+
+def test_it_ends_at_the_first_gang_that_does_not_come_back_and_the_rest_serves(lab: SmallLab) -> None:
+    from tests.support.load import Load
+    from tests.support.small_lab import MODEL
+
+    lab.on("node1", f"mv /workspace/{MODEL} /workspace/away")
+    last = lab.gang(2)["run_id"]
+    with Load(f"http://127.0.0.1:{PORT}", MODEL, clients=2, pause_s=0.05) as load:
+        ended = lab.deploy("restart", "--rolling", "--gang", "gang1", "--gang", "gang2", check=False)
+    assert ended.returncode == 3, ended.stderr
+    assert "does not exist" in ended.stderr and "not touched: gang2" in ended.stderr
+    assert load.bad == [] and load.good > 50
+    assert lab.gang(2)["run_id"] == last
+    assert len(workers(lab)) == 2
+
+
+def test_down_takes_a_gang_out_before_it_stops(lab: SmallLab) -> None:
+    lab.deploy("down", "--gang", "gang2")
+    assert len(workers(lab)) == 1
+    refused = lab.deploy("restart", "--rolling", check=False)
+    assert refused.returncode == 2 and "none would be left" in refused.stderr

@@ -1,0 +1,73 @@
+"""Clients that ask without retries, and count what came back."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from urllib.parse import urlsplit
+
+TIMEOUT_S = 60.0
+
+
+@dataclass
+class Load:
+    """`clients` threads, one request after the other each, every second one as a stream. A context manager."""
+
+    url: str
+    model: str
+    clients: int = 8
+    tokens: int = 8
+    pause_s: float = 0.0
+    good: int = 0
+    bad: list[str] = field(default_factory=list)
+    slowest_s: float = 0.0
+    _over: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def __enter__(self) -> Load:
+        self._threads = [threading.Thread(target=self._live, args=(number,)) for number in range(self.clients)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(TIMEOUT_S)
+
+    def _live(self, number: int) -> None:
+        count = 0
+        while not self._over.is_set():
+            count += 1
+            began = time.monotonic()
+            trouble = self._ask(f"client {number} asks for the {count}th time", stream=count % 2 == 0)
+            with self._lock:
+                self.slowest_s = max(self.slowest_s, time.monotonic() - began)
+                if trouble:
+                    self.bad.append(f"{time.strftime('%H:%M:%S')} {trouble}")
+                else:
+                    self.good += 1
+            self._over.wait(self.pause_s)
+
+    def _ask(self, prompt: str, *, stream: bool) -> str:
+        """'' where an answer came whole."""
+        parts = urlsplit(self.url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+        body = {"model": self.model, "prompt": prompt, "max_tokens": self.tokens, "stream": stream}
+        try:
+            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read()
+            whole = b"[DONE]" in text if stream else bool(json.loads(text).get("choices"))
+            return "" if answer.status == 200 and whole else f"HTTP {answer.status}: {text[:200]!r}"
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            connection.close()
