@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 
 ANSWER_S = 15.0
+OLD_S = 1.0
+"""Who answered so long before another node was given up is asked again: what it said of that one is old."""
 
 
 def where(node: NodeSpec, gang: str | None = None) -> dict[str, Any]:
@@ -24,8 +27,13 @@ def where(node: NodeSpec, gang: str | None = None) -> dict[str, Any]:
 def see(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[GangView, ...]:
     """Every gang as it is now, one question a node."""
     chosen = tuple(gangs)
+    began = time.monotonic()
     told = fleet.on_every(_ask, only=[node.name for gang in chosen for node in gang.nodes])
-    return tuple(view(gang.name, _answers(gang, told.values, told.failures)) for gang in chosen)
+    values, failures = dict(told.values), dict(told.failures)
+    if failures and values and time.monotonic() - began > OLD_S:
+        again = fleet.on_every(_ask, only=list(values))
+        values, failures = dict(again.values), {**failures, **again.failures}
+    return tuple(view(gang.name, _answers(gang, values, failures)) for gang in chosen)
 
 
 def _ask(session: Session) -> dict[str, Any]:

@@ -1,0 +1,196 @@
+"""A gang of 32 ranks on four nodes, over real SSH: it serves, it fails with one cause, it leaves nothing behind.
+
+One lab for all; the engines take no notice of each other's death (the stand-in's default). The tests build on each
+other only in that each of them ends with nothing running.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from .conftest import L40S_DEPLOY, RunningLab, needs_root
+
+pytestmark = [pytest.mark.lab, needs_root]
+
+MODEL = ("--model", "DeepSeek-V3-0324-Block64x64")
+LEASE_S = 14
+"""Half of it passes before silence is shown; a look at a node that does not answer by SSH takes 10 s."""
+ENGINE = r"sglang::|sglang\.launch_server"
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Somebody who types commands against one lab."""
+
+    lab: RunningLab
+    inventory: Path
+
+    def command(self, *words: str) -> list[str]:
+        return [*L40S_DEPLOY, *words, "-i", str(self.inventory)]
+
+    def type(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            self.command(*words), env=self.lab.environment(), capture_output=True, text=True, timeout=90, check=False
+        )
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done
+
+    def gang(self, code: int = 0) -> dict[str, Any]:
+        """What `status --json` says of the one gang."""
+        (gang,) = json.loads(self.type("status", "--json", code=code).stdout)["gangs"]
+        return dict(gang)
+
+    def until(self, done: Callable[[dict[str, Any]], bool], deadline_s: float, code: int = 0) -> dict[str, Any]:
+        """Look until something is true of the gang."""
+        end = time.monotonic() + deadline_s
+        while True:
+            gang = self.gang(code)
+            if done(gang):
+                return gang
+            assert time.monotonic() < end, f"not within {deadline_s} s: {json.dumps(gang)[:3000]}"
+
+    def engines(self, *nodes: str) -> dict[str, str]:
+        """Engine processes that still run, by node; a node without any is left out."""
+        asked = nodes or tuple(self.lab.hosts())
+        found = {node: self.lab.ssh(node, f"ps -eo pid,stat,args | grep -E '{ENGINE}' | grep -v grep || true")
+                 for node in asked}  # fmt: skip
+        return {node: text for node, text in found.items() if any(" Z" not in line for line in text.splitlines())}
+
+    def nothing_left(self, deadline_s: float, *nodes: str) -> None:
+        end = time.monotonic() + deadline_s
+        while left := self.engines(*nodes):
+            assert time.monotonic() < end, left
+
+    def rank(self, tp_rank: int) -> tuple[str, int]:
+        """Node and process id (on that node) of a TP rank."""
+        ranks = {
+            rank["tp_rank"]: (node["name"], rank["pid"]) for node in self.gang()["nodes"] for rank in node["ranks"]
+        }
+        return ranks[tp_rank]
+
+
+def states(gang: dict[str, Any]) -> list[str]:
+    return [node["state"] for node in gang["nodes"]]
+
+
+def write_inventory(lab: RunningLab, name: str, **variables: Any) -> Path:
+    """The lab's inventory with other variables, beside it."""
+    document = lab.inventory()
+    document["all"]["vars"] |= {"l40s_lease": LEASE_S, "l40s_env": {"STANDIN_SPEED": "0.15"}, **variables}
+    path = lab.directory / name
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+@pytest.fixture(scope="module")
+def lab(labs: Callable[[str], RunningLab]) -> RunningLab:
+    made = labs("gang")
+    made.run("up")
+    return made
+
+
+@pytest.fixture
+def operator(lab: RunningLab) -> Iterator[Operator]:
+    at_work = Operator(lab, write_inventory(lab, "gang.yml"))
+    yield at_work
+    at_work.type("down", "--now")
+
+
+def test_a_killed_up_is_followed_by_the_next_and_it_serves(operator: Operator) -> None:
+    first = subprocess.Popen(
+        operator.command("up", *MODEL), env=operator.lab.environment(), stderr=subprocess.PIPE, text=True
+    )
+    assert first.stderr is not None
+    assert any("checking" in line for line in first.stderr)
+    first.kill()
+    first.communicate()
+    said = operator.type("up", *MODEL).stdout
+    assert "canary: " in said
+    gang = operator.gang()
+    assert (gang["state"], gang["trouble"], gang["cause"]) == ("ready", "", None)
+    ranks = [rank for node in gang["nodes"] for rank in node["ranks"]]
+    assert [rank["tp_rank"] for rank in ranks] == list(range(32))
+    assert all(rank["state"] == "alive" and rank["gpu_memory_bytes"] > 1 << 30 for rank in ranks)
+    body = json.dumps({"model": "any", "prompt": "The capital of France is", "max_tokens": 8}).encode()
+    request = urllib.request.Request(
+        f"{gang['service']['url']}/v1/completions", body, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert "Paris" in json.load(answer)["choices"][0]["text"]
+    operator.type("down")
+    assert operator.engines() == {}
+    gang = operator.gang()
+    assert (gang["state"], gang["cause"]) == ("absent", None)
+    for name in operator.lab.hosts():
+        assert "l40s" not in operator.lab.ssh(name, "ps -eo comm")
+        assert operator.lab.ssh(name, "ls /run/l40s-lab/gpu-claims").split() == []
+
+
+def test_a_killed_rank_is_named_and_ends_everybody_as_another_user_too(lab: RunningLab, operator: Operator) -> None:
+    operator = Operator(lab, write_inventory(lab, "nobody.yml", l40s_engine_user="nobody"))
+    operator.type("up", *MODEL)
+    node, pid = operator.rank(19)
+    assert node == "node2"
+    assert operator.lab.ssh(node, f"stat -c %U /proc/{pid}").strip() == "nobody"
+    operator.lab.ssh(node, f"kill -KILL {pid}")
+    begin = time.monotonic()
+    gang = operator.gang()
+    assert time.monotonic() - begin < 2.0
+    assert gang["state"] == "failed"
+    cause = gang["cause"]
+    assert (cause["node"], cause["tp_rank"], cause["signal"]) == ("node2", 19, signal.SIGKILL)
+    operator.nothing_left(5.0 - (time.monotonic() - begin))
+    operator.until(lambda gang: states(gang) == ["failed"] * 4, 5.0)
+    assert operator.gang()["cause"]["tp_rank"] == 19
+
+
+def test_a_killed_agent_ends_everything(operator: Operator) -> None:
+    operator.type("up", *MODEL)
+    gang = operator.gang()
+    folder = f"/var/lib/l40s-deploy/gangs/{gang['name']}/runs/{gang['run_id']}"
+    agent = json.loads(operator.lab.ssh("node1", f"cat {folder}/agent.json"))
+    operator.lab.ssh("node1", f"kill -KILL {agent['pid']}")
+    gang = operator.until(lambda gang: gang["state"] == "failed", 3.0)
+    assert gang["cause"]["node"] == "node1" and "agent" in gang["cause"]["text"]
+    operator.nothing_left(5.0)
+    operator.until(lambda gang: states(gang) == ["failed", "dead", "failed", "failed"], 5.0)
+
+
+def cut(lab: RunningLab, node: str, word: str) -> None:
+    """Take the lab's end of a node's primary cable down or up, in the network namespace where the bridges are."""
+    supervisor = json.loads((lab.directory / "supervisor.json").read_text())["pid"]
+    inside = ["nsenter", "-t", str(supervisor), "-n", "ip"]
+    cables = json.loads(subprocess.check_output([*inside, "-j", "link", "show", "master", "lab"], text=True))
+    (cable,) = [one["ifname"] for one in cables if one["ifname"].startswith(f"n{node.removeprefix('node')}p")]
+    subprocess.run([*inside, "link", "set", cable, word], check=True)
+
+
+def test_a_cut_link_is_shown_and_ends_both_sides_by_the_lease(operator: Operator) -> None:
+    operator.type("up", *MODEL)
+    cut(operator.lab, "node3", "down")
+    begin = time.monotonic()
+    try:
+        gang = operator.gang(code=4)
+        assert gang["trouble"] == "silent", gang
+        lost = gang["nodes"][3]
+        assert (lost["state"], lost["contact"]) == ("unreachable", "node")
+        assert any("the machine is down or cut off" in remark for remark in gang["remarks"])
+        gang = operator.until(lambda gang: gang["state"] == "failed", LEASE_S + 10.0, code=4)
+        assert gang["cause"]["node"] == "node3" and "lease" in gang["cause"]["text"]
+        operator.nothing_left(5.0, "node0", "node1", "node2")
+    finally:
+        cut(operator.lab, "node3", "up")
+    operator.nothing_left(max(begin + LEASE_S + 6.0 - time.monotonic(), 1.0), "node3")
+    gang = operator.until(lambda gang: gang["nodes"][3]["state"] == "failed", 10.0)
+    assert gang["cause"]["node"] == "node3"
