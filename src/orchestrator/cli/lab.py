@@ -6,6 +6,7 @@ import argparse
 import time
 from dataclasses import asdict
 
+from orchestrator.cli import lab_faults
 from orchestrator.cli.options import add_examples, add_json
 from orchestrator.cli.screen import Screen
 
@@ -20,7 +21,7 @@ _EXAMPLES = """examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """The words after `lab`."""
     parser.epilog = _EXAMPLES
-    verbs = parser.add_subparsers(dest="lab_verb", required=True, metavar="up | down | status")
+    verbs = parser.add_subparsers(dest="lab_verb", required=True, metavar="VERB")
     up = verbs.add_parser("up", help="start it, or leave it as it is when it is the same")
     add_examples(up, "l40s-deploy lab up", "l40s-deploy lab up --wiring wrong --name rehearsal")
     _add_name(up)
@@ -46,6 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(status, "l40s-deploy lab status --json")
     _add_name(status)
     add_json(status)
+    lab_faults.configure(verbs, _add_name)
 
 
 def _add_name(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +56,15 @@ def _add_name(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Do what the word after `lab` says."""
-    return {"up": _up, "down": _down, "status": _status}[args.lab_verb](args, screen)
+    verbs = {
+        "up": _up,
+        "down": _down,
+        "status": _status,
+        "break": lab_faults.run_break,
+        "heal": lab_faults.run_heal,
+        "faults": lab_faults.run_faults,
+    }
+    return verbs[args.lab_verb](args, screen)
 
 
 def _up(args: argparse.Namespace, screen: Screen) -> int:

@@ -8,7 +8,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
+from orchestrator.lab import fault_state
 from orchestrator.lab.blueprint import Blueprint
+from orchestrator.lab.fault_state import NodeState
 from orchestrator.lab.home import Home, home
 from orchestrator.lab.request import check_name
 from orchestrator.loading.which import lab_root
@@ -41,6 +43,11 @@ class LabStatus:
 
 def status(name: str) -> LabStatus:
     """Look at a lab; raises InputError where there is none of this name."""
+    return _status(*require(name))
+
+
+def require(name: str) -> tuple[Home, Blueprint]:
+    """A lab that is there; raises InputError where there is none of this name."""
     check_name(name)
     place = home(name)
     blueprint = place.blueprint()
@@ -52,11 +59,12 @@ def status(name: str) -> LabStatus:
             where=str(place.path),
             fix=f"l40s-deploy lab status --name {others[0]}" if others else "l40s-deploy lab up",
         )
-    return _status(place, blueprint)
+    return place, blueprint
 
 
 def _status(place: Home, blueprint: Blueprint) -> LabStatus:
     answers = answering(blueprint)
+    states = fault_state.read(place.path)
     return LabStatus(
         name=blueprint.name,
         level=blueprint.level,
@@ -64,7 +72,12 @@ def _status(place: Home, blueprint: Blueprint) -> LabStatus:
         engine=blueprint.engine,
         inventory=str(place.inventory),
         nodes=tuple(
-            NodeStatus(name=node, address=blueprint.address(index), state="up" if answers[node] else "down")
+            NodeStatus(
+                name=node,
+                address=blueprint.address(index),
+                state="up" if answers[node] else "down",
+                faults=tuple(map(str, states.get(node, NodeState()).broken)),
+            )
             for index, node in enumerate(blueprint.nodes)
         ),
     )

@@ -20,16 +20,14 @@ from typing import NoReturn
 
 from orchestrator.lab import models, node_files, syscalls, tree
 from orchestrator.lab.blueprint import Blueprint
-from orchestrator.lab.hardware import procfs, realise, sysfs, wiring
+from orchestrator.lab.hardware import realise, wiring
 from orchestrator.lab.hardware.machine import NodeMachine
 from orchestrator.lab.home import Home
-from orchestrator.lab.loopback import MARK
+from orchestrator.lab.loopback import MARK, hardware
 from orchestrator.lab.nvml import library
 from orchestrator.lab.processes import Identity, reap_for_ever
 from orchestrator.lab.tree import FileTree
 
-_READABLE_CONFIG = 4096 if os.geteuid() == 0 else 64
-"""Bytes of a PCI function's configuration space that Linux shows: to root all, to others the header."""
 _HOSTS_OWN = (
     "/etc/os-release",
     "/proc/uptime",
@@ -78,10 +76,8 @@ def _write_shared(blueprint: Blueprint) -> None:
 
 def _write_node(blueprint: Blueprint, node: NodeMachine) -> None:
     folder = node_folder(blueprint, node.node)
-    tree.write(sysfs.render(node, live_network=False, config_bytes=_READABLE_CONFIG), folder / "root/sys")
-    kernel = procfs.render(node)
-    kernel.put("/meminfo", procfs.meminfo(node).encode())
-    tree.write(kernel, folder / "root/proc")
+    for name, shown in hardware.trees(node).items():
+        tree.write(shown, folder / "root" / name)
     tree.write(_hosts_own(), folder / "root")
     tree.write(_devices(node), folder / "root/dev")
     exports = "".join(

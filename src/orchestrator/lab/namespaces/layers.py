@@ -59,6 +59,14 @@ def prepare(blueprint: Blueprint) -> Shared:
     return Shared(memory, machines)
 
 
+def write_sys(folder: Path, machine: NodeMachine) -> None:
+    """One machine's /sys as a layer of its own above the real one, for a node that already runs."""
+    layer = sysfs.render(machine)
+    layer.hidden |= _needed(_host_hardware(), layer)
+    folder.mkdir(parents=True)
+    tree.write_layer(layer, folder, einval_from=_REFUSES_READING)
+
+
 def _write_layers(folder: Path, trees: list[FileTree], hidden: set[str] | None = None) -> None:
     common, own = tree.split_common(trees)
     common.hidden |= _needed(hidden or set(), common)

@@ -1,0 +1,29 @@
+"""Switch ports that send traffic between neighbours up to the CPU (ACS redirects)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.registry import Fault, Words
+from orchestrator.lab.hardware.edit import change_ports
+from orchestrator.lab.hardware.machine import NodeMachine, PciePort, PcieSwitch
+
+FAULT = Fault(
+    name="acs-on",
+    summary="ACS redirects traffic between cards behind one switch over the CPU, as after a change in the BIOS",
+    shows="the ACS control register of every switch port (configuration space)",
+)
+
+
+def change(node: NodeMachine, asked: Words) -> NodeMachine:
+    """All ports of all switches."""
+    words.at_most(asked, 0)
+    return replace(node, machine=change_ports(node.machine, _redirecting))
+
+
+def _redirecting(port: PciePort) -> PciePort:
+    if not isinstance(port.card, PcieSwitch):
+        return port
+    below = tuple(replace(one, acs=True) for one in port.card.ports)
+    return replace(port, card=replace(port.card, ports=below))

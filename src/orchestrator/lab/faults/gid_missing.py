@@ -1,0 +1,24 @@
+"""An RDMA port whose driver made no GID of its address."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.registry import Fault, Words
+from orchestrator.lab.hardware.edit import change_interface
+from orchestrator.lab.hardware.machine import NodeMachine
+
+FAULT = Fault(
+    name="gid-missing",
+    argument="[DEV]",
+    summary="the port DEV (default: the first on a rail) has its address and no GID made of it",
+    shows="infiniband gids, gid_attrs/types and gid_attrs/ndevs",
+)
+
+
+def change(node: NodeMachine, asked: Words) -> NodeMachine:
+    """Only the link-local GIDs are left."""
+    words.at_most(asked, 1)
+    port = words.rail_port(node, asked)
+    return change_interface(node, port.name, lambda one: replace(one, address_gids=False))

@@ -1,0 +1,16 @@
+"""What the faults of GPUs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from orchestrator.lab.hardware.edit import change_port_of, gpus
+from orchestrator.lab.hardware.machine import Gpu, NodeMachine
+
+
+def change_gpu(node: NodeMachine, index: int, change: Callable[[Gpu], Gpu]) -> NodeMachine:
+    """One GPU of the node, by NVML's index, put through a function."""
+    card = gpus(node.machine)[index].card
+    assert isinstance(card, Gpu)
+    return change_port_of(node, card, lambda port: replace(port, card=change(card)))

@@ -1,0 +1,22 @@
+"""A GPU that has fallen off the bus (Xid 79): its link is down, and reading it gives ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.gpu_card import change_gpu
+from orchestrator.lab.faults.registry import Fault, Words
+from orchestrator.lab.hardware.machine import NodeMachine
+
+FAULT = Fault(
+    name="gpu-lost",
+    argument="G",
+    summary="GPU G falls off the bus, and the rank that used it ends with it",
+    shows="NVML (GPU is lost), configuration space (ones), the link and the port above, AER, Xid 79 in the kernel log",
+)
+
+
+def change(node: NodeMachine, asked: Words) -> NodeMachine:
+    """Its function stays in /sys, as it does until somebody scans the bus again."""
+    return change_gpu(node, words.gpu(node, asked), lambda card: replace(card, lost=True))

@@ -1,0 +1,27 @@
+"""An interface whose cable is cut, a bond's with all its ports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.registry import Fault, Words
+from orchestrator.lab.hardware.edit import change_interface
+from orchestrator.lab.hardware.machine import NodeMachine
+
+FAULT = Fault(
+    name="link-down",
+    argument="[DEV]",
+    summary="the cable of DEV (default: the interface that carries TCP) is cut; addresses stay",
+    shows="carrier, operstate, speed, a bond's ports, infiniband state, and that no packet passes",
+    levels=(1, 2),
+)
+
+
+def change(node: NodeMachine, asked: Words) -> NodeMachine:
+    """Nobody tells the programs on it: their connections just stand still."""
+    words.at_most(asked, 1)
+    cut = words.any_port(node, asked)
+    for name in (cut.name, *cut.slaves):
+        node = change_interface(node, name, lambda one: replace(one, carrier=False))
+    return node

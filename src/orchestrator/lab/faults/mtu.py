@@ -1,0 +1,25 @@
+"""An interface with smaller frames than the rest of its network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.registry import Fault, Words
+from orchestrator.lab.hardware.edit import change_interface
+from orchestrator.lab.hardware.machine import NodeMachine
+
+FAULT = Fault(
+    name="mtu",
+    argument="[DEV [BYTES]]",
+    summary="the port DEV (default: the first on a rail) gets an MTU of BYTES (default: 1500); larger frames are lost",
+    shows="the interface's mtu, and which packets arrive",
+)
+
+
+def change(node: NodeMachine, asked: Words) -> NodeMachine:
+    """Between the least that IPv6 allows and the most that a card takes."""
+    words.at_most(asked, 2)
+    port = words.any_port(node, asked[:1]) if asked else words.rail_port(node, ())
+    size = words.number(asked, 1, what="bytes", lowest=1280, highest=9978, default=1500)
+    return change_interface(node, port.name, lambda one: replace(one, mtu=size))

@@ -1,0 +1,22 @@
+"""A machine without GPUDirect RDMA: a closed driver, and nobody has loaded nvidia-peermem."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.registry import Fault, Words
+from orchestrator.lab.hardware.machine import NodeMachine
+
+FAULT = Fault(
+    name="no-peermem",
+    summary="no GPUDirect RDMA: the closed kernel driver, which has no dma-buf, and nvidia-peermem is not loaded",
+    shows="/sys/module/nvidia_peermem, /proc/driver/nvidia/version",
+)
+
+
+def change(node: NodeMachine, asked: Words) -> NodeMachine:
+    """With the open driver NCCL would do without the module."""
+    words.at_most(asked, 0)
+    machine = node.machine
+    return replace(node, machine=replace(machine, system=replace(machine.system, peermem=False, open_driver=False)))

@@ -1,0 +1,22 @@
+"""A driver that hangs: nvidia-smi and everybody else who asks it waits for ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.registry import Fault, Words
+from orchestrator.lab.hardware.machine import NodeMachine
+
+FAULT = Fault(
+    name="nvml-wedged",
+    summary="the NVIDIA driver hangs: every NVML call waits for ever",
+    shows="NVML (no answer), Xid 119 in the kernel log",
+)
+
+
+def change(node: NodeMachine, asked: Words) -> NodeMachine:
+    """Files of the driver still read as ever."""
+    words.at_most(asked, 0)
+    machine = node.machine
+    return replace(node, machine=replace(machine, system=replace(machine.system, wedged=True)))

@@ -1,0 +1,24 @@
+"""An RDMA port without a link: somebody pulled its cable, or its switch port is off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.registry import Fault, Words
+from orchestrator.lab.hardware.edit import change_interface
+from orchestrator.lab.hardware.machine import NodeMachine
+
+FAULT = Fault(
+    name="port-down",
+    argument="[DEV]",
+    summary="the RDMA port DEV (default: the first on a rail) loses its link, and with it its address and its GIDs",
+    shows="infiniband state and phys_state, the interface's carrier, operstate and speed, GIDs, packets",
+)
+
+
+def change(node: NodeMachine, asked: Words) -> NodeMachine:
+    """systemd-networkd takes an address away with the carrier (IgnoreCarrierLoss= in systemd.network(5))."""
+    words.at_most(asked, 1)
+    port = words.rail_port(node, asked)
+    return change_interface(node, port.name, lambda one: replace(one, carrier=False, ipv4=(), ipv6=()))

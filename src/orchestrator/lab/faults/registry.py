@@ -1,0 +1,87 @@
+"""How faults are written and found.
+
+A module of this package with `FAULT` in it is a fault. `change` makes a broken machine out of a whole one, and
+everything that such a machine shows follows from it; `strike` and `heal` act on the running node. A fault has one
+of them or both.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from orchestrator.lab import faults
+from orchestrator.lab.hardware.machine import NodeMachine
+from orchestrator.lab.living import LivingNode
+from orchestrator.model.errors import InputError
+
+Words = tuple[str, ...]
+Undo = Mapping[str, Any]
+"""What healing needs to know, as JSON can hold it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault.
+
+    name:     as it is typed
+    argument: what follows the name, in the usual spelling of a usage line; '' for nothing
+    summary:  what happens, in one line
+    shows:    where one sees it
+    levels:   of a lab that can have it
+    lasting:  it goes on until it is healed; else it has happened once it has struck
+    rebuilds: healing it starts the node anew
+    outside:  it is in the node's cable, not in the node
+    """
+
+    name: str
+    argument: str = ""
+    summary: str
+    shows: str
+    levels: tuple[int, ...] = (0, 1, 2)
+    lasting: bool = True
+    rebuilds: bool = False
+    outside: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A fault with what it does: to the machine, to the running node (after that), and to mend what it struck."""
+
+    fault: Fault
+    change: Callable[[NodeMachine, Words], NodeMachine] | None
+    strike: Callable[[LivingNode, Words], Undo] | None
+    heal: Callable[[LivingNode, Undo], None] | None
+
+
+@cache
+def all_faults() -> tuple[Loaded, ...]:
+    """Every fault of the package, by name."""
+    found = []
+    for module_info in pkgutil.iter_modules(faults.__path__):
+        module = importlib.import_module(f"{faults.__name__}.{module_info.name}")
+        if isinstance(getattr(module, "FAULT", None), Fault):
+            found.append(
+                Loaded(
+                    fault=module.FAULT,
+                    change=getattr(module, "change", None),
+                    strike=getattr(module, "strike", None),
+                    heal=getattr(module, "heal", None),
+                )
+            )
+    return tuple(sorted(found, key=lambda loaded: loaded.fault.name))
+
+
+def find(name: str) -> Loaded:
+    """The fault of this name; raises InputError with the nearest names."""
+    known = {loaded.fault.name: loaded for loaded in all_faults()}
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise InputError(f"there is no fault {name!r}{hint}", where="FAULT", fix="l40s-deploy lab faults")

@@ -1,0 +1,87 @@
+"""What was typed after a fault's name, as values; wrong words are the operator's mistake, told in words."""
+
+from __future__ import annotations
+
+import signal
+
+from orchestrator.lab.faults.registry import Words
+from orchestrator.lab.hardware.edit import gpus
+from orchestrator.lab.hardware.machine import NetworkInterface, NodeMachine
+from orchestrator.model.errors import InputError
+
+
+def at_most(words: Words, count: int) -> None:
+    """Refuse more words than the fault takes."""
+    if len(words) > count:
+        wanted = "nothing" if not count else f"at most {count}"
+        raise InputError(
+            f"found {len(words)} words ({' '.join(words)}), wanted {wanted}", where="ARG", fix="l40s-deploy lab faults"
+        )
+
+
+def number(words: Words, place: int, *, what: str, lowest: int, highest: int, default: int | None = None) -> int:
+    """A whole number; the default where the word is missing, which is a mistake where there is no default."""
+    if place >= len(words) and default is not None:
+        return default
+    text = words[place] if place < len(words) else ""
+    if not text.isascii() or not text.isdigit() or len(text) > 12 or not lowest <= int(text) <= highest:
+        found = repr(text) if text else "nothing"
+        raise InputError(
+            f"found {found}, wanted {what}, {lowest} to {highest}", where="ARG", fix="l40s-deploy lab faults"
+        )
+    return int(text)
+
+
+def gpu(node: NodeMachine, words: Words) -> int:
+    """The index of one of the node's GPUs, NVML's numbering."""
+    at_most(words, 1)
+    return number(words, 0, what="the index of a GPU", lowest=0, highest=len(gpus(node.machine)) - 1)
+
+
+def rail_port(node: NodeMachine, words: Words) -> NetworkInterface:
+    """An RDMA port by its own or its interface's name; the first one on a rail where nothing was typed."""
+    ports = [one for one in node.interfaces if one.rdma and not one.slaves]
+    rails = [one for one in ports if one.rail is not None]
+    return _interface(ports, (rails or ports)[:1], words, "an RDMA device or its interface")
+
+
+def any_port(node: NodeMachine, words: Words) -> NetworkInterface:
+    """An interface by its own name or its RDMA device's; the one that carries TCP where nothing was typed."""
+    return _interface(
+        node.interfaces, [one for one in node.interfaces if one.primary], words, "an interface or an RDMA device"
+    )
+
+
+def slave(node: NodeMachine, words: Words) -> NetworkInterface:
+    """A bond's port; the last one of the first bond where nothing was typed."""
+    slaves = [one for one in node.interfaces if one.bond]
+    first = [one for one in slaves if one.bond == slaves[0].bond]
+    return _interface(slaves, first[-1:], words, "a port of a bond")
+
+
+def signal_number(words: Words, place: int) -> int:
+    """A signal by name or number; SIGKILL where nothing was typed."""
+    text = words[place].upper().removeprefix("SIG") if place < len(words) else "KILL"
+    known = {one.name.removeprefix("SIG"): one.value for one in signal.Signals}
+    known |= {str(value): value for value in known.values()}
+    if text not in known:
+        raise InputError(f"found {words[place]!r}, wanted a signal's name", where="ARG", fix="KILL, ABRT or SEGV")
+    return known[text]
+
+
+def _interface(
+    choice: tuple[NetworkInterface, ...] | list[NetworkInterface],
+    default: list[NetworkInterface],
+    words: Words,
+    wanted: str,
+) -> NetworkInterface:
+    if not choice:
+        raise InputError(f"this machine has no such thing, wanted {wanted}", where="ARG", fix="another wiring")
+    if not words and default:
+        return default[0]
+    named = [one for one in choice if words and words[0] in (one.name, one.rdma)]
+    if named:
+        return named[0]
+    names = ", ".join(f"{one.name}{f' ({one.rdma})' if one.rdma else ''}" for one in choice)
+    found = repr(words[0]) if words else "nothing"
+    raise InputError(f"found {found}, wanted {wanted}: {names}", where="ARG", fix="l40s-deploy discover")

@@ -1,0 +1,133 @@
+"""Running nodes that show another machine than the one they were built with.
+
+Layers of a mounted overlay must not be changed, so another /sys is put over the one that is there, complete, and
+single files over those of /proc. Taking them away again shows what was there before, to the byte.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from orchestrator.lab import syscalls, tree
+from orchestrator.lab.hardware import procfs
+from orchestrator.lab.hardware.machine import NodeMachine
+from orchestrator.lab.namespaces import layers
+from orchestrator.lab.namespaces.mounts import Spaces, attach, clone_tree, detach, in_child, mounted_below
+
+_STAGE = "/run/l40s-lab/sys"
+_PROC_NET = "/run/l40s-lab/proc-net"
+
+
+def cover(supervisor: int, node: int, memory: Path, built: NodeMachine, shown: NodeMachine) -> list[str]:
+    """Show a machine's /sys and /proc on a running node; returns where something was put over something.
+
+    supervisor, node: PIDs; memory: the lab's tmpfs, in the supervisor's eyes; built: what the node showed at first
+    """
+    lab, network, mounts = Spaces(supervisor, ["mnt"]), Spaces(node, ["net"]), Spaces(node, ["mnt"])
+
+    def work() -> list[str]:
+        network.join()
+        lab.join()
+        scratch = _scratch(memory)
+        tree.write(procfs.render(shown), scratch / "proc")
+        over = {path: clone_tree(scratch / "proc" / path.lstrip("/")) for path in _changed_files(built, shown)}
+        net = _files_below(procfs.render(shown), "/net/")
+        sys = _overlay(scratch, shown)
+        mounts.join()
+        _put_over_sys(sys)
+        for path, file in over.items():
+            attach(file, f"/proc{path}")
+        _write(net)
+        return ["/sys", *(f"/proc{path}" for path in over)]
+
+    try:
+        return in_child(work)
+    finally:
+        for spaces in (lab, network, mounts):
+            spaces.close()
+
+
+def uncover(node: int, covers: Iterable[str], built: NodeMachine) -> None:
+    """Take away all that was put over something, the last first."""
+    mounts = Spaces(node, ["mnt"])
+
+    def work() -> None:
+        mounts.join()
+        for path in reversed(list(covers)):
+            detach(path)
+        _write(_files_below(procfs.render(built), "/net/"))
+
+    try:
+        in_child(work)
+    finally:
+        mounts.close()
+
+
+def forget(supervisor: int, memory: Path) -> None:
+    """Remove what was written for nodes that show their own machine again."""
+    lab = Spaces(supervisor, ["mnt"])
+
+    def work() -> None:
+        lab.join()
+        shutil.rmtree(memory / "shown", ignore_errors=True)
+
+    try:
+        in_child(work)
+    finally:
+        lab.close()
+
+
+def _scratch(memory: Path) -> Path:
+    folder = memory / "shown"
+    folder.mkdir(exist_ok=True)
+    scratch = folder / str(sum(1 for _ in folder.iterdir()))
+    scratch.mkdir()
+    return scratch
+
+
+def _changed_files(built: NodeMachine, shown: NodeMachine) -> Iterator[str]:
+    """Files of /proc that are mounts of their own; those below /proc/net lie in a directory of the node."""
+    before = procfs.render(built).files
+    for path, content in procfs.render(shown).files.items():
+        if not path.startswith("/net/") and before.get(path) != content:
+            yield path
+
+
+def _files_below(files: tree.FileTree, prefix: str) -> dict[str, bytes]:
+    return {path.removeprefix(prefix): content for path, content in files.files.items() if path.startswith(prefix)}
+
+
+def _overlay(scratch: Path, shown: NodeMachine) -> int:
+    layers.write_sys(scratch / "layer", shown)
+    for name in ("kernel", "sys"):
+        (scratch / name).mkdir()
+    syscalls.mount("sysfs", scratch / "kernel", "sysfs", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
+    lower = f"lowerdir={scratch}/layer:{scratch}/kernel,metacopy=on,redirect_dir=on"
+    syscalls.mount("sysfs", scratch / "sys", "overlay", syscalls.MS_RDONLY, lower)
+    whole = clone_tree(scratch / "sys")
+    detach(scratch / "sys")
+    detach(scratch / "kernel")
+    return whole
+
+
+def _put_over_sys(sys: int) -> None:
+    """With what is mounted below /sys now (the control groups of systemd), all at once."""
+    Path(_STAGE).mkdir(exist_ok=True)
+    below = mounted_below("/sys")
+    attach(sys, _STAGE)
+    for point in below:
+        attach(clone_tree(point), _STAGE + point.removeprefix("/sys"))
+    whole = clone_tree(_STAGE)
+    detach(_STAGE)
+    Path(_STAGE).rmdir()
+    attach(whole, "/sys")
+
+
+def _write(net: dict[str, bytes]) -> None:
+    for path, content in net.items():
+        place = Path(_PROC_NET) / path
+        fresh = place.with_name(f".{place.name}.new")
+        fresh.write_bytes(content)
+        fresh.replace(place)
