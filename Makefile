@@ -1,5 +1,5 @@
 # The commands a newcomer needs. `make demo` shows the product, `make test` is what CI runs.
-.PHONY: help setup check lint types unit test demo demo-down bench golden clean
+.PHONY: help setup check lint types unit test demo demo-down bench contract golden clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -36,6 +36,9 @@ demo-down: ## stop the demo's gang and remove its lab
 
 bench: setup ## the figures of the README, as ratios against a peer in the same run
 	$(BIN)/python benchmarks/run.py
+
+contract: setup ## the stand-in held to the real engine in every row, about half an hour; writes docs/contract.md
+	$(BIN)/python -m tests.contract
 
 golden: setup ## rewrite the golden cases; read the diff as a review
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/golden

@@ -194,6 +194,7 @@ class Request(threading.Thread):
         self._node, self._tokens = node, tokens
         self._begun = threading.Event()
         self._ended = ""
+        self._gone = False
         self.start()
 
     def run(self) -> None:
@@ -203,7 +204,7 @@ class Request(threading.Thread):
             link.request("POST", "/generate", json.dumps(body), {"Content-Type": "application/json"})
             answer = link.getresponse()
             received = b""
-            while more := answer.read1(65536):
+            while not self._gone and (more := answer.read1(4096)):
                 received += more
                 self._begun.set()
             self._ended = f"{answer.status}, whole" if b"[DONE]" in received else "cut"
@@ -219,6 +220,11 @@ class Request(threading.Thread):
         """Once its first token is there."""
         assert self._begun.wait(self._node.patience), "a generation's first token"
         return self
+
+    def abandon(self) -> None:
+        """Go away without a word, at the next token."""
+        self._gone = True
+        self.join(self._node.patience)
 
     def ended(self) -> str:
         self.join(self._node.patience)

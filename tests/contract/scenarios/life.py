@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from functools import partial
 
 from tests.contract.contract import Row, Scenario, See
 from tests.contract.under_test import EngineUnderTest, Node, Request, generation
@@ -35,6 +36,7 @@ def _play(engine: EngineUnderTest, see: See) -> None:
 def _loading(leader: Node, worker: Node, see: See) -> None:
     for node in (leader, worker):
         node.until_says(r"Init parallel begin\.")
+    see("flags", "taken" if not leader.says(r"error:|deprecated") else "not taken")
     see("loading-leader", leader.statuses(*_PROBES, *_FLAGS, "/v1/models"))
     see("loading-worker", worker.status("/health"))
 
@@ -67,7 +69,10 @@ def _log(leader: Node, worker: Node, see: See) -> None:
     see("cause-while-well", f"{leader.cause()}, {worker.cause()}")
     see("prefix", ", ".join(sorted(set(re.findall(r"^\[[-\d]+ [:\d]+( TP\d+)\] ", leader.text(), re.MULTILINE)))))
     see("shards-bar", _shape(leader, r"Multi-thread loading shards: 100% Completed \| 1/1 \[00:00<00:00, .*it/s\]"))
+    see("shards-bar-drawn", b"\rMulti-thread loading shards: 100%" in leader.log.read_bytes())
     see("shards-bar-worker", worker.says("loading shards"))
+    see("memory", "an L40S's" if leader.says(r"Load weight begin\. avail mem=44\.99 GB") else "the machine's")
+    see("says-what-it-is", leader.says("stand-in"))
     see(
         "weights-line", _shape(leader, r"TP0\] Load weight end\. elapsed=[\d.]+ s, type=\w+, avail mem=[\d.]+ GB, mem ")
     )
@@ -119,6 +124,7 @@ def _generating(leader: Node, see: See) -> None:
     see("completion-shape", answer["object"])
     see("completion-usage", ", ".join(sorted(answer["usage"])))
     see("completion-text", answer["choices"][0]["text"])
+    see("prompt-tokens", answer["usage"]["prompt_tokens"])
     see("completion-tokens", answer["usage"]["completion_tokens"])
     see("completion-finish", answer["choices"][0]["finish_reason"])
     see("completion-model", answer["model"])
@@ -140,8 +146,16 @@ def _generating(leader: Node, see: See) -> None:
     see("flush-busy", leader.status("/flush_cache"))
     see("health-busy", leader.status("/health"))
     see("generate-stream", running.ended())
+    Request(leader, 1500).under_way().abandon()
+    see("abandoned", leader.until(partial(_idle, leader), "no request is left"))
+    see("graph-word", ", ".join(sorted(set(re.findall(r"(\w+ graph: \w+)", leader.text())))))
     see("decode-line", _shape(leader, r"TP0\] Decode batch, #running-req: \d+, .*gen throughput \(token/s\): [\d.]+"))
     see("prefill-line", _shape(leader, r"TP0\] Prefill batch, #new-seq: 1, #new-token: \d+, "))
+
+
+def _idle(leader: Node) -> bool:
+    (load,) = leader.document("/v1/loads")["loads"]
+    return bool(load["num_running_reqs"] == 0)
 
 
 def _deaf_worker(worker: Node, see: See) -> None:
@@ -188,6 +202,7 @@ def _draining(leader: Node, worker: Node, see: See) -> None:
 
 
 ROWS = (
+    Row("flags", "the flags that the plan renders for stack sglang-0.5.23-cpu", "taken"),
     Row(
         "loading-leader",
         "loading: leader's /health, /health_generate, /ready, /ping, /v1/models",
@@ -211,7 +226,22 @@ ROWS = (
     Row("cause-while-well", "causes that the catalogue finds while all is well", "none, none"),
     Row("prefix", "rank prefixes in the leader's log", " TP0"),
     Row("shards-bar", "leader: the weights' progress bar", "written"),
+    Row("shards-bar-drawn", "its updates overwrite each other by carriage returns", "True"),
     Row("shards-bar-worker", "a worker writes a progress bar", "False"),
+    Row(
+        "memory",
+        "whose memory `Load weight begin. avail mem=` tells on CPU",
+        "the machine's",
+        stand_in="an L40S's",
+        why="it holds GPU memory only, by claims that the lab's NVML adds up",
+    ),
+    Row(
+        "says-what-it-is",
+        "the log says `stand-in`",
+        "False",
+        stand_in="True",
+        why="nobody may take it for the real engine",
+    ),
     Row("weights-line", "`Load weight end. elapsed=.. s, type=.., avail mem=.. GB, mem usage=`", "written"),
     Row("kv-line", "`KV Cache is allocated. dtype: .., #tokens: 4096, KV size: `", "written"),
     Row("limits-line", "`max_total_num_tokens=4096, .. max_running_requests=.., context_len=`", "written"),
@@ -259,6 +289,13 @@ ROWS = (
         stand_in="[stand-in: no model loaded] The prompt had",
         why=_NO_MODEL,
     ),
+    Row(
+        "prompt-tokens",
+        "/v1/completions: prompt tokens of abcdef",
+        "6",
+        stand_in="1",
+        why="it has no tokenizer: a word counts as a token",
+    ),
     Row("completion-tokens", "/v1/completions: tokens for max_tokens 4", "4"),
     Row("completion-finish", "/v1/completions: finish_reason at max_tokens", "length"),
     Row("completion-model", "/v1/completions: model is what the request said", "any"),
@@ -274,6 +311,8 @@ ROWS = (
     Row("flush-busy", "/flush_cache while a request runs", "400"),
     Row("health-busy", "/health while a request runs", "200"),
     Row("generate-stream", "a streamed /generate", "200, whole"),
+    Row("abandoned", "a stream whose client goes away: it is dropped", "True"),
+    Row("graph-word", "how batch lines tell of graphs on CPU", "cpu graph: False"),
     Row("decode-line", "`Decode batch, #running-req: .. gen throughput (token/s): ..`", "written"),
     Row("prefill-line", "`Prefill batch, #new-seq: 1, #new-token: ..`", "written"),
     Row("term-worker", "SIGTERM to a worker that serves", "lives, /health 200"),

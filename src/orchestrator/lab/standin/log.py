@@ -33,7 +33,8 @@ def clock(seconds: float) -> str:
 
 
 def shard_bar(title: str, done: int, of: int, elapsed: float) -> str:
-    """The progress line of the weight loader (srt/model_loader/weight_utils.py, BAR_FORMAT)."""
+    """The progress line of the weight loader (srt/model_loader/weight_utils.py, BAR_FORMAT), drawn over the last."""
     rate = done / elapsed if done and elapsed else 0.0
     left, speed = (clock((of - done) / rate), f"{rate:.2f}it/s") if rate else ("?", "?it/s")
-    return f"{title}: {100 * done // of:3d}% Completed | {done}/{of} [{clock(elapsed)}<{left}, {speed}]\n"
+    end = "\n" if done == of else ""
+    return f"\r{title}: {100 * done // of:3d}% Completed | {done}/{of} [{clock(elapsed)}<{left}, {speed}]{end}"

@@ -56,6 +56,9 @@ class Scheduler:
         on_step: Callable[[], None],
     ) -> None:
         self._version = settings.version
+        self._graphs = "cpu graph: False", "cpu graph: False"
+        if settings.device == "cuda":
+            self._graphs = "cuda graph: False", f"cuda graph: {settings.graphs}"
         self._step_s = settings.step_s
         self._log = log
         self._group = group
@@ -98,7 +101,9 @@ class Scheduler:
         self._running[rid] = _Running(int(str(document["tokens"])))
         if not document.get("quiet"):
             self._log.line(
-                self._version.prefill.format(new=1, tokens=document["prompt"], running=len(self._running) - 1, rate=0.0)
+                self._version.prefill.format(
+                    new=1, tokens=document["prompt"], running=len(self._running) - 1, rate=0.0, graph=self._graphs[0]
+                )
             )
 
     def _make_token(self) -> None:
@@ -128,7 +133,11 @@ class Scheduler:
         tokens = sum(running.done for running in self._running.values())
         self._log.line(
             self._version.decode.format(
-                running=count, tokens=tokens, usage=tokens / self._pool, rate=made / max(now - since, 1e-3)
+                running=count,
+                tokens=tokens,
+                usage=tokens / self._pool,
+                rate=made / max(now - since, 1e-3),
+                graph=self._graphs[1],
             )
         )
         self._logged = (0, now)

@@ -101,11 +101,11 @@ _V05 = Version(
     ),
     prefill=(
         "Prefill batch, #new-seq: {new}, #new-token: {tokens}, #cached-token: 0, token usage: 0.00, "
-        "#running-req: {running}, #queue-req: 0, #pending-token: 0, cuda graph: False, "
+        "#running-req: {running}, #queue-req: 0, #pending-token: 0, {graph}, "
         "input throughput (token/s): {rate:.2f}"
     ),
     decode=(
-        "Decode batch, #running-req: {running}, #token: {tokens}, token usage: {usage:.2f}, cuda graph: True, "
+        "Decode batch, #running-req: {running}, #token: {tokens}, token usage: {usage:.2f}, {graph}, "
         "gen throughput (token/s): {rate:.2f}, #queue-req: 0"
     ),
     info_path="/server_info",

@@ -193,8 +193,9 @@ def test_what_nccl_says_of_the_wiring(
 
 
 def test_a_shard_line_reads_as_the_loaders() -> None:
-    assert shard_bar("Loading", 0, 163, 0.0) == "Loading:   0% Completed | 0/163 [00:00<?, ?it/s]\n"
-    assert shard_bar("Loading", 80, 160, 40.0) == "Loading:  50% Completed | 80/160 [00:40<00:40, 2.00it/s]\n"
+    assert shard_bar("Loading", 0, 163, 0.0) == "\rLoading:   0% Completed | 0/163 [00:00<?, ?it/s]"
+    assert shard_bar("Loading", 80, 160, 40.0) == "\rLoading:  50% Completed | 80/160 [00:40<00:40, 2.00it/s]"
+    assert shard_bar("Loading", 2, 2, 1.0).endswith("| 2/2 [00:01<00:00, 2.00it/s]\n")
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.name)
