@@ -1,0 +1,94 @@
+"""`down` as typed: exit codes, the JSON document, and what could not be ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import down as verb
+from orchestrator.cli.main import main
+from orchestrator.model.errors import LockHeld, Unreachable
+from orchestrator.workflows.down import DownRequest, Stopped
+
+INVENTORY = """
+all: {children: {gangs: {children: {g: {hosts: {a: {ansible_host: 192.0.2.1}, b: {ansible_host: 192.0.2.2}}}}}}}
+"""
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(INVENTORY)
+    monkeypatch.setattr(verb, "withdraw", lambda *_: ())
+
+    def type_it(answer: tuple[Stopped, ...] | Exception, *words: str) -> tuple[int, str, str]:
+        def down(_: object, request: DownRequest) -> tuple[Stopped, ...]:
+            asked.append(request)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        asked: list[DownRequest] = []
+        monkeypatch.setattr(verb, "down", down)
+        code = main(["down", "-i", str(inventory), *words])
+        said = capsys.readouterr()
+        assert (asked[0].now, asked[0].force) == ("--now" in words, "--force" in words)
+        return code, said.out, said.err
+
+    return type_it
+
+
+DONE = Stopped(gang="g", node="a", state="stopped", was="ready")
+IDLE = Stopped(gang="g", node="b", state="absent")
+
+
+def test_what_ran_is_named(run: Run) -> None:
+    assert run((DONE, IDLE))[:2] == (0, "g: stopped on a\n")
+    assert run((IDLE,), "--now", "--force")[:2] == (0, "g: nothing was running\n")
+
+
+def test_the_document(run: Run) -> None:
+    code, out, _ = run((DONE,), "--json")
+    assert code == 0
+    assert json.loads(out)["nodes"] == [
+        {
+            "gang": "g",
+            "name": "a",
+            "state": "stopped",
+            "was": "ready",
+            "left_behind": [],
+            "held": [],
+            "error": None,
+        }
+    ]
+
+
+LOST = Unreachable("no route", where="b", fix="look")
+
+
+@pytest.mark.parametrize(
+    ("other", "code", "words"),
+    [
+        (Stopped(gang="g", node="b", state="unknown", was="unreachable", error=LOST), 4, "b: no route"),
+        (Stopped(gang="g", node="b", state="failed", was="ready", left_behind=(7, 8)), 5, "process 7, 8 would not end"),
+        (Stopped(gang="g", node="b", state="stopped", was="ready", alive=True), 5, "still ending"),
+        (Stopped(gang="g", node="b", state="stopped", was="ready", held=("GPU 3: 2.0 GiB",)), 5, "GPU 3: 2.0 GiB"),
+    ],
+    ids=["unreachable", "left behind", "still ending", "memory held"],
+)
+def test_what_is_not_clean_is_told_and_counts(run: Run, other: Stopped, code: int, words: str) -> None:
+    found, out, err = run((DONE, other))
+    assert (found, words in err) == (code, True)
+    assert out.startswith("g: stopped on a")
+
+
+def test_a_held_lock_is_exit_code_6_and_one_document(run: Run) -> None:
+    held = LockHeld("anna@x holds gang g", where="a", fix="wait")
+    assert run(held)[0] == 6
+    code, out, _ = run(held, "--json")
+    assert code == 6
+    assert json.loads(out) == {"error": {"what": "anna@x holds gang g", "where": "a", "fix": "wait"}}

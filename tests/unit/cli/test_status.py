@@ -1,0 +1,141 @@
+"""`status` as typed: exit codes, the JSON document, and what a person sees of trouble."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import status as verb
+from orchestrator.cli.main import main
+from orchestrator.gang.contact import Contact
+from orchestrator.gang.view import GangView, NodeView
+from orchestrator.model.errors import Unreachable
+from orchestrator.model.report import Cause, GangState, Phase, RankReport
+
+INVENTORY = """
+all:
+  children:
+    gangs:
+      children:
+        g:
+          hosts: {a: {ansible_host: 192.0.2.1}, b: {ansible_host: 192.0.2.2}}
+"""
+GIB = 1 << 30
+
+
+def node(name: str, rank: int, state: str = "ready", **more: Any) -> NodeView:
+    ranks = (RankReport(tp_rank=rank, gpu=0, pid=70 + rank, state="alive", gpu_memory_bytes=37 * GIB),)
+    return NodeView(**{"name": name, "node_rank": rank, "state": state, "alive": True, "ranks": ranks, **more})
+
+
+def gang(state: str = "ready", nodes: Sequence[NodeView] = (), **more: Any) -> GangView:
+    words: dict[str, Any] = {
+        "name": "g",
+        "state": GangState(state),
+        "model": "M",
+        "stack": "s",
+        "service_url": "http://192.0.2.1:8000",
+        "service_healthy": True,
+        "nodes": tuple(nodes) or (node("a", 0), node("b", 1)),
+    }
+    return GangView(**{**words, **more})
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(INVENTORY)
+
+    def type_it(view: GangView, *words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(verb, "status", lambda *_: (view,))
+        code = main(["status", "-i", str(inventory), *words])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return type_it
+
+
+def test_a_ready_gang(run: Run) -> None:
+    code, out, _ = run(gang())
+    assert code == 0
+    assert out.splitlines()[0].split() == ["g", "ready", "M", "by", "s"]
+    assert "service http://192.0.2.1:8000 (healthy)" in out and "37.0 GiB each" in out
+
+
+def test_the_document(run: Run) -> None:
+    code, out, _ = run(gang(), "--json")
+    (told,) = json.loads(out)["gangs"]
+    assert code == 0
+    assert (told["name"], told["state"], told["model"], told["cause"]) == ("g", "ready", "M", None)
+    assert told["service"] == {"url": "http://192.0.2.1:8000", "healthy": True}
+    assert [(one["name"], one["node_rank"], one["state"], one["phase"]) for one in told["nodes"]] == [
+        ("a", 0, "ready", ""),
+        ("b", 1, "ready", ""),
+    ]
+    assert told["nodes"][1]["ranks"] == [
+        {"tp_rank": 1, "gpu": 0, "state": "alive", "pid": 71, "gpu_memory_bytes": 37 * GIB}
+    ]
+
+
+CAUSE = Cause(
+    node="b", tp_rank=19, signal=9, text="TP19 on GPU 3 (pid 7) was killed", fix="look there", lines=("\x1b[31mlast",)
+)
+
+
+def test_a_failed_gang_has_exit_code_0_since_every_node_answered(run: Run) -> None:
+    view = gang("failed", cause=CAUSE, secondary=(Cause(node="a", text="followed", secondary=True),))
+    code, out, _ = run(view)
+    assert code == 0
+    assert "cause: b TP19: TP19 on GPU 3 (pid 7) was killed" in out and "fix: look there" in out
+    assert "\x1b[31m" not in out and "\\x1b[31mlast" in out
+    assert "(1 more only followed from it; --json has them)" in out
+    (told,) = json.loads(run(view, "--json")[1])["gangs"]
+    assert (told["cause"]["node"], told["cause"]["tp_rank"], told["cause"]["signal"]) == ("b", 19, 9)
+    assert [cause["node"] for cause in told["secondary"]] == ["a"]
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_node_that_does_not_answer_is_exit_code_4_beside_the_others(run: Run, words: tuple[str, ...]) -> None:
+    lost = Unreachable("connection refused", where="b", fix="look")
+    nodes = (node("a", 0), node("b", 1, "unreachable", alive=False, ranks=(), error=lost, contact=Contact.SSH))
+    remark = "b can't be reached by SSH"
+    code, out, _ = run(gang("degraded", nodes, trouble="unreachable", remarks=(remark,)), *words)
+    assert code == 4 and remark in out
+    if words:
+        told = json.loads(out)["gangs"][0]
+        assert (told["trouble"], told["nodes"][1]["contact"]) == ("unreachable", "ssh")
+        assert told["nodes"][1]["error"] == {"what": "connection refused", "where": "b", "fix": "look"}
+    else:
+        assert "degraded (unreachable)" in out
+
+
+def test_a_hung_engine_a_stopped_rank_and_a_straggler_show(run: Run) -> None:
+    stopped = RankReport(tp_rank=1, gpu=0, pid=71, state="stopped", gpu_memory_bytes=GIB)
+    hung = gang("degraded", (node("a", 0), node("b", 1, ranks=(stopped,))), trouble="hung", cause=CAUSE)
+    assert "degraded (hung)" in run(hung)[1] and "1!" in run(hung)[1]
+    words = "b is at shard 41 of 163, the others are done"
+    loading = node("b", 1, "starting", phase=Phase(name="weights", step=41, of=163))
+    out = run(gang("starting", (node("a", 0, "starting"), loading), progress=words))[1]
+    assert words in out and "weights 41/163" in out
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_wrong_inventory_is_exit_code_2(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = tmp_path / "hosts.yml"
+    wrong.write_text("all: {children: {gangs: {children: {g: {hosts: {a: {l40s_gpus: many}}}}}}}")
+    assert main(["status", "-i", str(wrong), *words]) == 2
+    said = capsys.readouterr()
+    if words:
+        error = json.loads(said.out)["error"]
+        assert set(error) == {"what", "where", "fix"} and "l40s_gpus" in error["where"]
+    else:
+        assert "l40s_gpus" in said.err and said.out == ""
