@@ -11,17 +11,20 @@ import pwd
 import socket
 from collections.abc import Callable, Iterator
 
-from orchestrator.node import gpus, guardian, processes
+from orchestrator.node import gpus, guardian, installed, processes, weights
 from orchestrator.node.failure import Failure
 from orchestrator.node.run import Run
 
-_MISSING_NAMED = 3
+SHM = "/dev/shm"  # noqa: S108 - its size is asked, nothing is written
+SHM_BYTES = 512 << 20
+"""NCCL's shared memory transport and the engine's own queues between 8 ranks; containers begin with 64 MiB."""
 
 
 def check(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
     """Every failure found, in the order an operator would mend them; empty when the run may be armed."""
     steps: tuple[Callable[[], Iterator[Failure]], ...] = (
         lambda: _python(run),
+        lambda: _packages(run),
         lambda: _model(run),
         lambda: _working_dir(run),
         lambda: _ports(run),
@@ -38,6 +41,16 @@ def _python(run: Run) -> Iterator[Failure]:
             f"the engine's python {'may not be executed by ' + _user(run) if exists else 'does not exist'}",
             run.venv_python,
             f"l40s-deploy prepare installs the stack {run.stack}, or name its virtual environment with l40s_venv",
+        )
+
+
+def _packages(run: Run) -> Iterator[Failure]:
+    for name, found in installed.differing(run.venv_python, run.packages).items():
+        yield Failure(
+            "wrong-stack",
+            f"{name} {found} is installed, and the stack {run.stack} has {run.packages[name]}",
+            run.venv_python,
+            f"l40s-deploy prepare installs the stack {run.stack}; or choose the stack that is there with --stack",
         )
 
 
@@ -60,28 +73,7 @@ def _model(run: Run) -> Iterator[Failure]:
         json.loads(config.read_bytes())
     except (OSError, ValueError) as wrong:
         yield Failure("no-model", f"config.json can't be used: {wrong}", str(config), copy)
-    yield from _shards(folder)
-
-
-def _shards(folder: pathlib.Path) -> Iterator[Failure]:
-    """A copy that was interrupted: some of the index's files are there and some are not."""
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        return
-    try:
-        named = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:
-        yield Failure("no-model", f"the weights' index can't be used: {wrong!r}", str(index), "copy it again")
-        return
-    missing = [name for name in named if not (folder / str(name)).exists()]
-    if missing and len(missing) < len(named):
-        shown = ", ".join(map(str, missing[:_MISSING_NAMED])) + (" ..." if len(missing) > _MISSING_NAMED else "")
-        yield Failure(
-            "no-model",
-            f"{len(missing)} of {len(named)} weight files are missing: {shown}",
-            str(folder),
-            "finish the copy",
-        )
+    yield from weights.check(folder)
 
 
 def _working_dir(run: Run) -> Iterator[Failure]:
@@ -158,7 +150,21 @@ def remarks(run: Run) -> list[str]:
                 f"the limit {name} is {value} where the engine runs, wanted {wanted}: RDMA may fail to register "
                 "memory; l40s-deploy prepare writes the limits"
             )
-    return found
+    return found + _shm(run)
+
+
+def _shm(run: Run) -> list[str]:
+    """Where the engine runs: a container or a unit may see another /dev/shm than an SSH session."""
+    if run.device != "cuda" or len(run.gpus) < 2:
+        return []
+    try:
+        room = os.statvfs(SHM)
+    except OSError as error:
+        return [f"{SHM} can't be used ({error.strerror}): NCCL between the GPUs of a node needs it"]
+    free = room.f_bavail * room.f_frsize
+    if free >= SHM_BYTES:
+        return []
+    return [f"{SHM} has {free >> 20} MiB free where the engine runs: NCCL between the GPUs of a node may not start"]
 
 
 def _gpus(run: Run, memory: gpus.GpuMemory) -> Iterator[Failure]:

@@ -56,6 +56,8 @@ class Run:
     working_dir: str = "/"
     model_path: str = ""
     venv_python: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Versions that the stack names, by package."""
     limits: Mapping[str, int] = field(default_factory=dict)
     check_free: tuple[tuple[str, int], ...] = ()
     lease_s: float = 30.0
@@ -120,6 +122,7 @@ class Run:
                 working_dir=str(raw.get("working_dir") or "/"),
                 model_path=str(raw.get("model_path") or ""),
                 venv_python=str(raw.get("venv_python") or ""),
+                packages={str(name): str(value) for name, value in dict(raw.get("packages") or {}).items()},
                 limits={str(name): int(value) for name, value in dict(raw.get("limits") or {}).items()},
                 check_free=tuple(_port(entry) for entry in (raw.get("ports") or {}).get("check_free") or ()),
                 lease_s=float(raw.get("lease_s") or 30.0),

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 from orchestrator.engines.dialects import dialect
 from orchestrator.gang.pace import allowed_s
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, NodePlan
 from orchestrator.workflows.reports import where
@@ -19,6 +21,7 @@ def staging_requests(
     """By node name. key: the run's secret for the leader link, in hex."""
     specs = {node.name: node for node in gang.nodes}
     watch = {**dialect(plan.dialect).watch(), "allowed_s": allowed_s(plan.model_bytes)}
+    packages = _packages(plan.stack)
     return {
         node.name: {
             **where(specs[node.name], plan.name),
@@ -39,6 +42,7 @@ def staging_requests(
             "working_dir": node.working_dir,
             "model_path": node.model_path,
             "venv_python": node.argv[0],
+            "packages": packages,
             "limits": _limits(specs[node.name], node),
             "ports": {"check_free": _ports(specs[node.name], node, plan)},
             "leader": {"address": plan.agent_address, "port": plan.agent_port},
@@ -51,6 +55,16 @@ def staging_requests(
         }
         for node in plan.nodes
     }
+
+
+def _packages(name: str) -> dict[str, str]:
+    """Versions that the node must find installed; a stack that was made for a plan and is gone can't be judged."""
+    try:
+        stack = load_stack(name)
+    except InputError:
+        return {}
+    versions = {"sglang": stack.engine_version, "torch": stack.torch_version}
+    return {package: version for package, version in versions.items() if version}
 
 
 def _ports(spec: NodeSpec, node: NodePlan, plan: GangPlan) -> list[dict[str, Any]]:

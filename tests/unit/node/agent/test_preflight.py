@@ -83,14 +83,80 @@ def test_the_model_directory(gang: Gang, prepare: Callable[[Path], object], word
     assert kind == "no-model" and words in what and where.startswith(str(cluster.model))
 
 
-def test_an_interrupted_copy_names_what_is_missing(gang: Gang) -> None:
-    cluster = gang()
-    names = [f"model-{number}.safetensors" for number in range(6)]
-    index = {"weight_map": {f"tensor{number}": name for number, name in enumerate(names)}}
+NAMES = [f"model-{number}.safetensors" for number in range(6)]
+
+
+def safetensors(data: int) -> bytes:
+    """A file of one tensor with so many bytes of data."""
+    header = json.dumps({"__metadata__": {}, "w": {"dtype": "U8", "shape": [data], "data_offsets": [0, data]}}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(data)
+
+
+def checkpoint(cluster: Cluster, **files: bytes) -> list[str]:
+    """Write an index of six files and these ones; what the check says."""
+    index = {"weight_map": {f"tensor{number}": name for number, name in enumerate(NAMES)}}
     (cluster.model / "model.safetensors.index.json").write_text(json.dumps(index))
-    (cluster.model / names[0]).touch()
-    ((_, _, what),) = check(cluster)
-    assert what == f"5 of 6 weight files are missing: {', '.join(names[1:4])} ..."
+    for place, data in files.items():
+        (cluster.model / NAMES[int(place.removeprefix("f"))]).write_bytes(data)
+    return [what for _, _, what in check(cluster)]
+
+
+WHOLE = {f"f{number}": safetensors(number * 10) for number in range(6)}
+
+
+def test_whole_weights_are_well_and_none_at_all_are_not_judged(gang: Gang) -> None:
+    assert checkpoint(gang(), **WHOLE) == []
+    assert checkpoint(gang()) == []
+
+
+def test_an_interrupted_copy_names_what_is_missing(gang: Gang) -> None:
+    assert checkpoint(gang(), f0=WHOLE["f0"]) == [f"5 of 6 weight files are missing: {', '.join(NAMES[1:4])} ..."]
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (WHOLE["f3"][:-1], f"has {len(WHOLE['f3']) - 1} bytes of {len(WHOLE['f3'])}"),
+        (WHOLE["f3"] + b"x", f"has {len(WHOLE['f3']) + 1} bytes of {len(WHOLE['f3'])}"),
+        (b"", "is damaged at its beginning"),
+        (b"\xff" * 64, "is damaged at its beginning"),
+        (b"\x05" + bytes(7) + b"[1,2]" + bytes(9), "is damaged at its beginning"),
+    ],
+    ids=["cut short", "too long", "empty", "no length", "no header"],
+)
+def test_a_weight_file_that_is_not_as_long_as_it_says(gang: Gang, data: bytes, fault: str) -> None:
+    assert checkpoint(gang(), **{**WHOLE, "f3": data}) == [f"1 of 6 weight files are not whole: {NAMES[3]} {fault}"]
+
+
+def venv(folder: Path, *installed: str) -> str:
+    packages = folder / "venv/lib/python3.11/site-packages"
+    for name in installed:
+        (packages / f"{name}.dist-info").mkdir(parents=True)
+    python = folder / "venv/bin/python3"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    return str(python)
+
+
+@pytest.mark.parametrize(
+    ("installed", "told"),
+    [
+        ((), []),
+        (("sglang-0.5.23", "torch-2.9.1+cu128", "numpy-2.0"), []),
+        (("sglang-0.5.23.post1",), []),
+        (("sglang-0.4.4", "torch-2.9.1"), ["sglang 0.4.4 is installed, and the stack fake has 0.5.23"]),
+        (("torch-2.5.1",), ["torch 2.5.1 is installed, and the stack fake has 2.9.1"]),
+    ],
+    ids=["nothing to judge by", "as planned", "rebuilt", "another engine", "another torch"],
+)
+def test_the_planned_versions_are_installed(
+    gang: Gang, tmp_path: Path, installed: tuple[str, ...], told: list[str]
+) -> None:
+    wanted = {"sglang": "0.5.23", "torch": "2.9.1"}
+    found = check(gang(), venv_python=venv(tmp_path, *installed), packages=wanted)
+    assert [what for _, _, what in found] == told
+    assert {kind for kind, _, _ in found} <= {"wrong-stack"}
 
 
 def test_a_stack_that_is_not_installed(gang: Gang) -> None:

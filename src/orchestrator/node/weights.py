@@ -1,0 +1,69 @@
+"""Are a checkpoint's weight files all there and whole? By their own headers, never by digests: seconds, not hours.
+
+A safetensors file begins with the length of its header and the header names where the data ends (safetensors README,
+"Format"), so every file tells how long it must be. An interrupted copy is shorter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+
+from orchestrator.node.failure import Failure
+
+LENGTH_BYTES = 8
+MOST_HEADER_BYTES = 100_000_000
+"""safetensors src/tensor.rs MAX_HEADER_SIZE."""
+NAMED = 3
+
+INDEX = "model.safetensors.index.json"
+
+
+def check(folder: pathlib.Path) -> Iterator[Failure]:
+    """What is wrong with the weights that the index names; nothing where there is no index, or no weights at all."""
+    index = folder / INDEX
+    if not index.is_file():
+        return
+    try:
+        named = sorted({str(name) for name in json.loads(index.read_bytes())["weight_map"].values()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:
+        yield Failure("no-model", f"the weights' index can't be used: {wrong!r}", str(index), "copy it again")
+        return
+    missing = [name for name in named if not (folder / name).exists()]
+    if len(missing) == len(named):
+        return
+    if missing:
+        what = f"{len(missing)} of {len(named)} weight files are missing: {_some(missing)}"
+        yield Failure("no-model", what, str(folder), "finish the copy")
+    wrong_ones = [f"{name} {fault}" for name in named if name not in missing and (fault := _fault(folder / name))]
+    if wrong_ones:
+        what = f"{len(wrong_ones)} of {len(named)} weight files are not whole: {_some(wrong_ones)}"
+        yield Failure("no-model", what, str(folder), "copy these again")
+
+
+def _fault(path: pathlib.Path) -> str:
+    """'' where a file is as long as its header says."""
+    try:
+        size = os.stat(path).st_size
+        wanted = _wanted_bytes(path, size)
+    except OSError as error:
+        return f"can't be read ({error.strerror})"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "is damaged at its beginning"
+    return "" if size == wanted else f"has {size} bytes of {wanted}"
+
+
+def _wanted_bytes(path: pathlib.Path, size: int) -> int:
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        if size <= LENGTH_BYTES or not 0 < length <= MOST_HEADER_BYTES:
+            raise ValueError
+        header = json.loads(file.read(length))
+    ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
+    return LENGTH_BYTES + length + max(ends, default=0)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:NAMED]) + (" ..." if len(names) > NAMED else "")
