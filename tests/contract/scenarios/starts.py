@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from tests.contract.contract import Row, Scenario, See
-from tests.contract.under_test import READY, EngineUnderTest, Node
+from tests.contract.under_test import READY, EngineUnderTest, Node, title
 
 _SOON = ("--dist-timeout", "1")
 
@@ -195,7 +195,9 @@ def _refusal(name: str, words: str) -> Row:
 
 
 def _alone(engine: EngineUnderTest, see: See) -> None:
-    extra = ("--enable-metrics", "--api-key", "secret", "--max-total-tokens", "3k", "--served-model-name", "tiny")
+    secrets = engine.folder / "secrets.yml"
+    secrets.write_text('api-key: "sesame"\n')
+    extra = ("--enable-metrics", "--config", str(secrets), "--max-total-tokens", "3k", "--served-model-name", "tiny")
     (node,) = engine.start(nnodes=1, extra=extra)
     engine.ready()
     see("titles", node.titles())
@@ -203,10 +205,11 @@ def _alone(engine: EngineUnderTest, see: See) -> None:
     see("phases", node.phases())
     see("open", node.statuses("/health", "/health_generate", "/ready", "/metrics"))
     see("closed", node.statuses("/v1/models", "/server_info", "/flush_cache", "/ping"))
-    see("with-key", ", ".join(node.status(path, key="secret") for path in ("/v1/models", "/server_info")))
+    see("with-key", ", ".join(node.status(path, key="sesame") for path in ("/v1/models", "/server_info")))
+    see("key-in-title", "sesame" in title(node.pid))
     see("wrong-key", node.status("/v1/models", key="guess"))
-    see("served-name", json.loads(node.ask("/v1/models", key="secret")[1])["data"][0]["id"])
-    see("tokens", json.loads(node.ask("/server_info", key="secret")[1])["max_total_num_tokens"])
+    see("served-name", json.loads(node.ask("/v1/models", key="sesame")[1])["data"][0]["id"])
+    see("tokens", json.loads(node.ask("/server_info", key="sesame")[1])["max_total_num_tokens"])
     metrics = node.ask("/metrics")[1].decode()
     see("metrics", all(f"sglang:{name}{{" in metrics for name in ("num_running_reqs", "gen_throughput")))
     node.signal(signal.SIGTERM)
@@ -342,7 +345,7 @@ STARTS = (
     ),
     Scenario(
         name="alone",
-        told="One node of one rank, with an API key, metrics, a served name and --max-total-tokens 3k.",
+        told="One node of one rank, with an API key in a --config file, metrics, a served name, --max-total-tokens 3k.",
         play=_alone,
         rows=(
             Row("titles", "titles of the children", "sglang::detokenizer, sglang::scheduler"),
@@ -351,6 +354,7 @@ STARTS = (
             Row("open", "without the key: /health, /health_generate, /ready, /metrics", "200, 200, 200, 200"),
             Row("closed", "without the key: /v1/models, /server_info, /flush_cache, /ping", "401, 401, 401, 401"),
             Row("with-key", "with the key: /v1/models, /server_info", "200, 200"),
+            Row("key-in-title", "the key shows in the process list", "False"),
             Row("wrong-key", "with another key: /v1/models", "401"),
             Row("served-name", "/v1/models: id", "tiny"),
             Row("tokens", "/server_info: max_total_num_tokens", "3000"),
