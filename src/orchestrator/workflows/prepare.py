@@ -69,18 +69,15 @@ def prepare(
     """
     began = time.monotonic()
     nodes = _chosen(inventory, request.nodes)
-    _refuse_unknown_tags(request.tags)
+    _refuse_tags(request)
     with tempfile.TemporaryDirectory(prefix="l40s-prepare-") as folder:
         if request.remove:
             _refuse_below_an_engine(inventory, nodes)
-            hosts: dict[str, Any] = {}
-        else:
-            bundle = read_bundle(request.bundle) if request.bundle else None
-            hosts = {node.name: _host(node, request, bundle, Path(folder)) for node in nodes}
+        variables = play_variables(nodes, request, Path(folder))
         results = run_playbook(
             "remove.yml" if request.remove else "prepare.yml",
             inventory=Path(inventory.path),
-            variables={"prepare_hosts": hosts, **_become(request)},
+            variables=variables,
             only=[node.name for node in nodes],
             tags=request.tags,
             check=request.check,
@@ -90,6 +87,15 @@ def prepare(
             on_step=on_step,
         )
     return Prepared(nodes=tuple(node.name for node in nodes), results=results, seconds=time.monotonic() - began)
+
+
+def play_variables(nodes: Sequence[NodeSpec], request: PrepareRequest, folder: Path) -> dict[str, Any]:
+    """What the playbook is given. folder: where files that it reads on this machine may be put."""
+    if request.remove:
+        return _become(request)
+    bundle = read_bundle(request.bundle) if request.bundle else None
+    hosts = {node.name: _host(node, request, bundle, folder) for node in nodes}
+    return {"prepare_hosts": hosts, **_become(request)}
 
 
 def _chosen(inventory: Inventory, names: Sequence[str]) -> tuple[NodeSpec, ...]:
@@ -103,8 +109,10 @@ def _chosen(inventory: Inventory, names: Sequence[str]) -> tuple[NodeSpec, ...]:
     return tuple(node for node in known.values() if not names or node.name in names)
 
 
-def _refuse_unknown_tags(tags: Sequence[str]) -> None:
-    for tag in tags:
+def _refuse_tags(request: PrepareRequest) -> None:
+    if request.remove and request.tags:
+        raise InputError("--remove takes all back", where="--tags", fix="leave --tags out")
+    for tag in request.tags:
         if tag not in TAGS:
             raise InputError(f"found {tag!r}, wanted some of {', '.join(TAGS)}", where="--tags", fix="--tags limits")
 

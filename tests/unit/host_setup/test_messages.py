@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.host_setup.messages import LONGEST_MESSAGE, failure_message, unreachable_message
+from orchestrator.host_setup.messages import LONGEST_MESSAGE, advice, diff_text, failure_message, unreachable_message
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a command's own words": (
@@ -74,3 +74,56 @@ def test_a_host_without_an_answer_is_told_in_ssh_s_words() -> None:
         "ssh: connect to host n1 port 22: Connection refused"
     )
     assert unreachable_message({}) == "does not answer"
+
+
+SAID_BY_NODES = {
+    "Missing sudo password": "--ask-become-pass",
+    "Incorrect sudo password": "again",
+    "sudo: a password is required (exit status 1)": "--ask-become-pass",
+    "deploy is not in the sudoers file. (exit status 1)": "let that user become root",
+    "/bin/sh: 1: sudo: not found (exit status 127)": "install sudo",
+    "this needs root, and the tasks run as deploy": "--become",
+    "[Errno 28] No space left on device": "room",
+    "No package matching 'numactl' is available": "system_packages_wanted",
+    "ERROR: No matching distribution found for torch==2.13.0+cpu": "--find-links",
+    "something that nobody has seen before": "",
+}
+
+
+@pytest.mark.parametrize("message", SAID_BY_NODES)
+def test_what_is_known_to_go_wrong_has_a_way_out(message: str) -> None:
+    told = advice(message)
+    assert SAID_BY_NODES[message] in told
+    assert bool(told) == bool(SAID_BY_NODES[message])
+
+
+def test_a_changed_file_is_shown_as_a_unified_diff_under_its_own_name() -> None:
+    res = {
+        "dest": "/etc/x",
+        "diff": [{"before": "a\nb\n", "after": "a\nc\n", "before_header": "/etc/x", "after_header": "y"}],
+    }
+    assert diff_text(res).splitlines() == ["--- /etc/x", "+++ /etc/x", "@@ -1,2 +1,2 @@", " a", "-b", "+c"]
+
+
+def test_a_new_file_of_a_template_has_the_template_s_name() -> None:
+    filled = "/tmp/l40s-ansible-1/local/ansible-local-2/tmp3/limits.conf.j2"
+    assert (
+        "+++ limits.conf" in diff_text({"diff": [{"before": "", "after": "a\n", "after_header": filled}]}).splitlines()
+    )
+
+
+@pytest.mark.parametrize(
+    ("res", "lines"),
+    [
+        ({}, []),
+        ({"diff": []}, []),
+        ({"diff": "odd"}, []),
+        ({"path": "/d", "diff": {"before": {"state": "absent"}, "after": {"state": "directory"}}}, ["-state: absent"]),
+        ({"diff": [{"prepared": "-old\n+new\n"}]}, ["-old", "+new"]),
+    ],
+    ids=["none", "empty", "no mapping", "a directory", "prepared"],
+)
+def test_other_shapes_of_diffs(res: dict[str, Any], lines: list[str]) -> None:
+    text = diff_text(res)
+    assert all(line in text.splitlines() for line in lines)
+    assert bool(text) == bool(lines)
