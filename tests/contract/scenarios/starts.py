@@ -262,7 +262,7 @@ STARTS = (
         told="Another engine listens on the HTTP port of an engine of one node, which warms up against it.",
         play=_http_taken_by_an_engine,
         rows=(
-            *_end_rows("1", "address already in use", "PORT-IN-USE"),
+            *_end_rows("3", "address already in use", "PORT-IN-USE"),
             Row("ready-line", "its log: `The server is fired up and ready to roll!`", "True"),
         ),
     ),

@@ -146,7 +146,7 @@ class _Launcher:
             self._log.line(_READY)
         self._log.uvicorn("Application shutdown complete.")
         self._kill_tree(include_parent=False)
-        return 1
+        return self._version.http_taken_exit
 
     def _ask_stranger(self) -> bool:
         """Whether somebody on our port answers as an engine does, within 120 tries."""
@@ -261,7 +261,7 @@ class _Launcher:
                 f"('{settings.host}', {settings.port}): address already in use\n"
             )
             self._kill_tree(include_parent=False)
-            return 1
+            return self._version.http_taken_exit
         for line in uvicorn_lines(settings.host, settings.port):
             raw(f"INFO:     {line}\n")
         server.serve_forever(poll_interval=0.2)

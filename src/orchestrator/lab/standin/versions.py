@@ -18,6 +18,7 @@ class Version:
     checks_model_first:  the launcher reads config.json before it starts a rank
     config_missing:      class and words of the error for a directory without config.json, as transformers has them
     missing_shards_fail: an index that names absent shards is an error before loading
+    http_taken_exit:     exit status of a launcher whose HTTP port was taken: uvicorn's at the time
     open_paths:          beginnings of the paths that need no API key
     every_rank_tells_limits: the `max_total_num_tokens=` line comes from all ranks, else from TP0 only
     kv_mla:              '' where this version logs nothing for an MLA cache
@@ -35,6 +36,7 @@ class Version:
     config_missing: tuple[str, str]
     missing_shards_fail: bool
     health_generates: bool
+    http_taken_exit: int
     open_paths: tuple[str, ...]
     every_rank_tells_limits: bool
     nccl: str
@@ -71,6 +73,7 @@ _V05 = Version(
     ),
     missing_shards_fail=True,
     health_generates=True,
+    http_taken_exit=3,
     open_paths=("/health", "/ready", "/metrics"),
     every_rank_tells_limits=False,
     nccl="2.27.5",
@@ -130,6 +133,7 @@ _V04 = Version(
     ),
     missing_shards_fail=False,
     health_generates=False,
+    http_taken_exit=1,
     open_paths=("/health",),
     every_rank_tells_limits=True,
     nccl="2.21.5",
