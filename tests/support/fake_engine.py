@@ -11,11 +11,14 @@ Behaviour comes from the environment:
     FAKE_TERM        'ignore': SIGTERM does nothing; 'slow': it takes 0.5 s
     FAKE_ORPHAN      '1': leaves a process with a session and a parent of its own, which ignores everything but KILL
     FAKE_FLOOD       bytes of log to write at once
+    FAKE_STUCK       a file: while it is there a generation probe gets 503, after as long as the file says
+    FAKE_TITLE       title of a rank's process, {} is its number
 By default nobody notices the death of anybody else.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -23,6 +26,7 @@ import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 RANK = """
 import signal, sys, time
@@ -38,6 +42,7 @@ while True: time.sleep(3600)
 """
 
 READY = {"at": 0.0}
+STUCK = Path(os.environ.get("FAKE_STUCK", "/nowhere"))
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -52,7 +57,13 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self) -> None:
-        if self.path.startswith("/health"):
+        if self.path == "/metrics":
+            self._answer(200, {"worked_total": 1})
+        elif self.path == "/health_generate" and STUCK.is_file():
+            with contextlib.suppress(FileNotFoundError):
+                time.sleep(float(STUCK.read_text() or 0))
+            self._answer(503, {})
+        elif self.path.startswith("/health"):
             self._answer(200 if time.monotonic() >= READY["at"] else 503, {})
         else:
             self._answer(200, {"data": [{"id": "fake"}]})
@@ -77,8 +88,9 @@ def main() -> int:
         sys.stdout.write("x" * 99 + "\n")
         for _ in range(int(os.environ["FAKE_FLOOD"]) // 100):
             sys.stdout.write("x" * 99 + "\n")
+    title = os.environ.get("FAKE_TITLE", "engine::rank_TP{}")
     ranks = [
-        subprocess.Popen([f"engine::rank_TP{rank}", "-c", RANK], executable=sys.executable)
+        subprocess.Popen([title.format(rank), "-c", RANK], executable=sys.executable)
         for rank in os.environ["FAKE_RANKS"].split(",")
     ]
     if os.environ.get("FAKE_ORPHAN"):

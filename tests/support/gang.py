@@ -22,7 +22,7 @@ from orchestrator.node import go, itself, processes, report, stage, stop
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
 WATCH: dict[str, Any] = {
     "dialect": "fake",
-    "rank_title": r"^engine::rank_TP(?P<tp>\d+)",
+    "rank_title": r"^engine::rank(?:_TP(?P<tp>\d+))?",
     "phases": [
         {"phase": "weights", "pattern": r"loading (?P<step>\d+)/(?P<of>\d+)"},
         {"phase": "warm-up", "pattern": r"warming up"},
@@ -38,7 +38,14 @@ WATCH: dict[str, Any] = {
             "secondary": True,
         },
     ],
-    "http": {"alive": "/health", "models": "/v1/models", "completions": "/v1/completions"},
+    "http": {
+        "alive": "/health",
+        "generate": "/health_generate",
+        "metrics": "/metrics",
+        "models": "/v1/models",
+        "completions": "/v1/completions",
+    },
+    "probe": {"answer_s": 0.3, "probes": 3, "every_s": 0.2, "log": "batch", "counters": "worked_total.*"},
     "stop": {"leader_signal": "TERM", "drain_s": 3, "shutdown_s": 0.3, "worker_signal": None},
 }
 

@@ -22,7 +22,6 @@ from orchestrator.node.vitality import Patience, Probe
 
 PROBE_EVERY_S = 0.2
 """Until the first healthy answer: a refused connection costs nothing."""
-PROBE_LATER_S = 5.0
 AGAIN_S = 0.5
 """After a probe without an answer: the next one shall not wait long."""
 GRACE_S = 5.0
@@ -99,11 +98,11 @@ class Service:
             self._stop.wait(PROBE_EVERY_S)
         if not self._stop.is_set():
             self._tell(self._generate())
-        pause = PROBE_LATER_S
+        pause = self.patience.every_s
         while not self._stop.wait(pause):
             health = self._probe("generate" if "generate" in self.endpoints else "alive", counters=self.counters)
             self._tell(health)
-            pause = PROBE_LATER_S if health.healthy else AGAIN_S
+            pause = self.patience.every_s if health.healthy else min(AGAIN_S, self.patience.every_s)
 
     def _tell(self, result: Health | CanaryResult) -> None:
         self.results.put(result)

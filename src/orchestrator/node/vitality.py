@@ -14,6 +14,7 @@ from typing import Any
 
 ANSWER_S = 20.0
 PROBES = 3
+EVERY_S = 5.0
 
 OWN_SHARE = 0.1
 """Of a probe's time: a log line this soon after it began may be the probe's own prefill, and shows no progress."""
@@ -23,10 +24,12 @@ WELL, SLOW, HUNG = "well", "slow", "hung"
 
 @dataclass(frozen=True)
 class Patience:
-    """answer_s: how long one probe may take; probes: so many without an answer or any progress mean hung."""
+    """answer_s: how long one probe may take; probes: so many without an answer or any progress mean hung;
+    every_s: pause between two probes of a healthy engine."""
 
     answer_s: float = ANSWER_S
     probes: int = PROBES
+    every_s: float = EVERY_S
 
     @classmethod
     def of(cls, watch: Mapping[str, Any], env: Mapping[str, str]) -> Patience:
@@ -35,7 +38,11 @@ class Patience:
         answer_s = float(probe.get("answer_s") or ANSWER_S)
         with contextlib.suppress(KeyError, ValueError):
             answer_s = float(env[str(probe["answer_env"])])
-        return cls(answer_s=max(answer_s, 0.1), probes=int(probe.get("probes") or PROBES))
+        return cls(
+            answer_s=max(answer_s, 0.1),
+            probes=int(probe.get("probes") or PROBES),
+            every_s=float(probe.get("every_s") or EVERY_S),
+        )
 
 
 @dataclass(frozen=True)

@@ -220,3 +220,72 @@ def test_a_dead_run_is_forgotten_by_down_only(gang: Gang) -> None:
     assert cluster.stop(0)["state"] == "failed"
     assert cluster.stop(0, clear=True) == {"state": "stopped", "alive": False, "left_behind": [], "held": []}
     assert cluster.report(0)["cause"]["tp_rank"] == 0
+
+
+def test_a_hung_engine_is_told_from_a_slow_one_and_from_one_that_works(gang: Gang, tmp_path: Path) -> None:
+    stuck = tmp_path / "stuck"
+    cluster = gang(nodes=1, env={0: {"FAKE_STUCK": str(stuck)}})
+    cluster.ready()
+    until(lambda: cluster.report(0)["service_state"] == "well", 5.0)
+    stuck.write_text("0.3")
+    until(lambda: cluster.report(0)["service_state"] == "slow", 5.0)
+    until(lambda: cluster.report(0)["service_state"] == "hung", 5.0)
+    told = cluster.report(0)
+    assert told["state"] == "ready" and told["alive"]
+    assert told["trouble"]["text"].startswith("the engine is hung: /health_generate: HTTP 503; no token, log line or")
+    stuck.unlink()
+    until(lambda: cluster.report(0)["service_state"] == "well", 5.0)
+    assert cluster.report(0)["trouble"] is None
+    cluster.stop_all(now=True)
+    cluster.nothing_left()
+
+
+def test_a_stopped_rank_shows_and_is_not_dead(gang: Gang) -> None:
+    cluster = gang(nodes=1)
+    cluster.ready()
+    cluster.kill_rank(1, signal.SIGSTOP)
+    until(lambda: [rank["state"] for rank in cluster.report(0)["ranks"]] == ["alive", "stopped"], 5.0)
+    cluster.kill_rank(1, signal.SIGCONT)
+    until(lambda: [rank["state"] for rank in cluster.report(0)["ranks"]] == ["alive", "alive"], 5.0)
+    cluster.kill_rank(1, signal.SIGSTOP)
+    cluster.stop_all(now=True)
+    cluster.nothing_left()
+
+
+def test_a_lone_rank_has_no_number_in_its_title(gang: Gang) -> None:
+    cluster = gang(nodes=1, ranks_each=1, env={0: {"FAKE_TITLE": "engine::rank"}})
+    cluster.ready()
+    assert [rank["state"] for rank in cluster.report(0)["ranks"]] == ["alive"]
+    cluster.kill_rank(0)
+    until(lambda: cluster.states() == ["failed"], 3.0)
+    assert cluster.report(0)["cause"]["tp_rank"] == 0
+    cluster.nothing_left()
+
+
+def test_secrets_are_neither_in_the_log_nor_in_a_cause(gang: Gang) -> None:
+    line = "[TP0] out of memory with api_key=sk-very-secret and hf-token-value"
+    env = {"FAKE_EXIT": "3", "FAKE_LINES": line, "HF_TOKEN": "hf-token-value"}
+    cluster = gang(nodes=1, env={0: env}, changes={0: {"secrets": {"redact": ["sk-very-secret"]}}})
+    cluster.start()
+    until(lambda: cluster.states() == ["failed"], 10.0)
+    cluster.nothing_left()
+    clean = "[TP0] out of memory with api_key=[redacted] and [redacted]"
+    assert clean in cluster.report(0)["cause"]["lines"]
+    folder = Path(cluster.state_dir(0), "gangs/gang0/runs", cluster.run_id)
+    assert (folder / "engine.log").read_text().splitlines() == [clean]
+    told = [(folder / name).read_text() for name in ("report.json", "events.jsonl", "agent.log")]
+    assert "very-secret" not in "".join(told) and "token-value" not in "".join(told)
+
+
+def test_each_agent_says_whom_it_hears(gang: Gang) -> None:
+    cluster = gang(nodes=3, lease_s=4.0)
+    cluster.ready()
+    until(lambda: cluster.report(0)["links"] == {"node1": "heard", "node2": "heard"}, 3.0)
+    assert cluster.report(2)["links"] == {"node0": "heard"}
+    cluster.signal_agent(2, signal.SIGSTOP)
+    until(lambda: cluster.report(0)["links"] == {"node1": "heard", "node2": "silent"}, 3.5)
+    assert cluster.report(0)["silent"] == ["node2"]
+    cluster.signal_agent(2, signal.SIGCONT)
+    until(lambda: cluster.report(0)["links"]["node2"] == "heard", 3.0)
+    cluster.stop_all(now=True)
+    cluster.nothing_left()
