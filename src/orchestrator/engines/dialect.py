@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator.engines.known_flags import KnownFlags, known_flags
 from orchestrator.model.errors import InputError
+
+CONFIG_FILE = "engine-secrets.yml"
+ARGUMENTS_FILE = "engine-secrets.args"
+STUB_FILE = "launch_with_secrets.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +73,8 @@ class Names:
     expert_parallel: str | None
     nccl_port: str | None
     cuda_graph_max_bs: str
+    config: str | None
+    """Flag that reads further flags from a YAML file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +185,30 @@ class Dialect:
                 fix="leave l40s_nccl_port out, or use a stack with SGLang 0.5",
             )
         return Option(self.names.nccl_port, (str(port),), "l40s_nccl_port in the inventory")
+
+    def with_secrets(self, launch: Sequence[str], folder: str) -> tuple[tuple[str, ...], tuple[Option, ...]]:
+        """Launch words and flags for an engine that reads its API key from a file in this folder of the node.
+
+        A version without a flag for that is started by our launch_with_secrets.py in place of `python3 -m`.
+        Raises InputError for a stack that is launched in another way.
+        """
+        if self.names.config is not None:
+            reason = "the API key, in a file that only the engine's user can read; an argument would show in `ps`"
+            return tuple(launch), (Option(self.names.config, (f"{folder}/{CONFIG_FILE}",), reason),)
+        if "-m" not in launch:
+            raise InputError(
+                f"an API key for {self.name} needs a stack that is launched by `python3 -m MODULE`, found {launch!r}",
+                where="stack: launch",
+                fix="leave l40s_api_key_file out, or launch the stack so",
+            )
+        place = launch.index("-m")
+        return (*launch[:place], f"{folder}/{STUB_FILE}", f"{folder}/{ARGUMENTS_FILE}", *launch[place + 1 :]), ()
+
+    def secret_files(self, api_key: str, stub: str) -> tuple[tuple[str, str], ...]:
+        """(name, text) of the files that `with_secrets` counts on. stub: the text of launch_with_secrets.py"""
+        if self.names.config is not None:
+            return ((CONFIG_FILE, f"api-key: {json.dumps(api_key)}\n"),)
+        return (STUB_FILE, stub), (ARGUMENTS_FILE, f"--api-key\n{api_key}\n")
 
     def watch(self) -> dict[str, Any]:
         """What a node agent must know to watch this engine: patterns, endpoints, stop order; JSON-able.

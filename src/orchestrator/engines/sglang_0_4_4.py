@@ -16,6 +16,7 @@ DIALECT = Dialect(
         expert_parallel=None,
         nccl_port=None,
         cuda_graph_max_bs="--cuda-graph-max-bs",
+        config=None,
     ),
     renamed=(
         ("--cuda-graph-max-bs-decode", "use --cuda-graph-max-bs, this version's name"),

@@ -18,6 +18,7 @@ DIALECT = Dialect(
         expert_parallel="--ep-size",
         nccl_port="--nccl-port",
         cuda_graph_max_bs="--cuda-graph-max-bs-decode",
+        config="--config",
     ),
     renamed=(
         ("--cuda-graph-max-bs", "use --cuda-graph-max-bs-decode, its name in this version"),

@@ -381,6 +381,7 @@ class Agent(Part):
             self.run.canary,
             self.run.model,
             patience=self.vitality.patience,
+            authorization=self.run.authorization(),
             counters=str((self.run.watch.get("probe") or {}).get("counters") or ""),
         )
 

@@ -28,12 +28,12 @@ def state_dir(request: dict[str, Any]) -> str:
 
 def gang_dir(state: str, gang: object) -> str:
     """Folder of one gang; a name that could leave the folder is refused."""
-    return f"{state}/gangs/{_plain(gang, 'gang')}"
+    return f"{state}/gangs/{plain(gang, 'gang')}"
 
 
 def run_dir(state: str, gang: object, run_id: object) -> str:
     """Folder of one run of a gang."""
-    return f"{gang_dir(state, gang)}/runs/{_plain(run_id, 'run_id')}"
+    return f"{gang_dir(state, gang)}/runs/{plain(run_id, 'run_id')}"
 
 
 def gangs(state: str) -> list[str]:
@@ -120,7 +120,8 @@ def told(where: str) -> Iterator[None]:
         ) from None
 
 
-def _plain(name: object, what: str) -> str:
+def plain(name: object, what: str) -> str:
+    """A name that stays in its folder; anything else is refused."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise Failure("bad-request", f"{what} {name!r} is no plain name", "request")
     return name

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.node import files, redact
+from orchestrator.node import files, redact, secret_files
 from orchestrator.node.failure import Failure
 
 RUN_FILE = "run.json"
 KEY_FILE = "key"
-SECRETS_FILE = "secrets.json"
 LAUNCH_FILE = "launch.sh"
 REPORT_FILE = "report.json"
 AGENT_FILE = "agent.json"
@@ -86,8 +86,15 @@ class Run:
 
     def secrets(self) -> tuple[str, ...]:
         """What the engine's log must not show."""
-        staged = files.read_json(self.path(SECRETS_FILE)).get("redact") or ()
-        return redact.secrets_of(self.env, self.argv, staged)
+        return redact.secrets_of(self.env, self.argv, self._kept.redact)
+
+    def authorization(self) -> str:
+        """The header that the engine's HTTP asks for, '' for none."""
+        return self._kept.authorization
+
+    @property
+    def _kept(self) -> secret_files.Secrets:
+        return secret_files.kept(os.path.dirname(os.path.dirname(self.folder)))
 
     @classmethod
     def read(cls, folder: str) -> Run:

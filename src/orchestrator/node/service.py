@@ -64,6 +64,8 @@ class Service:
     canary: Mapping[str, Any] | None
     model: str
     patience: Patience = field(default_factory=Patience)
+    authorization: str = field(default="", repr=False)
+    """Header that the engine asks for, '' for none."""
     counters: str = ""
     """Pattern of the lines of the metrics endpoint that only work moves; '' where the engine has none."""
     results: queue.SimpleQueue[Health | CanaryResult] = field(default_factory=queue.SimpleQueue)
@@ -176,7 +178,10 @@ class Service:
         connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=timeout)
         try:
             payload = None if body is None else json.dumps(body)
-            connection.request(method, path, payload, {"Content-Type": "application/json"} if payload else {})
+            headers = {"Authorization": self.authorization} if self.authorization else {}
+            if payload:
+                headers["Content-Type"] = "application/json"
+            connection.request(method, path, payload, headers)
             answer = connection.getresponse()
             return answer.status, answer.read(MOST_BYTES)
         finally:

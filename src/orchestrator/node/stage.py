@@ -9,12 +9,12 @@ import shutil
 import time
 from typing import Any
 
-from orchestrator.node import files, processes, record
+from orchestrator.node import files, processes, record, secret_files
 from orchestrator.node import run as runs
 from orchestrator.node.failure import Failure
 
 RUNS_KEPT = 5
-_APART = ("key", "redact", "launch_script")
+_APART = ("key", "secrets", "launch_script")
 """Keys of the request that are no part of run.json."""
 
 
@@ -32,7 +32,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         _make_cache(state, request, owner)
         files.write_json(run.path(runs.RUN_FILE), staged)
         files.write(run.path(runs.KEY_FILE), str(request.get("key") or ""))
-        files.write_json(run.path(runs.SECRETS_FILE), {"redact": list(request.get("redact") or ())})
+        secret_files.keep(files.gang_dir(state, run.gang), request, owner)
         files.write(run.path(runs.LAUNCH_FILE), str(request.get("launch_script") or ""), mode=0o700, owner=owner)
         files.write_json(run.path(runs.REPORT_FILE), record.first(run, time.time()))
         files.write(f"{files.gang_dir(state, run.gang)}/current", run.run_id + "\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from orchestrator.engines.dialect import Dialect, Intent
+from orchestrator.engines.dialect import Dialect, Intent, Option
 from orchestrator.engines.dialects import dialect
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
@@ -125,6 +125,7 @@ class _Gang:
             model_bytes=memory.checkpoint_bytes(self.profile),
             canary=self.profile.canary,
             nodes=nodes,
+            api_key=self.options.api_keys.get(self.gang.name, ""),
         )
         facts = [fact for node in self.gang.nodes for fact in self._facts(node)]
         return plan, facts, self._findings()
@@ -214,6 +215,7 @@ class _Gang:
             node,
             self.options.extra_args,
         )
+        launch, chosen = self._with_secrets(node, state, chosen)
         gpus = tuple(gpu.index for gpu in self.gpus[node.name])
         if not gpus and self._cuda:
             gpus = tuple(range(node.gpus))
@@ -224,7 +226,7 @@ class _Gang:
             name=node.name,
             node_rank=node.node_rank,
             address=self.tcp[node.name].address,
-            argv=commands.argv(self.stack.launch, chosen, venv=venv),
+            argv=commands.argv(launch, chosen, venv=venv),
             env=tuple((setting.name, setting.value) for setting in settings),
             sources=tuple(sources),
             gpus=gpus,
@@ -233,6 +235,15 @@ class _Gang:
             model_path=model_path,
             http_url=self._http_url(node),
         )
+
+    def _with_secrets(
+        self, node: NodeSpec, state: str, chosen: tuple[Option, ...]
+    ) -> tuple[tuple[str, ...], tuple[Option, ...]]:
+        """The leader alone serves HTTP, so that it alone is given the API key."""
+        if not self.options.api_keys.get(self.gang.name) or node is not self.gang.leader:
+            return self.stack.launch, chosen
+        launch, more = self.adapter.with_secrets(self.stack.launch, places.gang_dir(state, self.gang.name))
+        return launch, (*chosen, *more)
 
     def _surroundings(self, node: NodeSpec, venv: str, state: str, host: HostFacts) -> Surroundings:
         topology = self.topologies.get(node.name)

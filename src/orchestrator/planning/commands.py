@@ -19,8 +19,10 @@ _OURS = {
     "--model-path": "the profile's directory and l40s_model_root in the inventory",
     "--host": "l40s_http_host in the inventory",
     "--port": "l40s_http_port in the inventory",
-    "--api-key": "nowhere: it would show in the process list and in the log",
+    "--api-key": "l40s_api_key_file in the inventory: here it would show in the process list and in the log",
     "--admin-api-key": "nowhere: it would show in the process list and in the log",
+    "--ssl-keyfile-password": "nowhere: it would show in the process list and in the log",
+    "--config": "l40s_args in the inventory, flag by flag: what stands in a file is not checked",
 }
 """Flags that an extra argument may not set, and where their value is set instead."""
 

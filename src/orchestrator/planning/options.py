@@ -36,6 +36,7 @@ class PlanOptions:
     """Pinned degrees (None lets the profile or the number of GPUs decide) and extra engine flags.
 
     debug: NCCL says at start which transport it took (NCCL_DEBUG=INFO)
+    api_keys: fingerprint of the API key, by name of the gangs that ask for one
     """
 
     tensor_parallel: int | None = None
@@ -44,3 +45,4 @@ class PlanOptions:
     extra_args: tuple[str, ...] = ()
     debug: bool = True
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
+    api_keys: Mapping[str, str] = field(default_factory=dict)

@@ -24,6 +24,11 @@ def state_dir(node: NodeSpec, host: HostFacts) -> str:
     return f"{host.home}/.local/state/l40s-deploy"
 
 
+def gang_dir(state: str, gang: str) -> str:
+    """Where a node keeps one gang's runs and secrets (node/files.py)."""
+    return f"{state}/gangs/{gang}"
+
+
 def model_path(node: NodeSpec, profile: ModelProfile) -> str:
     """The checkpoint's directory on this node."""
     return f"{node.model_root.rstrip('/')}/{profile.directory}"

@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.secret_file import read_api_key
 from orchestrator.loading.stacks import load_stack
 from orchestrator.loading.templates import template
 from orchestrator.model.errors import FindingsError, InputError
@@ -23,7 +25,7 @@ from orchestrator.planning import places
 from orchestrator.planning.agreement import check_checkpoint
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import HostFacts, PlanOptions
-from orchestrator.planning.redaction import shown
+from orchestrator.planning.redaction import fingerprint, shown
 from orchestrator.planning.saved import SavedPlan, refuse_changes
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
@@ -85,6 +87,7 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> Plann
         expert_parallel=request.ep,
         extra_args=request.extra_args,
         hosts=hosts,
+        api_keys={gang.name: fingerprint(key) for gang in gangs if (key := api_key(gang))},
     )
     plan = build_plan(gangs, profile, stack, topologies, options)
     if request.saved is not None:
@@ -125,6 +128,14 @@ def stack_name(gangs: tuple[GangSpec, ...], profile: ModelProfile, asked: str | 
     if stack := next(iter(named), None):
         return stack
     return _TODAY if profile.quantisation == "none" else SEEN_TO_WORK
+
+
+def api_key(gang: GangSpec) -> str:
+    """What the gang's service asks of its clients, '' for nothing. Raises InputError for a file that is no key's."""
+    file = gang.leader.api_key_file
+    if file is None:
+        return ""
+    return read_api_key(Path(file).expanduser(), where=f"inventory: {gang.leader.name}: l40s_api_key_file")
 
 
 def refuse_stops(plan: Plan) -> None:

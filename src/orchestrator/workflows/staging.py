@@ -6,12 +6,16 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
+from orchestrator.engines.dialect import STUB_FILE
 from orchestrator.engines.dialects import dialect
 from orchestrator.gang.pace import allowed_s
 from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.templates import template
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, NodePlan
+from orchestrator.planning.redaction import fingerprint, is_secret
+from orchestrator.workflows.plan import api_key
 from orchestrator.workflows.reports import where
 
 
@@ -51,9 +55,29 @@ def staging_requests(
             "service": {"url": plan.service_url} if node.node_rank == 0 else None,
             "canary": asdict(plan.canary) if node.node_rank == 0 else None,
             "watch": watch,
+            "api_key": plan.api_key or None,
+            "secrets": _secrets(gang, plan, node),
             "launch_script": scripts[node.name],
         }
         for node in plan.nodes
+    }
+
+
+def _secrets(gang: GangSpec, plan: GangPlan, node: NodePlan) -> dict[str, Any]:
+    """What the node keeps in files of its own (docs/agent.md); the key goes to the leader alone, who serves."""
+    redact = [value for name, value in node.env if is_secret(name, value)]
+    if not plan.api_key or node.node_rank != 0:
+        return {"redact": redact} if redact else {}
+    key = api_key(gang)
+    if fingerprint(key) != plan.api_key:
+        raise InputError(
+            "the API key changed since the plan was made", where=f"gang {gang.name}", fix="start the command again"
+        )
+    named = dialect(plan.dialect).secret_files(key, template(STUB_FILE))
+    return {
+        "files": [{"name": name, "text": text} for name, text in named],
+        "redact": [key, *redact],
+        "authorization": f"Bearer {key}",
     }
 
 

@@ -181,6 +181,7 @@ def test_overrides_of_the_inventory_are_shown_as_such() -> None:
         ({}, {"extra_args": ("--tp-size", "8")}, "command line: after --", "set by the plan"),
         ({}, {"extra_args": ("--tensor-parallel-size", "8")}, "command line: after --", "set by the plan"),
         ({}, {"extra_args": ("--api-key", "x")}, "command line: after --", "set by the plan"),
+        ({}, {"extra_args": ("--config", "x"), "stack": "sglang-0.5.23"}, "command line: after --", "set by the plan"),
         ({"overrides": Overrides(args=("--nope",))}, {}, "inventory: node0: l40s_args", "no flag --nope"),
         ({"overrides": Overrides(env=(("A B", "1"),))}, {}, "inventory: node0: l40s_env", "environment variable"),
         ({"ports": Ports(http=5000)}, {}, "inventory: gang gang0", "port 5000 is given twice"),
@@ -196,6 +197,33 @@ def test_what_is_refused_before_anything_starts(
     assert caught.value.where == where
     assert says in caught.value.what
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("stack", "launch", "flag"),
+    [
+        ("sglang-0.5.23", ("-m", "sglang.launch_server"), "--config {dir}/engine-secrets.yml"),
+        ("sglang-0.4.4-l40s",
+         ("{dir}/launch_with_secrets.py", "{dir}/engine-secrets.args", "sglang.launch_server"), ""),
+    ],
+)  # fmt: skip
+def test_an_api_key_reaches_the_leader_alone_and_by_a_file(stack: str, launch: tuple[str, ...], flag: str) -> None:
+    folder = "/var/lib/l40s-deploy/gangs/gang0"
+    plan = plan_of(gang(), stack=stack, api_keys={"gang0": "3fa9"})
+    leader, *workers = nodes(plan)
+    assert leader.argv[1 : 1 + len(launch)] == tuple(word.format(dir=folder) for word in launch)
+    assert flag.format(dir=folder) in " ".join(leader.argv)
+    assert all("secrets" not in " ".join(worker.argv) for worker in workers)
+    assert plan.plan_id not in (plan_of(gang(), stack=stack).plan_id,
+                                plan_of(gang(), stack=stack, api_keys={"gang0": "3fb0"}).plan_id)  # fmt: skip
+
+
+def test_a_stack_that_is_launched_otherwise_has_no_place_for_a_key() -> None:
+    spec = gang()
+    stack = replace(load_stack("sglang-0.4.4-l40s"), launch=("sglang", "serve"))
+    with pytest.raises(InputError, match="python3 -m MODULE"):
+        build_plan([spec], load_profile("DeepSeek-V3-0324-Block64x64"), stack, topologies(spec),
+                   PlanOptions(api_keys={"gang0": "3fa9"}))  # fmt: skip
 
 
 def test_ports_and_gpus_are_the_gangs_not_a_nodes() -> None:

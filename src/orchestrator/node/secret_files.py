@@ -1,0 +1,58 @@
+"""A gang's secrets on a node: files for the engine's user, and what the agent itself must know. All of mode 0600.
+
+They belong to the gang and not to one run, so that the same plan can be started again by somebody who does not
+have them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.node import files
+
+FILE = "secrets.json"
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """redact: taken out of the engine's log; authorization: the header that the engine's HTTP asks for."""
+
+    redact: tuple[str, ...] = ()
+    authorization: str = ""
+
+
+def keep(gang_dir: str, request: Mapping[str, Any], owner: tuple[int, int] | None) -> None:
+    """Write what a staging request brings: {"files": [{"name", "text"}], "redact": [...], "authorization"}, in
+    place of what was there. A request without the key `secrets` leaves it as it is."""
+    if "secrets" not in request:
+        return
+    asked = request["secrets"] or {}
+    wanted = {files.plain(file["name"], "secret file"): str(file["text"]) for file in asked.get("files") or ()}
+    for name in files.read_json(f"{gang_dir}/{FILE}").get("files") or ():
+        if name not in wanted:
+            _remove(f"{gang_dir}/{files.plain(name, 'secret file')}")
+    for name, text in wanted.items():
+        files.write(f"{gang_dir}/{name}", text, owner=owner)
+    if not asked:
+        _remove(f"{gang_dir}/{FILE}")
+        return
+    known = {key: asked[key] for key in ("redact", "authorization") if key in asked}
+    files.write_json(f"{gang_dir}/{FILE}", {**known, "files": sorted(wanted)})
+
+
+def kept(gang_dir: str) -> Secrets:
+    """A gang's secrets; none where nothing was kept."""
+    known = files.read_json(f"{gang_dir}/{FILE}")
+    return Secrets(
+        redact=tuple(str(word) for word in known.get("redact") or ()),
+        authorization=str(known.get("authorization") or ""),
+    )
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

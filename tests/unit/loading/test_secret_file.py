@@ -1,0 +1,55 @@
+"""An API key out of a file: its owner's alone, in characters that a header carries, and never in a message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.loading.secret_file import read_api_key
+from orchestrator.model.errors import InputError
+
+KEY = "sk-0123456789abcdef"
+
+
+def written(folder: Path, text: str, mode: int = 0o600) -> Path:
+    path = folder / "key"
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+@pytest.mark.parametrize("text", [KEY, f"{KEY}\n", f"  {KEY}==\n"])
+def test_a_key_and_the_blanks_around_it(tmp_path: Path, text: str) -> None:
+    assert read_api_key(written(tmp_path, text), where="here") == text.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "says"),
+    [
+        (KEY, 0o640, "may be read by others (mode 0640)"),
+        (KEY, 0o604, "may be read by others (mode 0604)"),
+        ("tiny!", 0o600, "does not hold a key"),
+        ("", 0o600, "does not hold a key"),
+        ("-looks-like-a-flag", 0o600, "does not hold a key"),
+        ("two words of it", 0o600, "does not hold a key"),
+        (f"{KEY}\n{KEY}", 0o600, "does not hold a key"),
+        ("quote'quote'quote", 0o600, "does not hold a key"),
+        ("x" * 1000, 0o600, "does not hold a key"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, text: str, mode: int, says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_api_key(written(tmp_path, text, mode), where="inventory: node0")
+    assert says in caught.value.what
+    assert caught.value.where == "inventory: node0"
+    assert not text or text not in str(caught.value)
+
+
+def test_no_file_and_no_text(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="can't be read"):
+        read_api_key(tmp_path / "none", where="x")
+    (tmp_path / "key").write_bytes(b"\xff" * 20)
+    (tmp_path / "key").chmod(0o600)
+    with pytest.raises(InputError, match="is no text"):
+        read_api_key(tmp_path / "key", where="x")

@@ -1,0 +1,54 @@
+"""A gang's secrets on a node: of mode 0600, replaced as a whole, kept for whoever starts the same again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.node.failure import Failure
+from orchestrator.node.secret_files import Secrets, keep, kept
+
+ASKED: dict[str, Any] = {
+    "files": [{"name": "engine-secrets.yml", "text": 'api-key: "k"\n'}, {"name": "b.args", "text": "x"}],
+    "redact": ["key-key-key"],
+    "authorization": "Bearer key-key-key",
+}
+
+
+def test_what_is_kept_can_be_read_by_its_owner_alone(tmp_path: Path) -> None:
+    keep(str(tmp_path), {"secrets": ASKED}, None)
+    assert kept(str(tmp_path)) == Secrets(("key-key-key",), "Bearer key-key-key")
+    assert (tmp_path / "engine-secrets.yml").read_text() == 'api-key: "k"\n'
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {
+        "engine-secrets.yml": 0o600, "b.args": 0o600, "secrets.json": 0o600,
+    }  # fmt: skip
+
+
+def test_the_engines_files_belong_to_whom_it_runs_as(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    keep(str(tmp_path), {"secrets": ASKED}, (65534, 65534))
+    assert (tmp_path / "engine-secrets.yml").stat().st_uid == 65534
+    assert (tmp_path / "secrets.json").stat().st_uid == 0
+
+
+def test_a_request_that_says_nothing_leaves_them_and_an_empty_one_removes_them(tmp_path: Path) -> None:
+    keep(str(tmp_path), {"secrets": ASKED}, None)
+    keep(str(tmp_path), {}, None)
+    assert kept(str(tmp_path)).authorization
+    keep(str(tmp_path), {"secrets": {"redact": ["other-secret"], "files": ASKED["files"][:1]}}, None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["engine-secrets.yml", "secrets.json"]
+    assert kept(str(tmp_path)) == Secrets(("other-secret",), "")
+    keep(str(tmp_path), {"secrets": {}}, None)
+    assert list(tmp_path.iterdir()) == []
+    assert kept(str(tmp_path)) == Secrets()
+
+
+@pytest.mark.parametrize("name", ["../out", "a/b", "", ".hidden"])
+def test_names_that_leave_the_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(Failure):
+        keep(str(tmp_path / "gang"), {"secrets": {"files": [{"name": name, "text": "x"}]}}, None)
+    assert list(tmp_path.iterdir()) == []
