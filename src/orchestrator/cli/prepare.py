@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.options import add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import Unreachable
 
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
     from orchestrator.host_setup.runner import Step
     from orchestrator.workflows.prepare import Prepared, PrepareRequest
 
-_EXAMPLES = """examples:
-  l40s-deploy prepare --check                       what it would change, as a diff; changes nothing
-  l40s-deploy prepare                               packages, user, limits, sudo rule, kernel settings, the stack
-  l40s-deploy prepare --bundle stack.bundle         the stack from a file of `stack build`, without any network
-  l40s-deploy prepare --node l40s-2 --tags limits   one node, one role
-  l40s-deploy prepare --remove                      take back what it made, and only that"""
+_EXAMPLES = (
+    "l40s-deploy prepare --check                       what it would change, as a diff; changes nothing",
+    "l40s-deploy prepare                               packages, user, limits, sudo rule, kernel, the stack",
+    "l40s-deploy prepare --bundle stack.bundle         the stack from a file of `stack build`, without any network",
+    "l40s-deploy prepare --node l40s-2 --tags limits   one node, one role",
+    "l40s-deploy prepare --remove                      take back what it made, and only that",
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    parser.epilog = _EXAMPLES
+    add_examples(parser, *_EXAMPLES)
     add_inventory(parser)
     parser.add_argument("--node", action="append", default=[], metavar="NODE", help="only this node (repeatable)")
     parser.add_argument(

@@ -6,21 +6,24 @@ import argparse
 import time
 from pathlib import Path
 
-from orchestrator.cli.options import add_json
+from orchestrator.cli.options import add_examples, add_json
 from orchestrator.cli.progress import patience
 from orchestrator.cli.screen import Screen, printable
 
 _LINE_EVERY_S = 5.0
-_EXAMPLES = """examples:
-  l40s-deploy stack build sglang-0.5.23 --out sglang-0.5.23.bundle
-  l40s-deploy prepare --bundle sglang-0.5.23.bundle"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The words after `stack`."""
-    parser.epilog = _EXAMPLES
+    examples = (
+        "l40s-deploy stack build sglang-0.5.23-cpu --out cpu.bundle",
+        "l40s-deploy stack build ./mine.yml --out mine.bundle --python 3.12    # beside it: mine.lock",
+        "l40s-deploy prepare --bundle cpu.bundle",
+    )
+    add_examples(parser, *examples)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     build = actions.add_parser("build", help="bring every package that the stack's lock names, into one file")
+    add_examples(build, *examples)
     build.add_argument("stack", metavar="STACK", help="a stack's name, or its .yml with the .lock beside it")
     build.add_argument("--out", required=True, metavar="FILE", type=Path, help="the bundle to write")
     build.add_argument(
