@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -35,14 +36,16 @@ class RunningLab:
         gangs = self.inventory()["all"]["children"]["gangs"]["children"]
         return {name: facts for gang in gangs.values() for name, facts in gang["hosts"].items()}
 
-    def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """`l40s-deploy lab WORDS --name NAME`."""
+    def run(self, *words: str, check: bool = True, deadline_s: float = 90.0) -> subprocess.CompletedProcess[str]:
+        """`l40s-deploy lab WORDS --name NAME`; without another word a lab is of level 1, whatever is cached here."""
+        if words[:1] == ("up",) and "--level" not in words:
+            words = (*words, "--level", "1")
         done = subprocess.run(
             [*L40S_DEPLOY, "lab", *words, "--name", self.name],
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=deadline_s,
             check=False,
         )
         assert done.returncode == 0 or not check, done.stderr
@@ -51,8 +54,12 @@ class RunningLab:
     def environment(self) -> dict[str, str]:
         return {**os.environ, "L40S_LAB_ROOT": str(self.root)}
 
-    def ssh(self, node: str, command: str, stdin: bytes = b"") -> str:
-        """Run a command on a node through OpenSSH, as the inventory says how."""
+    def level(self) -> int:
+        level: int = json.loads(self.run("status", "--json").stdout)["level"]
+        return level
+
+    def ssh(self, node: str, command: str, stdin: bytes = b"", *, user: str = "") -> str:
+        """Run a command on a node through OpenSSH, as the inventory says how, or as another user."""
         variables = self.inventory()["all"]["vars"]
         done = subprocess.run(
             [
@@ -60,7 +67,7 @@ class RunningLab:
                 *variables["ansible_ssh_common_args"].split(),
                 *("-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-F", "none"),
                 *("-i", variables["ansible_ssh_private_key_file"], "-p", str(variables["ansible_port"])),
-                f"{variables['ansible_user']}@{self.hosts()[node]['ansible_host']}",
+                f"{user or variables['ansible_user']}@{self.hosts()[node]['ansible_host']}",
                 command,
             ],
             input=stdin,

@@ -1,4 +1,4 @@
-"""Run as `spotless.py LAB_ROOT VICTIM` on a machine (namespaces) of its own: a lab leaves no trace on it.
+"""Run as `spotless.py LAB_ROOT LEVEL VICTIM` on a machine (namespaces) of its own: a lab leaves no trace on it.
 
 VICTIM is killed with SIGKILL while the lab is up (starter: `lab up` itself, half-way) before `lab down`.
 """
@@ -11,8 +11,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from orchestrator.lab.home import Home
 
 COMMAND = [sys.executable, "-m", "orchestrator.cli.main", "lab"]
 
@@ -33,16 +36,26 @@ def traces(root: Path) -> dict[str, object]:
         "mounts": Path("/proc/self/mountinfo").read_text(),
         "processes": sorted(living),
         "namespaces": sorted(spaces),
+        "control groups": sorted(control_groups(root)),
         "files": sorted(str(path) for path in root.parent.rglob("*")),
     }
 
 
-def main(root: Path, victim: str) -> int:
+def control_groups(root: Path) -> Iterator[str]:
+    """Groups of the lab in every tree of the second version that this machine shows."""
+    mark = Home("spotless", root / "spotless").mark
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, place, kind, *_ = line.split()
+        if kind == "cgroup2":
+            yield from (folder for folder, _, _ in os.walk(place) if mark in folder)
+
+
+def main(root: Path, level: str, victim: str) -> int:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     root.parent.mkdir(parents=True, exist_ok=True)
     os.environ["L40S_LAB_ROOT"] = str(root)
     before = traces(root)
-    up = subprocess.Popen([*COMMAND, "up", "--nodes", "2", "--name", "spotless"])
+    up = subprocess.Popen([*COMMAND, "up", "--nodes", "2", "--name", "spotless", "--level", level])
     if victim == "starter":
         while not (root / "spotless/supervisor.json").exists():
             time.sleep(0.001)
@@ -68,4 +81,4 @@ def pid_of(lab: Path, victim: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.lab.home import Home
 from orchestrator.lab.processes import Identity, wait_until
 
 from .conftest import L40S_DEPLOY, RunningLab, needs_root
@@ -106,7 +107,7 @@ MOMENTS: dict[str, Callable[[RunningLab], bool]] = {
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_lab_killed_half_way_leaves_only_files(lab: RunningLab, moment: str) -> None:
     starting = subprocess.Popen(
-        [*L40S_DEPLOY, "lab", "up", "--nodes", "3", "--name", lab.name],
+        [*L40S_DEPLOY, "lab", "up", "--nodes", "3", "--level", "1", "--name", lab.name],
         env=lab.environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -137,11 +138,15 @@ def test_two_labs_have_their_own_networks(labs: Callable[[str], RunningLab], lab
 
 @pytest.mark.parametrize("victim", ["nobody", "supervisor", "node", "sshd", "starter"])
 def test_nothing_is_left_on_a_machine_of_our_own(tmp_path: Path, victim: str) -> None:
+    expect_spotless(tmp_path, "1", victim)
+
+
+def expect_spotless(tmp_path: Path, level: str, victim: str) -> None:
     """In namespaces where nobody else works: links, mounts, processes, namespaces, files before and after are equal."""
     script = Path(__file__).with_name("spotless.py")
     done = subprocess.run(
         ["unshare", "--net", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc",
-         "sh", "-c", '"$@"; exit $?', "spotless", sys.executable, str(script), str(tmp_path / "labs"), victim],
+         "sh", "-c", '"$@"; exit $?', "spotless", sys.executable, str(script), str(tmp_path / "labs"), level, victim],
         capture_output=True, text=True, timeout=90, check=False,
     )  # fmt: skip
     print(done.stdout)
@@ -157,7 +162,7 @@ mount -t tmpfs ours "$1/srv" && echo of-the-host >"$1/srv/file" && mount --bind 
 mount -t tmpfs ours "$1/opt" && mkdir "$1/opt/theirs" && mount --bind "$1/opt" /opt
 shift; exec "$@"
 """
-    command = [*L40S_DEPLOY, "lab", "up", "--nodes", "1", "--name", lab.name]
+    command = [*L40S_DEPLOY, "lab", "up", "--nodes", "1", "--level", "1", "--name", lab.name]
     subprocess.run(
         ["unshare", "--mount", "sh", "-ec", script, "sh", str(tmp_path), *command],
         env=lab.environment(),
@@ -200,6 +205,17 @@ def own_links(lab: RunningLab) -> list[str]:
     blueprint = lab.directory / "blueprint.json"
     name = json.loads(blueprint.read_text())["host_link"] if blueprint.exists() else "none"
     return [link["ifname"] for link in links if link["ifname"] == name]
+
+
+def control_groups_of(lab: RunningLab) -> list[str]:
+    """The lab's groups, in a tree that this machine need not show: looked at in a mount namespace of its own."""
+    script = "mount -t cgroup2 none /sys && find /sys -maxdepth 1 -name l40s-lab-*"
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, check=True)
+    return [line for line in done.stdout.split() if line.endswith(home_of(lab).mark)]
+
+
+def home_of(lab: RunningLab) -> Home:
+    return Home(lab.name, lab.directory)
 
 
 def processes_of(lab: RunningLab) -> list[str]:

@@ -52,6 +52,7 @@ class SmallLab:
     name: str
     gangs: int = 1
     nodes: int = 2
+    level: int = 1
     env: dict[str, str] = field(default_factory=dict)
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="small-lab-")))
 
@@ -76,7 +77,7 @@ class SmallLab:
         (self.folder / "labs").mkdir(exist_ok=True)
         self.deploy(
             *("lab", "up", "--name", self.name, "--wiring", str(shape)),
-            *("--gangs", str(self.gangs), "--nodes", str(self.gangs * self.nodes)),
+            *("--gangs", str(self.gangs), "--nodes", str(self.gangs * self.nodes), "--level", str(self.level)),
         )
         self.write_inventory()
         config = json.dumps({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **_DIMENSIONS})
@@ -142,8 +143,10 @@ class SmallLab:
         raise AssertionError(f"no TP{tp_rank}")
 
     def on(self, node: str, command: str, stdin: bytes = b"", *, check: bool = True) -> str:
-        """A command on a node through OpenSSH."""
+        """A command on a node through OpenSSH, as root."""
         variables = self.lab_inventory()["all"]["vars"]
+        if variables.get("ansible_become"):
+            command = f"sudo -n sh -c {shlex.quote(command)}"
         done = subprocess.run(
             [
                 *("ssh", "-F", "none", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"),

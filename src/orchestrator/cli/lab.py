@@ -31,7 +31,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--wiring", default="right", metavar="NAME|FILE", help="right, wrong, or a wiring file (default: right)"
     )
     up.add_argument(
-        "--level", type=int, choices=(0, 1), help="1: namespaces (root); 0: plain sshds (default: what works here)"
+        "--level",
+        type=int,
+        choices=(0, 1, 2),
+        help="2: systemd in the nodes, whose root file system is made once; 1: namespaces; 0: plain sshds, no root"
+        " (default: the highest that is there at once)",
     )
     up.add_argument(
         "--engine",

@@ -33,6 +33,8 @@ class Blueprint:
     host_link: name of this machine's own interface into the lab; '' at level 0
     port:      of the nodes' SSH servers
     shows:     what is bind-mounted into every node
+    rootfs:    the lowest layer of the nodes' roots: this machine's own root, or the one made for systemd nodes
+    mark:      what the kernel's things of this lab are named by
     fingerprint: digest of everything that was asked for; the same again needs no new lab
     """
 
@@ -49,6 +51,8 @@ class Blueprint:
     host_link: str = ""
     port: int = 22
     shows: tuple[Show, ...] = ()
+    rootfs: str = "/"
+    mark: str = ""
 
     @property
     def path(self) -> Path:

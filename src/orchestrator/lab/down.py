@@ -9,6 +9,7 @@ from pathlib import Path
 
 from orchestrator.lab import loopback
 from orchestrator.lab.home import Home, held, home
+from orchestrator.lab.namespaces import cgroups
 from orchestrator.lab.namespaces.links import host_alias
 from orchestrator.lab.processes import wait_until
 from orchestrator.lab.request import check_name
@@ -42,6 +43,12 @@ def remove(place: Home) -> None:
                 fix="look at it: it hangs in the kernel",
             )
     loopback.end_marked(str(place.path), deadline_s=_DEADLINE_S)
+    if (blueprint is None or blueprint.level == 2) and not cgroups.remove(place.mark, deadline_s=_DEADLINE_S):
+        raise NodeError(
+            "control groups of the lab do not go away",
+            where=f"lab {place.name}",
+            fix=f"look for a process in l40s-lab-{place.mark}: grep -l l40s-lab-{place.mark} /proc/*/cgroup",
+        )
     if blueprint and blueprint.host_link:
         _remove_link(blueprint.host_link, host_alias(place.name))
     if place.path.exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import time
@@ -18,7 +19,8 @@ from orchestrator.loading.which import lab_root
 from orchestrator.model.errors import InputError, LockHeld
 
 SUPERVISOR = "supervisor.json"
-SUPERVISORS = {0: "orchestrator.lab.loopback.supervisor", 1: "orchestrator.lab.namespaces.supervisor"}
+_NAMESPACES = "orchestrator.lab.namespaces.supervisor"
+SUPERVISORS = {0: "orchestrator.lab.loopback.supervisor", 1: _NAMESPACES, 2: _NAMESPACES}
 """Level -> the module that a lab's processes live below."""
 INVENTORY = "inventory.yml"
 LOG = "log"
@@ -31,6 +33,11 @@ class Home:
 
     name: str
     path: Path
+
+    @property
+    def mark(self) -> str:
+        """What the kernel's things that belong to this lab are named by; the same for the same directory."""
+        return hashlib.sha256(str(self.path).encode()).hexdigest()[:8]
 
     @property
     def inventory(self) -> Path:

@@ -6,6 +6,7 @@ import getpass
 from typing import Any
 
 from orchestrator.lab.blueprint import Blueprint
+from orchestrator.lab.rootfs import USER
 
 HTTP_PORT = 8000
 
@@ -26,6 +27,8 @@ def document(blueprint: Blueprint, gpus: int, stack: str, accept: tuple[str, ...
         "l40s_stack": stack,
         "l40s_http_port": HTTP_PORT,
     }
+    if blueprint.level == 2:
+        variables |= {"ansible_user": USER, "ansible_become": True}
     if accept:
         variables["l40s_accept"] = list(accept)
     if blueprint.level == 0:

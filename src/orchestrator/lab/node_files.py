@@ -8,7 +8,7 @@ import shlex
 import uuid
 from pathlib import Path
 
-from orchestrator.lab import models
+from orchestrator.lab import models, systemd_files
 from orchestrator.lab.blueprint import Blueprint
 from orchestrator.lab.hardware.machine import NodeMachine
 from orchestrator.lab.hardware.realise import digest
@@ -27,7 +27,7 @@ _FLAGS = Path(__file__).parents[1] / "engines" / "flags"
 
 
 def render(blueprint: Blueprint, node: NodeMachine) -> FileTree:
-    """The tree below / of a level-1 node, as a layer above the host's own root."""
+    """The tree below / of a node in namespaces, as a layer above the real root."""
     tree = FileTree()
     tree.opaque |= {MODELS, "/opt/l40s"}
     tree.put("/etc/hostname", node.node)
@@ -38,6 +38,8 @@ def render(blueprint: Blueprint, node: NodeMachine) -> FileTree:
     tree.update(verbs_library(_library_folder()))
     tree.update(engine_files(LAB_HOME, VENVS))
     tree.update(models.render(MODELS))
+    if blueprint.level == 2:
+        tree.update(systemd_files.render(node))
     return tree
 
 
@@ -74,9 +76,18 @@ def engine_files(home: str, venvs: str, *, exports: str = "", below: str = "") -
             tree.put(f"{home}/standin/{file.relative_to(STANDIN)}", file.read_bytes())
     for file in sorted(_FLAGS.glob("*.json")):
         tree.put(f"{home}/standin/flags/{file.name}", file.read_bytes())
+    tree.put(f"{home}/sglang/__init__.py", b"")
+    tree.put(f"{home}/sglang/launch_server.py", _LAUNCH_SERVER.encode())
     for stack, version in PLAYS.items():
         tree.put(f"{venvs}/{stack}/bin/python3", _launcher(f"{below}{home}", version, exports).encode(), 0o755)
     return tree
+
+
+_LAUNCH_SERVER = """import os, sys
+from standin.__main__ import main
+sys.exit(main(sys.argv[1:], os.environ["STANDIN_PLAYS"]))
+"""
+"""The module that every SGLang is started by, for whoever imports it by its name."""
 
 
 def _launcher(home: str, version: str, exports: str) -> str:
@@ -93,6 +104,9 @@ if [ "$1" = -m ] && [ "$2" = sglang.launch_server ]; then
   shift 2
   export PYTHONPATH={shlex.quote(home)}
   exec /usr/bin/python3 -m standin --plays {version} -- "$@"
+fi
+if [ "$3" = sglang.launch_server ]; then # by a script that adds arguments out of a file
+  export PYTHONPATH={shlex.quote(home)} STANDIN_PLAYS={version}
 fi
 exec /usr/bin/python3 "$@"
 """

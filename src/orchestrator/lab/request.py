@@ -21,7 +21,7 @@ class Request:
     nodes: int = 4
     gangs: int = 1
     wiring: str = "right"
-    level: Literal[0, 1] | None = None
+    level: Literal[0, 1, 2] | None = None
     engine: Engine = "standin"
 
     def check(self) -> None:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
 CLONE_NEWPID = 0x20000000
@@ -21,8 +22,13 @@ MS_BIND = 4096
 MS_REC = 16384
 MS_PRIVATE = 1 << 18
 
+CAP_SYS_MODULE = 16
+CAP_SYS_TIME = 25
+
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG = 1
+_PR_CAPBSET_READ = 23
+_PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
 _SYS_PIVOT_ROOT = 155 if os.uname().machine == "x86_64" else 41
 _SYS_OPEN_TREE = 428
@@ -98,6 +104,12 @@ def cover_link(link: str, over: str) -> None:
 def die_with_parent(signal_number: int) -> None:
     """Have the kernel send this signal when the parent ends; 0 takes it back."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl")
+
+
+def drop_capability(number: int) -> None:
+    """What this process starts can never have it; a machine that lacks it already is no failure."""
+    if _libc.prctl(_PR_CAPBSET_READ, number, 0, 0, 0) == 1:
+        _check(_libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0), "prctl")
 
 
 def adopt_orphans() -> None:

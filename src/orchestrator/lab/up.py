@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from orchestrator.lab import addressing, down, files, inventory, keys, levels, loopback
+from orchestrator.lab import addressing, down, files, inventory, keys, levels, loopback, rootfs
 from orchestrator.lab.blueprint import Blueprint, Show
 from orchestrator.lab.hardware import wiring
 from orchestrator.lab.hardware.machine import Gpu
@@ -44,10 +44,10 @@ def up(request: Request, say: Say) -> Raised:
     """Have the lab running; the same shape again is a quick look. Raises DeployError."""
     request.check()
     document = wiring.load(request.wiring)
-    level = levels.choose(request.level)
+    level, root = _level(request, say)
     shows, stack = _engine(request, say)
     library.build()
-    fingerprint = _fingerprint(request, document, level, shows)
+    fingerprint = _fingerprint(request, document, level, shows, root)
     with held():
         place = home(request.name)
         found = place.blueprint()
@@ -56,9 +56,20 @@ def up(request: Request, say: Say) -> Raised:
         if place.path.exists() or place.strays():
             say(f"replacing the lab {request.name!r}: " + ("it is another one" if found else "it is a leftover"))
             down.remove(place)
-        blueprint = _blueprint(request, document, level, shows, fingerprint)
+        blueprint = _blueprint(request, document, level, shows, root, fingerprint)
         _build(place, blueprint, stack)
         return Raised(place, blueprint, level, fresh=True)
+
+
+def _level(request: Request, say: Say) -> tuple[Level, str]:
+    """The level, and the directory that its nodes' roots are made of."""
+    level = levels.choose(request.level, request.nodes)
+    if level.number < 2:
+        return level, "/"
+    try:
+        return level, str(rootfs.ensure(say))
+    except NodeError as failure:
+        return levels.without_systemd(failure.what), "/"
 
 
 def _engine(request: Request, say: Say) -> tuple[tuple[Show, ...], str]:
@@ -74,7 +85,7 @@ def _engine(request: Request, say: Say) -> tuple[tuple[Show, ...], str]:
     return shows, engine.ENGINE_STACK
 
 
-def _fingerprint(request: Request, document: object, level: Level, shows: tuple[Show, ...]) -> str:
+def _fingerprint(request: Request, document: object, level: Level, shows: tuple[Show, ...], root: str) -> str:
     """Changes with the request and with the lab's own code."""
     code = sorted(
         (str(path), path.stat().st_mtime_ns, path.stat().st_size)
@@ -85,6 +96,7 @@ def _fingerprint(request: Request, document: object, level: Level, shows: tuple[
         asdict(replace(request, level=level.number)),
         document,
         [asdict(show) for show in shows],
+        root,
         code,
         sys.executable,
     ]
@@ -99,10 +111,14 @@ def _is_whole(place: Home, found: Blueprint) -> bool:
 
 
 def _blueprint(
-    request: Request, document: dict[str, object], level: Level, shows: tuple[Show, ...], fingerprint: str
+    request: Request,
+    document: dict[str, object],
+    level: Level,
+    shows: tuple[Show, ...],
+    root: str,
+    fingerprint: str,
 ) -> Blueprint:
     place = home(request.name)
-    mark = hashlib.sha256(str(place.path).encode()).hexdigest()[:8]
     if level.number == 0:
         prefix, port = loopback.choose_addresses(str(place.path), request.nodes)
     else:
@@ -119,9 +135,11 @@ def _blueprint(
         wiring_name=request.wiring,
         wiring=document,
         fingerprint=fingerprint,
-        host_link="" if level.number == 0 else f"l40s-{mark}",
+        host_link="" if level.number == 0 else f"l40s-{place.mark}",
         port=port,
         shows=shows,
+        rootfs=root,
+        mark=place.mark,
     )
 
 

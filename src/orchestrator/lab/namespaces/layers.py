@@ -1,4 +1,4 @@
-"""What the nodes of a level-1 lab show instead of the host's own: written once, in memory, before they start."""
+"""What the nodes of a lab show instead of the host's own: written once, in memory, before they start."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ class Shared:
     """What the supervisor prepared for its nodes.
 
     machines: node index -> its machine
+    rootfs:   the real root below the nodes' layers
     """
 
     memory: Path
     machines: dict[int, NodeMachine]
+    rootfs: str = "/"
 
     def sys_layers(self, index: int) -> str:
         """Layers above the real /sys of a node, the uppermost first, as overlayfs wants them."""
         return f"{self.memory}/sys/{index}:{self.memory}/sys/common"
 
-    def root_layers(self, index: int, place: str = "/") -> str:
-        """Layers over a directory of the real root, that directory the lowest."""
-        ours = [f"{self.memory}/root/{name}{place.rstrip('/')}" for name in (str(index), "common")]
-        return ":".join([*(layer for layer in ours if Path(layer).is_dir()), place])
+    def root_layers(self, index: int, place: str = "") -> str:
+        """Layers over the real root, or over a directory of it; that is the lowest."""
+        ours = [f"{self.memory}/root/{name}{place}" for name in (str(index), "common")]
+        return ":".join([*(layer for layer in ours if Path(layer).is_dir()), place or self.rootfs])
 
     def proc_files(self, index: int) -> Path:
         """Directory of the files that lie over this node's /proc."""
@@ -56,7 +58,7 @@ def prepare(blueprint: Blueprint) -> Shared:
     _write_layers(memory / "root", [node_files.render(blueprint, one) for one in machines.values()])
     for index, one in machines.items():
         tree.write(procfs.render(one), memory / "proc" / str(index))
-    return Shared(memory, machines)
+    return Shared(memory, machines, blueprint.rootfs)
 
 
 def write_sys(folder: Path, machine: NodeMachine) -> None:

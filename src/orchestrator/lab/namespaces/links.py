@@ -1,4 +1,4 @@
-"""Bridges and links of a level-1 lab, as batches for ip(8)."""
+"""Bridges and links of a lab, as batches for ip(8)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The one process that a level-1 lab lives below: `python -m orchestrator.lab.namespaces.supervisor DIRECTORY`.
+"""The one process that a lab of namespaces lives below: `python -m orchestrator.lab.namespaces.supervisor DIRECTORY`.
 
 It is PID 1 of a PID namespace, so killing it ends every process of the lab, and with them go the mounts, links
 and namespaces. Until its starter says `detach` it dies with its starter: a `lab up` that is killed half-way
 leaves nothing but files.
 
-stdout is its protocol: a line `ready` once every node's sshd has been started, a line `alone` once it has
+stdout is its protocol: a line `ready` once every node has been built, a line `alone` once it has
 detached, or the connection ends.
 """
 
@@ -21,8 +21,10 @@ from pathlib import Path
 from orchestrator.lab import files, syscalls
 from orchestrator.lab.blueprint import Blueprint
 from orchestrator.lab.home import Home
-from orchestrator.lab.namespaces import layers, links
+from orchestrator.lab.namespaces import cgroups, layers, links
+from orchestrator.lab.namespaces.layers import Shared
 from orchestrator.lab.namespaces.node import Node
+from orchestrator.lab.namespaces.systemd_node import SystemdNode
 from orchestrator.lab.processes import reap_for_ever
 
 NODES = "nodes.json"
@@ -60,7 +62,7 @@ def _supervise(blueprint: Blueprint, host_network: int, tell_detached: int) -> N
     shared = layers.prepare(blueprint)
     links.build_switch(blueprint)
     links.connect_host(blueprint, host_network)
-    nodes = [Node(blueprint, index, shared) for index in range(len(blueprint.nodes))]
+    nodes = _nodes(blueprint, shared)
     pids = {node.name: _start(node) for node in nodes}
     links.connect_nodes({node.index: pids[node.name] for node in nodes}, shared.machines)
     for node in nodes:
@@ -73,6 +75,14 @@ def _supervise(blueprint: Blueprint, host_network: int, tell_detached: int) -> N
     reap_for_ever()
 
 
+def _nodes(blueprint: Blueprint, shared: Shared) -> list[Node]:
+    indices = range(len(blueprint.nodes))
+    if blueprint.level == 1:
+        return [Node(blueprint, index, shared) for index in indices]
+    groups = cgroups.create(blueprint.mark, shared.memory / "cgroup")
+    return [SystemdNode(blueprint, index, shared, groups) for index in indices]
+
+
 def _start(node: Node) -> int:
     """Fork PID 1 of a node; returns its number in our own PID namespace."""
     syscalls.unshare(syscalls.CLONE_NEWPID)
@@ -81,7 +91,7 @@ def _start(node: Node) -> int:
         _run(node.live)
         os._exit(1)
     syscalls.setns("/proc/self/ns/pid", syscalls.CLONE_NEWPID)  # our next child is ours again
-    node.was_started()
+    node.was_started(pid)
     return pid
 
 
