@@ -18,6 +18,7 @@ VERBS = {
     "status": "nodes, ranks, GPUs and service at a glance",
     "down": "stop every gang, in the order its engine needs",
     "restart": "a gang as a whole, with the plan that it has; gang by gang behind the router with --rolling",
+    "guard": "watch gangs, and restart one as a whole when it failed or hangs",
     "router": "the one address before several gangs: start, look, stop",
     "logs": "the engines' log lines, node by node",
     "why": "the last failure's one cause, with the lines that show it and the fix",

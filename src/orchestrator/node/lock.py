@@ -17,9 +17,10 @@ from orchestrator.node import files
 from orchestrator.node.failure import Failure
 
 STALE_S = 60.0
+AUDIT = "audit.jsonl"
 ATTEMPTS = 3
 """Others may take and leave the lock between two of our steps."""
-_HOLDER = ("token", "who", "host", "pid", "start", "command", "since")
+_HOLDER = ("token", "who", "host", "pid", "start", "command", "since", "why")
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -46,6 +47,7 @@ def _acquire(path: str, holder: dict[str, Any], over: str) -> dict[str, Any]:
     try:
         for _ in range(ATTEMPTS):
             if _link(fresh, path):
+                _note(path, "begins", holder)
                 return {"held": _read(path), "mine": True}
             found = _read(path)
             if found is not None and not (found["stale"] or found["token"] in (over, holder["token"])):
@@ -55,6 +57,15 @@ def _acquire(path: str, holder: dict[str, Any], over: str) -> dict[str, Any]:
         return {"held": _read(path), "mine": False}
     finally:
         pathlib.Path(fresh).unlink(missing_ok=True)
+
+
+def _note(path: str, action: str, holder: dict[str, Any]) -> None:
+    """Who did what to this gang, for whoever asks later; a full disk keeps nobody from working."""
+    line = {"at": time.time(), "action": action, **{name: holder.get(name) for name in _HOLDER if name != "token"}}
+    with contextlib.suppress(OSError):
+        descriptor = os.open(f"{os.path.dirname(path)}/{AUDIT}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with open(descriptor, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 def _link(fresh: str, path: str) -> bool:
@@ -90,6 +101,7 @@ def _release(path: str, token: str, *, force: bool) -> dict[str, Any]:
     found = _read(path)
     if found is not None and (force or found["token"] == token):
         pathlib.Path(path).unlink(missing_ok=True)
+        _note(path, "ends" if found["token"] == token else "ended by force", found)
         found = None
     return _shown(found)
 

@@ -16,6 +16,7 @@ from typing import Any
 from orchestrator.model.errors import LockHeld
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import PerNode
+from orchestrator.records import audit
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
@@ -34,6 +35,8 @@ class GangLock:
     command: str
     partial: bool = False
     force: bool = False
+    why: str = ""
+    """For the audit log, where the command does not say it all."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     _nodes: Collection[str] = ()
     _renewed: float = 0.0
@@ -47,12 +50,15 @@ class GangLock:
             self.release()
             raise
         self._renewed = time.monotonic()
+        audit.note("begins", gang=self.gang.name, holder=self._holder(), why=self.why)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+        ended = "ends" if error is None else f"ends: {type(error).__name__}: {error}"
+        audit.note(ended, gang=self.gang.name, holder=self._holder(), why=self.why)
 
     def _acquire(self) -> None:
         answers = self._ask({"op": "acquire", "holder": self._holder()})
@@ -105,6 +111,7 @@ class GangLock:
             "pid": os.getpid(),
             "command": self.command,
             "since": time.time(),
+            "why": self.why,
         }
 
     def _held(self, held: Mapping[str, Any]) -> LockHeld:

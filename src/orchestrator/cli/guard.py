@@ -1,0 +1,117 @@
+"""`l40s-deploy guard`: watch gangs, and restart one as a whole when it failed or hangs."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, command_line, open_inventory
+from orchestrator.cli.rising import RisingProgress
+from orchestrator.cli.screen import Screen
+from orchestrator.gang.guarding import Decision, Do, Policy
+from orchestrator.model.report import GangState
+from orchestrator.workflows.guard import Guarded, GuardRequest, guard
+from orchestrator.workflows.guard_unit import install
+from orchestrator.workflows.hooks import Hook
+
+GANG_FAILED = 5
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    usual = Policy()
+    add_examples(
+        parser,
+        "l40s-deploy guard --on-failed 'mail -s \"gang failed\" ops'",
+        "l40s-deploy guard --on-ready https://example.org/hook --install",
+    )
+    add_inventory(parser)
+    add_gangs(parser)
+    parser.add_argument("--once", action="store_true", help="look once and do what is due")
+    parser.add_argument(
+        "--limit",
+        type=_count,
+        default=usual.limit,
+        metavar="N",
+        help=f"give up after N restarts in a row ({usual.limit})",
+    )
+    parser.add_argument(
+        "--pause",
+        type=float,
+        default=usual.first_pause_s,
+        metavar="S",
+        help=f"before the second restart; it doubles from there ({usual.first_pause_s:.0f})",
+    )
+    parser.add_argument(
+        "--stable",
+        type=float,
+        default=usual.stable_s,
+        metavar="S",
+        help=f"ready for so long, a gang's restarts are forgotten ({usual.stable_s:.0f})",
+    )
+    parser.add_argument("--on-ready", default="", metavar="HOOK", help="command or http(s) address, after a restart")
+    parser.add_argument("--on-failed", default="", metavar="HOOK", help="the same, when it gives up")
+    parser.add_argument("--install", action="store_true", help="write a systemd unit that runs this, and exit")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when no gang was given up or left failed, 5 otherwise; it runs until Ctrl-C without --once."""
+    inventory = open_inventory(args, screen)
+    request = GuardRequest(
+        gangs=tuple(args.gang),
+        once=args.once,
+        policy=Policy(limit=args.limit, first_pause_s=args.pause, stable_s=args.stable),
+        on_ready=Hook(args.on_ready),
+        on_failed=Hook(args.on_failed),
+        command=command_line(),
+    )
+    if args.install:
+        return _install(args, Path(inventory.path), screen)
+    shown = Progress(screen)
+    with shown:
+        left = guard(inventory, request, shown)
+    if args.json:
+        screen.json({"gangs": [_json(one) for one in left]})
+    failed = any(one.decision.do is Do.GIVE_UP or one.view.state is GangState.FAILED for one in left)
+    return GANG_FAILED if failed else 0
+
+
+def _install(args: argparse.Namespace, inventory: Path, screen: Screen) -> int:
+    options = [word for gang in args.gang for word in ("--gang", gang)]
+    options += ["--limit", str(args.limit), "--pause", str(args.pause), "--stable", str(args.stable)]
+    for flag, hook in (("--on-ready", args.on_ready), ("--on-failed", args.on_failed)):
+        options += [flag, hook] if hook else []
+    path = install(inventory, options)
+    own = "" if str(path).startswith("/etc/") else " --user"
+    screen.say(f"wrote {path}; it runs after: systemctl{own} daemon-reload && systemctl{own} enable --now {path.name}")
+    if args.json:
+        screen.json({"unit": str(path)})
+    return 0
+
+
+def _json(one: Guarded) -> dict[str, str]:
+    return {
+        "name": one.view.name,
+        "state": one.view.state.value,
+        "decision": one.decision.do.value,
+        "why": one.decision.why,
+    }
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"found {number}, wanted 1 or more")
+    return number
+
+
+class Progress(RisingProgress):
+    """What `up` shows, with the time and what is decided."""
+
+    def decided(self, gang: str, decision: Decision) -> None:
+        """A line for each change."""
+        if decision.why or decision.do is not Do.NOTHING:
+            words = f"{decision.do.value}: {decision.why}" if decision.why else decision.do.value
+            self.say(f"{time.strftime('%H:%M:%S')} {gang}: {words}")

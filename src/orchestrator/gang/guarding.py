@@ -1,0 +1,118 @@
+"""What a guard does about a gang, from how it is and what was done before. Pure: a table of cases holds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from orchestrator.gang.view import GangView
+from orchestrator.model.report import GangState
+
+
+class Do(str, Enum):
+    """NOTHING. WARN: tell, and leave it alone. WAIT: a restart is due, not yet. RESTART. GIVE_UP: tell, and stop."""
+
+    NOTHING = "nothing"
+    WARN = "warn"
+    WAIT = "wait"
+    RESTART = "restart"
+    GIVE_UP = "give-up"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """limit: restarts in a row before it gives up. The pause before the next one doubles from first_pause_s up to
+    most_pause_s, in seconds. stable_s: a gang that was ready for so long has forgotten its restarts."""
+
+    limit: int = 5
+    first_pause_s: float = 10.0
+    most_pause_s: float = 600.0
+    stable_s: float = 900.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What a guard remembers of one gang. Times are the guard's own clock in seconds.
+
+    restarts:    in a row, since the gang was last stable
+    not_before:  no restart before this
+    ready_since: None while it is not ready
+    given_up:    for the operator to look at; over once the gang is ready again
+    """
+
+    restarts: int = 0
+    not_before: float = 0.0
+    ready_since: float | None = None
+    given_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do, and why, in words for the audit log and the hooks."""
+
+    do: Do
+    why: str = ""
+
+
+def decide(view: GangView, memory: Memory, now: float, policy: Policy) -> tuple[Decision, Memory]:
+    """The decision, and what to remember from now on.
+
+    A gang that somebody has stopped is not started; one that somebody is raising or ending is left to him.
+    """
+    remembered = _remember(view, memory, now, policy)
+    reason = _reason(view)
+    if not reason:
+        return _at_peace(view), remembered
+    if remembered.given_up:
+        return Decision(Do.NOTHING, "given up: it waits for an operator"), remembered
+    if remembered.restarts >= policy.limit:
+        why = f"{reason}; {remembered.restarts} restarts in a row did not help"
+        return Decision(Do.GIVE_UP, why), replace(remembered, given_up=True)
+    return _when(view, remembered, now, reason), remembered
+
+
+def restarted(memory: Memory, now: float, policy: Policy) -> Memory:
+    """After a restart was tried, whatever came of it."""
+    pause = min(policy.most_pause_s, policy.first_pause_s * 2.0**memory.restarts)
+    return replace(memory, restarts=memory.restarts + 1, not_before=now + pause, ready_since=None)
+
+
+def surrendered(memory: Memory) -> Memory:
+    """After something that no restart can mend."""
+    return replace(memory, given_up=True)
+
+
+def _remember(view: GangView, memory: Memory, now: float, policy: Policy) -> Memory:
+    if view.state is not GangState.READY:
+        return replace(memory, ready_since=None)
+    since = now if memory.ready_since is None else memory.ready_since
+    if now - since >= policy.stable_s:
+        return Memory(ready_since=since)
+    return replace(memory, ready_since=since, given_up=False)
+
+
+def _reason(view: GangView) -> str:
+    """Why it must be restarted, '' where it need not."""
+    if view.state is GangState.FAILED:
+        return f"{view.cause.node}: {view.cause.text}" if view.cause else "it failed without a cause"
+    if view.state is GangState.DEGRADED and view.trouble == "hung":
+        return view.cause.text if view.cause else "the engine is hung"
+    return ""
+
+
+def _at_peace(view: GangView) -> Decision:
+    lost = ", ".join(node.name for node in view.unreachable)
+    if lost and view.running:
+        return Decision(Do.WARN, f"{lost} can't be reached; the others still serve with it")
+    if view.state is GangState.DEGRADED:
+        return Decision(Do.WARN, "; ".join(view.remarks) or f"degraded: {view.trouble or 'unknown'}")
+    return Decision(Do.NOTHING)
+
+
+def _when(view: GangView, memory: Memory, now: float, reason: str) -> Decision:
+    lost = ", ".join(node.name for node in view.unreachable)
+    if lost:
+        return Decision(Do.WAIT, f"{reason}; waiting for {lost} to come back")
+    if now < memory.not_before:
+        return Decision(Do.WAIT, f"{reason}; the next restart is in {memory.not_before - now:.0f} s")
+    return Decision(Do.RESTART, reason)

@@ -1,0 +1,85 @@
+"""What a guard decides, as a table; and its memory over a gang that keeps failing."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.gang.guarding import Do, Memory, Policy, decide, restarted, surrendered
+from orchestrator.gang.view import GangView, NodeView
+from orchestrator.model.errors import Unreachable
+from orchestrator.model.report import Cause, GangState
+
+LOST = Unreachable("no answer", where="node1", fix="look")
+CAUSE = Cause(node="node1", tp_rank=3, text="TP3 was killed")
+POLICY = Policy(limit=3, first_pause_s=10, most_pause_s=25, stable_s=100)
+
+
+def gang(
+    state: str, *, lost: bool = False, trouble: str = "", alive: bool = True, cause: Cause | None = None
+) -> GangView:
+    nodes = (
+        NodeView(name="node0", node_rank=0, state=state, alive=alive),
+        NodeView(name="node1", node_rank=1, state="unreachable" if lost else state, error=LOST if lost else None),
+    )
+    return GangView(name="gang0", state=GangState(state), trouble=trouble, cause=cause, nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("view", "memory", "do", "words"),
+    [
+        pytest.param(gang("ready"), Memory(), Do.NOTHING, "", id="all is well"),
+        pytest.param(gang("absent", alive=False), Memory(), Do.NOTHING, "", id="an operator stopped it"),
+        *(
+            pytest.param(gang(state), Memory(), Do.NOTHING, "", id=f"somebody is at it: {state}")
+            for state in ("staged", "armed", "starting", "warming", "draining", "stopping")
+        ),
+        pytest.param(gang("failed", cause=CAUSE), Memory(), Do.RESTART, "node1: TP3 was killed", id="a rank died"),
+        pytest.param(gang("failed"), Memory(), Do.RESTART, "without a cause", id="failed, nobody knows why"),
+        pytest.param(gang("degraded", trouble="hung"), Memory(), Do.RESTART, "hung", id="the engine hangs"),
+        pytest.param(gang("degraded", trouble="slow"), Memory(), Do.WARN, "slow", id="busy is not hung"),
+        pytest.param(gang("degraded", trouble="silent"), Memory(), Do.WARN, "silent", id="its lease decides, not we"),
+        pytest.param(gang("ready", lost=True), Memory(), Do.WARN, "node1 can't be reached", id="SSH lost, it serves"),
+        pytest.param(
+            gang("degraded", lost=True, trouble="unreachable"), Memory(), Do.WARN, "node1", id="SSH lost, degraded"
+        ),
+        pytest.param(
+            gang("failed", lost=True, cause=CAUSE), Memory(), Do.WAIT, "waiting for node1", id="not all nodes are back"
+        ),
+        pytest.param(gang("failed", cause=CAUSE), Memory(restarts=1, not_before=60), Do.WAIT, "in 10 s", id="back-off"),
+        pytest.param(
+            gang("failed", cause=CAUSE), Memory(restarts=2, not_before=50), Do.RESTART, "TP3", id="it is time"
+        ),
+        pytest.param(gang("failed", cause=CAUSE), Memory(restarts=3), Do.GIVE_UP, "3 restarts in a row", id="limit"),
+        pytest.param(
+            gang("failed", cause=CAUSE), Memory(restarts=3, given_up=True), Do.NOTHING, "given up", id="told once"
+        ),
+    ],
+)
+def test_decide(view: GangView, memory: Memory, do: Do, words: str) -> None:
+    decision, _ = decide(view, memory, 50.0, POLICY)
+    assert decision.do is do
+    assert words in decision.why
+
+
+def test_pauses_double_up_to_a_bound() -> None:
+    memory, pauses = Memory(), []
+    for _ in range(4):
+        memory = restarted(memory, 100.0, POLICY)
+        pauses.append(memory.not_before - 100.0)
+    assert pauses == [10, 20, 25, 25]
+
+
+def test_a_stable_gang_has_forgotten_its_restarts_and_a_shaky_one_has_not() -> None:
+    memory = restarted(Memory(), 0.0, POLICY)
+    _, memory = decide(gang("ready"), memory, 10.0, POLICY)
+    _, memory = decide(gang("ready"), memory, 109.0, POLICY)
+    assert memory.restarts == 1
+    _, shaky = decide(gang("failed", cause=CAUSE), memory, 109.5, POLICY)
+    assert (shaky.restarts, shaky.ready_since) == (1, None)
+    _, memory = decide(gang("ready"), memory, 110.0, POLICY)
+    assert memory.restarts == 0
+
+
+def test_what_was_given_up_is_guarded_again_once_somebody_has_mended_it() -> None:
+    _, memory = decide(gang("ready"), surrendered(Memory(restarts=3)), 10.0, POLICY)
+    assert not memory.given_up
