@@ -45,7 +45,8 @@ def gang_block(view: GangView) -> list[RenderableType]:
     if view.cause is not None:
         blocks += cause_lines(view.cause, folded=len(view.secondary))
     if view.service_url and view.state.value not in ("absent", "failed", "staged", "armed"):
-        word = "healthy" if view.service_healthy else "not answering yet"
+        waiting = "not answering" if view.state.value == "degraded" else "not answering yet"
+        word = "healthy" if view.service_healthy else waiting
         blocks.append(Text.assemble("service ", printable(view.service_url), f" ({word})"))
     blocks.append(nodes_table(view))
     blocks += [Text(printable(text), "yellow") for text in (view.progress, *view.remarks) if text]

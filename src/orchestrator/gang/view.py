@@ -294,7 +294,8 @@ def _remarks(
         for rank in node.ranks
         if rank.state == "stopped"
     ]
-    remarks += [f"the service is slow: {report.service_detail}" for report in current.values() if report.service_detail]
+    slow = [report for report in current.values() if report.service_state == "slow"]
+    remarks += [f"the service is slow: {report.service_detail}" for report in slow]
     remarks += [
         f"{node.name}: process {', '.join(map(str, node.left_behind))} would not end"
         for node in nodes

@@ -36,8 +36,11 @@ SILENT_S = 10.0
 LINK_S = 30.0
 """A node whose agent has not reached the leader's agent after this long is not armed."""
 MEMORY_EVERY_S = 2.0
-FOLLOW_LEADER_S = 5.0
-"""After the leader's engine has gone in good order, this long for the workers' own shutdown before SIGKILL."""
+MEMORY_WARMING_S = 0.5
+"""A canary is short, and ready without the newest figures would be half a truth."""
+FOLLOW_LEADER_S = 1.5
+"""After the leader's engine has gone, this long for the workers' own shutdown before SIGKILL: every rank was told to
+end before the leader's own ended (sglang 0.5: ShutdownReq), or none is ever told (0.4.4), so a long wait gains nothing."""
 
 RUNNING = ("starting", "warming", "ready")
 ENDING = ("draining", "stopping", "stopped", "failed")
@@ -202,7 +205,8 @@ class Agent(Part):
             return
         if self.memory.take(now):
             self.tree.note_memory()
-        if self.engine[0] and now - self.memory.answered_at >= MEMORY_EVERY_S:
+        every = MEMORY_WARMING_S if self.state == "warming" else MEMORY_EVERY_S
+        if self.engine[0] and now - self.memory.answered_at >= every:
             self.memory.ask(now)
 
     def _follow_link(self, now: float) -> None:
