@@ -40,7 +40,7 @@ MEMORY_WARMING_S = 0.5
 """A canary is short, and ready without the newest figures would be half a truth."""
 FOLLOW_LEADER_S = 1.5
 """After the leader's engine has gone, this long for the workers' own shutdown before SIGKILL: every rank was told to
-end before the leader's own ended (sglang 0.5: ShutdownReq), or none is ever told (0.4.4), so a long wait gains nothing."""
+end before the leader's own ended (sglang 0.5: ShutdownReq), or none is ever told (0.4.4): a long wait gains nothing."""
 
 RUNNING = ("starting", "warming", "ready")
 ENDING = ("draining", "stopping", "stopped", "failed")
