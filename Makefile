@@ -14,6 +14,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	shellcheck scripts/*.sh .ci/run
+	$(BIN)/ansible-lint --offline -q playbooks
 
 types: setup
 	$(BIN)/mypy

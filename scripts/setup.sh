@@ -17,6 +17,7 @@ declare -A needs=(
   [shellcheck]=shellcheck
   [python3]=/usr/bin/python3
   [rsync]=rsync
+  [sudo]=sudo
   [mmdebstrap]=mmdebstrap
   [xfsprogs]=mkfs.xfs
   [btrfs-progs]=mkfs.btrfs

@@ -120,11 +120,6 @@ def test_made_found_again_and_taken_back(nodes: Prepared) -> None:
     again = nodes.prepare(*_here())
     assert {name: again[name]["result"]["changed"] for name in NODES} == dict.fromkeys(NODES, 0)
 
-    nodes.lab.ssh("node1", "/opt/l40s/venvs/small/bin/python3 -m pip -q uninstall -y l40s-probe-two")
-    mended = nodes.prepare("--node", "node1", "--tags", "engine_env")
-    assert any(change["task"] == "Install the packages of the bundle" for change in mended["node1"]["changes"])
-    assert nodes.lab.ssh("node1", _VERSIONS).split() == ["1.0", "2.0+cpu"]
-
     nodes.prepare("--remove", *_here())
     assert {name: nodes.lab.ssh(name, LIST_ALL) for name in NODES} == before
     assert HOST_SETTING.read_text() == setting, "a node's settings are its own"

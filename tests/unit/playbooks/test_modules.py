@@ -1,0 +1,93 @@
+"""Our Ansible modules, run as Ansible runs them: arguments as JSON in, one JSON document out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
+LOCKED = PLAYBOOKS / "roles/engine_env/library/l40s_locked.py"
+RECORD = PLAYBOOKS / "library/l40s_record.py"
+HOST = PLAYBOOKS / "library/l40s_host.py"
+
+
+def run(module: Path, **arguments: Any) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, str(module), json.dumps({"ANSIBLE_MODULE_ARGS": arguments})],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    packages = tmp_path / "venv/lib/python3.11/site-packages"
+    for name in ("Some_Package-1.0.dist-info", "torch-2.13.0+cpu.dist-info", "other-2.0.dist-info"):
+        (packages / name).mkdir(parents=True)
+    return tmp_path / "venv"
+
+
+@pytest.mark.parametrize(
+    ("lock", "missing"),
+    [
+        ("some.package==1.0\ntorch==2.13.0+cpu\n", []),
+        ("some-package==1.0 --hash=sha256:00\n", []),
+        ("other[extra]==2.0  # a remark\n", []),
+        ("some_package==1.1\nother==2.0\n", ["some_package==1.1"]),
+        ("absent==1.0\n", ["absent==1.0"]),
+        ("absent==1.0 ; sys_platform == 'win32'\n# absent==1.0\n--find-links /absent==1\n\n", []),
+    ],
+)
+def test_what_a_lock_names_and_an_environment_lacks(environment: Path, lock: str, missing: list[str]) -> None:
+    assert run(LOCKED, path=str(environment), lock=lock)["missing"] == missing
+
+
+def test_an_environment_that_is_not_there_lacks_all(tmp_path: Path) -> None:
+    assert run(LOCKED, path=str(tmp_path / "none"), lock="a==1\nb==2\n")["missing"] == ["a==1", "b==2"]
+
+
+def test_only_what_is_not_there_is_recorded_and_once(tmp_path: Path) -> None:
+    record, fresh = tmp_path / "etc/prepared", tmp_path / "fresh"
+    makes = [f"folder {tmp_path}", f"tree {fresh}", "user root", "package gcc", "sysctl kernel.numa_balancing=1"]
+    expected = [f"tree {fresh}", "package gcc", "sysctl kernel.numa_balancing=1"]
+
+    looked = run(RECORD, path=str(record), makes=makes, _ansible_check_mode=True)
+    assert (looked["changed"], looked["added"], record.exists()) == (True, expected, False)
+
+    assert run(RECORD, path=str(record), makes=makes)["added"] == expected
+    assert record.read_text().splitlines() == expected
+    assert (record.stat().st_mode & 0o777) == 0o644
+
+    fresh.mkdir()
+    later = run(RECORD, path=str(record), makes=[*makes, "sysctl kernel.numa_balancing=0"])
+    assert (later["changed"], later["added"]) == (False, []), "the oldest value is the one to go back to"
+
+
+def test_the_host_is_described_with_what_was_recorded(tmp_path: Path) -> None:
+    record = tmp_path / "prepared"
+    record.write_text("user l40s\npackage gcc\npackage numactl\nsysctl a.b=1\n")
+    found = run(
+        HOST,
+        manifest=str(record),
+        python="3.1",
+        packages=["bash", "l40s-no-such"],
+        sysctls=["kernel.ostype", "no.such"],
+    )
+    if "msg" in found:
+        assert "this needs root" in found["msg"]
+        pytest.skip("not root")
+    assert found["made"]["package"] == ["gcc", "numactl"]
+    assert (found["made"]["user"], found["made"]["file"]) == (["l40s"], [])
+    assert found["sysctls"] == {"kernel.ostype": "Linux"}
+    assert "l40s-no-such" in found["packages_missing"]
+    assert not found["debian"] or "bash" not in found["packages_missing"]
+    assert found["python_path"] == f"/usr/bin/python{found['python_version']}"
