@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
-from orchestrator.model.topology import Gid, Gpu, Interface, RdmaPort, Topology
+from orchestrator.model.topology import Gid, Gpu, Interface, RdmaPort, Switch, Topology
 
 GPU_BYTES = 46068 << 20
 """An L40S by NVML: 46068 MiB."""
@@ -87,6 +87,7 @@ def topology(
         )
     return Topology(
         node=name,
+        switches=tuple(Switch(key=key, address=key.rpartition("/")[2], numa_node=0) for key in SWITCHES),
         gpus=tuple(gpu(index, SWITCHES[index // max(1, gpus // 2) % 2]) for index in range(gpus)),
         rdma=(*ports, *main),
         interfaces=tuple(interfaces),

@@ -13,7 +13,8 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, Layout, Memory, NodePlan, Plan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.topology import Gpu, Topology
-from orchestrator.planning import commands, layout, memory, network, places, transport
+from orchestrator.planning import commands, layout, memory, places, transport
+from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices
 from orchestrator.planning.digest import facts_digest, plan_id, short_digest
 from orchestrator.planning.environment import Surroundings, environment
 from orchestrator.planning.options import HostFacts, PlanOptions
@@ -100,9 +101,9 @@ class _Gang:
         self.gpus = {node.name: self._gpus(node) for node in self.gang.nodes}
         self.layout = self._layout()
         budget = self._budget(self.layout)
-        self.tcp = network.tcp_choices(self.gang, self.topologies)
+        self.tcp = tcp_choices(self.gang, self.topologies)
         self.rdma = {
-            node.name: network.rdma_choice(node, self.topologies[node.name], self.tcp[node.name])
+            node.name: rdma_choice(node, self.topologies[node.name], self.tcp[node.name])
             for node in self.gang.nodes
             if node.name in self.topologies and self._cuda
         }
@@ -254,7 +255,7 @@ class _Gang:
             transport=self.decision.kind,
             transport_reason=self.decision.reason,
             tcp=self.tcp[node.name],
-            rdma=self.rdma.get(node.name, network.RdmaChoice((), "no facts were read")),
+            rdma=self.rdma.get(node.name, RdmaChoice((), "no facts were read")),
             gpus=tuple(gpu.index for gpu in used),
             all_gpus=sum(gpu.index >= 0 for gpu in topology.gpus) if topology and used else 0,
             venv=venv,
@@ -297,7 +298,7 @@ class _Gang:
             facts.append(("gpus", ", ".join(f"{gpu.index}: {gpu.name} {gpu.memory_total}" for gpu in gpus)))
         if rdma is not None and self.decision.kind == "rdma":
             facts.append(("rdma ports", ", ".join(f"{port.name} {port.link_layer}" for port in rdma.ports)))
-            facts.append(("gid index", "" if rdma.gid_index is None else str(rdma.gid_index)))
+            facts.append(("gid index", "" if rdma.gid.index is None else str(rdma.gid.index)))
         if host.home:
             facts.append(("home", host.home))
         if self._cuda and node.name in self.topologies and self.topologies[node.name].driver:
@@ -362,8 +363,8 @@ def _check_ports(gang: GangSpec) -> None:
         used[number] = name
 
 
-def _gid_findings(node: NodeSpec, rdma: network.RdmaChoice) -> list[Finding]:
-    if rdma.gid_index is not None or all(port.link_layer == "InfiniBand" for port in rdma.ports):
+def _gid_findings(node: NodeSpec, rdma: RdmaChoice) -> list[Finding]:
+    if rdma.gid.index is not None or all(port.link_layer == "InfiniBand" for port in rdma.ports):
         return []
     return [
         Finding(
@@ -372,7 +373,7 @@ def _gid_findings(node: NodeSpec, rdma: network.RdmaChoice) -> list[Finding]:
             node=node.name,
             devices=tuple(port.name for port in rdma.ports),
             title="NCCL_IB_GID_INDEX stays unset",
-            evidence=(rdma.gid_reason,),
+            evidence=(rdma.gid.reason,),
             effect="NCCL 2.21 and newer chooses an index for each port",
             fix="l40s_gid_index pins one",
         )

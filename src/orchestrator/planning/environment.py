@@ -13,15 +13,19 @@ from dataclasses import dataclass
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.profile import Stack
-from orchestrator.planning.network import RdmaChoice, TcpChoice
+from orchestrator.planning.choices import RdmaChoice
 from orchestrator.planning.options import HostFacts
 from orchestrator.planning.redaction import is_secret
+from orchestrator.planning.requirements import older
+from orchestrator.topology.network import Choice
 
 Transport = str
 """rdma, tcp, or none where one node needs no network."""
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CUDA_HOME = "/usr/local/cuda"
+_CHOOSES_GIDS = "2.21"
+"""The NCCL that began to choose a GID index for each port (src/transport/net_ib, ncclIbGetGidIndex)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class Surroundings:
     stack: Stack
     transport: Transport
     transport_reason: str
-    tcp: TcpChoice
+    tcp: Choice
     rdma: RdmaChoice
     gpus: tuple[int, ...]
     all_gpus: int
@@ -130,8 +134,13 @@ def _rdma(about: Surroundings) -> Iterator[Setting]:
     else:
         ports = ",".join(port.name for port in choice.ports)
         yield Setting("NCCL_IB_HCA", f"={ports}", f"{choice.reason}; `=`, or mlx5_1 also means mlx5_10")
-    if choice.gid_index is not None:
-        yield Setting("NCCL_IB_GID_INDEX", str(choice.gid_index), choice.gid_reason)
+    if choice.gid.index is not None:
+        yield Setting("NCCL_IB_GID_INDEX", str(choice.gid.index), choice.gid.reason)
+    elif choice.range and not older(about.stack.nccl_version, _CHOOSES_GIDS):
+        reason = (
+            "one network holds every chosen port's address and no other of theirs: NCCL finds each port's GID by it"
+        )
+        yield Setting("NCCL_IB_ADDR_RANGE", choice.range, f"{reason}, since {choice.gid.reason}")
 
 
 def _device(about: Surroundings) -> Iterator[Setting]:

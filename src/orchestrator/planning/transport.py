@@ -9,7 +9,7 @@ from typing import Literal
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec
-from orchestrator.planning.network import RdmaChoice
+from orchestrator.planning.choices import RdmaChoice
 
 Kind = Literal["rdma", "tcp", "none"]
 

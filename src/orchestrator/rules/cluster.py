@@ -14,8 +14,8 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Interface, PciDevice, RdmaPort, Switch, Topology
-from orchestrator.planning.network import TcpChoice, tcp_choices, usable_ports
-from orchestrator.topology.network import is_bonded
+from orchestrator.planning.choices import tcp_choices
+from orchestrator.topology.network import Choice, is_bonded, usable_rails
 from orchestrator.topology.pci import card, normal_address, sort_key
 from orchestrator.topology.switches import SwitchPlaces
 
@@ -45,7 +45,7 @@ class Node:
     spec: NodeSpec
     topology: Topology
     snapshot: Snapshot
-    tcp: TcpChoice | None
+    tcp: Choice | None
 
     @cached_property
     def devices(self) -> Mapping[str, PciDevice]:
@@ -101,7 +101,7 @@ class Node:
     @cached_property
     def usable(self) -> tuple[RdmaPort, ...]:
         """RDMA ports that can carry the gang's traffic now."""
-        return usable_ports(self.topology, self.tcp.interface if self.tcp else "")
+        return tuple(rail.port for rail in usable_rails(self.topology, self.tcp.interface if self.tcp else ""))
 
     @cached_property
     def nvml_devices(self) -> tuple[Mapping[str, Any], ...]:
@@ -156,9 +156,9 @@ class Cluster:
         return tuple(tuple(nodes) for nodes in members.values())
 
     @cached_property
-    def tcp(self) -> Mapping[str, TcpChoice]:
+    def tcp(self) -> Mapping[str, Choice]:
         """Each node's TCP side, gang by gang; a gang whose nodes share no network has none."""
-        found: dict[str, TcpChoice] = {}
+        found: dict[str, Choice] = {}
         for gang in gangs_of(self.specs[name] for name in self.topologies):
             with contextlib.suppress(InputError):
                 found.update(tcp_choices(gang, self.topologies))

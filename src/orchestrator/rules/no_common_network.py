@@ -8,7 +8,7 @@ from ipaddress import IPv4Interface
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.planning.network import tcp_choices
+from orchestrator.planning.choices import tcp_choices
 from orchestrator.rules.cluster import Cluster, Node, gangs_of
 from orchestrator.rules.registry import Rule
 

@@ -123,9 +123,13 @@ def rails(topology: Topology, tcp: Choice | None = None) -> tuple[Rail, ...]:
     tcp: the node's TCP side; None takes what this node alone would choose
     """
     side = tcp or tcp_interface({topology.node: topology}).get(topology.node)
-    usable = list(_usable(topology, side.interface if side else ""))
-    near = [rail for rail in usable if rail.near]
-    return tuple(sorted(near or usable, key=lambda rail: (natural(rail.port.device), rail.port.port)))
+    usable = usable_rails(topology, side.interface if side else "")
+    return tuple(rail for rail in usable if rail.near) or usable
+
+
+def usable_rails(topology: Topology, tcp: str) -> tuple[Rail, ...]:
+    """Every usable RDMA port, far ones too, in natural order of names. tcp: the interface of the TCP side."""
+    return tuple(sorted(_usable(topology, tcp), key=lambda rail: (natural(rail.port.device), rail.port.port)))
 
 
 def is_bonded(port: RdmaPort, topology: Topology) -> bool:
@@ -156,6 +160,43 @@ def _network_of(address: str, netdev: str, topology: Topology) -> str:
     return ""
 
 
+def common_gid_index(ports: Sequence[RdmaPort], topology: Topology) -> GidChoice:
+    """The lowest index that serves all of these ports, as NCCL_IB_GID_INDEX wants it."""
+    roce = [port for port in ports if port.link_layer != "InfiniBand"]
+    if not roce:
+        return GidChoice(None, "InfiniBand ports need no GID index")
+    tables = [{gid.index for gid in _version_2(port) if not _why_not(gid, port, topology)} for port in roce]
+    common = set.intersection(*tables)
+    if not common:
+        each = ", ".join(f"{port.name}: {sorted(table)}" for port, table in zip(roce, tables, strict=True))
+        return GidChoice(None, f"no one GID index is RoCE v2 over IPv4 on all chosen ports ({each})")
+    index = min(common)
+    return GidChoice(index, f"GID {index} is RoCE v2 over IPv4 on all {len(roce)} chosen ports of this node")
+
+
+def address_range(ports: Sequence[RdmaPort], topology: Topology) -> str:
+    """The smallest IPv4 network that holds the wanted address of every one of these ports and no other RoCE v2
+    address of theirs, as NCCL_IB_ADDR_RANGE wants it; '' where there is none."""
+    wanted, others = set[int](), set[int]()
+    for port in ports:
+        chosen = gid_index(port, topology).index
+        mapped = {gid.index: int(ipaddress.IPv4Address(gid.ipv4)) for gid in _version_2(port) if gid.ipv4}
+        if chosen not in mapped:
+            return ""
+        wanted.add(mapped[chosen])
+        others |= set(mapped.values()) - {mapped[chosen]}
+    if not wanted:
+        return ""
+    length = 32 - (min(wanted) ^ max(wanted)).bit_length()
+    network = ipaddress.IPv4Network((min(wanted), length), strict=False)
+    return str(network) if length and not any(ipaddress.IPv4Address(other) in network for other in others) else ""
+
+
+def _version_2(port: RdmaPort) -> list[Gid]:
+    """Its GIDs for RoCE v2 over IPv4."""
+    return [gid for gid in port.gids if gid.ipv4 and gid.type == ROCE_V2]
+
+
 def gid_index(port: RdmaPort, topology: Topology) -> GidChoice:
     """The lowest index whose entry is RoCE v2 over IPv4, of an interface that is up and has the address."""
     if port.link_layer == "InfiniBand":
@@ -163,7 +204,7 @@ def gid_index(port: RdmaPort, topology: Topology) -> GidChoice:
     mapped = [gid for gid in port.gids if gid.ipv4]
     if not mapped:
         return GidChoice(None, f"none of {len(port.gids)} GIDs is an IPv4 address")
-    version_2 = [gid for gid in mapped if gid.type == ROCE_V2]
+    version_2 = _version_2(port)
     if not version_2:
         kinds = ", ".join(sorted({gid.type or "type unread" for gid in mapped}))
         return GidChoice(None, f"the GIDs of IPv4 addresses are {kinds}, none is RoCE v2")

@@ -15,9 +15,9 @@ done
 export NCCL_DEBUG=INFO
 # the lines that prove RDMA and GPUDirect, no more
 export NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV
-# bond0: the only bond with an IPv4 address in 10.0.0.0/24, which all 8 nodes share; `=` is NCCL's exact match
+# bond0 is a bond in 10.0.0.0/24, which all 8 nodes share; 4 other shared networks; `=` is NCCL's exact match
 export NCCL_SOCKET_IFNAME='=bond0'
-# bond0: the only bond with an IPv4 address in 10.0.0.0/24, which all 8 nodes share
+# bond0 is a bond in 10.0.0.0/24, which all 8 nodes share; 4 other shared networks
 export GLOO_SOCKET_IFNAME=bond0
 # rank 0 tells the others this address; without it SGLang takes the one of the default route, and hangs where there is none
 export SGLANG_HOST_IP=10.0.0.18

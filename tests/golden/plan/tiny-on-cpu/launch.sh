@@ -11,7 +11,7 @@ for name in $(env | sed -n -e 's/^\(NCCL_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(GLOO_
     unset "$name"
 done
 
-# bond0: the only bond with an IPv4 address in 10.0.0.0/24, which all 2 nodes share
+# bond0 is a bond in 10.0.0.0/24, which all 2 nodes share; 4 other shared networks
 export GLOO_SOCKET_IFNAME=bond0
 # rank 0 tells the others this address; without it SGLang takes the one of the default route, and hangs where there is none
 export SGLANG_HOST_IP=10.0.0.12

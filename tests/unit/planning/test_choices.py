@@ -10,13 +10,14 @@ from tests.support.reference_cluster import gang, node, topologies, topology
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.topology import Interface, RdmaPort, Topology
-from orchestrator.planning.network import TcpChoice, rdma_choice, tcp_choices, usable_ports
+from orchestrator.planning.choices import rdma_choice, tcp_choices
 from orchestrator.planning.transport import decide
+from orchestrator.topology.network import Choice, usable_rails
 
-BOND = TcpChoice("bond0", "10.0.0.11", "")
+BOND = Choice("bond0", "10.0.0.11", "")
 
 
-def only(spec: GangSpec, facts: dict[str, Topology]) -> TcpChoice:
+def only(spec: GangSpec, facts: dict[str, Topology]) -> Choice:
     return tcp_choices(spec, facts)["node0"]
 
 
@@ -24,9 +25,7 @@ def test_the_only_bond_in_the_shared_network() -> None:
     choices = tcp_choices(gang(), topologies(gang()))
     assert [choice.address for choice in choices.values()] == [f"10.0.0.{number}" for number in range(11, 15)]
     assert choices["node0"].interface == "bond0"
-    assert choices["node0"].reason == (
-        "bond0: the only bond with an IPv4 address in 10.0.0.0/24, which all 4 nodes share"
-    )
+    assert choices["node0"].reason.startswith("bond0 is a bond in 10.0.0.0/24, which all 4 nodes share")
 
 
 def test_names_may_differ_from_node_to_node() -> None:
@@ -44,7 +43,7 @@ def test_an_rdma_ports_own_interface_is_not_taken_while_there_is_another() -> No
     )
     choice = only(gang(1), {"node0": bare})
     assert choice.interface == "eth0"
-    assert "no RDMA port's" in choice.reason
+    assert "eth0 is no rail" in choice.reason
 
 
 def test_docker_loopback_and_downed_interfaces_are_no_candidates() -> None:
@@ -62,7 +61,7 @@ def test_docker_loopback_and_downed_interfaces_are_no_candidates() -> None:
 
 def test_an_address_in_the_inventory_decides() -> None:
     spec = gang(1, address="10.1.0.11")
-    assert only(spec, topologies(spec)) == TcpChoice("rdma0", "10.1.0.11", "rdma0 has l40s_address 10.1.0.11")
+    assert only(spec, topologies(spec)) == Choice("rdma0", "10.1.0.11", "rdma0 has l40s_address 10.1.0.11")
 
 
 def test_an_address_that_no_interface_has_is_refused_with_those_that_there_are() -> None:
@@ -81,9 +80,7 @@ def test_loopback_addresses_need_not_be_listed() -> None:
 
 def test_an_override_is_shown_as_one_and_must_exist() -> None:
     spec = gang(1, overrides=Overrides(socket_ifname="rdma1"))
-    assert only(spec, topologies(spec)) == TcpChoice(
-        "rdma1", "10.2.0.11", "override: l40s_socket_ifname in the inventory"
-    )
+    assert only(spec, topologies(spec)) == Choice("rdma1", "10.2.0.11", "override: l40s_socket_ifname in the inventory")
     wrong = gang(1, overrides=Overrides(socket_ifname="bond9"))
     with pytest.raises(InputError, match="bond9"):
         only(wrong, topologies(wrong))
@@ -107,13 +104,13 @@ def test_without_facts_the_inventory_s_addresses_serve() -> None:
 def test_rdma_ports_are_those_under_the_gpus_switches() -> None:
     choice = rdma_choice(node(), topology(), BOND)
     assert [port.name for port in choice.ports] == ["mlx5_0:1", "mlx5_1:1", "mlx5_2:1", "mlx5_3:1"]
-    assert choice.gid_index == 3
+    assert choice.gid.index == 3
     assert "4 of 6" in choice.reason
 
 
 def test_ports_are_ordered_as_people_count() -> None:
     facts = topology(rdma=("mlx5_10", "mlx5_2", "mlx5_1", "mlx5_11"))
-    assert [port.device for port in usable_ports(facts, "bond0")] == ["mlx5_1", "mlx5_2", "mlx5_10", "mlx5_11"]
+    assert [rail.port.device for rail in usable_rails(facts, "bond0")] == ["mlx5_1", "mlx5_2", "mlx5_10", "mlx5_11"]
 
 
 def test_ports_that_are_down_carry_tcp_or_have_no_address_are_not_usable() -> None:
@@ -122,12 +119,12 @@ def test_ports_that_are_down_carry_tcp_or_have_no_address_are_not_usable() -> No
     ports[0] = replace(ports[0], state="DOWN")
     ports[1] = replace(ports[1], netdev="bond0")
     ports[2] = replace(ports[2], gids=ports[2].gids[:2])
-    assert [port.device for port in usable_ports(replace(facts, rdma=tuple(ports)), "bond0")] == ["mlx5_3"]
+    assert [rail.port.device for rail in usable_rails(replace(facts, rdma=tuple(ports)), "bond0")] == ["mlx5_3"]
 
 
 def test_where_no_port_is_near_a_gpu_the_far_ones_serve() -> None:
     facts = topology()
-    far = replace(facts, rdma=tuple(replace(port, switch="") for port in facts.rdma))
+    far = replace(facts, rdma=tuple(replace(port, switch="", key=f"/sys/x/{port.device}") for port in facts.rdma))
     choice = rdma_choice(node(), far, BOND)
     assert len(choice.ports) == 4
     assert "none lies under a GPU's switch" in choice.reason
@@ -136,21 +133,54 @@ def test_where_no_port_is_near_a_gpu_the_far_ones_serve() -> None:
 def test_infiniband_needs_no_gid_index() -> None:
     choice = rdma_choice(node(), topology(link_layer="InfiniBand"), BOND)
     assert len(choice.ports) == 4
-    assert choice.gid_index is None
+    assert choice.gid.index is None
 
 
 def test_one_index_must_serve_all_ports_or_none_is_set() -> None:
     facts, other = topology(), topology(gid_index=5)
     mixed = replace(facts, rdma=(facts.rdma[0], other.rdma[1], *facts.rdma[2:]))
     choice = rdma_choice(node(), mixed, BOND)
-    assert choice.gid_index is None
-    assert "mlx5_1:1: [5]" in choice.gid_reason
+    assert choice.gid.index is None
+    assert "mlx5_1:1: [5]" in choice.gid.reason
+
+
+def test_where_no_index_serves_all_ports_one_network_may() -> None:
+    """NCCL 2.21 and newer picks each port's GID by NCCL_IB_ADDR_RANGE."""
+    facts, other = topology(), topology(gid_index=5)
+    mixed = replace(facts, rdma=(facts.rdma[0], other.rdma[1], *facts.rdma[2:]))
+    choice = rdma_choice(node(), mixed, BOND)
+    assert choice.range == "10.0.0.0/13"  # 10.1.0.11 to 10.4.0.11
+    assert rdma_choice(node(), facts, BOND).range == ""
+    second = replace(mixed.rdma[0].gids[3], index=9, gid=mixed.rdma[0].gids[3].gid[:-9] + "0a05:0001")
+    twice = replace(mixed.rdma[0], gids=(*mixed.rdma[0].gids, second))
+    beside = replace(mixed, rdma=(twice, *mixed.rdma[1:]))
+    assert rdma_choice(node(), beside, BOND).range == ""  # 10.5.0.1 of the same port is in it too
+
+
+@pytest.mark.parametrize(("pinned", "taken"), [("=rdma1", "rdma1"), ("^docker", ""), ("bond0,rdma1", "")])
+def test_a_pin_in_nccls_own_words_is_taken_where_gloo_can_follow(pinned: str, taken: str) -> None:
+    spec = gang(1, overrides=Overrides(socket_ifname=pinned))
+    if taken:
+        assert only(spec, topologies(spec)).interface == taken
+    else:
+        with pytest.raises(InputError, match="Gloo takes one"):
+            only(spec, topologies(spec))
+
+
+def test_every_node_takes_the_same_network() -> None:
+    """node1's bond is in another network: what both share is taken, on both."""
+    facts = topologies(gang(2))
+    odd = tuple(
+        replace(one, ipv4=("10.77.0.12/24",)) if one.name == "bond0" else one for one in facts["node1"].interfaces
+    )
+    choices = tcp_choices(gang(2), facts | {"node1": replace(facts["node1"], interfaces=odd)})
+    assert {choice.interface for choice in choices.values()} == {"rdma0"}
 
 
 def test_a_pinned_index_and_pinned_ports_are_overrides() -> None:
     spec = node(overrides=Overrides(gid_index=7, ib_hca="=mlx5_2"))
     choice = rdma_choice(spec, topology(), BOND)
-    assert (choice.gid_index, choice.gid_reason) == (7, "override: l40s_gid_index in the inventory")
+    assert (choice.gid.index, choice.gid.reason) == (7, "override: l40s_gid_index in the inventory")
     assert choice.reason == "override: l40s_ib_hca in the inventory"
 
 

@@ -1,0 +1,153 @@
+"""What of a node's network the engine should use: what the operator pinned, else what `topology.network` chooses."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import GangSpec, NodeSpec
+from orchestrator.model.topology import Interface, RdmaPort, Topology
+from orchestrator.topology.network import (
+    Choice,
+    GidChoice,
+    address_range,
+    common_gid_index,
+    rails,
+    tcp_interface,
+    usable_rails,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaChoice:
+    """RDMA ports for NCCL; none where this node has none that are usable. reason says which rule chose them.
+
+    gid:     one index that serves all of them, None where there is none or none is needed
+    range:   where there is no such index: an IPv4 network that tells each port's address from its others, or ''
+    """
+
+    ports: tuple[RdmaPort, ...]
+    reason: str
+    gid: GidChoice = field(default_factory=lambda: GidChoice(None, ""))
+    range: str = ""
+
+
+def tcp_choices(gang: GangSpec, topologies: Mapping[str, Topology]) -> dict[str, Choice]:
+    """One interface and address a node; the interface is '' where no facts were read.
+
+    Raises InputError where the inventory pins something that the node does not have, and where the nodes share no
+    network.
+    """
+    known = {node.name: topologies[node.name] for node in gang.nodes if node.name in topologies}
+    shared = tcp_interface(known)
+    return {node.name: _tcp_choice(node, known, shared) for node in gang.nodes}
+
+
+def _tcp_choice(node: NodeSpec, known: Mapping[str, Topology], shared: Mapping[str, Choice]) -> Choice:
+    topology = known.get(node.name)
+    interfaces = _with_ipv4(topology) if topology else ()
+    if node.overrides.socket_ifname:
+        return _pinned(node, node.overrides.socket_ifname, topology, interfaces)
+    if node.address:
+        return _by_address(node, node.address, interfaces)
+    if not interfaces:
+        return Choice("", node.reach.host, "ansible_host; no interfaces were read and no l40s_address is given")
+    if node.name not in shared:
+        raise InputError(
+            "no interface has an IPv4 address in a network that all nodes of the gang share; it has "
+            + _listing(interfaces),
+            where=f"node {node.name}",
+            fix="set l40s_address on every node, or l40s_socket_ifname",
+        )
+    return shared[node.name]
+
+
+def _pinned(node: NodeSpec, asked: str, topology: Topology | None, interfaces: Sequence[Interface]) -> Choice:
+    reason = "override: l40s_socket_ifname in the inventory"
+    name = asked.removeprefix("=")
+    if "^" in name or "," in name:
+        raise InputError(
+            f"l40s_socket_ifname {asked!r} means several interfaces, and Gloo takes one",
+            where=f"inventory: {node.name}: l40s_socket_ifname",
+            fix="name one interface: " + _listing(interfaces),
+        )
+    if topology is None or not topology.interfaces:
+        return Choice(name, node.address or node.reach.host, reason)
+    interface = topology.interface(name)
+    if interface is None or not _addresses(interface):
+        raise InputError(
+            f"l40s_socket_ifname {asked!r} is no interface with an IPv4 address here: {_listing(interfaces)}",
+            where=f"inventory: {node.name}: l40s_socket_ifname",
+            fix="name one of these interfaces, or leave it out",
+        )
+    return Choice(name, node.address or _addresses(interface)[0], reason)
+
+
+def _by_address(node: NodeSpec, address: str, interfaces: Sequence[Interface]) -> Choice:
+    found = next((item for item in interfaces if _has(item, address)), None)
+    if found:
+        return Choice(found.name, address, f"{found.name} has l40s_address {address}")
+    if interfaces:
+        raise InputError(
+            f"l40s_address {address} is on none of this node's interfaces: {_listing(interfaces)}",
+            where=f"inventory: {node.name}: l40s_address",
+            fix="give l40s_address one of these addresses, or leave it out",
+        )
+    return Choice("", address, "l40s_address in the inventory; no interfaces were read")
+
+
+def _with_ipv4(topology: Topology) -> tuple[Interface, ...]:
+    """Interfaces that are up and have an address; loopback only where there is nothing else."""
+    found = tuple(item for item in topology.interfaces if item.up and item.ipv4 and not item.bond)
+    outward = tuple(item for item in found if item.name != "lo")
+    return outward or found
+
+
+def _addresses(interface: Interface) -> tuple[str, ...]:
+    return tuple(text.partition("/")[0] for text in interface.ipv4)
+
+
+def _has(interface: Interface, address: str) -> bool:
+    if address in _addresses(interface):
+        return True
+    if interface.name != "lo":
+        return False
+    try:  # the kernel answers for all of 127.0.0.0/8 without listing its addresses
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _listing(interfaces: Sequence[Interface]) -> str:
+    return ", ".join(f"{item.name} {' '.join(_addresses(item))}" for item in interfaces) or "none"
+
+
+def rdma_choice(node: NodeSpec, topology: Topology, tcp: Choice) -> RdmaChoice:
+    """The node's RDMA ports for NCCL: the pinned ones, else the rails."""
+    usable = tuple(rail.port for rail in usable_rails(topology, tcp.interface))
+    if node.overrides.ib_hca:
+        return RdmaChoice(usable, "override: l40s_ib_hca in the inventory", _gid(node, usable, topology))
+    if not usable:
+        return RdmaChoice((), _why_none(topology))
+    chosen = rails(topology, tcp)
+    ports = tuple(rail.port for rail in chosen)
+    reason = "the ACTIVE RDMA ports (none lies under a GPU's switch)"
+    if chosen[0].near:
+        reason = f"the ACTIVE RDMA ports under the GPUs' switches, {len(ports)} of {len(topology.rdma)}"
+    gid = _gid(node, ports, topology)
+    return RdmaChoice(ports, reason, gid, "" if gid.index is not None else address_range(ports, topology))
+
+
+def _gid(node: NodeSpec, ports: Sequence[RdmaPort], topology: Topology) -> GidChoice:
+    if node.overrides.gid_index is not None:
+        return GidChoice(node.overrides.gid_index, "override: l40s_gid_index in the inventory")
+    return common_gid_index(ports, topology)
+
+
+def _why_none(topology: Topology) -> str:
+    if not topology.rdma:
+        return "no RDMA device"
+    states = ", ".join(f"{port.name} {port.state or 'state unread'}" for port in topology.rdma)
+    return f"no RDMA port is ACTIVE with a RoCE v2 address over IPv4 of its own ({states})"
