@@ -51,6 +51,18 @@ class RunningLab:
         assert done.returncode == 0 or not check, done.stderr
         return done
 
+    def console(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """`l40s-deploy lab WORDS` where the lab's name must come early; whatever its exit code."""
+        return subprocess.run(
+            [*L40S_DEPLOY, "lab", words[0], "--name", self.name, *words[1:]],
+            env=self.environment(),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
     def environment(self) -> dict[str, str]:
         return {**os.environ, "L40S_LAB_ROOT": str(self.root)}
 

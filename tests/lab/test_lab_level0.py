@@ -145,3 +145,14 @@ lab down >&2
 
 def world_readable(path: Path) -> bool:
     return all(folder.stat().st_mode & 0o005 == 0o005 for folder in path.parents) and bool(path.stat().st_mode & 0o004)
+
+
+def test_exec_passes_output_and_exit_code_on(lab: RunningLab) -> None:
+    done = lab.console("exec", "node1", "--", "sh", "-c", "echo $L40S_LAB_NVML; cat; exit 7", stdin="said\n")
+    assert (done.returncode, done.stdout.split()) == (7, [str(lab.directory / "nodes/node1/nvml.conf"), "said"])
+    assert lab.console("exec", "node1", "--", "no-such-program").returncode == 127
+
+
+def test_a_shell_is_on_the_node(lab: RunningLab) -> None:
+    done = lab.console("shell", "node1", stdin="echo at $L40S_LAB_NVML; exit 5\n")
+    assert (done.returncode, done.stdout.split()[-2:]) == (5, ["at", str(lab.directory / "nodes/node1/nvml.conf")])

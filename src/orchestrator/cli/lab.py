@@ -6,7 +6,7 @@ import argparse
 import time
 from dataclasses import asdict
 
-from orchestrator.cli import lab_faults
+from orchestrator.cli import lab_console, lab_faults
 from orchestrator.cli.options import add_examples, add_json
 from orchestrator.cli.screen import Screen
 
@@ -51,6 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(status, "l40s-deploy lab status --json")
     _add_name(status)
     add_json(status)
+    lab_console.configure(verbs, _add_name)
     lab_faults.configure(verbs, _add_name)
 
 
@@ -64,6 +65,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         "up": _up,
         "down": _down,
         "status": _status,
+        "shell": lab_console.run_shell,
+        "exec": lab_console.run_exec,
         "break": lab_faults.run_break,
         "heal": lab_faults.run_heal,
         "faults": lab_faults.run_faults,

@@ -11,9 +11,7 @@ from orchestrator.lab.fault_state import Broken, NodeState
 from orchestrator.lab.faults.registry import Loaded, find
 from orchestrator.lab.hardware.machine import NodeMachine
 from orchestrator.lab.home import Home, held
-from orchestrator.lab.living import LivingNode
-from orchestrator.lab.machines import machine_of
-from orchestrator.lab.status import require
+from orchestrator.lab.living import LivingNode, find_node
 from orchestrator.model.errors import InputError, NodeError
 
 P = ParamSpec("P")
@@ -57,12 +55,8 @@ def heal_node(name: str, node: str, fault: str | None) -> tuple[str, ...]:
 
 
 def _find(name: str, node: str) -> tuple[Home, LivingNode]:
-    place, blueprint = require(name)
-    if node not in blueprint.nodes:
-        known = f"{blueprint.nodes[0]} to {blueprint.nodes[-1]}" if len(blueprint.nodes) > 1 else blueprint.nodes[0]
-        raise InputError(f"there is no node {node!r}; there is {known}", where=f"lab {name}", fix="lab status")
-    index = blueprint.nodes.index(node)
-    return place, LivingNode(place, blueprint, index, machine_of(blueprint, index))
+    living = find_node(name, node)
+    return living.place, living
 
 
 def _refuse_level(loaded: Loaded, living: LivingNode) -> None:

@@ -17,11 +17,13 @@ from orchestrator.lab.blueprint import Blueprint
 from orchestrator.lab.hardware.machine import NodeMachine
 from orchestrator.lab.home import Home
 from orchestrator.lab.loopback.supervisor import node_folder
+from orchestrator.lab.machines import machine_of
 from orchestrator.lab.namespaces import links
 from orchestrator.lab.namespaces.layers import MEMORY
 from orchestrator.lab.namespaces.supervisor import NODES
 from orchestrator.lab.processes import Identity
-from orchestrator.model.errors import NodeError
+from orchestrator.lab.status import require
+from orchestrator.model.errors import InputError, NodeError
 
 _RANK = re.compile(rb"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*_TP(\d+)")
 """A rank's title (sglang 0.5.23 srt/managers/scheduler.py; 0.4.4 has the same)."""
@@ -94,10 +96,16 @@ class LivingNode:
         """The supervisor processes of our product (`... agent RUN_FOLDER`), whatever they were started from."""
         return [identity for identity in self.processes() if _is_agent(_cmdline(identity.pid).split(b"\0"))]
 
+    def users_of_gpu(self, index: int) -> list[Identity]:
+        """The processes that hold memory of a GPU."""
+        claims = self.file("/run/l40s-lab/gpu-claims")
+        users = {int(name.split(".")[1]) for name in os.listdir(claims) if name.split(".")[0] == str(index)}  # noqa: PTH208
+        return [one for one in self.processes() if (_numbers(one.pid) or [0])[-1 if self.has_namespaces else 0] in users]
+
     def link(self, interface: str) -> str:
         """The other end of an interface's cable, a link in the lab's own network."""
         names = [one.name for one in self.machine.interfaces]
-        return f"n{self.index}p{names.index(interface)}"
+        return links.cable(self.index, names.index(interface))
 
     def file(self, path: str) -> Path:
         """A file of the node, by its path inside, for reading and replacing from outside."""
@@ -148,6 +156,16 @@ class LivingNode:
                     belongs = mark in (entry / "environ").read_bytes().split(b"\0")
                 if belongs:
                     yield int(entry.name)
+
+
+def find_node(name: str, node: str) -> LivingNode:
+    """A node of a lab, by their names; raises InputError where there is no such lab or node."""
+    place, blueprint = require(name)
+    if node not in blueprint.nodes:
+        known = f"{blueprint.nodes[0]} to {blueprint.nodes[-1]}" if len(blueprint.nodes) > 1 else blueprint.nodes[0]
+        raise InputError(f"there is no node {node!r}; there is {known}", where=f"lab {name}", fix="lab status")
+    index = blueprint.nodes.index(node)
+    return LivingNode(place, blueprint, index, machine_of(blueprint, index))
 
 
 def _children(pid: int) -> list[int]:

@@ -81,7 +81,7 @@ def _write_node(blueprint: Blueprint, node: NodeMachine) -> None:
     tree.write(_hosts_own(), folder / "root")
     tree.write(_devices(node), folder / "root/dev")
     exports = "".join(
-        f"export {name}={shlex.quote(value)}\n" for name, value in _environment(blueprint, node.node).items()
+        f"export {name}={shlex.quote(value)}\n" for name, value in environment(blueprint, node.node).items()
     )
     tree.write(node_files.engine_files("/lab", "/venvs", exports=exports, below=str(folder)), folder)
     for show in blueprint.shows:
@@ -105,7 +105,8 @@ def _hosts_own() -> FileTree:
     return own
 
 
-def _environment(blueprint: Blueprint, name: str) -> dict[str, str]:
+def environment(blueprint: Blueprint, name: str) -> dict[str, str]:
+    """What every process of a node has in its environment."""
     folder = node_folder(blueprint, name)
     return {
         MARK: str(blueprint.path),
@@ -118,7 +119,7 @@ def _environment(blueprint: Blueprint, name: str) -> dict[str, str]:
 def _start_sshd(blueprint: Blueprint, index: int) -> None:
     name = blueprint.nodes[index]
     folder = node_folder(blueprint, name)
-    variables = " ".join(f'"{key}={value}"' for key, value in _environment(blueprint, name).items())
+    variables = " ".join(f'"{key}={value}"' for key, value in environment(blueprint, name).items())
     (folder / "sshd_config").write_text(
         f"""Port {blueprint.port}
 ListenAddress {blueprint.address(index)}
