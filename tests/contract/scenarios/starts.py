@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.contract.contract import Row, Scenario, See
 from tests.contract.under_test import READY, EngineUnderTest, Node, title
 
-_PADDED = "on CPU the real engine pads the heads (srt/configs/update_config.py) and fails at the warm-up; on GPUs it refuses so"
+_PADDED = "on CPU the real engine pads the heads (srt/configs/update_config.py) and fails later; on GPUs it refuses so"
 _SOON = ("--dist-timeout", "1")
 
 
