@@ -49,8 +49,17 @@ def gang_block(view: GangView) -> list[RenderableType]:
         word = "healthy" if view.service_healthy else waiting
         blocks.append(Text.assemble("service ", printable(view.service_url), f" ({word})"))
     blocks.append(nodes_table(view))
+    blocks += [Text(printable(words), "bold yellow") for words in transport_words(view)]
     blocks += [Text(printable(text), "yellow") for text in (view.progress, *view.remarks) if text]
     return blocks
+
+
+def transport_words(view: GangView) -> list[str]:
+    """Where traffic does not travel as planned: once for all nodes that say the same."""
+    nodes: dict[tuple[str, str, str], list[str]] = {}
+    for finding in view.transport:
+        nodes.setdefault((finding.id, finding.title, finding.effect), []).append(finding.node)
+    return [f"{name}: {', '.join(where)}: {title}. {effect}" for (name, title, effect), where in nodes.items()]
 
 
 def cause_lines(cause: Cause, *, folded: int = 0) -> list[RenderableType]:

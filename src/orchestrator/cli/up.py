@@ -15,6 +15,7 @@ from orchestrator.planning.document import plan_json
 from orchestrator.workflows.plan import plan_inventory
 from orchestrator.workflows.routing import enrol
 from orchestrator.workflows.status import status_json
+from orchestrator.workflows.strict import refuse_transport
 from orchestrator.workflows.up import Outcome, UpRequest, up
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=float, default=TIMEOUT_S, metavar="S", help=f"give up after S seconds ({TIMEOUT_S:.0f})"
     )
     parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="traffic that does not travel as planned (NCCL's own words) is a failure, and the gang is stopped",
+    )
+    parser.add_argument(
         "--undo-on-interrupt", action="store_true", help="Ctrl-C ends what was started (default: it goes on)"
     )
     add_json(parser)
@@ -58,6 +64,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     try:
         with RisingProgress(screen) as shown:
             outcome = up(inventory, request, shown)
+            if args.strict:
+                refuse_transport(inventory, outcome.views, command=request.command)
             enrol(inventory, outcome.views, shown, command=request.command)
     except KeyboardInterrupt:
         return _interrupted(request, screen)

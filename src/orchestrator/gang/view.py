@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from orchestrator.gang import pace
 from orchestrator.gang.contact import Contact, contact, sentence
+from orchestrator.gang.transport import transport
 from orchestrator.model.errors import DeployError
+from orchestrator.model.finding import Finding
 from orchestrator.model.report import AgentState, Cause, GangState, NodeReport, Phase, RankReport
 
 SILENT_S = 10.0
@@ -16,6 +18,7 @@ STALE_PROBE_S = 60.0
 """A leader's last HTTP probe older than this says nothing any more: twice the engine's own 20 s and our pause."""
 
 _OVER = (AgentState.STOPPED, AgentState.FAILED)
+_SERVING = (GangState.READY, GangState.DEGRADED)
 _RISING = (GangState.STARTING, GangState.WARMING)
 _ORDER = (AgentState.STAGED, AgentState.ARMED, AgentState.STARTING, AgentState.WARMING, AgentState.READY)
 
@@ -53,6 +56,7 @@ class GangView:
     secondary: what the other nodes said because of it
     trouble:   why a gang is degraded, the worst first: hung, silent, unreachable, stopped, no-memory, slow; else ''
     late:      while it rises: why waiting on is of no use, None while it is
+    transport: where NCCL's traffic travels other than planned, with the price; empty while that is not known
     progress:  one sentence on who is behind, '' where nobody is or nothing is to be waited for
     remarks:   what an operator should know although the state does not change for it
     """
@@ -71,6 +75,7 @@ class GangView:
     service_healthy: bool | None = None
     canary_text: str | None = None
     nodes: tuple[NodeView, ...] = ()
+    transport: tuple[Finding, ...] = ()
     progress: str = ""
     remarks: tuple[str, ...] = ()
 
@@ -119,6 +124,7 @@ def view(name: str, answers: Mapping[str, Answer]) -> GangView:
         service_healthy=_healthy(leader) if leader else None,
         canary_text=leader.canary_text if leader else None,
         nodes=nodes,
+        transport=transport(current) if state in _SERVING else (),
         progress=pace.progress(rising),
         remarks=tuple(_remarks(current, nodes, run_id, reports)),
     )

@@ -87,6 +87,14 @@ class RankReport:
     gpu_memory_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class TransportLines:
+    """planned: NCCL's environment by name; lines: what it said, each once (docs/agent.md)."""
+
+    planned: tuple[tuple[str, str], ...] = ()
+    lines: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
     """One agent's whole report.
@@ -121,6 +129,8 @@ class NodeReport:
     service_detail: str = ""
     trouble: Cause | None = None
     """What is wrong with a gang that still runs: a hung engine."""
+    transport: TransportLines | None = None
+    """What NCCL said of it once the gang was ready."""
     canary_text: str | None = None
     cause: Cause | None = None
     """Why this node's part ended."""
@@ -165,6 +175,7 @@ class NodeReport:
                 held=tuple(str(words) for words in raw.get("held") or ()),
                 links=tuple((str(node), str(word)) for node, word in (raw.get("links") or {}).items()),
                 allowed_s=tuple((str(name), float(value)) for name, value in (raw.get("allowed_s") or {}).items()),
+                transport=_transport(raw.get("transport")),
                 **{key: raw[key] for key in _PLAIN_KEYS if key in raw},
             )
         except (KeyError, TypeError, AttributeError) as wrong:
@@ -188,5 +199,15 @@ def _cause(raw: Mapping[str, Any] | None) -> Cause | None:
         return None
     return Cause(
         **{key: value for key, value in raw.items() if key in Cause.__dataclass_fields__ and key != "lines"},
+        lines=tuple(str(line) for line in raw.get("lines") or ()),
+    )
+
+
+def _transport(raw: Mapping[str, Any] | None) -> TransportLines | None:
+    if not raw:
+        return None
+    planned = dict(raw.get("planned") or {})
+    return TransportLines(
+        planned=tuple((str(name), str(value)) for name, value in planned.items()),
         lines=tuple(str(line) for line in raw.get("lines") or ()),
     )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.node import transport
 from orchestrator.node.causes import Cause
 from orchestrator.node.gpus import GpuMemory
 from orchestrator.node.guardian import Guardian
@@ -122,6 +123,7 @@ class Part:
             self.state = state
             if state == "ready":
                 self.watch.finish(time.time())  # a worker's log says nothing of it
+                transport.note(self.run)
             self.record.event("state", state=state)
             self.pulsed = 0.0
         self.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from orchestrator.node import files, processes
+from orchestrator.node import files, processes, transport
 
 STARTED = {"armed", "starting", "warming", "ready", "draining", "stopping"}
 
@@ -32,6 +32,7 @@ def of_run(folder: str) -> dict[str, Any]:
     agent = files.read_json(f"{folder}/agent.json")
     report["alive"] = processes.alive(int(agent.get("pid", 0)), int(agent.get("start", 0)))
     report["now"] = time.time()
+    report["transport"] = transport.noted(folder)
     if not report["alive"] and report.get("state") in STARTED:
         report["rebooted"] = bool(report.get("boot_id")) and report["boot_id"] != processes.boot_id()
         _look_up_ranks(folder, report)

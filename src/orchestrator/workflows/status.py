@@ -40,6 +40,10 @@ def _gang(view: GangView) -> dict[str, Any]:
         "cause": cause_json(view.cause) if view.cause else None,
         "secondary": [cause_json(cause) for cause in view.secondary],
         "service": {"url": view.service_url, "healthy": bool(view.service_healthy)},
+        "transport": [
+            {"id": one.id, "severity": one.severity.value, "node": one.node, "title": one.title, "effect": one.effect}
+            for one in view.transport
+        ],
         "progress": view.progress,
         "remarks": list(view.remarks),
         "nodes": [_node(node) for node in view.nodes],

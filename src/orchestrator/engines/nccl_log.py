@@ -1,0 +1,145 @@
+"""Proof of transport: what NCCL says that it uses, against what was planned.
+
+Its lines: `NET/IB : Using`, `Using network`, `Channel ... via NET/...` and `comm ... nNodes`, from NCCL
+src/transport/net_ib, src/plugin/net.cc, src/transport/net.cc and src/init.cc, as 2.21 to 2.28 write them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.topology.speed import Traffic, price
+
+_NETWORK = re.compile(r"^Using network (\S+)")
+_USING = re.compile(r"^NET/IB : Using (.*)")
+_DEVICE = re.compile(r"\[\d+\]([^\s/]+)/\S+")
+_CHANNEL = re.compile(r"^Channel \d+/\d+ : .* via NET/([A-Za-z]+)/(\d+)(\(\d+\))?(/GDRDMA)?")
+_COMM = re.compile(r"^comm .*nRanks (\d+) nNodes (\d+) localRanks (\d+)")
+_CHANNELS = re.compile(r"^(\d+) coll channels")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transport:
+    """One node's part of a start.
+
+    networks:  every network that a communicator of several nodes took: IB, Socket
+    devices:   RDMA ports that NCCL opened, as mlx5_0:1
+    carrying:  those of them that channels of this node were seen to use
+    direct:    channels between nodes with GPUDirect RDMA, and staged: those without
+    nodes, local_ranks: as NCCL counts them in the largest communicator; 0 where it does not say
+    """
+
+    networks: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    carrying: tuple[str, ...] = ()
+    direct: int = 0
+    staged: int = 0
+    nodes: int = 0
+    local_ranks: int = 0
+    channels: int = 0
+
+    @property
+    def words(self) -> str:
+        """'IB over mlx5_0:1, mlx5_1:1 with GPUDirect RDMA'."""
+        over = f" over {', '.join(self.devices)}" if self.devices else ""
+        direct = " with GPUDirect RDMA" if self.direct and not self.staged else ""
+        return f"{' and '.join(self.networks) or 'unknown'}{over}{direct}"
+
+
+def read(lines: Iterable[str]) -> Transport:
+    """Out of NCCL's lines, without the words before `NCCL INFO` and including it or not."""
+    networks: dict[str, None] = {}
+    devices: list[str] = []
+    used: dict[int, None] = {}
+    direct = staged = channels = 0
+    largest = (0, 0, 0)
+    for raw in lines:
+        line = raw.partition("NCCL INFO ")[2] or raw
+        if match := _NETWORK.match(line):
+            networks.setdefault(match.group(1))
+        elif match := _USING.match(line):
+            devices = devices or _DEVICE.findall(match.group(1))
+        elif match := _CHANNEL.match(line):
+            direct, staged = (direct + 1, staged) if match.group(4) else (direct, staged + 1)
+            if match.group(1) == "IB":
+                used.setdefault(int(match.group(2)))
+        elif match := _COMM.match(line):
+            ranks, nodes, local = map(int, match.groups())
+            largest = max(largest, (ranks, nodes, local))
+        elif match := _CHANNELS.match(line):
+            channels = max(channels, int(match.group(1)))
+    return Transport(
+        networks=tuple(networks),
+        devices=tuple(devices),
+        carrying=tuple(devices[index] for index in sorted(used) if index < len(devices)),
+        direct=direct,
+        staged=staged,
+        nodes=largest[1],
+        local_ranks=largest[2],
+        channels=channels,
+    )
+
+
+def findings(node: str, planned: Mapping[str, str], lines: Iterable[str]) -> tuple[Finding, ...]:
+    """What differs from an RDMA plan, with its price; nothing where TCP was planned. planned: NCCL's environment."""
+    if planned.get("NCCL_NET", "IB").lower() == "socket" or planned.get("NCCL_IB_DISABLE") == "1":
+        return ()
+    return tuple(_differences(node, planned, read(lines)))
+
+
+def _differences(node: str, planned: Mapping[str, str], seen: Transport) -> Iterator[Finding]:
+    if not seen.networks:
+        yield Finding(
+            id="TRANSPORT-UNPROVEN",
+            severity=Severity.UNKNOWN,
+            node=node,
+            title="NCCL did not say which network it took",
+            effect="a fall to TCP would not be seen",
+            fix="leave NCCL_DEBUG at INFO, and NCCL_DEBUG_SUBSYS with INIT and NET in it",
+        )
+        return
+    wrong = [network for network in seen.networks if network != "IB"]
+    if wrong:
+        yield Finding(
+            id="TRANSPORT-NOT-RDMA",
+            severity=Severity.SLOW,
+            node=node,
+            title=f"the plan is RDMA, and NCCL took {', '.join(wrong)}",
+            evidence=(f"NCCL: Using network {wrong[0]}",),
+            effect=price(Traffic.TCP),
+            fix="look for the NET/IB lines before it (`l40s-deploy logs`), and at `l40s-deploy doctor`",
+        )
+        return
+    missing = [port for port in _wanted(planned) if port not in seen.devices]
+    if missing:
+        yield Finding(
+            id="TRANSPORT-DEVICE-UNUSED",
+            severity=Severity.SLOW,
+            node=node,
+            devices=tuple(missing),
+            title=f"NCCL did not open {', '.join(missing)}, which the plan names",
+            evidence=(f"NCCL: NET/IB : Using {', '.join(seen.devices) or 'nothing'}",),
+            effect=price(Traffic.HALF_THE_PORTS),
+            fix="look at the port's state with `l40s-deploy doctor`; plan again where it is gone for good",
+        )
+    if seen.staged:
+        yield Finding(
+            id="TRANSPORT-NO-GDR",
+            severity=Severity.SLOW,
+            node=node,
+            title="channels between nodes go without GPUDirect RDMA" + (" in part" if seen.direct else ""),
+            evidence=("NCCL: Channel ... via NET/IB without /GDRDMA",),
+            effect=price(Traffic.HOST_STAGED),
+            fix="load nvidia-peermem, or use NVIDIA's open kernel module (dma-buf); see `l40s-deploy doctor`",
+        )
+
+
+def _wanted(planned: Mapping[str, str]) -> tuple[str, ...]:
+    """Exact names only (`=`): a prefix names whatever is there."""
+    text = planned.get("NCCL_IB_HCA", "")
+    if not text.startswith("="):
+        return ()
+    return tuple(name if ":" in name else f"{name}:1" for name in text[1:].split(",") if name)

@@ -1,0 +1,24 @@
+"""`up --strict`: a gang whose traffic does not travel as planned is no success."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import FindingsError
+from orchestrator.model.inventory import Inventory
+from orchestrator.workflows.down import DownRequest, down
+
+
+def refuse_transport(inventory: Inventory, views: Sequence[GangView], *, command: str) -> None:
+    """Stop every gang with such a finding and raise FindingsError with the first; quiet where there is none."""
+    wrong = [view for view in views if view.transport]
+    if not wrong:
+        return
+    down(inventory, DownRequest(gangs=tuple(view.name for view in wrong), now=True, command=command))
+    first = wrong[0].transport[0]
+    raise FindingsError(
+        f"{first.id}: {first.title}. {first.effect}; --strict: the gang was stopped",
+        where=f"gang {wrong[0].name}: {first.node}",
+        fix=first.fix,
+    )

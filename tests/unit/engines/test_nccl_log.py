@@ -1,0 +1,65 @@
+"""NCCL's own words about its transport: recorded ones of 2.28.9, and made ones for what this machine has not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.engines.nccl_log import findings, read
+from orchestrator.model.finding import Severity
+
+RECORDED = Path(__file__).resolve().parents[2] / "recorded"
+PLANNED = {"NCCL_NET": "IB", "NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1", "NCCL_DEBUG": "INFO"}
+OPEN = "NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB bond0:10.0.0.1<0>"
+ON_IB = ["Using network IB", "comm 0x5f rank 3 nRanks 32 nNodes 8 localRanks 4 localRank 3 MNNVL 0"]
+
+
+def channel(index: int, gdr: str = "/GDRDMA") -> str:
+    return f"Channel 00/0 : 3[1] -> 0[0] [receive] via NET/IB/{index}{gdr}"
+
+
+def test_recorded_sockets() -> None:
+    seen = read((RECORDED / "nccl-2.28.9-tcp.log").read_text().splitlines())
+    assert (seen.networks, seen.devices, seen.nodes, seen.local_ranks, seen.channels) == (("Socket",), (), 2, 1, 2)
+    assert (seen.direct, seen.staged) == (0, 4)
+    assert seen.words == "Socket"
+
+
+def test_recorded_rdma_without_devices() -> None:
+    seen = read((RECORDED / "nccl-2.28.9-rdma.log").read_text().splitlines())
+    assert (seen.networks, seen.devices) == ((), ())
+
+
+def test_rdma_as_planned() -> None:
+    seen = read([OPEN, *ON_IB, channel(0), channel(1, "(2)/GDRDMA(PCI)")])
+    assert (seen.devices, seen.carrying) == (("mlx5_0:1", "mlx5_1:1"),) * 2
+    assert (seen.nodes, seen.local_ranks, seen.staged) == (8, 4, 0)
+    assert seen.words == "IB over mlx5_0:1, mlx5_1:1 with GPUDirect RDMA"
+
+
+@pytest.mark.parametrize(
+    ("planned", "lines", "ids"),
+    [
+        pytest.param(PLANNED, [OPEN, *ON_IB, channel(0)], [], id="as planned"),
+        pytest.param(PLANNED, ["Using network Socket"], ["TRANSPORT-NOT-RDMA"], id="a silent fall to TCP"),
+        pytest.param(PLANNED, [*ON_IB, "Using network Socket"], ["TRANSPORT-NOT-RDMA"], id="one communicator fell"),
+        pytest.param(
+            PLANNED,
+            ["NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB b:1<0>", *ON_IB],
+            ["TRANSPORT-DEVICE-UNUSED"],
+            id="a port is not used",
+        ),
+        pytest.param(PLANNED, [OPEN, *ON_IB, channel(0, "")], ["TRANSPORT-NO-GDR"], id="no GPUDirect"),
+        pytest.param(PLANNED, [], ["TRANSPORT-UNPROVEN"], id="it does not say"),
+        pytest.param({**PLANNED, "NCCL_IB_HCA": "mlx5"}, [OPEN, *ON_IB], [], id="a prefix names what is there"),
+        pytest.param({"NCCL_NET": "Socket"}, ["Using network Socket"], [], id="TCP was planned"),
+        pytest.param({"NCCL_IB_DISABLE": "1"}, ["Using network Socket"], [], id="RDMA was turned off"),
+    ],
+)
+def test_findings(planned: dict[str, str], lines: list[str], ids: list[str]) -> None:
+    found = findings("node2", planned, lines)
+    assert [finding.id for finding in found] == ids
+    for finding in found:
+        assert finding.node == "node2" and finding.fix and finding.effect
+        assert finding.severity is Severity.UNKNOWN or "tokens/s" in finding.effect or "decode speed" in finding.effect
