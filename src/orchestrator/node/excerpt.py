@@ -1,7 +1,5 @@
 """Verb `excerpt`: the engine's log around one of its lines, rotated part included."""
 
-
-
 from __future__ import annotations
 
 from collections import deque

@@ -1,7 +1,5 @@
 """Verb `history`: what the kept runs of a gang came to on this node, with the events of one of them."""
 
-
-
 from __future__ import annotations
 
 import json
