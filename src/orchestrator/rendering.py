@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
 
 from orchestrator.model.plan import GangPlan, NodePlan
 from orchestrator.model.profile import ModelProfile, Stack
@@ -75,6 +76,22 @@ def profile_file(
         return f" # UNKNOWN: {_comment(unknown[key])}" if key in unknown else ""
 
     return _compiled(template).render(profile=profile, dimensions=dimensions, unknown=unknown, mark=mark)
+
+
+def report_page(page: Mapping[str, object], template: str) -> str:
+    """One self-contained HTML page. Whatever text the nodes gave is escaped, and made visible where it is no print.
+
+    template: the text of templates/report.html.j2; page: what it draws (workflows.report has the names)
+    """
+    environment = Environment(
+        undefined=StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_visible
+    )
+    return environment.from_string(template).render(page)
+
+
+def _visible(value: object) -> object:
+    """Control characters and lone surrogates as escapes: they have no place in a page."""
+    return _comment(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _cut(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:

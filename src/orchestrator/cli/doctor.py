@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,13 @@ from orchestrator.cli.findings import finding_json, say_accepted, show_findings,
 from orchestrator.cli.options import add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
+from orchestrator.rules.grouping import who
+from orchestrator.topology.shape import shape
 
 if TYPE_CHECKING:
+    from orchestrator.model.topology import Topology
     from orchestrator.workflows.doctor import Examination
+    from orchestrator.workflows.nccl import Expected
 
 FINDINGS, UNREACHABLE = 3, 4
 EXAMPLE = """examples:
@@ -21,6 +26,7 @@ EXAMPLE = """examples:
   l40s-deploy doctor --from snapshots/          the same on what `discover --save snapshots/` wrote
   l40s-deploy doctor --from machine.tar.bz2 --accelerator 1bcf:0b4000
                                                 a machine that hwloc-gather-topology recorded
+  l40s-deploy doctor --report wiring.html       also one page with drawings for whoever mends it
   l40s-deploy doctor --explain ACS-REDIRECT     what a rule reads and why
 
 exit status: 0 nothing of severity stop or slow, 2 wrong input, 3 findings, 4 a node did not answer
@@ -36,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="saved",
         metavar="PATH",
-        help="saved snapshots, a tarball of hwloc-gather-topology or a copy of /sys instead of the nodes",
+        help="saved snapshots, a tarball of hwloc-gather-topology, a copy of /sys or a NCCL topology XML instead",
     )
     parser.add_argument(
         "--accelerator",
@@ -45,6 +51,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="VENDOR:CLASS",
         help="with --from: PCI vendor and class in hex of what counts as a GPU beside NVIDIA's",
     )
+    parser.add_argument("--report", metavar="FILE", help="also write one HTML page with drawings, to send on")
+    parser.add_argument("--dump-xml", metavar="DIR", help="also write NCCL's topology XML of each node as DIR/NODE.xml")
     parser.add_argument("--list-rules", action="store_true", help="every rule, one line each")
     parser.add_argument("--explain", metavar="ID", help="what a rule reads, why, and where it comes from")
     parser.epilog = EXAMPLE
@@ -52,17 +60,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 nothing of severity stop or slow, 3 otherwise, 4 where a node did not answer."""
+    from orchestrator.workflows.nccl import expected
+
     if args.list_rules or args.explain:
         return _rules(args, screen)
     examination = _examine_saved(args) if args.saved else _examine(args, screen)
+    expectations = expected(examination.cluster)
+    _write(args, examination, expectations, screen)
     say_accepted(examination.accepted, screen, nodes=len(examination.cluster.topologies))
     if args.json:
-        screen.json(document(examination))
+        screen.json(document(examination, expectations))
     else:
-        _show(examination, screen)
+        _show(examination, expectations, screen)
     if examination.failures:
         return UNREACHABLE
     return FINDINGS if examination.worst else 0
+
+
+def _write(
+    args: argparse.Namespace, examination: Examination, expectations: Sequence[Expected], screen: Screen
+) -> None:
+    if args.dump_xml:
+        from orchestrator.workflows.nccl import dump_xml
+
+        for path in dump_xml(examination.cluster.topologies, Path(args.dump_xml)):
+            screen.say(f"topology written to {path}")
+    if args.report:
+        from orchestrator.workflows.report import write_report
+
+        write_report(examination, expectations, Path(args.report))
+        screen.say(f"report written to {args.report}")
 
 
 def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
@@ -76,11 +103,14 @@ def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
 
 def _examine_saved(args: argparse.Namespace) -> Examination:
     from orchestrator.topology.build import BuildOptions
-    from orchestrator.workflows.doctor import examine_saved
+    from orchestrator.workflows.doctor import examine_saved, examine_xml
     from orchestrator.workflows.saved import load_saved
 
+    path = Path(args.saved)
+    if path.suffix == ".xml":
+        return examine_xml(path, accept=args.accept)
     accelerators = (*BuildOptions().accelerators, *map(_accelerator, args.accelerator))
-    return examine_saved(load_saved(Path(args.saved)), BuildOptions(accelerators=accelerators), accept=args.accept)
+    return examine_saved(load_saved(path), BuildOptions(accelerators=accelerators), accept=args.accept)
 
 
 def _accelerator(text: str) -> Any:
@@ -97,19 +127,22 @@ def _accelerator(text: str) -> Any:
     return AcceleratorClass(int(found[2], 16), int(found[1], 16))
 
 
-def document(examination: Examination) -> dict[str, Any]:
-    """The JSON of `doctor`: findings and a count of what each node has."""
+def document(examination: Examination, expectations: Sequence[Expected] = ()) -> dict[str, Any]:
+    """The JSON of `doctor`: findings, what each node has, and what NCCL's log should say of each gang."""
     return {
         "findings": [finding_json(finding) for finding in examination.findings],
         "accepted": [finding_json(finding) for finding in examination.accepted],
-        "nodes": [
+        "nodes": [_node_json(name, topology) for name, topology in examination.cluster.topologies.items()],
+        "nccl": [
             {
-                "name": node.name,
-                "gpus": len(node.topology.gpus),
-                "nics": len({port.address.rpartition(".")[0] for port in node.topology.rdma}),
-                "switches": len(node.topology.switches),
+                "gang": one.gang,
+                "version": one.version,
+                "nNodes": one.nodes,
+                "localRanks": one.local_ranks,
+                "groups": {name: [list(group) for group in groups.groups] for name, groups in one.halves.items()},
+                "reasons": {name: groups.reason for name, groups in one.halves.items()},
             }
-            for node in examination.cluster.nodes
+            for one in expectations
         ],
         "unreachable": [
             {"name": name, "what": failure.what, "where": failure.where, "fix": failure.fix}
@@ -118,14 +151,53 @@ def document(examination: Examination) -> dict[str, Any]:
     }
 
 
-def _show(examination: Examination, screen: Screen) -> None:
+def _node_json(name: str, topology: Topology) -> dict[str, Any]:
+    seen = shape(topology)
+    return {
+        "name": name,
+        "gpus": len(topology.gpus),
+        "nics": seen.nics_elsewhere + sum(group.nics for group in seen.groups),
+        "switches": len(topology.switches),
+        "groups": [
+            {"switch": group.switch, "numa_node": group.numa_node, "gpus": group.gpus, "nics": group.nics}
+            for group in seen.groups
+        ],
+        "paths": {"inside": [path.name for path in seen.inside], "across": [path.name for path in seen.across]},
+    }
+
+
+def _show(examination: Examination, expectations: Sequence[Expected], screen: Screen) -> None:
     for name, failure in examination.failures.items():
         screen.out.print(f"{printable(name)}: not examined: {printable(failure.what)}", style="bold red")
         screen.out.print(f"  fix: {printable(failure.fix)}")
     count = len(examination.cluster.topologies)
     show_findings(examination.findings, screen, nodes=count)
+    shapes: dict[str, list[str]] = {}
+    for name, topology in examination.cluster.topologies.items():
+        shapes.setdefault(shape(topology).words, []).append(name)
+    for words, names in shapes.items():
+        screen.out.print(printable(f"{who(names, count)}: {words}"), style="dim")
+    for line in dict.fromkeys(_expectation(one, expectations) for one in expectations):
+        screen.out.print(printable(line), style="dim")
     gpus = sum(len(topology.gpus) for topology in examination.cluster.topologies.values())
-    screen.out.print(f"{count} nodes, {gpus} GPUs examined: {summary(examination.findings)}")
+    nodes = f"{count} node{'' if count == 1 else 's'}, {gpus} GPUs examined"
+    screen.out.print(f"{nodes}: {summary(examination.findings)}")
+
+
+def _expectation(one: Expected, all_of_them: Sequence[Expected]) -> str:
+    """One line for a gang's versions that expect the same."""
+    alike = [
+        other.version
+        for other in all_of_them
+        if (other.gang, other.nodes, other.local_ranks) == (one.gang, one.nodes, one.local_ranks)
+    ]
+    said = f"{one.gang}: NCCL {' and '.join(alike)} should log nNodes {one.nodes} localRanks {one.local_ranks}"
+    whole = [name for name, groups in one.halves.items() if not groups.over_network]
+    if len(whole) == len(one.halves):
+        return f"{said}: no traffic inside a node uses the RDMA cards"
+    if whole:
+        return f"{said}: all but {', '.join(whole)} carry traffic between their halves over the RDMA cards"
+    return f"{said}: the halves of a node meet over the RDMA cards"
 
 
 def _rules(args: argparse.Namespace, screen: Screen) -> int:

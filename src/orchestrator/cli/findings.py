@@ -2,40 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.rules.grouping import grouped, who
 
 STYLES = {Severity.STOP: "bold red", Severity.SLOW: "yellow", Severity.NOTE: "cyan", Severity.UNKNOWN: "magenta"}
-_FEW = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A finding, and all nodes that have it just so."""
-
-    finding: Finding
-    nodes: tuple[str, ...]
-
-
-def grouped(findings: Iterable[Finding]) -> list[Group]:
-    """Findings in their order, those that differ in node and evidence only put together."""
-    groups: dict[tuple[object, ...], tuple[Finding, list[str]]] = {}
-    for one in findings:
-        key = (one.id, one.severity, one.devices, one.title, one.effect, one.fix)
-        groups.setdefault(key, (one, []))[1].append(one.node)
-    return [Group(finding, tuple(nodes)) for finding, nodes in groups.values()]
-
-
-def who(nodes: Sequence[str], of: int) -> str:
-    """'node0', 'node0, node2', 'all 4 nodes', 'node0, node1, node2 and 5 more'."""
-    if len(nodes) == of > 1:
-        return f"all {of} nodes"
-    named = ", ".join(node or "cluster" for node in nodes[:_FEW])
-    return f"{named} and {len(nodes) - _FEW} more" if len(nodes) > _FEW else named
 
 
 def show_findings(findings: Sequence[Finding], screen: Screen, *, nodes: int) -> None:

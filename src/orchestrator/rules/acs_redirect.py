@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.rules.cluster import Cluster, Node
-from orchestrator.rules.config_space import config_space, unread
 from orchestrator.rules.registry import Rule
+from orchestrator.topology.config_space import config_space, unread
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(

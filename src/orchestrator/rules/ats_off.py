@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.rules.cluster import Cluster, Node
-from orchestrator.rules.config_space import config_space
 from orchestrator.rules.registry import Rule
+from orchestrator.topology.config_space import config_space
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(

@@ -37,7 +37,8 @@ def check(cluster: Cluster) -> Iterator[Finding]:
 def _finding(node: Node, counts: dict[str, int], away: list[str]) -> Finding:
     addresses = {switch.key: switch.address for switch in node.gpu_switches}
     crowded = [addresses[key] for key, count in counts.items() if count == max(counts.values())]
-    groups = " + ".join(map(str, counts.values())) + (f", and {len(away)} on root ports" if away else "")
+    groups = " + ".join(map(str, counts.values())) + " behind the switches"
+    groups += f", {len(away)} on {'a root port' if len(away) == 1 else 'root ports'}" if away else ""
     slots = {device.address: device.slot for device in node.topology.pci if device.slot}
     from_slots = ", ".join(f"slot {slots[address]}" for address in away if address in slots)
     return Finding(
@@ -45,7 +46,7 @@ def _finding(node: Node, counts: dict[str, int], away: list[str]) -> Finding:
         severity=Severity.SLOW,
         node=node.name,
         devices=tuple(away or crowded),
-        title=f"the GPUs are spread {groups} behind the switches",
+        title=f"the GPUs are spread unevenly: {groups}",
         evidence=(
             *(f"switch {addresses[key]}: {count} GPUs" for key, count in counts.items()),
             *(f"GPU {address}: on a root port" for address in away),

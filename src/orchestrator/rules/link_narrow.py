@@ -62,7 +62,7 @@ def _watched(node: Node) -> Iterator[_Watched]:
             yield _Watched(port.key, f"RDMA card {', '.join(devices)}", judge_speed=True)
     needed = {key for gpu in node.topology.gpus for key in node.places.above(gpu.key)}
     yield from (
-        _Watched(switch.key, "the uplink of switch", judge_speed=True)
+        _Watched(switch.key, "the switch's uplink", judge_speed=True)
         for switch in node.topology.switches
         if switch.key in needed
     )

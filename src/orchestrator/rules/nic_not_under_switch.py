@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RdmaPort, Switch
 from orchestrator.rules.cluster import Cluster, Node
-from orchestrator.rules.config_space import config_space
 from orchestrator.rules.registry import Rule
-from orchestrator.topology.pci import card, number
+from orchestrator.topology.pci import card
+from orchestrator.topology.slots import empty_slots
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
@@ -72,27 +72,10 @@ def _finding(node: Node, ports: Sequence[RdmaPort]) -> Finding:
 def _target(node: Node, lonely: Sequence[Switch]) -> str:
     if not lonely:
         return "a slot behind a GPU switch"
-    return " or ".join(_slot_words(node, switch) for switch in lonely)
+    empty = empty_slots(node.topology, node.snapshot)
+    return " or ".join(_slot_words(switch, empty.get(switch.key, ())) for switch in lonely)
 
 
-def _slot_words(node: Node, switch: Switch) -> str:
-    empty = _empty_slots(node, switch)
+def _slot_words(switch: Switch, empty: Sequence[str]) -> str:
     where = f"switch {switch.address} (NUMA {switch.numa_node})"
     return f"slot {' or '.join(empty)}, empty, behind {where}" if empty else f"a slot behind {where}"
-
-
-def _empty_slots(node: Node, switch: Switch) -> list[str]:
-    """Names of slots on the bus of one of this switch's downstream ports, with no card in them."""
-    occupied = {card(device.address) for device in node.topology.pci}
-    buses = {
-        config_space(node.snapshot, device.key).secondary_bus
-        for device in node.topology.pci
-        if device.parent == switch.key
-    }
-    found = []
-    for name in node.snapshot.names("/sys/bus/pci/slots"):
-        address = node.snapshot.text(f"/sys/bus/pci/slots/{name}/address").lower()
-        bus = number(address.split(":")[1], 16) if address.count(":") == 2 else 0
-        if bus and bus in buses and address not in occupied:
-            found.append(name)
-    return found

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import RdmaPort
 from orchestrator.rules.cluster import Cluster, Node
 from orchestrator.rules.ports import Trouble, trouble
 from orchestrator.rules.registry import Rule
+from orchestrator.topology.network import is_bonded
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
@@ -37,14 +39,12 @@ def check(cluster: Cluster) -> Iterator[Finding]:
 def _spare_ports_down(node: Node) -> list[Trouble]:
     """Dead ports beside the one that carries TCP; those of a bond are the bond's."""
     meant = set(node.rail_ports)
-    others = [port for port in node.topology.rdma if port not in meant and not port.active]
-    found = [trouble(port, node) for port in others if not _bonded(port.netdev, node)]
+    found = [trouble(port, node) for port in _own_ports(node) if port not in meant and not port.active]
     return [one for one in found if one]
 
 
-def _bonded(netdev: str, node: Node) -> bool:
-    interface = node.interfaces.get(netdev)
-    return interface is not None and bool(interface.bond or interface.slaves)
+def _own_ports(node: Node) -> list[RdmaPort]:
+    return [port for port in node.topology.rdma if not is_bonded(port, node.topology)]
 
 
 def _finding(node: Node, troubles: Sequence[Trouble]) -> Finding:
@@ -59,7 +59,8 @@ def _finding(node: Node, troubles: Sequence[Trouble]) -> Finding:
         severity=Severity.SLOW,
         node=node.name,
         devices=(*down, *idle),
-        title=f"{len(troubles)} of {len(node.topology.rdma)} RDMA ports are down or unconfigured: {words}",
+        title=f"{len(troubles)} of {len(_own_ports(node))} RDMA ports {'is' if len(troubles) == 1 else 'are'} "
+        f"down or unconfigured: {words}",
         evidence=tuple(one.evidence for one in troubles),
         effect=price(Traffic.HALF_THE_PORTS)
         if node.usable

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from pathlib import Path
 
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
@@ -16,6 +17,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.rules.cluster import Cluster
 from orchestrator.rules.registry import all_rules, run_rules
 from orchestrator.topology.build import BuildOptions, build
+from orchestrator.topology.nccl_xml import topology_of_xml
 from orchestrator.workflows.connectivity import try_ways
 from orchestrator.workflows.look import look
 
@@ -67,6 +69,18 @@ def examine_topologies(
     check_accept(accept, topologies)
     specs = {name: _assumed(name, rank, topology) for rank, (name, topology) in enumerate(topologies.items())}
     return diagnose(Cluster(topologies=topologies, snapshots=snapshots, specs=specs), {}, accept=accept)
+
+
+def examine_xml(path: Path, *, accept: Collection[str] = ()) -> Examination:
+    """The same on a topology that NCCL wrote; nothing but PCI is known of it. Raises InputError for any other file."""
+    try:
+        topology = topology_of_xml(path.read_text("utf-8", "replace"), path.stem)
+    except OSError as failure:
+        raise InputError(f"can't be read: {failure.strerror}", where=str(path), fix="--from PATH") from None
+    except ValueError as wrong:
+        raise InputError(str(wrong), where=str(path), fix="name a file of NCCL_TOPO_DUMP_FILE") from None
+    snapshot = Snapshot(node=path.stem, taken_at=0.0, files={}, nvml={"error": "not recorded"})
+    return examine_topologies({path.stem: topology}, {path.stem: snapshot}, accept=accept)
 
 
 def examine_planned(

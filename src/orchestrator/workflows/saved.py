@@ -28,7 +28,7 @@ def save_snapshots(snapshots: Mapping[str, Snapshot], folder: Path) -> tuple[Pat
     """One JSON file a node, each replaced whole. Raises InputError where the folder can't be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return tuple(_save(snapshot, folder / f"{_file_name(name)}{SUFFIX}") for name, snapshot in snapshots.items())
+        return tuple(_save(snapshot, folder / f"{file_name(name)}{SUFFIX}") for name, snapshot in snapshots.items())
     except OSError as failure:
         raise InputError(
             f"can't be written: {failure.strerror}", where=str(failure.filename or folder), fix="--save another folder"
@@ -61,7 +61,7 @@ def _save(snapshot: Snapshot, path: Path) -> Path:
     return path
 
 
-def _file_name(node: str) -> str:
+def file_name(node: str) -> str:
     """A node's name as one that stays in its folder."""
     name = quote(node, safe="")
     return name if name.strip(".") else name.replace(".", "%2E") or "node"

@@ -11,9 +11,9 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.rules.blame import blamed
 from orchestrator.rules.cluster import Cluster, majority
-from orchestrator.rules.config_space import ConfigSpace
 from orchestrator.rules.registry import run_rules
 from orchestrator.topology.build import build
+from orchestrator.topology.config_space import ConfigSpace
 
 BAD = (Severity.STOP, Severity.SLOW)
 

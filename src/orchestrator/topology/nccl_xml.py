@@ -1,0 +1,295 @@
+"""A topology as the XML that NCCL writes to NCCL_TOPO_DUMP_FILE and reads from NCCL_TOPO_FILE, and back.
+
+Element and attribute names: NCCL src/graph/xml.cc (ncclTopoXmlGraph..., ncclTopoFillGpu, ncclTopoFillNet). A switch
+is its upstream port; its downstream ports are left out, as NCCL leaves them out. Links are written at what both ends
+can do: a dump that NCCL makes of idle GPUs may show them at generation 1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from xml.etree import ElementTree
+from xml.sax.saxutils import quoteattr
+
+from orchestrator.model.topology import CpuModel, Gpu, Link, NumaDomain, PciDevice, RdmaPort, Switch, Topology
+from orchestrator.topology.pci import card, is_address, number, sort_key
+from orchestrator.topology.rdma import ports_by_card
+from orchestrator.topology.switches import SwitchPlaces
+
+_FORBIDDEN = re.compile(r"<!\s*(DOCTYPE|ENTITY)", re.IGNORECASE)
+_LARGEST = 8 << 20
+_DEEPEST = 32
+_SPEED = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9])?)\s*GT/s")
+_GPU_CLASSES = (0x0302, 0x0300)
+_MBIT = 1000
+_LARGEST_CPU = 8192
+
+
+def nccl_xml(topology: Topology) -> str:
+    """One <system> with a <cpu> for each NUMA domain that has a GPU or an active RDMA card."""
+    return "\n".join(['<system version="1">', *_Writer(topology).cpus(), "</system>", ""])
+
+
+class _Writer:
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.devices = {device.key: device for device in topology.pci}
+        self.places = SwitchPlaces(topology.switches)
+        self.switches = {switch.key: switch for switch in topology.switches}
+        self.gpus = {gpu.key: gpu for gpu in topology.gpus if gpu.key in self.devices}
+        active = [port for port in topology.rdma if port.active and port.key in self.devices]
+        self.cards = {ports[0].key: ports for ports in ports_by_card(active).values()}
+        order = sorted(active, key=lambda port: (sort_key(port.address), port.port))
+        self.net_numbers = {port: place for place, port in enumerate(order)}
+
+    def cpus(self) -> Iterator[str]:
+        leaves = [*self.gpus, *self.cards]
+        for domain in sorted({self._numa(key) for key in leaves}):
+            yield f"  <cpu{self._cpu_attributes(domain)}>"
+            yield from self._branch([key for key in leaves if self._numa(key) == domain], depth=0)
+            yield "  </cpu>"
+
+    def _numa(self, key: str) -> int:
+        above = self.places.above(key)
+        return self.switches[above[-1]].numa_node if above else self.devices[key].numa_node
+
+    def _cpu_attributes(self, domain: int) -> str:
+        cpu = self.topology.cpu
+        cpulist = next((one.cpulist for one in self.topology.numa if one.node == domain), "")
+        return _attributes(
+            {
+                "numaid": domain,
+                "affinity": _mask(cpulist),
+                "arch": "x86_64",
+                "vendor": cpu.vendor,
+                "familyid": cpu.family,
+                "modelid": cpu.model,
+            }
+        )
+
+    def _branch(self, leaves: Sequence[str], depth: int) -> Iterator[str]:
+        """Everything below one switch, or below the CPU at depth 0: switches first, then what hangs there itself."""
+        below: dict[str, list[str]] = {}
+        own = []
+        for key in leaves:
+            above = self.places.above(key)
+            if len(above) > depth:
+                below.setdefault(above[len(above) - 1 - depth], []).append(key)
+            else:
+                own.append(key)
+        indent = "  " * (depth + 2)
+        for switch, members in sorted(below.items()):
+            device = self.devices.get(switch)
+            address = self.switches[switch].address
+            yield f"{indent}<pci{self._pci_attributes(address, device, 0x060400)}>"
+            yield from self._branch(members, depth + 1)
+            yield f"{indent}</pci>"
+        for key in own:
+            yield from self._leaf(key, indent)
+
+    def _leaf(self, key: str, indent: str) -> Iterator[str]:
+        device = self.devices[key]
+        gpu = self.gpus.get(key)
+        address = device.address if gpu else f"{card(device.address)}.0"
+        yield f"{indent}<pci{self._pci_attributes(address, device, device.class_code)}>"
+        if gpu:
+            yield f"{indent}  <gpu{_attributes({'dev': gpu.index, 'sm': 89, 'rank': gpu.index, 'gdr': 1})}/>"
+        else:
+            yield f"{indent}  <nic>"
+            for port in self.cards[key]:
+                yield f"{indent}    <net{self._net_attributes(port)}/>"
+            yield f"{indent}  </nic>"
+        yield f"{indent}</pci>"
+
+    def _net_attributes(self, port: RdmaPort) -> str:
+        return _attributes(
+            {
+                "name": port.device,
+                "dev": self.net_numbers[port],
+                "latency": "0.0",
+                "speed": int(port.rate_gbps * _MBIT),
+                "port": port.port,
+                "gdr": 1,
+            }
+        )
+
+    def _pci_attributes(self, address: str, device: PciDevice | None, class_code: int) -> str:
+        ids = {}
+        if device is not None:
+            ids = {
+                "vendor": f"0x{device.vendor:04x}",
+                "device": f"0x{device.device:04x}",
+                "subsystem_vendor": f"0x{device.subsystem_vendor:04x}",
+                "subsystem_device": f"0x{device.subsystem_device:04x}",
+            }
+        link = self._link(device)
+        return _attributes(
+            {
+                "busid": address,
+                "class": f"0x{class_code:06x}",
+                **ids,
+                "link_speed": f"{link.speed_gts:.1f} GT/s PCIe" if link.speed_gts else "",
+                "link_width": link.width,
+            }
+        )
+
+    def _link(self, device: PciDevice | None) -> Link:
+        if device is None:
+            return Link()
+        above = self.devices.get(device.parent)
+        most = above.link_max if above else Link()
+        return Link(
+            speed_gts=_least(device.link_max.speed_gts, most.speed_gts),
+            width=int(_least(device.link_max.width, most.width)),
+        )
+
+
+def _least(one: float, other: float) -> float:
+    return min(one, other) if one and other else one or other
+
+
+def _attributes(values: Mapping[str, object]) -> str:
+    return "".join(f" {name}={quoteattr(_clean(str(value)))}" for name, value in values.items())
+
+
+def _clean(text: str) -> str:
+    """XML has no way to write control characters or lone surrogates."""
+    return "".join(char if char.isprintable() and not "\ud800" <= char <= "\udfff" else "?" for char in text)
+
+
+def _mask(cpulist: str) -> str:
+    """'0-7' is '000000ff': words of 32 bits, the highest first, as /sys/devices/system/node/*/cpumap has them."""
+    bits = 0
+    for span in cpulist.split(",") if cpulist else ():
+        first, _, last = span.partition("-")
+        low, high = number(first, otherwise=-1), number(last or first, otherwise=-1)
+        if 0 <= low <= high < _LARGEST_CPU:
+            bits |= ((1 << (high - low + 1)) - 1) << low
+    words = max(1, (bits.bit_length() + 31) // 32)
+    return ",".join(f"{bits >> 32 * word & 0xFFFFFFFF:08x}" for word in reversed(range(words)))
+
+
+def topology_of_xml(text: str, node: str) -> Topology:
+    """What such a file says of a node. Raises ValueError for what is no NCCL topology."""
+    if len(text) > _LARGEST:
+        raise ValueError(f"is larger than {_LARGEST >> 20} MiB")
+    if _FORBIDDEN.search(text):
+        raise ValueError("holds a DOCTYPE or an entity, which NCCL never writes")
+    try:
+        root = ElementTree.fromstring(text)  # noqa: S314 - entities were refused above
+    except ElementTree.ParseError as wrong:
+        raise ValueError(f"is no XML: {wrong}") from None
+    if root.tag != "system":
+        raise ValueError(f"is no NCCL topology: the outermost element is <{root.tag}>, wanted <system>")
+    reader = _Reader()
+    for cpu in root.iter("cpu"):
+        reader.cpu(cpu)
+    return Topology(
+        node=node,
+        hostname=node,
+        cpu=reader.model,
+        numa=tuple(reader.domains),
+        pci=tuple(sorted(reader.devices, key=lambda device: (sort_key(device.address), device.key))),
+        switches=tuple(sorted(reader.switches, key=lambda switch: (sort_key(switch.address), switch.key))),
+        gpus=_numbered(reader.gpus),
+        rdma=tuple(reader.ports),
+    )
+
+
+@dataclass
+class _Reader:
+    model: CpuModel = field(default_factory=CpuModel)
+    domains: list[NumaDomain] = field(default_factory=list)
+    devices: list[PciDevice] = field(default_factory=list)
+    switches: list[Switch] = field(default_factory=list)
+    gpus: list[Gpu] = field(default_factory=list)
+    ports: list[RdmaPort] = field(default_factory=list)
+
+    def cpu(self, element: ElementTree.Element) -> None:
+        numa = number(element.get("numaid", ""), otherwise=-1)
+        self.domains.append(NumaDomain(node=numa))
+        self.model = CpuModel(
+            vendor=element.get("vendor", ""),
+            family=number(element.get("familyid", "")),
+            model=number(element.get("modelid", "")),
+        )
+        for pci in element.findall("pci"):
+            self._pci(pci, f"/nccl/cpu{numa}", "", "", numa, 0)
+
+    def _pci(self, element: ElementTree.Element, above: str, parent: str, switch: str, numa: int, depth: int) -> None:
+        address = element.get("busid", "").lower()
+        if not is_address(address):
+            raise ValueError(f"holds a <pci> with busid {address[:40]!r}, wanted DDDD:BB:DD.F")
+        if depth > _DEEPEST:
+            raise ValueError(f"nests more than {_DEEPEST} PCI switches")
+        key = f"{above}/{address}"
+        link = Link(
+            speed_gts=_speed(element.get("link_speed", "")), width=max(0, number(element.get("link_width", "")))
+        )
+        device = PciDevice(
+            address=address,
+            key=key,
+            parent=parent,
+            root=above.split("/")[2],
+            vendor=number(element.get("vendor", ""), 16),
+            device=number(element.get("device", ""), 16),
+            subsystem_vendor=number(element.get("subsystem_vendor", ""), 16),
+            subsystem_device=number(element.get("subsystem_device", ""), 16),
+            class_code=number(element.get("class", ""), 16),
+            numa_node=numa,
+            link=link,
+            link_max=link,
+        )
+        self.devices.append(device)
+        inner = element.findall("pci")
+        if inner:
+            self.switches.append(
+                Switch(key=key, address=address, numa_node=numa, parent_switch=switch, link=link, link_max=link)
+            )
+            for child in inner:
+                self._pci(child, key, key, key, numa, depth + 1)
+            return
+        self._leaf(element, device, switch)
+
+    def _leaf(self, element: ElementTree.Element, device: PciDevice, switch: str) -> None:
+        gpu = element.find("gpu")
+        if gpu is not None or device.class_code >> 8 in _GPU_CLASSES:
+            self.gpus.append(
+                Gpu(
+                    index=number(gpu.get("dev", ""), otherwise=-1) if gpu is not None else -1,
+                    address=device.address,
+                    key=device.key,
+                    switch=switch,
+                    numa_node=device.numa_node,
+                    link=device.link,
+                    link_max=device.link_max,
+                )
+            )
+        for net in element.iter("net"):
+            self.ports.append(
+                RdmaPort(
+                    device=net.get("name", ""),
+                    port=max(0, number(net.get("port", ""), otherwise=1)),
+                    address=device.address,
+                    key=device.key,
+                    switch=switch,
+                    numa_node=device.numa_node,
+                    state="ACTIVE",
+                    rate_gbps=max(0, number(net.get("speed", ""))) / _MBIT,
+                )
+            )
+
+
+def _speed(text: str) -> float:
+    found = _SPEED.match(text)
+    return float(found[1]) if found else 0.0
+
+
+def _numbered(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """GPUs by index; a file made by hand has none, and then the order of addresses counts, as for CUDA."""
+    ordered = sorted(gpus, key=lambda gpu: (gpu.index < 0, gpu.index, sort_key(gpu.address), gpu.key))
+    if any(gpu.index >= 0 for gpu in ordered):
+        return tuple(ordered)
+    return tuple(replace(gpu, index=place) for place, gpu in enumerate(ordered))

@@ -1,0 +1,65 @@
+"""`doctor` on emulated nodes over real SSH: the articles' wrong cluster, and the right one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from .conftest import L40S_DEPLOY, RunningLab, needs_root
+
+pytestmark = [pytest.mark.lab, needs_root]
+
+
+def doctor(lab: RunningLab, *words: str) -> tuple[int, dict[str, Any], float]:
+    command = [*L40S_DEPLOY, "doctor", "--json", "-i", str(lab.directory / "inventory.yml"), *words]
+    began = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=lab.environment(), check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout), time.monotonic() - began
+
+
+def test_the_wrong_cluster_gives_its_three_faults_and_nothing_else(labs: Callable[[str], RunningLab]) -> None:
+    lab = labs("doctor-wrong")
+    lab.run("up", "--wiring", "wrong")
+    code, said, _ = doctor(lab)
+    assert code == 3
+    bad = [finding for finding in said["findings"] if finding["severity"] in ("stop", "slow")]
+    assert said["findings"][:12] == bad  # first in the list
+    for name in ("node0", "node1", "node2", "node3"):
+        card, traffic, ports = (finding for finding in bad if finding["node"] == name)
+        assert (card["id"], card["devices"]) == ("NIC-NOT-UNDER-SWITCH", ["mlx5_4", "mlx5_5", "0000:b8:00"])
+        assert "move the card from slot 17 to slot 15 or 16, empty" in card["fix"]
+        assert (traffic["id"], traffic["devices"]) == ("TRAFFIC-ON-TCP", ["ens7f0np0"])
+        assert (ports["id"], ports["devices"]) == (
+            "RDMA-PORT-DOWN",
+            ["mlx5_1", "mlx5_3", "mlx5_5", "mlx5_0", "mlx5_4"],
+        )
+    assert {(one["nNodes"], one["localRanks"]) for one in said["nccl"]} == {(4, 8)}
+
+
+def test_the_right_cluster_has_nothing_wrong(labs: Callable[[str], RunningLab]) -> None:
+    lab = labs("doctor-right")
+    lab.run("up", "--wiring", "right")
+    doctor(lab)  # the first look also brings our application to the nodes
+    code, said, seconds = doctor(lab)
+    assert code == 0
+    assert {finding["severity"] for finding in said["findings"]} <= {"note"}
+    assert {(one["nNodes"], one["localRanks"]) for one in said["nccl"]} == {(8, 4)}
+    assert seconds < 12  # 3 s on a quiet machine
+
+
+def test_level_0_shows_the_same_hardware(labs: Callable[[str], RunningLab]) -> None:
+    lab = labs("doctor-level0")
+    lab.run("up", "--wiring", "wrong", "--level", "0", "--nodes", "2")
+    code, said, _ = doctor(lab)
+    assert code == 3
+    assert {finding["id"] for finding in said["findings"] if finding["severity"] in ("stop", "slow")} == {
+        "NIC-NOT-UNDER-SWITCH",
+        "TRAFFIC-ON-TCP",
+        "RDMA-PORT-DOWN",
+    }
