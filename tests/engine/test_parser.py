@@ -1,9 +1,13 @@
-"""The flags that we know and render, against the real parser of the engine that the lab installs."""
+"""The flags that we know and render, against the real parsers: 0.5.23 as the lab installs it, and 0.4.4 out of its
+wheel, with stubs in place of what its parser imports (torch, CUDA) and never calls.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +21,15 @@ from orchestrator.engines.known_flags import known_flags
 from orchestrator.lab.engine import ENGINE_STACK, ensure_engine
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.templates import template
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.planning import commands
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
+
+VERSIONS = {"0.5.23": ("sglang-0.5.23", ENGINE_STACK), "0.4.4.post1": ("sglang-0.4.4-l40s",)}
+"""Each version's stacks."""
+KEY = "sk-0123456789abcdef"
 
 ASK = """
 import argparse, contextlib, io, json, sys
@@ -35,10 +44,12 @@ def verdict(words):
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            parser().parse_args(words)
+            if "--config" in words:
+                from sglang.srt.utils.server_args_config_parser import ConfigArgumentMerger
+                words = ConfigArgumentMerger(parser()).merge_config_with_args(words)
+            return {"key": parser().parse_args(words).api_key, "error": ""}
     except SystemExit:
-        return said.getvalue().strip().splitlines()[-1]
-    return ""
+        return {"key": None, "error": said.getvalue().strip().splitlines()[-1]}
 
 answer = {
     "flags": [
@@ -53,61 +64,117 @@ with open(sys.argv[1], "w") as file:
 """
 """Runs in the engine's environment; the answer goes to a file, since the engine's imports print what they like."""
 
+STUB = """
+def __getattr__(name):
+    return str
+"""
+
 
 @dataclass(frozen=True)
 class Answer:
-    """flags: as argparse holds them; rejections: for each command line argparse's last words, '' where accepted."""
+    """flags: as argparse holds them; rejections: for each command line argparse's last words, '' where accepted;
+    keys: the API key that it would serve with."""
 
+    version: str
     flags: Sequence[Mapping[str, Any]]
     rejections: Mapping[str, str]
+    keys: Mapping[str, str | None]
 
 
-def rendered() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What the second of two nodes would be started with, for every profile on every stack of this version."""
+def rendered(version: str, folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What a node would be started with, for every profile on every stack of this version; and with an API key."""
     node = NodeSpec(name="node1", gang="gang0", node_rank=1, reach=Reach(host="10.0.0.2"))
-    for stack in (load_stack("sglang-0.5.23"), load_stack(ENGINE_STACK)):
+    for stack in map(load_stack, VERSIONS[version]):
+        adapter = dialect(stack.dialect)
+        new = adapter.names.pipeline_parallel is not None
         for profile in map(load_profile, profile_names()):
             intent = Intent(
                 model_path=f"/workspace/{profile.directory}",
                 tensor_parallel=16,
-                pipeline_parallel=2,
+                pipeline_parallel=2 if new else 1,
+                expert_parallel=2 if new else 1,
+                whole_dense=new,
                 nnodes=2,
                 node_rank=1,
                 dist_init="10.0.0.1:5000",
                 host="0.0.0.0",
                 port=8000,
-                nccl_port=5100,
+                nccl_port=5100 if new else None,
                 trust_remote_code=profile.trust_remote_code,
                 cuda_graph_max_bs=profile.cuda_graph_max_bs,
                 torch_compile_max_bs=profile.torch_compile_max_bs,
             )
-            options = commands.options(dialect(stack.dialect), intent, profile, stack, node, ())
+            options = commands.options(adapter, intent, profile, stack, node, ())
             yield f"{profile.name} on {stack.name}", commands.argv((), options, venv="")
+        for name, text in adapter.secret_files(KEY, template("launch_with_secrets.py")):
+            (folder / name).write_text(text)
+        _, more = adapter.with_secrets(stack.launch, str(folder))
+        by_stub = () if more else tuple((folder / "engine-secrets.args").read_text().splitlines())
+        yield f"key on {stack.name}", (*by_stub, *commands.argv((), (*options, *more), venv=""))
 
 
 WRONG = {
-    "gone since 0.4.4": ("--model-path", "m", "--cuda-graph-max-bs", "32"),
-    "no number": ("--model-path", "m", "--tp-size", "two"),
-    "no such backend": ("--model-path", "m", "--attention-backend", "nonsense"),
+    "a flag of the other version": {
+        "0.5.23": ("--model-path", "m", "--cuda-graph-max-bs", "32"),
+        "0.4.4.post1": ("--model-path", "m", "--cuda-graph-max-bs-decode", "32"),
+    },
+    "no number": dict.fromkeys(VERSIONS, ("--model-path", "m", "--tp-size", "two")),
+    "no such backend": dict.fromkeys(VERSIONS, ("--model-path", "m", "--attention-backend", "nonsense")),
 }
 
 
 @pytest.fixture(scope="module")
-def answer(tmp_path_factory: pytest.TempPathFactory) -> Answer:
-    cases = dict(rendered()) | WRONG
-    file = tmp_path_factory.mktemp("parser") / "answer.json"
+def parser_of_0_4_4(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for PYTHONPATH with the real server_args.py of the wheel and stubs for the rest."""
+    folder = tmp_path_factory.mktemp("sglang-0.4.4")
+    words = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder), "sglang==0.4.4.post1"]
     done = subprocess.run(
-        [ensure_engine() / "bin" / "python3", "-c", ASK, file],
+        [sys.executable, "-m", "pip", *words], capture_output=True, text=True, timeout=120, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"the wheel can't be downloaded: {done.stderr.strip().splitlines()[-1:]}")
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        for name in ("server_args", "reasoning_parser"):
+            archive.extract(f"sglang/srt/{name}.py", folder)
+    for name, text in {
+        "__init__": "",
+        "srt/__init__": "",
+        "srt/utils": STUB,
+        "srt/hf_transformers_utils": STUB,
+    }.items():
+        (folder / "sglang" / f"{name}.py").write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module", params=list(VERSIONS))
+def answer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Answer:
+    version: str = request.param
+    folder = tmp_path_factory.mktemp("parser")
+    cases = dict(rendered(version, folder)) | {name: words[version] for name, words in WRONG.items()}
+    env = {"PATH": "/usr/bin:/bin", "SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"}
+    if version == "0.5.23":
+        python = str(ensure_engine() / "bin" / "python3")
+    else:
+        python, env["PYTHONPATH"] = sys.executable, str(request.getfixturevalue("parser_of_0_4_4"))
+    done = subprocess.run(
+        [python, "-c", ASK, folder / "answer.json"],
         input=json.dumps(list(cases.values())),
-        env={"PATH": "/usr/bin:/bin", "SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"},
+        env=env,
         capture_output=True,
         text=True,
         timeout=180,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    document = json.loads(Path(file).read_text())
-    return Answer(document["flags"], dict(zip(cases, document["verdicts"], strict=True)))
+    document = json.loads((folder / "answer.json").read_text())
+    verdicts = dict(zip(cases, document["verdicts"], strict=True))
+    return Answer(
+        version=version,
+        flags=document["flags"],
+        rejections={case: verdict["error"] for case, verdict in verdicts.items()},
+        keys={case: verdict["key"] for case, verdict in verdicts.items()},
+    )
 
 
 def test_what_we_render_is_accepted(answer: Answer) -> None:
@@ -116,13 +183,19 @@ def test_what_we_render_is_accepted(answer: Answer) -> None:
     assert len(answer.rejections) > len(WRONG)
 
 
+def test_an_api_key_in_a_file_reaches_the_engine(answer: Answer) -> None:
+    keyed = {case: key for case, key in answer.keys.items() if case.startswith("key on ")}
+    assert set(keyed.values()) == {KEY}
+    assert {key for case, key in answer.keys.items() if case not in keyed} == {None}
+
+
 @pytest.mark.parametrize("case", WRONG)
 def test_what_we_refuse_is_rejected(answer: Answer, case: str) -> None:
     assert "error" in answer.rejections[case]
 
 
 def test_our_list_of_flags_is_the_parser_s(answer: Answer) -> None:
-    ours = known_flags("0.5.23").by_spelling
+    ours = known_flags(answer.version).by_spelling
     theirs = {spelling: flag for flag in answer.flags for spelling in flag["spellings"]}
     assert set(ours) ^ set(theirs) <= {"-h", "--help"}
     takes = {None: {"one"}, 0: {"none"}, "?": {"optional"}, "+": {"many"}, "*": {"many"}}
