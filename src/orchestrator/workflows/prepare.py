@@ -149,6 +149,7 @@ def _host(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None, folder
         "lock": str(_unpacked_lock(bundle, folder) if bundle else stack_lock(name)),
         "bundle": str(bundle.path.absolute()) if bundle else "",
         "python": bundle.python if bundle else stack.python,
+        "packages": list(stack.system_packages),
         "find_links": request.find_links,
         "venv": venv(node, stack.name),
         "engine_user": node.engine_user or (up_becomes if up_becomes != "root" else "") or ENGINE_USER,

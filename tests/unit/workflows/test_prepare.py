@@ -57,6 +57,7 @@ def test_prepare_is_root_whomever_up_becomes(tmp_path: Path) -> None:
 
 def test_the_stack_is_installed_where_up_looks_for_it(tmp_path: Path) -> None:
     host = variables(node(), tmp_path)["prepare_hosts"]["a"]
+    assert host["packages"] == list(load_stack(CPU).system_packages)
     assert (host["venv"], host["python"], host["bundle"]) == (f"/opt/l40s/venvs/{CPU}", "3.11", "")
     assert "torch==" in Path(host["lock"]).read_text()
     assert variables(node(venv="/srv/v"), tmp_path)["prepare_hosts"]["a"]["venv"] == "/srv/v"
