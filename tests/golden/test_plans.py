@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.machine_files import reference_machine
 from tests.support.reference_cluster import gang, topology
 
 from orchestrator.loading.profiles import load_profile
@@ -19,10 +20,12 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.loading.templates import template
 from orchestrator.model.errors import DeployError
 from orchestrator.model.plan import Plan
+from orchestrator.model.topology import Topology
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.document import plan_json
 from orchestrator.planning.options import HostFacts, PlanOptions
 from orchestrator.rendering import launch_script
+from orchestrator.topology.build import build
 
 CASES = sorted(path.parent for path in (Path(__file__).parent / "plan").glob("*/case.yml"))
 UPDATE = os.environ.get("UPDATE_GOLDEN") == "1"
@@ -47,16 +50,15 @@ def test_there_are_cases() -> None:
 
 
 def _plan(case: dict[str, Any]) -> Plan:
-    """gangs: list of {nodes, ...NodeSpec}; facts: changes of `topology` for all nodes; nodes: of single ones."""
+    """gangs: list of {nodes, ...NodeSpec}; machines: right or wrong, files of whole machines; else facts: changes of
+    `topology` for all nodes; nodes: of single ones."""
     gangs, facts, hosts, first = [], {}, {}, 0
     for number, described in enumerate(case.get("gangs", [{"nodes": 4}])):
         settings = dict(described)
         spec = gang(settings.pop("nodes"), name=f"gang{number}", first=first, **settings)
         for node in spec.nodes:
             changes = {"gpus": node.gpus, **case.get("facts", {}), **case.get("nodes", {}).get(node.name, {})}
-            down = changes.pop("ports_down", False)
-            made = topology(node.name, first + node.node_rank, **changes)
-            facts[node.name] = replace(made, rdma=tuple(replace(p, state="DOWN") for p in made.rdma)) if down else made
+            facts[node.name] = _topology(case.get("machines"), node.name, first + node.node_rank, changes)
             hosts[node.name] = HostFacts(user="root", home="/root", cpu_count=case.get("cpus", 64))
         gangs.append(spec)
         first += len(spec.nodes)
@@ -66,8 +68,23 @@ def _plan(case: dict[str, Any]) -> Plan:
         expert_parallel=case.get("ep"),
         extra_args=tuple(case.get("extra_args", ())),
         hosts=hosts,
+        api_keys={spec.name: case["api_key"] for spec in gangs} if "api_key" in case else {},
     )
     return build_plan(gangs, load_profile(case["model"]), load_stack(case["stack"]), facts, options)
+
+
+def _topology(machines: str | None, name: str, number: int, changes: dict[str, Any]) -> Topology:
+    """From the files of a whole machine, wired right or wrong, or as a value with changes."""
+    if machines:
+        return build(reference_machine(name, number, right=machines == "right").snapshot())
+    down, indices, gpu = (changes.pop(key, None) for key in ("ports_down", "gid_indices", "gpu_name"))
+    made = topology(name, number, **changes)
+    if indices:
+        others = [topology(name, number, **changes, gid_index=index).rdma[place] for place, index in enumerate(indices)]
+        made = replace(made, rdma=(*others, *made.rdma[len(others) :]))
+    if gpu:
+        made = replace(made, gpus=tuple(replace(each, name=gpu) for each in made.gpus))
+    return replace(made, rdma=tuple(replace(port, state="DOWN") for port in made.rdma)) if down else made
 
 
 def _compare(file: Path, text: str) -> None:

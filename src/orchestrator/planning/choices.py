@@ -125,12 +125,11 @@ def _listing(interfaces: Sequence[Interface]) -> str:
 
 
 def rdma_choice(node: NodeSpec, topology: Topology, tcp: Choice) -> RdmaChoice:
-    """The node's RDMA ports for NCCL: the pinned ones, else the rails."""
-    usable = tuple(rail.port for rail in usable_rails(topology, tcp.interface))
+    """The node's RDMA ports for NCCL: the pinned ones, else the rails. Raises InputError for a pin that fits none."""
     if node.overrides.ib_hca:
-        return RdmaChoice(usable, "override: l40s_ib_hca in the inventory", _gid(node, usable, topology))
-    if not usable:
-        return RdmaChoice((), _why_none(topology))
+        return _pinned_ports(node, node.overrides.ib_hca, topology)
+    if not usable_rails(topology, tcp.interface):
+        return RdmaChoice((), _why_none(topology, tcp))
     chosen = rails(topology, tcp)
     ports = tuple(rail.port for rail in chosen)
     reason = "the ACTIVE RDMA ports (none lies under a GPU's switch)"
@@ -140,14 +139,40 @@ def rdma_choice(node: NodeSpec, topology: Topology, tcp: Choice) -> RdmaChoice:
     return RdmaChoice(ports, reason, gid, "" if gid.index is not None else address_range(ports, topology))
 
 
+def _pinned_ports(node: NodeSpec, pin: str, topology: Topology) -> RdmaChoice:
+    """The operator may also take the port that carries TCP: a single card can do both."""
+    ports = tuple(port for port in topology.rdma if port.active and _named(pin, port))
+    if not ports:
+        each = ", ".join(f"{port.name} {port.state or 'state unread'}" for port in topology.rdma) or "none"
+        raise InputError(
+            f"l40s_ib_hca {pin!r} fits no ACTIVE RDMA port here: {each}",
+            where=f"inventory: {node.name}: l40s_ib_hca",
+            fix="name ports that are up, or leave it out",
+        )
+    return RdmaChoice(ports, "override: l40s_ib_hca in the inventory", _gid(node, ports, topology))
+
+
+def _named(pin: str, port: RdmaPort) -> bool:
+    """NCCL_IB_HCA's own rules: `^` means all others, `=` the whole name, else its beginning; `:N` one port."""
+    excluded, exact = pin.startswith("^"), pin.lstrip("^").startswith("=")
+    fits = False
+    for word in pin.lstrip("^=").split(","):
+        device, _, number = word.partition(":")
+        same = port.device == device if exact else port.device.startswith(device)
+        fits = fits or (same and (not number or number == str(port.port)))
+    return fits != excluded
+
+
 def _gid(node: NodeSpec, ports: Sequence[RdmaPort], topology: Topology) -> GidChoice:
     if node.overrides.gid_index is not None:
         return GidChoice(node.overrides.gid_index, "override: l40s_gid_index in the inventory")
     return common_gid_index(ports, topology)
 
 
-def _why_none(topology: Topology) -> str:
+def _why_none(topology: Topology, tcp: Choice) -> str:
     if not topology.rdma:
         return "no RDMA device"
     states = ", ".join(f"{port.name} {port.state or 'state unread'}" for port in topology.rdma)
-    return f"no RDMA port is ACTIVE with a RoCE v2 address over IPv4 of its own ({states})"
+    carrier = next((port.name for port in topology.rdma if port.active and port.netdev == tcp.interface), "")
+    shared = f"; {carrier} carries TCP" if carrier else ""
+    return f"no RDMA port is ACTIVE with a RoCE v2 address over IPv4 of its own ({states}{shared})"

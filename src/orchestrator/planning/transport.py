@@ -66,7 +66,8 @@ def _tcp_finding(gang: GangSpec, why: str) -> Finding:
         title=f"gang {gang.name}: traffic between its nodes will run over TCP",
         evidence=(why,),
         effect="the articles' cluster gave 1.4 to 3.6 times the decode speed over RDMA (26 to 49 tokens/s alone)",
-        fix="`l40s-deploy discover` shows each node's ports; then l40s_transport: rdma",
+        fix="`l40s-deploy discover` shows each node's ports; then l40s_transport: rdma. Where one card shall carry TCP "
+        "and RDMA, l40s_ib_hca names it",
     )
 
 

@@ -144,6 +144,48 @@ def test_one_index_must_serve_all_ports_or_none_is_set() -> None:
     assert "mlx5_1:1: [5]" in choice.gid.reason
 
 
+def single_card() -> Topology:
+    """One RoCE port, which carries TCP as well."""
+    facts = topology(rdma=("mlx5_0",), bond="eth9")
+    port = replace(facts.rdma[0], netdev="eth9", gids=tuple(replace(g, netdev="eth9") for g in facts.rdma[0].gids))
+    eth9 = Interface(name="eth9", operstate="up", carrier=True, ipv4=("10.1.0.11/24",), physical=True)
+    return replace(facts, rdma=(port,), interfaces=(eth9,))
+
+
+def test_a_single_card_carries_tcp_unless_the_operator_says_both() -> None:
+    tcp = Choice("eth9", "10.1.0.11", "")
+    choice = rdma_choice(node(), single_card(), tcp)
+    assert choice.ports == ()
+    assert "mlx5_0:1 carries TCP" in choice.reason
+    both = rdma_choice(node(overrides=Overrides(ib_hca="=mlx5_0")), single_card(), tcp)
+    assert [port.name for port in both.ports] == ["mlx5_0:1"]
+    assert both.gid.index == 3
+
+
+@pytest.mark.parametrize(
+    ("pin", "devices"),
+    [
+        ("=mlx5_1", ["mlx5_1"]),
+        ("mlx5_1", ["mlx5_1", "mlx5_10"]),
+        ("=mlx5_1:1,mlx5_2:1", ["mlx5_1", "mlx5_2"]),
+        ("^mlx5_1,mlx5_bond", ["mlx5_2", "mlx5_3"]),
+        ("^=mlx5_1", ["mlx5_10", "mlx5_2", "mlx5_3", "mlx5_bond_0", "mlx5_bond_1"]),
+    ],
+)
+def test_a_pin_means_what_nccl_makes_of_it(pin: str, devices: list[str]) -> None:
+    facts = topology(rdma=("mlx5_1", "mlx5_10", "mlx5_2", "mlx5_3"))
+    choice = rdma_choice(node(overrides=Overrides(ib_hca=pin)), facts, BOND)
+    assert [port.device for port in choice.ports] == devices
+
+
+@pytest.mark.parametrize("pin", ["=mlx5_9", "=mlx5_0:2"])
+def test_a_pin_that_fits_no_port_is_refused(pin: str) -> None:
+    with pytest.raises(InputError) as caught:
+        rdma_choice(node(overrides=Overrides(ib_hca=pin)), topology(), BOND)
+    assert "mlx5_0:1 ACTIVE" in caught.value.what
+    assert caught.value.where == "inventory: node0: l40s_ib_hca"
+
+
 def test_where_no_index_serves_all_ports_one_network_may() -> None:
     """NCCL 2.21 and newer picks each port's GID by NCCL_IB_ADDR_RANGE."""
     facts, other = topology(), topology(gid_index=5)

@@ -23,7 +23,7 @@ export GLOO_SOCKET_IFNAME=bond0
 export SGLANG_HOST_IP=10.0.0.14
 # l40s_transport is auto and every node has usable RDMA ports; a silent fall to TCP becomes an error
 export NCCL_NET=IB
-# the ACTIVE RDMA ports under the GPUs' switches, 4 of 6; `=`, or mlx5_1 also means mlx5_10
+# the ACTIVE RDMA ports under the GPUs' switches, 4 of 5; `=`, or mlx5_1 also means mlx5_10
 export NCCL_IB_HCA='=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1'
 # GID 3 is RoCE v2 over IPv4 on all 4 chosen ports of this node
 export NCCL_IB_GID_INDEX=3

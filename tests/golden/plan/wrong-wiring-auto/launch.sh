@@ -1,6 +1,6 @@
 #!/bin/sh
 # DeepSeek-R1-Channel-INT8 by sglang-0.4.4-l40s on node3: node rank 3 of 4 in gang gang0.
-# Written by l40s-deploy from plan 4c0e95ea177d. To run a gang by hand, run each node's script on its
+# Written by l40s-deploy from plan fb3d971a0de3. To run a gang by hand, run each node's script on its
 # node within a few minutes of each other; the leader then serves http://10.0.0.11:8000
 set -eu
 
@@ -15,15 +15,15 @@ done
 export NCCL_DEBUG=INFO
 # the lines that prove RDMA and GPUDirect, no more
 export NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV
-# bond0 is a bond in 10.0.0.0/24, which all 4 nodes share; 4 other shared networks; `=` is NCCL's exact match
-export NCCL_SOCKET_IFNAME='=bond0'
-# bond0 is a bond in 10.0.0.0/24, which all 4 nodes share; 4 other shared networks
-export GLOO_SOCKET_IFNAME=bond0
+# ens9f0np0 is an RDMA rail, there is nothing else in 10.0.0.0/24, which all 4 nodes share; `=` is NCCL's exact match
+export NCCL_SOCKET_IFNAME='=ens9f0np0'
+# ens9f0np0 is an RDMA rail, there is nothing else in 10.0.0.0/24, which all 4 nodes share
+export GLOO_SOCKET_IFNAME=ens9f0np0
 # rank 0 tells the others this address; without it SGLang takes the one of the default route, and hangs where there is none
 export SGLANG_HOST_IP=10.0.0.14
-# l40s_transport is auto; node0: no RDMA port is ACTIVE with a RoCE v2 address over IPv4 of its own (mlx5_0:1 DOWN, mlx5_1:1 DOWN, mlx5_2:1 DOWN, mlx5_3:1 DOWN, mlx5_bond_0:1 DOWN, mlx5_bond_1:1 DOWN)
+# l40s_transport is auto; node0: no RDMA port is ACTIVE with a RoCE v2 address over IPv4 of its own (mlx5_0:1 DOWN, mlx5_1:1 DOWN, mlx5_2:1 DOWN, mlx5_3:1 DOWN, mlx5_4:1 ACTIVE, mlx5_5:1 DOWN; mlx5_4:1 carries TCP)
 export NCCL_NET=Socket
-# l40s_transport is auto; node0: no RDMA port is ACTIVE with a RoCE v2 address over IPv4 of its own (mlx5_0:1 DOWN, mlx5_1:1 DOWN, mlx5_2:1 DOWN, mlx5_3:1 DOWN, mlx5_bond_0:1 DOWN, mlx5_bond_1:1 DOWN)
+# l40s_transport is auto; node0: no RDMA port is ACTIVE with a RoCE v2 address over IPv4 of its own (mlx5_0:1 DOWN, mlx5_1:1 DOWN, mlx5_2:1 DOWN, mlx5_3:1 DOWN, mlx5_4:1 ACTIVE, mlx5_5:1 DOWN; mlx5_4:1 carries TCP)
 export NCCL_IB_DISABLE=1
 # GPU numbers mean the same to CUDA, NVML and the plan
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
