@@ -21,6 +21,11 @@ T = TypeVar("T")
 def break_node(name: str, node: str, fault: str, words: Sequence[str]) -> str:
     """Break a node of the lab `name`; returns what was done, in a sentence. Raises DeployError."""
     loaded = find(fault)
+    if loaded.fault.cures:
+        words_left = " ".join(words)
+        if words_left:
+            raise InputError(f"found {words_left}, wanted nothing", where="ARG", fix=f"lab break {node} {fault}")
+        return f"{node}: {', '.join(heal_node(name, node, loaded.fault.cures))} healed"
     with held():
         place, living = _find(name, node)
         _refuse_level(loaded, living)
@@ -31,7 +36,7 @@ def break_node(name: str, node: str, fault: str, words: Sequence[str]) -> str:
             raise InputError(f"{node} has this fault already", where=str(broken), fix=f"lab heal {node} {fault}")
         states[node] = _strike(living, state, loaded, broken)
         fault_state.write(place.path, states)
-    return f"{node}: {loaded.fault.summary}"
+    return f"{node} {broken}: {loaded.fault.summary}"
 
 
 def heal_node(name: str, node: str, fault: str | None) -> tuple[str, ...]:
@@ -48,6 +53,8 @@ def heal_node(name: str, node: str, fault: str | None) -> tuple[str, ...]:
                 f"{node} has no fault {fault!r}; it has: {has}", where="FAULT", fix="l40s-deploy lab status"
             )
         for one in reversed(going):
+            if one not in state.broken:
+                continue  # it went with the node's former life
             state = _heal(living, state, one)
             states[node] = state
             fault_state.write(place.path, states)

@@ -69,7 +69,7 @@ class LivingNode:
         """PID of the node's PID 1; raises NodeError where the node is switched off."""
         pid = self.find_pid()
         if pid is None:
-            raise NodeError(f"{self.name} is switched off", where=self.name, fix="l40s-deploy lab heal NODE power-off")
+            raise NodeError("it is switched off", where=self.name, fix=f"l40s-deploy lab heal {self.name} power-off")
         return pid
 
     def find_pid(self) -> int | None:
@@ -100,7 +100,9 @@ class LivingNode:
         """The processes that hold memory of a GPU."""
         claims = self.file("/run/l40s-lab/gpu-claims")
         users = {int(name.split(".")[1]) for name in os.listdir(claims) if name.split(".")[0] == str(index)}  # noqa: PTH208
-        return [one for one in self.processes() if (_numbers(one.pid) or [0])[-1 if self.has_namespaces else 0] in users]
+        return [
+            one for one in self.processes() if (_numbers(one.pid) or [0])[-1 if self.has_namespaces else 0] in users
+        ]
 
     def link(self, interface: str) -> str:
         """The other end of an interface's cable, a link in the lab's own network."""

@@ -32,7 +32,16 @@ def _in_namespaces(node: LivingNode, old: NodeMachine, new: NodeMachine, covers:
     cables = [node.link(interface.name) for interface in node.machine.interfaces]
     node.ip_outside(rewire.outside(old.interfaces, new.interfaces, cables))
     node.ip_here(rewire.inside(old.interfaces, new.interfaces, node.blueprint.gateway))
-    if new == node.machine:
-        reveal.uncover(node.pid, covers, node.machine)
-        return ()
-    return (*covers, *reveal.cover(node.supervisor, node.pid, node.memory, node.machine, new))
+    folder = node.memory / "shown" / str(node.index)
+    if new != node.machine:
+        return (*covers, *reveal.cover(node.supervisor, node.pid, folder, node.machine, new))
+    reveal.uncover(node.supervisor, node.pid, folder, node.machine, covers)
+    if _names(old) != _names(new):
+        # What was mounted at first still looks for the interfaces under the names that they had meanwhile.
+        whole = folder.with_name(f"{node.index}-whole")
+        reveal.cover(node.supervisor, node.pid, whole, node.machine, new)
+    return ()
+
+
+def _names(machine: NodeMachine) -> list[str]:
+    return [interface.name for interface in machine.interfaces]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 from orchestrator.lab.faults import words
 from orchestrator.lab.faults.gpu_card import change_gpu
-from orchestrator.lab.faults.registry import Fault, Words
+from orchestrator.lab.faults.registry import Fault, Undo, Words
 from orchestrator.lab.hardware.machine import NodeMachine
+from orchestrator.lab.living import LivingNode
 
 FAULT = Fault(
     name="gpu-lost",
@@ -20,3 +22,10 @@ FAULT = Fault(
 def change(node: NodeMachine, asked: Words) -> NodeMachine:
     """Its function stays in /sys, as it does until somebody scans the bus again."""
     return change_gpu(node, words.gpu(node, asked), lambda card: replace(card, lost=True))
+
+
+def strike(node: LivingNode, asked: Words) -> Undo:
+    """Its next CUDA call fails, and PyTorch's NCCL watchdog aborts the process."""
+    for process in node.users_of_gpu(words.gpu(node.machine, asked)):
+        process.kill(signal.SIGABRT)
+    return {}

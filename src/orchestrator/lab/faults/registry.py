@@ -37,6 +37,7 @@ class Fault:
     lasting:  it goes on until it is healed; else it has happened once it has struck
     rebuilds: healing it starts the node anew
     outside:  it is in the node's cable, not in the node
+    cures:    no fault but the end of one, by another name
     """
 
     name: str
@@ -47,6 +48,7 @@ class Fault:
     lasting: bool = True
     rebuilds: bool = False
     outside: bool = False
+    cures: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,11 +21,21 @@ def create(mark: str, mountpoint: Path) -> Path:
     """The lab's group, in a tree that the calling mount namespace sees at `mountpoint`."""
     mountpoint.mkdir()
     syscalls.mount("cgroup2", mountpoint, "cgroup2", _QUIET)
-    group = mountpoint / _name(mark)
+    group = of_lab(mark, mountpoint)
     group.mkdir()
     for name in (group / "cgroup.controllers").read_text().split():
         (group / "cgroup.subtree_control").write_text(f"+{name}")
     return group
+
+
+def of_lab(mark: str, mountpoint: Path) -> Path:
+    """The lab's group below such a mountpoint."""
+    return mountpoint / _name(mark)
+
+
+def clear(group: Path) -> bool:
+    """Remove a group and those below it; False while a process is in one of them."""
+    return _try_remove(group)
 
 
 def enter(group: Path) -> None:

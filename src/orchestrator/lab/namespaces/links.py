@@ -54,10 +54,27 @@ def connect_nodes(pids: Mapping[int, int], machines: Mapping[int, NodeMachine]) 
     rails = {interface.rail for machine in machines.values() for interface in machine.interfaces if interface.rail}
     commands = [f"link add rail{rail} type bridge forward_delay 0" for rail in sorted(rails)]
     commands += [f"link set rail{rail} up" for rail in sorted(rails)]
-    for index, pid in pids.items():
-        for number, interface in enumerate(machines[index].interfaces):
-            commands += _cable(f"n{index}p{number}", interface, pid, FIRST_INDEX + number)
     batch(commands)
+    for index, pid in pids.items():
+        connect_node(index, pid, machines[index])
+
+
+def connect_node(index: int, pid: int, machine: NodeMachine) -> None:
+    """Give one node its interfaces, where the bridges are there."""
+    commands: list[str] = []
+    for number, interface in enumerate(machine.interfaces):
+        commands += _cable(cable(index, number), interface, pid, FIRST_INDEX + number)
+    batch(commands)
+
+
+def cable(index: int, number: int) -> str:
+    """Name of the lab's end of the cable of a node's interface, both counted from 0."""
+    return f"n{index}p{number}"
+
+
+def bridge_of(interface: NetworkInterface) -> str:
+    """Name of the bridge that an interface's cable ends in, '' for none."""
+    return LAB_BRIDGE if interface.primary else f"rail{interface.rail}" if interface.rail else ""
 
 
 def _cable(ours: str, theirs: NetworkInterface, pid: int, number: int) -> Iterable[str]:
@@ -65,7 +82,7 @@ def _cable(ours: str, theirs: NetworkInterface, pid: int, number: int) -> Iterab
         f"link add name {ours} mtu {theirs.mtu} type veth"
         f" peer name {theirs.name} index {number} address {theirs.mac} mtu {theirs.mtu} netns {pid}"
     )
-    bridge = LAB_BRIDGE if theirs.primary else f"rail{theirs.rail}" if theirs.rail else ""
+    bridge = bridge_of(theirs)
     yield f"link set {ours} up" + (f" master {bridge}" if bridge else "")
 
 
@@ -74,6 +91,7 @@ def configure(machine: NodeMachine, gateway: str) -> None:
     commands = ["link set lo up"]
     for interface in machine.interfaces:
         commands += [f"address add {address} dev {interface.name}" for address in interface.ipv4]
+        commands += [f"address add {address} dev {interface.name} nodad" for address in interface.ipv6]
         if interface.enabled:
             commands.append(f"link set {interface.name} up")
     commands.append(f"route add default via {gateway}")

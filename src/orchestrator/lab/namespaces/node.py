@@ -27,6 +27,12 @@ _HOSTS_ALONE = (syscalls.CAP_SYS_TIME, syscalls.CAP_SYS_MODULE)
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+SSHD = ("/usr/sbin/sshd", "-D", "-e", "-f", "/run/sshd/config")
+"""Level 1's SSH server."""
+DISK = "disk"
+"""Name below /run/l40s-lab of what the node's root is written to, so that it can be made full."""
+
+
 class Node:
     """Used on both sides of the fork: the supervisor starts it and lets it go, the child lives it."""
 
@@ -139,6 +145,8 @@ class Node:
         lab = self._root / "run/l40s-lab"
         lab.mkdir()
         node_files.write_nvml_state(lab, self.shared.machines[self.index])
+        (lab / DISK).mkdir()
+        syscalls.bind(self._root.parent, lab / DISK)
 
     def _write_ssh(self, folder: Path) -> None:
         folder.mkdir(mode=0o755)
@@ -166,7 +174,7 @@ class Node:
     def _start_sshd(self) -> None:
         with Path("/var/log/sshd.log").open("wb") as log:
             subprocess.Popen(
-                ["/usr/sbin/sshd", "-D", "-e", "-f", "/run/sshd/config"],
+                list(SSHD),
                 env={"PATH": PATH, "LANG": "C.UTF-8"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -20,17 +20,18 @@ _STAGE = "/run/l40s-lab/sys"
 _PROC_NET = "/run/l40s-lab/proc-net"
 
 
-def cover(supervisor: int, node: int, memory: Path, built: NodeMachine, shown: NodeMachine) -> list[str]:
+def cover(supervisor: int, node: int, folder: Path, built: NodeMachine, shown: NodeMachine) -> list[str]:
     """Show a machine's /sys and /proc on a running node; returns where something was put over something.
 
-    supervisor, node: PIDs; memory: the lab's tmpfs, in the supervisor's eyes; built: what the node showed at first
+    supervisor, node: PIDs; folder: for what has to be written, in the supervisor's eyes; built: what the node showed
+    at first
     """
     lab, network, mounts = Spaces(supervisor, ["mnt"]), Spaces(node, ["net"]), Spaces(node, ["mnt"])
 
     def work() -> list[str]:
         network.join()
         lab.join()
-        scratch = _scratch(memory)
+        scratch = _scratch(folder)
         tree.write(procfs.render(shown), scratch / "proc")
         over = {path: clone_tree(scratch / "proc" / path.lstrip("/")) for path in _changed_files(built, shown)}
         net = _files_below(procfs.render(shown), "/net/")
@@ -49,39 +50,27 @@ def cover(supervisor: int, node: int, memory: Path, built: NodeMachine, shown: N
             spaces.close()
 
 
-def uncover(node: int, covers: Iterable[str], built: NodeMachine) -> None:
-    """Take away all that was put over something, the last first."""
-    mounts = Spaces(node, ["mnt"])
+def uncover(supervisor: int, node: int, folder: Path, built: NodeMachine, covers: Iterable[str]) -> None:
+    """Take away all that was put over something, the last first, and what was written for it."""
+    lab, mounts = Spaces(supervisor, ["mnt"]), Spaces(node, ["mnt"])
 
     def work() -> None:
         mounts.join()
         for path in reversed(list(covers)):
             detach(path)
         _write(_files_below(procfs.render(built), "/net/"))
-
-    try:
-        in_child(work)
-    finally:
-        mounts.close()
-
-
-def forget(supervisor: int, memory: Path) -> None:
-    """Remove what was written for nodes that show their own machine again."""
-    lab = Spaces(supervisor, ["mnt"])
-
-    def work() -> None:
         lab.join()
-        shutil.rmtree(memory / "shown", ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
     try:
         in_child(work)
     finally:
         lab.close()
+        mounts.close()
 
 
-def _scratch(memory: Path) -> Path:
-    folder = memory / "shown"
-    folder.mkdir(exist_ok=True)
+def _scratch(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
     scratch = folder / str(sum(1 for _ in folder.iterdir()))
     scratch.mkdir()
     return scratch

@@ -28,6 +28,8 @@ from orchestrator.lab.namespaces.systemd_node import SystemdNode
 from orchestrator.lab.processes import reap_for_ever
 
 NODES = "nodes.json"
+CGROUP = "cgroup"
+"""Where the control group tree is mounted, in the lab's tmpfs."""
 _OWN = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC
 
 
@@ -63,7 +65,7 @@ def _supervise(blueprint: Blueprint, host_network: int, tell_detached: int) -> N
     links.build_switch(blueprint)
     links.connect_host(blueprint, host_network)
     nodes = _nodes(blueprint, shared)
-    pids = {node.name: _start(node) for node in nodes}
+    pids = {node.name: start(node) for node in nodes}
     links.connect_nodes({node.index: pids[node.name] for node in nodes}, shared.machines)
     for node in nodes:
         node.let_go()
@@ -76,14 +78,19 @@ def _supervise(blueprint: Blueprint, host_network: int, tell_detached: int) -> N
 
 
 def _nodes(blueprint: Blueprint, shared: Shared) -> list[Node]:
-    indices = range(len(blueprint.nodes))
+    if blueprint.level == 2:
+        cgroups.create(blueprint.mark, shared.memory / CGROUP)
+    return [make(blueprint, index, shared) for index in range(len(blueprint.nodes))]
+
+
+def make(blueprint: Blueprint, index: int, shared: Shared) -> Node:
+    """A node that is not started yet."""
     if blueprint.level == 1:
-        return [Node(blueprint, index, shared) for index in indices]
-    groups = cgroups.create(blueprint.mark, shared.memory / "cgroup")
-    return [SystemdNode(blueprint, index, shared, groups) for index in indices]
+        return Node(blueprint, index, shared)
+    return SystemdNode(blueprint, index, shared, cgroups.of_lab(blueprint.mark, shared.memory / CGROUP))
 
 
-def _start(node: Node) -> int:
+def start(node: Node) -> int:
     """Fork PID 1 of a node; returns its number in our own PID namespace."""
     syscalls.unshare(syscalls.CLONE_NEWPID)
     pid = os.fork()

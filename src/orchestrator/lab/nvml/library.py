@@ -1,4 +1,4 @@
-"""Compile the lab's libnvidia-ml.so.1 once, and keep it by the digest of its source."""
+"""Compile the lab's libraries once, libnvidia-ml.so.1 above all, and keep them by the digest of their source."""
 
 from __future__ import annotations
 
@@ -17,24 +17,29 @@ _SOURCE = Path(__file__).with_name("nvml.c")
 
 def build() -> Path:
     """The compiled library; raises NodeError where there is no compiler."""
-    source = _SOURCE.read_bytes()
-    built = cache_root() / "lab" / hashlib.sha256(source + os.uname().machine.encode()).hexdigest()[:16] / NAME
+    return compiled(_SOURCE, NAME)
+
+
+def compiled(source: Path, name: str) -> Path:
+    """One C file as a shared library of this name, kept by its digest; raises NodeError where there is no compiler."""
+    digest = hashlib.sha256(source.read_bytes() + os.uname().machine.encode()).hexdigest()[:16]
+    built = cache_root() / "lab" / digest / name
     if built.exists():
         return built
     built.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=built.parent) as scratch:
-        fresh = Path(scratch) / NAME
-        command = ["gcc", "-O2", "-shared", "-fPIC", f"-Wl,-soname,{NAME}", "-o", str(fresh), str(_SOURCE)]
+        fresh = Path(scratch) / name
+        command = ["gcc", "-O2", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(fresh), str(source)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         except FileNotFoundError:
             raise NodeError(
-                "there is no C compiler for the lab's NVML", where="gcc", fix="apt-get install gcc libc6-dev"
+                "the lab needs a C compiler for what its nodes load", where="gcc", fix="apt-get install gcc libc6-dev"
             ) from None
         if done.returncode:
             raise NodeError(
-                f"the lab's NVML does not compile: {done.stderr.strip()[:400]}",
-                where=str(_SOURCE),
+                f"{source.name} does not compile: {done.stderr.strip()[:400]}",
+                where=str(source),
                 fix="apt-get install gcc libc6-dev",
             )
         fresh.replace(built)

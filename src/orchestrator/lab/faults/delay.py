@@ -1,0 +1,74 @@
+"""A cable on which everything takes its time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import asdict
+
+from orchestrator.lab import relay
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.registry import Fault, Undo, Words
+from orchestrator.lab.home import LOG
+from orchestrator.lab.living import LivingNode
+from orchestrator.lab.namespaces import links
+from orchestrator.lab.namespaces.mounts import Spaces, in_child
+from orchestrator.lab.processes import Identity
+from orchestrator.model.errors import NodeError
+
+FAULT = Fault(
+    name="delay",
+    argument="[MS [DEV]]",
+    summary="every frame to and from DEV (default: the TCP side) takes MS (default: 25) milliseconds longer",
+    shows="round trips; a process of the lab relays the frames, some 50 MB/s at most",
+    levels=(1, 2),
+    outside=True,
+)
+_LONGEST_MS = 60_000
+_STARTS_S = 10.0
+
+
+def strike(node: LivingNode, asked: Words) -> Undo:
+    """The relay lives in the lab's namespaces, so it ends with the lab."""
+    words.at_most(asked, 2)
+    delay = words.number(asked, 0, what="milliseconds", lowest=1, highest=_LONGEST_MS, default=25)
+    port = words.any_port(node.machine, asked[1:])
+    link, bridge = node.link(port.name), links.bridge_of(port)
+    if not bridge:
+        raise NodeError(f"nothing is at the other end of {port.name}", where=node.name, fix="another interface")
+    command = [sys.executable, "-m", relay.__name__, link, bridge, str(port.mtu), str(delay), str(delay / 10)]
+    process = _start(node, command)
+    return {"relay": asdict(process), "link": link, "bridge": bridge}
+
+
+def heal(node: LivingNode, undo: Undo) -> None:
+    """The relay ends first; then the cable is plugged in where it was."""
+    Identity(**undo["relay"]).end(deadline_s=_STARTS_S)
+    link, bridge = str(undo["link"]), str(undo["bridge"])
+    node.ip_outside([f"link delete {relay.private_bridge(link)}", f"link set {link} master {bridge}"])
+
+
+def _start(node: LivingNode, command: list[str]) -> Identity:
+    spaces = Spaces(node.supervisor, ["net", "pid"])
+
+    def work() -> Identity | None:
+        spaces.join()
+        with (node.blueprint.path / LOG).open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+            )
+        assert process.stdout is not None
+        return Identity.of(process.pid) if process.stdout.readline() == b"ready\n" else None
+
+    try:
+        started = in_child(work)
+    finally:
+        spaces.close()
+    if started is None:
+        raise NodeError(f"the relay ended: {node.place.log_tail()}", where=node.name, fix="l40s-deploy lab status")
+    return started

@@ -1,0 +1,54 @@
+"""A node whose disk is full."""
+
+from __future__ import annotations
+
+import os
+
+from orchestrator.lab import syscalls
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.registry import Fault, Undo, Words
+from orchestrator.lab.living import LivingNode
+from orchestrator.lab.namespaces.mounts import Spaces, in_child
+from orchestrator.lab.namespaces.node import DISK
+
+FAULT = Fault(
+    name="disk-full",
+    summary="no byte more can be written to the root file system, /tmp and the home directories (ENOSPC)",
+    shows="df, and every program that writes, also those that run already",
+    levels=(1, 2),
+)
+_LEAST_BLOCKS = 1
+"""A tmpfs of size 0 is one without a limit (tmpfs(5))."""
+_PLACES = (f"/run/l40s-lab/{DISK}", "/tmp", "/root")  # noqa: S108 - the node's own
+
+
+def strike(node: LivingNode, asked: Words) -> Undo:
+    """The memory that stands for the disk may not become more than it is."""
+    words.at_most(asked, 0)
+    sizes = _in_node(node, {})
+    return {"sizes": sizes}
+
+
+def heal(node: LivingNode, undo: Undo) -> None:
+    """As large as before."""
+    _in_node(node, {str(place): int(size) for place, size in undo["sizes"].items()})
+
+
+def _in_node(node: LivingNode, wanted: dict[str, int]) -> dict[str, int]:
+    """Give the places these sizes, or just what they use; returns the sizes that they had, in bytes."""
+    mounts = Spaces(node.pid, ["mnt"])
+
+    def work() -> dict[str, int]:
+        mounts.join()
+        had = {}
+        for place in filter(os.path.ismount, wanted or _PLACES):
+            now = os.statvfs(place)
+            had[place] = now.f_blocks * now.f_frsize
+            size = wanted.get(place) or max(now.f_blocks - now.f_bfree, _LEAST_BLOCKS) * now.f_frsize
+            syscalls.mount("none", place, flags=syscalls.MS_REMOUNT, options=f"size={size}")
+        return had
+
+    try:
+        return in_child(work)
+    finally:
+        mounts.close()

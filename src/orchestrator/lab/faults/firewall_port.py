@@ -1,0 +1,29 @@
+"""A node whose firewall silently drops one TCP port."""
+
+from __future__ import annotations
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.registry import Fault, Undo, Words
+from orchestrator.lab.living import LivingNode
+
+FAULT = Fault(
+    name="firewall-port",
+    argument="P",
+    summary="the node's firewall drops what comes in for TCP port P, without a word",
+    shows="connections that time out, the node's own nft ruleset",
+    levels=(1, 2),
+)
+
+
+def strike(node: LivingNode, asked: Words) -> Undo:
+    """As an operator's own rules would lie there."""
+    words.at_most(asked, 1)
+    port = words.number(asked, 0, what="a TCP port", lowest=1, highest=65535)
+    chain = f"chain input {{ type filter hook input priority 0; policy accept;\n tcp dport {port} drop;\n }}"
+    node.nft_here(f"table inet drop_{port} {{\n{chain}\n}}\n")
+    return {"port": port}
+
+
+def heal(node: LivingNode, undo: Undo) -> None:
+    """The table holds nothing else."""
+    node.nft_here(f"delete table inet drop_{int(undo['port'])}\n")

@@ -1,0 +1,52 @@
+"""A node whose processes all stand still, while its kernel still takes connections."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import asdict
+from pathlib import Path
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.registry import Fault, Undo, Words
+from orchestrator.lab.living import LivingNode
+from orchestrator.lab.processes import Identity, wait_until
+from orchestrator.model.errors import NodeError
+
+FAULT = Fault(
+    name="freeze",
+    summary="every process stands still (SIGSTOP); the kernel still accepts connections; `lab heal` thaws it",
+    shows="TCP connects, and then nobody answers",
+    levels=(1, 2),
+)
+_STOPS_S = 5.0
+
+
+def strike(node: LivingNode, asked: Words) -> Undo:
+    """Again and again until nobody is left who could have started another."""
+    words.at_most(asked, 0)
+    stopped: dict[int, Identity] = {}
+
+    def all_stand_still() -> bool:
+        running = [one for one in node.processes() if _state(one.pid) not in "TZ"]
+        for one in running:
+            one.kill(signal.SIGSTOP)
+            stopped[one.pid] = one
+        return not running
+
+    if not wait_until(all_stand_still, deadline_s=_STOPS_S):
+        heal(node, {"stopped": [asdict(one) for one in stopped.values()]})
+        raise NodeError("its processes do not stand still", where=node.name, fix="try again")
+    return {"stopped": [asdict(one) for one in stopped.values()]}
+
+
+def heal(_: LivingNode, undo: Undo) -> None:
+    """Let those go on that we stopped."""
+    for one in undo["stopped"]:
+        Identity(**one).kill(signal.SIGCONT)
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return "Z"

@@ -1,0 +1,32 @@
+"""A rank that stands still: alive, and deaf."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import asdict
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.engine_process import rank
+from orchestrator.lab.faults.registry import Fault, Undo, Words
+from orchestrator.lab.living import LivingNode
+from orchestrator.lab.processes import Identity
+
+FAULT = Fault(
+    name="hang-rank",
+    argument="R",
+    summary="the process of TP rank R stands still (SIGSTOP)",
+    shows="the process's state, requests that never end, /health_generate",
+)
+
+
+def strike(node: LivingNode, asked: Words) -> Undo:
+    """Its peers wait for it for ever."""
+    words.at_most(asked, 1)
+    found = rank(node, asked)
+    found.kill(signal.SIGSTOP)
+    return {"rank": asdict(found)}
+
+
+def heal(_: LivingNode, undo: Undo) -> None:
+    """It goes on, if it is still there."""
+    Identity(**undo["rank"]).kill(signal.SIGCONT)

@@ -1,0 +1,26 @@
+"""An agent that dies: somebody killed it, or the kernel did when memory ran out."""
+
+from __future__ import annotations
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.registry import Fault, Undo, Words
+from orchestrator.lab.living import LivingNode
+from orchestrator.model.errors import InputError
+
+FAULT = Fault(
+    name="kill-agent",
+    summary="the node agent is killed (SIGKILL)",
+    shows="the agent's process is gone; its engine has to follow it",
+    lasting=False,
+)
+
+
+def strike(node: LivingNode, asked: Words) -> Undo:
+    """Agents only, none of what they started."""
+    words.at_most(asked, 0)
+    agents = node.agents()
+    if not agents:
+        raise InputError(f"no agent runs on {node.name}", where="kill-agent", fix="l40s-deploy up")
+    for agent in agents:
+        agent.kill()
+    return {}

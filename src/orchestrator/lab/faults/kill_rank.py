@@ -1,0 +1,24 @@
+"""A rank that dies."""
+
+from __future__ import annotations
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.engine_process import rank
+from orchestrator.lab.faults.registry import Fault, Undo, Words
+from orchestrator.lab.living import LivingNode
+
+FAULT = Fault(
+    name="kill-rank",
+    argument="R [SIGNAL]",
+    summary="the process of TP rank R gets SIGNAL (default: KILL, as from the kernel when memory runs out)",
+    shows="the process is gone, and its GPU memory is free",
+    lasting=False,
+)
+
+
+def strike(node: LivingNode, asked: Words) -> Undo:
+    """Just that process."""
+    words.at_most(asked, 2)
+    number = words.signal_number(asked, 1)
+    rank(node, asked).kill(number)
+    return {}

@@ -1,0 +1,37 @@
+"""A node that lets nobody lock memory, which RDMA needs."""
+
+from __future__ import annotations
+
+from orchestrator.lab.faults import ssh_server, words
+from orchestrator.lab.faults.registry import Fault, Undo, Words
+from orchestrator.lab.living import LivingNode
+
+FAULT = Fault(
+    name="memlock",
+    argument="[KIB]",
+    summary="sessions may lock KIB (default: 64) KiB of memory, and can't raise that",
+    shows="ulimit -l in new sessions; with systemd the agent's unit has a limit of its own",
+    levels=(1, 2),
+)
+_FILE = "/etc/security/limits.d/zz-l40s-lab-fault.conf"
+
+
+def strike(node: LivingNode, asked: Words) -> Undo:
+    """Where systemd runs, as pam_limits has it; else as in a container without CAP_SYS_RESOURCE."""
+    words.at_most(asked, 1)
+    kib = words.number(asked, 0, what="KiB", lowest=1, highest=1 << 40, default=64)
+    if node.blueprint.level == 2:
+        node.write(_FILE, "".join(f"{who} - memlock {kib}\n" for who in ("*", "root")))
+    else:
+        ssh_server.stop(node)
+        ssh_server.start(node, memlock=kib << 10)
+    return {}
+
+
+def heal(node: LivingNode, _: Undo) -> None:
+    """New sessions have what the node was built with."""
+    if node.blueprint.level == 2:
+        node.file(_FILE).unlink(missing_ok=True)
+    else:
+        ssh_server.stop(node)
+        ssh_server.start(node)

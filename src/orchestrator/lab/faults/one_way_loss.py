@@ -1,0 +1,39 @@
+"""A cable that loses packets in one direction."""
+
+from __future__ import annotations
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.registry import Fault, Undo, Words
+from orchestrator.lab.living import LivingNode
+
+FAULT = Fault(
+    name="one-way-loss",
+    argument="[PERCENT [DEV]]",
+    summary="PERCENT (default: 30) of all packets to DEV (default: the TCP side) are lost, none of those from it",
+    shows="connections that take long or break, while the link is up",
+    levels=(1, 2),
+    outside=True,
+)
+
+
+def strike(node: LivingNode, asked: Words) -> Undo:
+    """In the lab's network: the node itself can't see why."""
+    words.at_most(asked, 2)
+    percent = words.number(asked, 0, what="percent", lowest=1, highest=100, default=30)
+    port = words.any_port(node.machine, asked[1:])
+    link = node.link(port.name)
+    drop = f'oifname "{link}" numgen random mod 100 < {percent} drop;'
+    hooks = "".join(
+        f"chain {hook} {{ type filter hook {hook} priority 0;\n {drop}\n }}\n" for hook in ("forward", "output")
+    )
+    node.nft_outside(f"table bridge {_table(link)} {{\n{hooks}}}\n")
+    return {"link": link}
+
+
+def heal(node: LivingNode, undo: Undo) -> None:
+    """The table holds nothing else."""
+    node.nft_outside(f"delete table bridge {_table(str(undo['link']))}\n")
+
+
+def _table(link: str) -> str:
+    return f"loss_{link}"

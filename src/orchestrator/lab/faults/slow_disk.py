@@ -1,0 +1,28 @@
+"""A node whose disk is slow."""
+
+from __future__ import annotations
+
+from orchestrator.lab.faults import preloaded, words
+from orchestrator.lab.faults.registry import Fault, Undo, Words
+from orchestrator.lab.living import LivingNode
+
+FAULT = Fault(
+    name="slow-disk",
+    argument="[MIB]",
+    summary="programs that start from now on read and write files at MIB (default: 20) MiB a second",
+    shows="how long reads and writes of files take; the stand-in loads no weights, so its phases stay as they are",
+    levels=(1, 2),
+)
+
+
+def strike(node: LivingNode, asked: Words) -> Undo:
+    """There is no device to slow down: a node's disk is memory."""
+    words.at_most(asked, 1)
+    rate = words.number(asked, 0, what="MiB a second", lowest=1, highest=100_000, default=20)
+    preloaded.load(node, "disk", "disk-rate", f"{rate << 20}\n")
+    return {}
+
+
+def heal(node: LivingNode, _: Undo) -> None:
+    """New programs are as fast as ever."""
+    preloaded.unload(node, "disk", "disk-rate")

@@ -1,0 +1,27 @@
+"""A node whose SSH server has died, while the node lives."""
+
+from __future__ import annotations
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.registry import Fault, Undo, Words
+from orchestrator.lab.faults.ssh_server import start, stop
+from orchestrator.lab.living import LivingNode
+
+FAULT = Fault(
+    name="sshd-dead",
+    summary="the SSH server is gone; connections that are open stay",
+    shows="new SSH connections are refused, all else answers",
+    levels=(1, 2),
+)
+
+
+def strike(node: LivingNode, asked: Words) -> Undo:
+    """Its children are left alone."""
+    words.at_most(asked, 0)
+    stop(node)
+    return {}
+
+
+def heal(node: LivingNode, _: Undo) -> None:
+    """With the limits that it had."""
+    start(node)

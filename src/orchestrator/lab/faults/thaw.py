@@ -1,0 +1,14 @@
+"""The end of `freeze`, for who looks for it among the faults."""
+
+from __future__ import annotations
+
+from orchestrator.lab.faults.registry import Fault
+
+FAULT = Fault(
+    name="thaw",
+    summary="the processes of a frozen node go on",
+    shows="they answer again",
+    levels=(1, 2),
+    lasting=False,
+    cures="freeze",
+)

@@ -1,0 +1,72 @@
+"""Switch a node of a running lab on again: `python -m orchestrator.lab.namespaces.restart DIRECTORY NODE`.
+
+It joins the lab's namespaces, so that the new node lives below the lab's supervisor like all others. It is a
+process of its own, since a node's PID 1 keeps whatever its parent had open.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from orchestrator.lab import files
+from orchestrator.lab.blueprint import Blueprint
+from orchestrator.lab.home import Home
+from orchestrator.lab.machines import machine_of
+from orchestrator.lab.namespaces import cgroups, links, supervisor
+from orchestrator.lab.namespaces.layers import MEMORY, Shared
+from orchestrator.lab.namespaces.mounts import Spaces
+from orchestrator.lab.processes import wait_until
+
+_LAB = ("net", "uts", "ipc", "pid", "mnt")
+_GROUP_S = 10.0
+
+
+def main(directory: Path, name: str) -> int:
+    """Returns once the node has booted; 1 when it did not, and why is on stderr."""
+    blueprint = Blueprint.read(directory)
+    found = Home(blueprint.name, directory).supervisor()
+    if found is None:
+        raise OSError("the lab's supervisor is gone")
+    os.umask(0o022)
+    Spaces(found.pid, _LAB).join()
+    child = os.fork()  # the first process of ours that is in the lab's PID namespace
+    if child == 0:
+        os._exit(_start(blueprint, blueprint.nodes.index(name)))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _start(blueprint: Blueprint, index: int) -> int:
+    try:
+        machine = machine_of(blueprint, index)
+        shared = Shared(blueprint.path / MEMORY, {index: machine}, blueprint.rootfs)
+        _clear(blueprint, index, shared)
+        node = supervisor.make(blueprint, index, shared)
+        pid = supervisor.start(node)
+        links.connect_node(index, pid, machine)
+        node.let_go()
+        built = node.is_built()
+        pids = json.loads((blueprint.path / supervisor.NODES).read_text())
+        files.put(blueprint.path / supervisor.NODES, json.dumps({**pids, node.name: pid}))
+    except OSError as failure:
+        sys.stderr.write(f"lab: {failure}\n")
+        return 1
+    return 0 if built else 1
+
+
+def _clear(blueprint: Blueprint, index: int, shared: Shared) -> None:
+    """What its former life has left."""
+    name = blueprint.nodes[index]
+    shutil.rmtree(shared.memory / "nodes" / str(index), ignore_errors=True)
+    (shared.memory / f"{name}.booted").unlink(missing_ok=True)
+    if blueprint.level == 2:
+        group = cgroups.of_lab(blueprint.mark, shared.memory / supervisor.CGROUP) / name
+        if not wait_until(lambda: cgroups.clear(group), deadline_s=_GROUP_S):
+            raise OSError(f"a process of {name} does not end")
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))
