@@ -16,7 +16,6 @@ from orchestrator.topology.network import (
     common_gid_index,
     rails,
     tcp_interface,
-    usable_rails,
 )
 
 
@@ -128,9 +127,9 @@ def rdma_choice(node: NodeSpec, topology: Topology, tcp: Choice) -> RdmaChoice:
     """The node's RDMA ports for NCCL: the pinned ones, else the rails. Raises InputError for a pin that fits none."""
     if node.overrides.ib_hca:
         return _pinned_ports(node, node.overrides.ib_hca, topology)
-    if not usable_rails(topology, tcp.interface):
-        return RdmaChoice((), _why_none(topology, tcp))
     chosen = rails(topology, tcp)
+    if not chosen:
+        return RdmaChoice((), _why_none(topology, tcp))
     ports = tuple(rail.port for rail in chosen)
     reason = "the ACTIVE RDMA ports (none lies under a GPU's switch)"
     if chosen[0].near:

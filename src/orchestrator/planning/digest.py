@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
@@ -27,15 +27,14 @@ def plan_id(plan: Plan) -> str:
 
 
 def _gang(gang: GangPlan) -> dict[str, Any]:
-    content = asdict(gang)
+    content = asdict(replace(gang, nodes=()))
     del content["memory"]
     content["nodes"] = [_node(node) for node in gang.nodes]
     return content
 
 
 def _node(node: NodePlan) -> dict[str, Any]:
-    content = asdict(node)
-    del content["sources"]
+    content = {field.name: getattr(node, field.name) for field in fields(node) if field.name != "sources"}
     content["env"] = [(name, fingerprint(value) if is_secret(name, value) else value) for name, value in node.env]
     return content
 

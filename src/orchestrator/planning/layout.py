@@ -222,8 +222,9 @@ def instead(
 
 
 def _finer_block(profile: ModelProfile, tensor: int) -> int:
-    """The block size, half or a quarter of this one, at which plain TP on all GPUs works; 0 for none."""
-    if profile.quantisation != "fp8-block":
+    """The block size, half or a quarter of this one, at which plain TP on all GPUs works; 0 where none is needed
+    or none helps."""
+    if profile.quantisation != "fp8-block" or not obstacles(profile, tensor):
         return 0
     sizes = [cut.size for cut in _quantised_cuts(profile, tensor)]
     halves = (profile.block[0] // 2, profile.block[0] // 4)

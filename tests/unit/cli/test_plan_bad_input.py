@@ -1,0 +1,144 @@
+"""Wrong input to `plan`, as typed: one message with the arithmetic and the nearest thing that works, and a code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.reference_cluster import topology
+
+from orchestrator.cli.main import main
+from orchestrator.lab.models import config
+from orchestrator.loading.profiles import load_profile
+from orchestrator.model.inventory import NodeSpec
+from orchestrator.model.per_node import PerNode
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.workflows import plan as workflow
+
+FINE = "DeepSeek-V3-0324-Block64x64"
+OLD, NEW = "sglang-0.4.4-l40s", "sglang-0.5.23"
+
+
+class Bench:
+    """Four reference nodes behind an inventory file; what they show and what stands in the file can be changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "hosts.yml"
+        self.settings: dict[str, Any] = {}
+        self.nodes = 4
+        self.facts: dict[str, Any] = {}
+        self.told: dict[str, dict[str, Any]] = {}
+
+    def look(self, _: object, nodes: Iterable[NodeSpec]) -> PerNode[Snapshot]:
+        host = {"user": "root", "home": "/root", "cpu_count": 2}
+        return PerNode({node.name: Snapshot(node=node.name, taken_at=0.0, files={}, host=host) for node in nodes}, {})
+
+    def run(self, *words: str) -> int:
+        hosts = {f"node{rank}": {"ansible_host": f"10.0.0.{11 + rank}"} for rank in range(self.nodes)}
+        inventory = {"gangs": {"children": {"gang0": {"hosts": hosts}}, "vars": self.settings}}
+        self.file.write_text(json.dumps(inventory))
+        return main(["plan", "-i", str(self.file), *words])
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    made = Bench(tmp_path)
+    monkeypatch.setattr(workflow, "look", made.look)
+    monkeypatch.setattr(workflow, "prerequisites", lambda *_: made.told)
+    monkeypatch.setattr(
+        workflow, "build", lambda snapshot: topology(snapshot.node, int(snapshot.node[4:]), **made.facts)
+    )
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "what", "fix"),
+    [
+        (["--model", "DeepSeek-V3-0324-Block64"], {}, "no model is called 'DeepSeek-V3-0324-Block64'", FINE),
+        (["--model", FINE, "--stack", "sglang-0.5.32"], {}, "no stack is called 'sglang-0.5.32'", NEW),
+        (["--model", FINE, "--stack", NEW, "--", "--cuda-graph-max-bs", "32"], {}, "has no flag --cuda-graph-max-bs",
+         "use --cuda-graph-max-bs-decode"),
+        (["--model", FINE, "--stack", OLD, "--", "--enable-metrcs"], {}, "has no flag --enable-metrcs",
+         "--enable-metrics"),
+        (["--model", FINE, "--stack", NEW, "--", "--attention-backend", "tritn"], {}, "does not offer this value",
+         "triton"),
+        (["--model", "DeepSeek-V3-0324", "--stack", NEW], {}, "18432/32 = 576 is no multiple", "re-block to 64"),
+        (["--model", FINE, "--stack", NEW, "--tp", "16"], {}, "takes 16 GPUs and the gang has 4 nodes x 8 = 32",
+         "what works: TP32"),
+        (["--model", FINE, "--stack", NEW, "--tp", "12"], {}, "128 attention heads / 12", "what works: TP32"),
+        (["--model", FINE, "--stack", NEW, "--ep", "3"], {}, "TP32 / EP3 is not a whole number", "what works: TP32"),
+        (["--model", FINE, "--stack", OLD, "--pp", "4"], {}, "no pipeline parallelism", "SGLang 0.5"),
+        (["--model", FINE, "--stack", OLD, "--ep", "2"], {}, "can't spread experts", "TP32"),
+        (["--model", FINE, "--gang", "gang1"], {}, "no gang is called 'gang1'", "gang0"),
+        (["--model", FINE], {"l40s_stack": "sglang-9"}, "no stack is called 'sglang-9'", "did you mean sglang-0.5.23"),
+        (["--model", FINE], {"l40s_http_port": 5000}, "5000", ""),
+        (["--model", FINE], {"l40s_api_key_file": "/nowhere/key"}, "/nowhere/key can't be read", "name a file"),
+        (["--model", FINE], {"l40s_socket_ifname": "bond7"}, "'bond7' is no interface", "name one of these"),
+        (["--model", FINE], {"l40s_ib_hca": "=mlx5_7"}, "fits no ACTIVE RDMA port", "name ports that are up"),
+        (["--plan", "/nowhere/plan.json"], {}, "this file can't be read", "plan --out"),
+        ([], {}, "no model is named", "l40s-deploy models"),
+    ],
+)  # fmt: skip
+def test_one_message_with_the_way_out(
+    bench: Bench,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    settings: dict[str, Any],
+    what: str,
+    fix: str,
+) -> None:
+    bench.settings = settings
+    assert bench.run(*words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert what in err
+    assert fix in err
+    assert err.count("error: ") == 1
+    assert "Traceback" not in err
+
+
+def test_too_few_gpus_in_the_gang(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.nodes = 2
+    assert bench.run("--model", FINE, "--stack", NEW) == 2
+    err = capsys.readouterr().err
+    assert "does not fit at TP16" in err
+    assert "GiB" in err
+    assert "more GPUs for the gang" in err
+
+
+def test_too_few_gpus_on_a_node(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.facts = {"gpus": 7}
+    assert bench.run("--model", FINE, "--stack", NEW) == 3
+    assert "7 GPUs answer and l40s_gpus is 8" in capsys.readouterr().err
+
+
+def test_rdma_demanded_where_there_is_none(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.settings, bench.facts = {"l40s_transport": "rdma"}, {"rdma": []}
+    assert bench.run("--model", FINE) == 3
+    assert "l40s_transport is rdma and node0 can't" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_is_not_the_profiles(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.told = {"node2": {"config": json.dumps(config(load_profile("DeepSeek-V3-0324")))}}
+    assert bench.run("--model", FINE) == 2
+    err = capsys.readouterr().err
+    assert f"node2: /workspace/{FINE}/config.json: the checkpoint is not what the profile {FINE} says" in err
+    assert "weight_block_size is [128, 128], the profile has [64, 64]" in err
+    assert "--model DeepSeek-V3-0324)" in err
+
+
+def test_a_plan_file_whose_facts_changed(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "plan.json")
+    assert bench.run("--model", FINE, "--out", file) == 0
+    assert bench.run("--plan", file) == 0
+    bench.facts = {"gid_index": 5}
+    assert bench.run("--plan", file) == 7
+    assert "node0: gid index was 3, is 5" in capsys.readouterr().err
+
+
+def test_the_same_for_programs(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.run("--model", "nope", "--json") == 2
+    assert set(json.loads(capsys.readouterr().out)["error"]) == {"what", "where", "fix"}
