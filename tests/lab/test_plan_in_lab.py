@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from .conftest import L40S_DEPLOY, RunningLab, needs_root
 
@@ -59,6 +64,66 @@ def test_stock_blocks_are_refused_with_the_way_out(lab: RunningLab) -> None:
     said = plan(lab, "--model", "DeepSeek-V3-0324", code=2)
     assert "18432/32 = 576 is no multiple" in said
     assert "re-block to 64" in said
+
+
+def test_a_plan_file_is_carried_out_and_its_api_key_shows_nowhere(lab: RunningLab, tmp_path: Path) -> None:
+    key = secrets.token_hex(24)
+    inventory = keyed_inventory(lab, tmp_path, key)
+    words = (*MODEL, "--stack", "sglang-0.4.4-l40s")
+    file = tmp_path / "plan.json"
+    command(lab, inventory, "plan", *words, "--out", str(file))
+    try:
+        up = json.loads(command(lab, inventory, "up", "--plan", str(file), "--json"))
+        shown = [file.read_text(), command(lab, inventory, "logs", "--lines", "5000"), json.dumps(up)]
+        shown += [lab.ssh(name, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '") for name in lab.hosts()]
+        assert not any(key in text for text in shown)
+        assert "launch_with_secrets.py" in shown[3]
+        assert lab.ssh("node0", "stat -c %a /var/lib/l40s-deploy/gangs/gang0/engine-secrets.args").strip() == "600"
+        assert "engine-secrets" not in lab.ssh("node1", "ls /var/lib/l40s-deploy/gangs/gang0")
+        url = up["gangs"][0]["service"]["url"] + "/v1/models"
+        assert [status(url, header) for header in (None, f"Bearer {key}")] == [401, 200]
+        same = json.loads(command(lab, inventory, "plan", *words, "--diff", "--json"))["gangs"][0]
+        assert (same["state"], same["changes"], same["restart"]) == ("ready", [], False)
+        more = command(lab, inventory, "plan", *words, "--diff", "--json", "--", "--enable-metrics")
+        changed = json.loads(more)["gangs"][0]
+        assert changed["restart"]
+        assert {change["name"] for change in changed["changes"]} == {"--enable-metrics"}
+    finally:
+        command(lab, inventory, "down")
+
+
+def keyed_inventory(lab: RunningLab, folder: Path, key: str) -> Path:
+    """The lab's inventory with an API key in a file, and an engine that hurries."""
+    file = folder / "key"
+    file.touch(0o600)
+    file.write_text(key)
+    document = lab.inventory()
+    document["all"]["vars"] |= {"l40s_api_key_file": str(file), "l40s_env": {"STANDIN_SPEED": "0.1"}}
+    inventory = folder / "hosts.yml"
+    inventory.write_text(yaml.safe_dump(document))
+    return inventory
+
+
+def command(lab: RunningLab, inventory: Path, verb: str, *words: str) -> str:
+    done = subprocess.run(
+        [*L40S_DEPLOY, verb, "-i", str(inventory), *words],
+        env=lab.environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def status(url: str, authorization: str | None) -> int:
+    request = urllib.request.Request(url, headers={"Authorization": authorization} if authorization else {})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refusal:
+        return refusal.code
 
 
 def test_a_script_that_a_human_can_read(lab: RunningLab) -> None:
