@@ -38,39 +38,50 @@ def main() -> None:
 
 
 def _by_hand(inventory: Path, plan: dict[str, Any]) -> float:
-    """Start every node's script in its own ssh session, wait for /health, end the sessions and the engines."""
-    key, known = inventory.with_name("client"), inventory.with_name("known_hosts")
-    options = ["-i", str(key), "-o", f"UserKnownHostsFile={known}", "-o", "BatchMode=yes"]
-    sessions = []
+    """Start every node's script in its own ssh session, wait for /health, end the leader's engine and so the rest."""
     scripts = {
         node["name"]: subprocess.check_output(
             command("plan", "-i", str(inventory), "--model", MODEL, "--show", "script", "--node", node["name"]),
-            timeout=60, text=True,
+            timeout=60, text=True, stderr=subprocess.DEVNULL,
         )
         for node in plan["nodes"]
     }  # fmt: skip
+    ssh = _ssh(inventory)
+    for node in plan["nodes"]:  # what `up` finds made, or makes before it starts anything
+        subprocess.run([*ssh, f"root@{node['address']}", f"mkdir -p {node['working_dir']}"], check=True, timeout=30)
     begin = time.monotonic()
-    for node in plan["nodes"]:
-        sessions.append(
-            subprocess.Popen(
-                ["ssh", *options, f"root@{node['address']}", "sh -s"],
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
-            )
-        )  # fmt: skip
-        stdin = sessions[-1].stdin
-        assert stdin is not None
-        stdin.write(scripts[node["name"]])
-        stdin.close()
+    sessions = [_start(ssh, node["address"], scripts[node["name"]]) for node in plan["nodes"]]
     try:
         _wait_healthy(plan["nodes"][0]["http_url"], deadline=begin + 120)
         return time.monotonic() - begin
     finally:
-        leader = plan["nodes"][0]["address"]
-        subprocess.run(
-            ["ssh", *options, f"root@{leader}", "pkill -TERM -o -f sglang.launch_server"], check=False, timeout=30
-        )
-        for session in sessions:
-            session.wait(timeout=60)
+        _end(ssh, plan["nodes"][0]["address"], sessions)
+
+
+def _ssh(inventory: Path) -> list[str]:
+    key, known = inventory.with_name("client"), inventory.with_name("known_hosts")
+    return ["ssh", "-i", str(key), "-o", f"UserKnownHostsFile={known}", "-o", "BatchMode=yes"]
+
+
+def _start(ssh: list[str], address: str, script: str) -> subprocess.Popen[str]:
+    """The script execs the engine, so the shell's own process id, its first line, is the engine's."""
+    session = subprocess.Popen(
+        [*ssh, f"root@{address}", "echo $$; exec sh -s 2>/dev/null"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert session.stdin is not None
+    session.stdin.write(script)
+    session.stdin.close()
+    session.stdin = None
+    return session
+
+
+def _end(ssh: list[str], leader: str, sessions: list[subprocess.Popen[str]]) -> None:
+    out = sessions[0].stdout
+    pid = int(out.readline()) if out else 0
+    subprocess.run([*ssh, f"root@{leader}", f"kill -TERM {pid}"], check=False, timeout=30)
+    for session in sessions:
+        session.communicate(timeout=60)
 
 
 def _wait_healthy(url: str, *, deadline: float) -> None:
