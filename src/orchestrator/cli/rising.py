@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from orchestrator.cli.findings import say_accepted
 from orchestrator.cli.gangs import phase_words, progress
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.view import GangView
 from orchestrator.model.finding import Severity
 from orchestrator.model.plan import Plan
+from orchestrator.rules.grouping import grouped, who
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -19,9 +21,11 @@ if TYPE_CHECKING:
 
 def say_losses(plan: Plan, screen: Screen) -> None:
     """What costs speed is said before the start and again at the end."""
-    for finding in plan.findings:
+    nodes = sum(len(gang.nodes) for gang in plan.gangs)
+    for group in grouped(plan.findings):
+        finding = group.finding
         if finding.severity is Severity.SLOW:
-            place = f"{finding.node}: " if finding.node else ""
+            place = f"{who(group.nodes, nodes)}: " if finding.node else ""
             screen.say(f"slow: {finding.id}: {place}{finding.title}. {finding.effect}")
 
 
@@ -52,6 +56,7 @@ class RisingProgress:
         for gang in plan.gangs:
             degrees = f"TP{gang.layout.tensor_parallel} on {gang.layout.nnodes} x {gang.layout.gpus_per_node} GPUs"
             self.say(f"plan {plan.plan_id}: {gang.name} runs {gang.model} by {gang.stack}, {degrees}")
+        say_accepted(plan.accepted, self._screen, nodes=sum(len(gang.nodes) for gang in plan.gangs))
         say_losses(plan, self._screen)
 
     def step(self, gang: str, words: str) -> None:

@@ -42,7 +42,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="traffic that does not travel as planned (NCCL's own words) is a failure, and the gang is stopped",
+        help="findings of severity slow refuse; so does, once it runs, traffic that does not travel as planned",
+    )
+    parser.add_argument(
+        "--accept", action="append", default=[], metavar="ID[@NODE]", help="set a finding of `doctor` aside"
     )
     parser.add_argument(
         "--undo-on-interrupt", action="store_true", help="Ctrl-C ends what was started (default: it goes on)"
@@ -60,6 +63,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         command=command_line(),
         timeout_s=args.timeout,
         undo_on_interrupt=args.undo_on_interrupt,
+        accept=tuple(args.accept),
+        strict=args.strict,
     )
     try:
         with RisingProgress(screen) as shown:

@@ -91,3 +91,5 @@ class Plan:
     facts: tuple[tuple[str, str, str], ...]
     gangs: tuple[GangPlan, ...]
     findings: tuple[Finding, ...] = ()
+    accepted: tuple[Finding, ...] = ()
+    """Findings that the operator has set aside by name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -53,9 +53,14 @@ def all_rules() -> tuple[Loaded, ...]:
 
 
 def run_rules(cluster: Cluster) -> tuple[Finding, ...]:
-    """All findings: stop first, then slow, each by weight, node and device."""
+    """All findings, in order."""
+    return in_order(_findings(cluster), list(cluster.topologies))
+
+
+def in_order(findings: Iterable[Finding], names: Sequence[str]) -> tuple[Finding, ...]:
+    """Stop first, then slow, each by weight, node and device. names: of the nodes, in the inventory's order."""
     weights = {loaded.rule.id: loaded.rule.weight for loaded in all_rules()}
-    nodes = {name: place for place, name in enumerate(cluster.topologies)}
+    nodes = {name: place for place, name in enumerate(names)}
 
     def place(finding: Finding) -> tuple[int, int, int, str, tuple[str, ...]]:
         return (
@@ -63,7 +68,7 @@ def run_rules(cluster: Cluster) -> tuple[Finding, ...]:
             finding.devices,
         )  # fmt: skip
 
-    return tuple(sorted(_findings(cluster), key=place))
+    return tuple(sorted(findings, key=place))
 
 
 def _findings(cluster: Cluster) -> Iterator[Finding]:

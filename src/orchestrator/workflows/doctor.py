@@ -10,7 +10,6 @@ from pathlib import Path
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
-from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
 from orchestrator.remote.fleet import Fleet
@@ -83,18 +82,12 @@ def examine_xml(path: Path, *, accept: Collection[str] = ()) -> Examination:
     return examine_topologies({path.stem: topology}, {path.stem: snapshot}, accept=accept)
 
 
-def examine_planned(
-    gangs: Sequence[GangSpec],
-    topologies: Mapping[str, Topology],
-    snapshots: Mapping[str, Snapshot],
-    *,
-    trials: tuple[Trial, ...] = (),
-    accept: Iterable[str] = (),
-) -> Examination:
-    """The rules on what a plan was made from: no second look at the nodes."""
+def cluster_of(
+    gangs: Sequence[GangSpec], topologies: Mapping[str, Topology], snapshots: Mapping[str, Snapshot]
+) -> Cluster:
+    """What rules look at, of gangs whose nodes were looked at already."""
     specs = {node.name: node for gang in gangs for node in gang.nodes if node.name in topologies}
-    cluster = Cluster(topologies=topologies, snapshots=snapshots, specs=specs, trials=trials)
-    return diagnose(cluster, {}, accept=accept)
+    return Cluster(topologies=topologies, snapshots=snapshots, specs=specs)
 
 
 def diagnose(cluster: Cluster, failures: Mapping[str, DeployError], *, accept: Iterable[str] = ()) -> Examination:

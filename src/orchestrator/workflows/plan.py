@@ -13,8 +13,7 @@ from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.loading.stacks import load_stack
 from orchestrator.loading.templates import template
-from orchestrator.model.errors import FindingsError, InputError
-from orchestrator.model.finding import Severity
+from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.plan import NodePlan, Plan
 from orchestrator.model.profile import ModelProfile, Stack
@@ -136,17 +135,6 @@ def api_key(gang: GangSpec) -> str:
     if file is None:
         return ""
     return read_api_key(Path(file).expanduser(), where=f"inventory: {gang.leader.name}: l40s_api_key_file")
-
-
-def refuse_stops(plan: Plan) -> None:
-    """Raises FindingsError for the first finding with which no engine can start."""
-    for finding in plan.findings:
-        if finding.severity is Severity.STOP:
-            raise FindingsError(
-                f"{finding.id}: {finding.title}" + (f"; {finding.effect}" if finding.effect else ""),
-                where=f"node {finding.node}" if finding.node else "plan",
-                fix=finding.fix,
-            )
 
 
 def prerequisites(

@@ -20,13 +20,16 @@ from orchestrator.model.errors import DeployError, GangFailed, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import GangPlan, Plan
+from orchestrator.model.report import GangState
 from orchestrator.planning.document import plan_json
 from orchestrator.records.runs import RunRecord
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
+from orchestrator.workflows.doctor import refuse
+from orchestrator.workflows.examined import examined
 from orchestrator.workflows.locks import GangLock
-from orchestrator.workflows.plan import PlanRequest, chosen_gangs, launch_scripts, make_plan, refuse_stops
+from orchestrator.workflows.plan import PlanRequest, chosen_gangs, launch_scripts, make_plan
 from orchestrator.workflows.reports import see, where
 from orchestrator.workflows.staging import staging_requests
 
@@ -34,10 +37,10 @@ STAGE_S = 30.0
 ARM_S = 90.0
 GO_S = 15.0
 STOP_S = 60.0
-POLL_S = 0.25
-POLL_LATER_S = 1.0
-LATER_S = 60.0
-"""After this long nobody waits for the next quarter of a second."""
+POLL_S = 0.05
+"""Nodes answer when something has changed, or after a second."""
+LOST_POLL_S = 1.0
+"""A node that can't be reached is known at once."""
 
 
 class Watcher(Protocol):
@@ -55,12 +58,19 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpRequest:
-    """What an operator asks `up` for. timeout_s: from the first step until all gangs are ready."""
+    """What an operator asks `up` for.
+
+    timeout_s: from the first step until all gangs are ready
+    accept:    findings that are set aside, `ID` or `ID@node`
+    strict:    a finding of severity slow refuses too
+    """
 
     plan: PlanRequest
     command: str = "up"
     timeout_s: float = 3600.0
     undo_on_interrupt: bool = False
+    accept: tuple[str, ...] = ()
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,16 +109,20 @@ class Raised:
 def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
     """Look, lock, plan, and raise every gang that was asked for.
 
-    Raises Unreachable before anything is started, LockHeld, FindingsError, InputError where another plan runs,
+    Raises Unreachable before anything is started, LockHeld, FindingsError for what forbids a start (a finding of
+    severity stop, of severity slow where strict), InputError where another plan runs,
     NodeError where a node's checks refuse, GangFailed with the one cause. KeyboardInterrupt detaches.
     """
     gangs = chosen_gangs(inventory, request.plan.gangs)
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as locks:
-        everybody_answers(see(fleet, gangs))
+        views = see(fleet, gangs)
+        everybody_answers(views)
         held = [locks.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs]
-        plan = make_plan(inventory, request.plan, fleet).plan
-        refuse_stops(plan)
+        planned = make_plan(inventory, request.plan, fleet)
+        quiet = all(view.state is GangState.ABSENT for view in views)
+        plan = examined(planned, gangs, fleet if quiet else None, accept=request.accept)
         watcher.planned(plan)
+        refuse(plan.findings, strict=request.strict)
         return raise_gangs(fleet, gangs, plan, request, watcher, held)
 
 
@@ -185,8 +199,9 @@ def _follow(
     begin: float,
 ) -> tuple[GangView, ...]:
     failures: list[DeployError] = []
+    seen: dict[str, str] = {}
     while True:
-        views = see(fleet, [rise.gang for rise in rises])
+        views = see(fleet, [rise.gang for rise in rises], seen=seen)
         watcher.seen(views)
         acted = False
         for rise, view in zip(rises, views, strict=True):
@@ -202,7 +217,7 @@ def _follow(
         for lock in locks:
             lock.renew()
         if not acted:
-            time.sleep(POLL_S if waited < LATER_S else POLL_LATER_S)
+            time.sleep(LOST_POLL_S if any(view.unreachable for view in views) else POLL_S)
     if failures:
         raise failures[0]
     return views

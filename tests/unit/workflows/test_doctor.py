@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,19 @@ from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with,
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec
+from orchestrator.model.plan import Plan
 from orchestrator.rules.cluster import Cluster
 from orchestrator.topology.nccl_xml import nccl_xml
 from orchestrator.workflows.doctor import (
     check_accept,
     diagnose,
-    examine_planned,
     examine_saved,
     examine_xml,
     refuse,
 )
+from orchestrator.workflows.examined import examined
 from orchestrator.workflows.nccl import dump_xml, expected
+from orchestrator.workflows.plan import Planned
 
 
 def small_shm(node: HealthyNode) -> None:
@@ -77,6 +80,14 @@ def finding(severity: Severity, node: str = "node1") -> Finding:
     return Finding(id="SOME-ID", severity=severity, node=node, title="it is so", effect="it costs", fix="mend it")
 
 
+PLAN = Plan(plan_id="0000", facts_digest="", facts=(), gangs=())
+
+
+def transport(name: str) -> Finding:
+    """As planning makes it: of the whole gang."""
+    return Finding(id=name, severity=Severity.SLOW, node="", title="gang gang0: over TCP", effect="it is slow")
+
+
 def test_stop_refuses_and_slow_only_where_strict() -> None:
     refuse([finding(Severity.SLOW), finding(Severity.NOTE), finding(Severity.UNKNOWN)])
     with pytest.raises(FindingsError) as refused:
@@ -92,9 +103,27 @@ def test_stop_refuses_and_slow_only_where_strict() -> None:
 def test_a_plans_own_facts_are_enough() -> None:
     cluster = cluster_with("node2", small_shm)
     gang = GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))
-    examination = examine_planned([gang], cluster.topologies, cluster.snapshots)
-    assert [(one.id, one.node) for one in examination.findings] == [("LIMITS", "node2")]
-    assert examination.worst is Severity.STOP
+    plan = replace(PLAN, findings=(finding(Severity.SLOW, ""), transport("TRANSPORT-TCP")))
+    planned = Planned(plan=plan, topologies=cluster.topologies, snapshots=cluster.snapshots)
+    made = examined(planned, [gang])
+    assert [(one.id, one.node) for one in made.findings] == [
+        ("LIMITS", "node2"),
+        ("SOME-ID", ""),
+        ("TRANSPORT-TCP", ""),
+    ]
+    accepted = examined(planned, [gang], accept=("LIMITS", "TRANSPORT-TCP"))
+    assert [one.id for one in accepted.findings] == ["SOME-ID"]
+    assert [one.id for one in accepted.accepted] == ["LIMITS", "TRANSPORT-TCP"]
+    with pytest.raises(InputError, match="RDMA-PORTS-UNEVEN"):
+        examined(planned, [gang], accept=("RDMA-PORTS-UNEVEN",))
+
+
+def test_what_a_rule_tells_better_is_told_once() -> None:
+    cluster = cluster_with("node2", fault("all RDMA ports without a link").breaks)
+    gang = GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))
+    plan = replace(PLAN, findings=(transport("TRANSPORT-TCP"), transport("RDMA-PORTS-UNEVEN")))
+    made = examined(Planned(plan=plan, topologies=cluster.topologies, snapshots=cluster.snapshots), [gang])
+    assert [one.id for one in made.findings] == ["TRAFFIC-ON-TCP", "RDMA-PORT-DOWN"]
 
 
 def test_saved_snapshots_are_judged_without_an_inventory() -> None:

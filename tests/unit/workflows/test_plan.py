@@ -19,13 +19,13 @@ from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning.options import HostFacts
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows import plan as workflow
+from orchestrator.workflows.doctor import refuse
 from orchestrator.workflows.plan import (
     PlanRequest,
     chosen_gangs,
     host_facts,
     launch_scripts,
     make_plan,
-    refuse_stops,
     stack_name,
 )
 
@@ -153,7 +153,7 @@ def test_what_contradicts_the_stack_stops_up_and_not_plan(looked: list[str], mon
     assert looked
     assert plan.findings[0].id == "GLIBC-OLD"
     with pytest.raises(FindingsError) as caught:
-        refuse_stops(plan)
+        refuse(plan.findings)
     assert caught.value.where == "node node1"
     assert "2.31" in caught.value.what
-    refuse_stops(replace(plan, findings=plan.findings[1:]))
+    refuse(plan.findings[1:])
