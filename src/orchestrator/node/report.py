@@ -7,15 +7,36 @@ from typing import Any
 
 from orchestrator.node import files, processes, transport
 
+LONGEST_WAIT_S = 10.0
 STARTED = {"armed", "starting", "warming", "ready", "draining", "stopping"}
 
 
+WAIT_POLL_S = 0.05
+
+
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """{"now": epoch, "reports": [...]}; with `gang` only that one's."""
+    """{"now": epoch, "reports": [...], "seen": mark}; with `gang` only that one's.
+
+    wait_s, seen: answer as soon as the mark is another one than `seen`, or after so many seconds. The mark says where
+    every run is, without its counters: whoever follows a start asks once a second and still hears at once.
+    """
     state = files.state_dir(request)
-    names = [str(request["gang"])] if request.get("gang") else files.gangs(state)
-    reports = [report for report in (of_gang(state, name) for name in names) if report]
-    return {"now": time.time(), "state_dir": state, "reports": reports}
+    end = time.monotonic() + min(float(request.get("wait_s") or 0.0), LONGEST_WAIT_S)
+    while True:
+        names = [str(request["gang"])] if request.get("gang") else files.gangs(state)
+        reports = [report for report in (of_gang(state, name) for name in names) if report]
+        seen = _mark(reports)
+        if seen != request.get("seen") or time.monotonic() >= end:
+            return {"now": time.time(), "state_dir": state, "reports": reports, "seen": seen}
+        time.sleep(WAIT_POLL_S)
+
+
+def _mark(reports: list[dict[str, Any]]) -> str:
+    return ";".join(
+        f"{report.get('run_id')} {report.get('state')} {(report.get('phase') or {}).get('name')} {report.get('alive')} "
+        f"{report.get('service_state')} {','.join(report.get('silent') or ())}"
+        for report in reports
+    )
 
 
 def of_gang(state: str, gang: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from orchestrator.gang.view import Answer, GangView, view
@@ -15,6 +16,7 @@ from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 
 ANSWER_S = 15.0
+WAIT_S = 1.0
 OLD_S = 1.0
 """Who answered so long before another node was given up is asked again: what it said of that one is old."""
 
@@ -24,21 +26,31 @@ def where(node: NodeSpec, gang: str | None = None) -> dict[str, Any]:
     return {"state_dir": node.state_dir, "gang": gang or node.gang}
 
 
-def see(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[GangView, ...]:
-    """Every gang as it is now, one question a node."""
+def see(fleet: Fleet, gangs: Iterable[GangSpec], *, seen: dict[str, str] | None = None) -> tuple[GangView, ...]:
+    """Every gang as it is now, one question a node.
+
+    seen: what each node said last, kept here from call to call: a node then answers when something has changed, or
+    after WAIT_S.
+    """
     chosen = tuple(gangs)
     began = time.monotonic()
-    told = fleet.on_every(_ask, only=[node.name for gang in chosen for node in gang.nodes])
+    told = fleet.on_every(partial(_ask, seen=seen), only=[node.name for gang in chosen for node in gang.nodes])
     values, failures = dict(told.values), dict(told.failures)
-    if failures and values and time.monotonic() - began > OLD_S:
+    if failures and values and time.monotonic() - began > OLD_S + WAIT_S:
         again = fleet.on_every(_ask, only=list(values))
         values, failures = dict(again.values), {**failures, **again.failures}
     return tuple(view(gang.name, _answers(gang, values, failures)) for gang in chosen)
 
 
-def _ask(session: Session) -> dict[str, Any]:
-    answer = call(session, "report", where(session.spec), deadline_s=ANSWER_S)
-    return answer if isinstance(answer, dict) else {}
+def _ask(session: Session, seen: dict[str, str] | None = None) -> dict[str, Any]:
+    name = session.spec.name
+    waiting = {} if seen is None else {"seen": seen.get(name), "wait_s": WAIT_S}
+    answer = call(session, "report", {**where(session.spec), **waiting}, deadline_s=ANSWER_S)
+    if not isinstance(answer, dict):
+        return {}
+    if seen is not None:
+        seen[name] = str(answer.get("seen"))
+    return answer
 
 
 def _answers(

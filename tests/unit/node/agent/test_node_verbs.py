@@ -165,3 +165,20 @@ def test_how_a_process_died(reaped: bool, number: int, words: str) -> None:
         assert death.words().startswith(words)
     assert not processes.alive(child.pid, start)
     assert not processes.send(child.pid, start, signal.SIGTERM)
+
+
+def test_a_report_waits_for_news_and_no_longer_than_asked(gang: Gang) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    cluster = gang()
+    stage.answer(cluster.staging(0))
+    mark = report.answer(cluster.base(0))["seen"]
+    begin = time.monotonic()
+    assert report.answer({**cluster.base(0), "seen": mark, "wait_s": 0.3})["seen"] == mark
+    assert 0.3 <= time.monotonic() - begin < 5.0
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(report.answer, {**cluster.base(0), "seen": mark, "wait_s": 10.0})
+        stage.answer({**cluster.staging(0), "run_id": "another"})
+        told = waiting.result(timeout=5.0)
+    assert told["seen"] != mark and told["reports"][0]["run_id"] == "another"
+    assert report.answer({**cluster.base(0), "seen": mark, "wait_s": 10.0})["seen"] == told["seen"]
