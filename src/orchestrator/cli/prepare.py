@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-    from orchestrator.host_setup.runner import Step
-    from orchestrator.workflows.prepare import Prepared, PrepareRequest
+    from orchestrator.workflows.prepare import Prepared, PrepareRequest, Step
 
 _EXAMPLES = (
     "l40s-deploy prepare --check                       what it would change, as a diff; changes nothing",

@@ -20,6 +20,8 @@ from orchestrator.planning.places import venv
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.reports import see
 
+__all__ = ["TAGS", "PrepareRequest", "Prepared", "Step", "play_variables", "prepare"]
+
 TAGS = ("system_packages", "engine_user", "limits", "sudo_rule", "kernel", "engine_env")
 """What can be chosen by --tags: the roles of playbooks/prepare.yml, in its order."""
 
