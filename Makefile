@@ -1,5 +1,5 @@
 # The commands a newcomer needs. `make demo` shows the product, `make test` is what CI runs.
-.PHONY: help setup check lint types unit test demo demo-down bench contract golden clean
+.PHONY: chaos help setup check lint types unit test demo demo-down bench contract golden clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -34,6 +34,9 @@ demo: setup ## an emulated 4-node, 32-GPU cluster from nothing to serving
 demo-down: ## stop the demo's gang and remove its lab
 	-$(BIN)/l40s-deploy down
 	$(BIN)/l40s-deploy lab down
+
+chaos: setup ## every row of the chaos table, in a lab of its own; writes docs/chaos.md
+	$(BIN)/python -m tests.chaos.chaos
 
 bench: setup ## the figures of the README, as ratios against a peer in the same run
 	$(BIN)/python benchmarks/run.py

@@ -142,7 +142,7 @@ class SmallLab:
                     return str(node["name"]), int(rank["pid"])
         raise AssertionError(f"no TP{tp_rank}")
 
-    def on(self, node: str, command: str, stdin: bytes = b"", *, check: bool = True) -> str:
+    def on(self, node: str, command: str, stdin: bytes = b"", *, check: bool = True, timeout: float = 30.0) -> str:
         """A command on a node through OpenSSH, as root."""
         variables = self.lab_inventory()["all"]["vars"]
         if variables.get("ansible_become"):
@@ -156,7 +156,7 @@ class SmallLab:
             ],
             input=stdin,
             capture_output=True,
-            timeout=30,
+            timeout=timeout,
             check=False,
         )
         assert done.returncode == 0 or not check, done.stderr.decode()
