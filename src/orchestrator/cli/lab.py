@@ -13,7 +13,8 @@ from orchestrator.cli.screen import Screen
 _EXAMPLES = """examples:
   l40s-deploy lab up                          # 4 nodes of 8 L40S, wired as they should be
   l40s-deploy lab up --wiring wrong           # the same machines, with a card in the wrong slot and dead ports
-  l40s-deploy lab up --gangs 3 --nodes 12     # three gangs
+  l40s-deploy lab up --gangs 3                # three gangs of four nodes
+  l40s-deploy lab up --like inventory.yml     # your own cluster, to rehearse on
   l40s-deploy lab status
   l40s-deploy lab down"""
 
@@ -25,10 +26,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     up = verbs.add_parser("up", help="start it, or leave it as it is when it is the same")
     add_examples(up, "l40s-deploy lab up", "l40s-deploy lab up --wiring wrong --name rehearsal")
     _add_name(up)
-    up.add_argument("--nodes", type=int, metavar="N", help="nodes in all (default: 4 a gang)")
-    up.add_argument("--gangs", type=int, default=1, metavar="N", help="gangs that they form (default: 1)")
+    up.add_argument("--nodes", type=int, metavar="N", help="nodes in all (default: 4 a gang, or as the wiring says)")
+    up.add_argument("--gangs", type=int, metavar="N", help="gangs that they form (default: 1)")
+    up.add_argument("--like", metavar="FILE", help="gangs, node names, GPU counts and settings of your own inventory")
     up.add_argument(
-        "--wiring", default="right", metavar="NAME|FILE", help="right, wrong, or a wiring file (default: right)"
+        "--wiring", default="right", metavar="NAME|FILE", help="a name of `lab wirings`, or a file (default: right)"
     )
     up.add_argument(
         "--level",
@@ -51,6 +53,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(status, "l40s-deploy lab status --json")
     _add_name(status)
     add_json(status)
+    wirings = verbs.add_parser("wirings", help="the wirings that ship, for `lab up --wiring`")
+    add_examples(wirings, "l40s-deploy lab wirings")
+    add_json(wirings)
     lab_console.configure(verbs, _add_name)
     lab_faults.configure(verbs, _add_name)
 
@@ -65,6 +70,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         "up": _up,
         "down": _down,
         "status": _status,
+        "wirings": _wirings,
         "shell": lab_console.run_shell,
         "exec": lab_console.run_exec,
         "break": lab_faults.run_break,
@@ -81,21 +87,24 @@ def _up(args: argparse.Namespace, screen: Screen) -> int:
     began = time.monotonic()
     request = Request(
         name=args.name,
-        nodes=4 * max(args.gangs, 1) if args.nodes is None else args.nodes,
+        nodes=args.nodes,
         gangs=args.gangs,
         wiring=args.wiring,
+        like=args.like,
         level=args.level,
         engine=args.engine,
     )
     raised = up(request, screen.say)
     took = time.monotonic() - began
     level = raised.level
-    what = f"{len(raised.blueprint.nodes)} nodes, wiring {args.wiring}, engine {args.engine}"
+    shape = raised.blueprint
+    gangs = f" in {len(shape.gangs)} gangs" if len(shape.gangs) > 1 else ""
+    what = f"{len(shape.nodes)} nodes{gangs}, wiring {shape.wiring_name}, engine {shape.engine}"
     if raised.fresh:
         screen.say(f"lab {args.name!r} is up after {took:.1f} s: {what}")
     else:
         screen.say(f"lab {args.name!r} is up already: {what}")
-    screen.say(f"level {level.number} ({level.reason}); {level.cannot}")
+    screen.say("; ".join(filter(None, (f"level {level.number} ({level.reason})", level.cannot))))
     screen.say(f"inventory: {raised.home.inventory}")
     if screen.as_json:
         _print_status(args.name, screen)
@@ -115,6 +124,24 @@ def _down(args: argparse.Namespace, screen: Screen) -> int:
 
 def _status(args: argparse.Namespace, screen: Screen) -> int:
     _print_status(args.name, screen)
+    return 0
+
+
+def _wirings(args: argparse.Namespace, screen: Screen) -> int:
+    from orchestrator.lab.hardware.wiring import summaries
+
+    found = summaries()
+    if args.json:
+        screen.json({"wirings": [{"name": name, "summary": summary} for name, summary in found.items()]})
+        return 0
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("wiring", no_wrap=True)
+    table.add_column("what it is")
+    for name, summary in found.items():
+        table.add_row(name, summary)
+    screen.out.print(table)
     return 0
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,13 @@ class Blueprint:
     directory: where its keys, state and inventory lie on this machine
     prefix:    the first three numbers of its IPv4 addresses, for example 10.77.3
     nodes:     node names, in node-rank order through all gangs
-    gangs:     into how many gangs they are divided, in order
+    gangs:     gang -> its nodes; all of them together are the nodes
     wiring:    the machine description as it was read (hardware.wiring reads it again)
     host_link: name of this machine's own interface into the lab; '' at level 0
     port:      of the nodes' SSH servers
     shows:     what is bind-mounted into every node
     rootfs:    the lowest layer of the nodes' roots: this machine's own root, or the one made for systemd nodes
+    variables: node -> variables of the lab's inventory that it was asked for with
     mark:      what the kernel's things of this lab are named by
     fingerprint: digest of everything that was asked for; the same again needs no new lab
     """
@@ -43,7 +45,7 @@ class Blueprint:
     level: int
     prefix: str
     nodes: tuple[str, ...]
-    gangs: int
+    gangs: Mapping[str, tuple[str, ...]]
     engine: str
     wiring_name: str
     wiring: dict[str, Any]
@@ -52,6 +54,7 @@ class Blueprint:
     port: int = 22
     shows: tuple[Show, ...] = ()
     rootfs: str = "/"
+    variables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     mark: str = ""
 
     @property
@@ -81,4 +84,5 @@ class Blueprint:
         """The blueprint that lies in a lab's directory; raises OSError, ValueError."""
         raw = json.loads((directory / FILE).read_text())
         shows = tuple(Show(**show) for show in raw.pop("shows"))
-        return cls(**{**raw, "nodes": tuple(raw["nodes"]), "shows": shows})
+        gangs = {name: tuple(nodes) for name, nodes in raw.pop("gangs").items()}
+        return cls(**{**raw, "nodes": tuple(raw["nodes"]), "gangs": gangs, "shows": shows})

@@ -15,30 +15,39 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A lab as it is wanted. nodes: in all gangs together. level: None lets the machine decide."""
+    """A lab as it is wanted.
+
+    nodes:    in all gangs together; None: as the wiring, the inventory or the recordings have them
+    gangs:    None: one, or those of the inventory
+    like:     path of an inventory whose gangs, node names and GPU counts it shall have
+    recorded: path of snapshots that its nodes shall look like
+    level:    None lets the machine decide
+    """
 
     name: str = "lab"
-    nodes: int = 4
-    gangs: int = 1
+    nodes: int | None = None
+    gangs: int | None = None
     wiring: str = "right"
+    like: str | None = None
+    recorded: str | None = None
     level: Literal[0, 1, 2] | None = None
     engine: Engine = "standin"
 
     def check(self) -> None:
-        """Raise InputError for a value that cannot be."""
+        """Raise InputError for values that cannot be, or not together."""
         check_name(self.name)
-        if not 1 <= self.nodes <= MAX_NODES:
+        if self.nodes is not None and not 1 <= self.nodes <= MAX_NODES:
             raise InputError(f"found {self.nodes}, wanted 1 to {MAX_NODES}", where="--nodes", fix="--nodes 4")
-        if not 1 <= self.gangs <= self.nodes or self.nodes % self.gangs:
+        if self.gangs is not None and self.gangs < 1:
+            raise InputError(f"found {self.gangs}, wanted 1 or more", where="--gangs", fix="--gangs 1")
+        if self.like is not None and (self.nodes is not None or self.gangs is not None):
             raise InputError(
-                f"{self.nodes} nodes cannot be divided into {self.gangs} equal gangs",
-                where="--gangs",
-                fix=f"--gangs {self.gangs} --nodes {self.gangs * 4}" if self.gangs > 0 else "--gangs 1",
+                "the inventory says which nodes and gangs there are",
+                where="--like",
+                fix="leave out --nodes and --gangs, or --like",
             )
-
-    @property
-    def node_names(self) -> tuple[str, ...]:
-        return tuple(f"node{index}" for index in range(self.nodes))
+        if self.recorded is not None and self.wiring != "right":
+            raise InputError("recorded machines bring their own wiring", where="--from", fix="leave out --wiring")
 
 
 def check_name(name: str) -> None:

@@ -12,9 +12,12 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from orchestrator.lab import addressing, down, files, inventory, keys, levels, loopback, rootfs
+from orchestrator.lab import cluster as clusters
 from orchestrator.lab.blueprint import Blueprint, Show
+from orchestrator.lab.cluster import Cluster
 from orchestrator.lab.hardware import wiring
 from orchestrator.lab.hardware.machine import Gpu
 from orchestrator.lab.hardware.pci import lay_out
@@ -44,10 +47,12 @@ def up(request: Request, say: Say) -> Raised:
     """Have the lab running; the same shape again is a quick look. Raises DeployError."""
     request.check()
     document = wiring.load(request.wiring)
-    level, root = _level(request, say)
+    cluster = _cluster(request, document, say)
+    document = _shaped(document, cluster)
+    level, root = _level(request, len(cluster.nodes), say)
     shows, stack = _engine(request, say)
     library.build()
-    fingerprint = _fingerprint(request, document, level, shows, root)
+    fingerprint = _fingerprint(request, document, cluster, level, shows, root)
     with held():
         place = home(request.name)
         found = place.blueprint()
@@ -56,14 +61,40 @@ def up(request: Request, say: Say) -> Raised:
         if place.path.exists() or place.strays():
             say(f"replacing the lab {request.name!r}: " + ("it is another one" if found else "it is a leftover"))
             down.remove(place)
-        blueprint = _blueprint(request, document, level, shows, root, fingerprint)
+        blueprint = _blueprint(request, document, cluster, level, shows, root, fingerprint)
         _build(place, blueprint, stack)
         return Raised(place, blueprint, level, fresh=True)
 
 
-def _level(request: Request, say: Say) -> tuple[Level, str]:
+def _cluster(request: Request, document: dict[str, Any], say: Say) -> Cluster:
+    if request.like is not None:
+        found = clusters.like(request.like, same_hardware=False)
+        if found.left_out:
+            say(f"left out, since it is of the machines themselves: {', '.join(found.left_out)}")
+        return found if request.engine == "standin" else found.without("l40s_stack")
+    gangs = 1 if request.gangs is None else request.gangs
+    each = wiring.nodes_per_gang(document, request.wiring)
+    nodes = each * gangs if request.nodes is None else request.nodes
+    return clusters.equal_gangs((f"node{index}" for index in range(nodes)), gangs)
+
+
+def _shaped(document: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
+    """The wiring with as many GPUs in each node as the cluster has there."""
+    if not cluster.gpus:
+        return document
+    changes = document.get("nodes") or [{}]
+    nodes = [
+        {**changes[index % len(changes)], "keep_gpus": cluster.gpus[node]} for index, node in enumerate(cluster.nodes)
+    ]
+    shaped = {**document, "nodes": nodes}
+    for index, node in enumerate(cluster.nodes):
+        wiring.parse(shaped, f"--wiring, for {node}", index)
+    return shaped
+
+
+def _level(request: Request, nodes: int, say: Say) -> tuple[Level, str]:
     """The level, and the directory that its nodes' roots are made of."""
-    level = levels.choose(request.level, request.nodes)
+    level = levels.choose(request.level, nodes)
     if level.number < 2:
         return level, "/"
     try:
@@ -85,7 +116,9 @@ def _engine(request: Request, say: Say) -> tuple[tuple[Show, ...], str]:
     return shows, engine.ENGINE_STACK
 
 
-def _fingerprint(request: Request, document: object, level: Level, shows: tuple[Show, ...], root: str) -> str:
+def _fingerprint(
+    request: Request, document: object, cluster: Cluster, level: Level, shows: tuple[Show, ...], root: str
+) -> str:
     """Changes with the request and with the lab's own code."""
     code = sorted(
         (str(path), path.stat().st_mtime_ns, path.stat().st_size)
@@ -95,6 +128,7 @@ def _fingerprint(request: Request, document: object, level: Level, shows: tuple[
     parts = [
         asdict(replace(request, level=level.number)),
         document,
+        asdict(cluster),
         [asdict(show) for show in shows],
         root,
         code,
@@ -112,7 +146,8 @@ def _is_whole(place: Home, found: Blueprint) -> bool:
 
 def _blueprint(
     request: Request,
-    document: dict[str, object],
+    document: dict[str, Any],
+    cluster: Cluster,
     level: Level,
     shows: tuple[Show, ...],
     root: str,
@@ -120,7 +155,7 @@ def _blueprint(
 ) -> Blueprint:
     place = home(request.name)
     if level.number == 0:
-        prefix, port = loopback.choose_addresses(str(place.path), request.nodes)
+        prefix, port = loopback.choose_addresses(str(place.path), len(cluster.nodes))
     else:
         network = addressing.choose_network(str(place.path), addressing.used_networks())
         prefix, port = str(network.network_address).rpartition(".")[0], 22
@@ -129,8 +164,8 @@ def _blueprint(
         directory=str(place.path),
         level=level.number,
         prefix=prefix,
-        nodes=request.node_names,
-        gangs=request.gangs,
+        nodes=cluster.nodes,
+        gangs=cluster.gangs,
         engine=request.engine,
         wiring_name=request.wiring,
         wiring=document,
@@ -139,6 +174,7 @@ def _blueprint(
         port=port,
         shows=shows,
         rootfs=root,
+        variables=cluster.variables,
         mark=place.mark,
     )
 
@@ -216,14 +252,16 @@ def _let_it_live(place: Home, supervisor: subprocess.Popen[bytes]) -> None:
 def _write_inventory(place: Home, blueprint: Blueprint, stack: str) -> None:
     import yaml
 
-    gpus = 1 if blueprint.engine == "sglang" else gpu_count(blueprint)
+    gpus = {node: gpu_count(blueprint, index) for index, node in enumerate(blueprint.nodes)}
     accept = ("LIMITS",) if levels.limits_are_short() else ()
     text = "# Written by `l40s-deploy lab up`; it goes with `lab down`.\n"
     text += yaml.safe_dump(inventory.document(blueprint, gpus, stack, accept), sort_keys=False, width=200)
     files.put(place.inventory, text)
 
 
-def gpu_count(blueprint: Blueprint) -> int:
-    """GPUs of each node."""
-    layout = lay_out(wiring.parse(blueprint.wiring, blueprint.wiring_name))
+def gpu_count(blueprint: Blueprint, index: int) -> int:
+    """GPUs that a node's engine shall use."""
+    if blueprint.engine == "sglang":
+        return 1
+    layout = lay_out(wiring.parse(blueprint.wiring, blueprint.wiring_name, index))
     return sum(isinstance(function.card, Gpu) for function in layout.functions)

@@ -14,7 +14,7 @@ from orchestrator.lab.hardware.realise import realise
 @pytest.fixture
 def node() -> Callable[..., NodeMachine]:
     def make(name: str = "right", index: int = 0) -> NodeMachine:
-        machine = wiring.parse(wiring.load(name), name)
+        machine = wiring.parse(wiring.load(name), name, index)
         return realise(machine, lab="lab", node=f"node{index}", index=index, address=f"10.9.8.{10 + index}")
 
     return make

@@ -18,7 +18,7 @@ BLUEPRINT = Blueprint(
     level=1,
     prefix="10.70.3",
     nodes=("node0", "node1", "node2", "node3"),
-    gangs=2,
+    gangs={"gang0": ("node0", "node1"), "gang1": ("node2", "node3")},
     engine="standin",
     wiring_name="right",
     wiring={"primary": "bond0"},
@@ -30,7 +30,11 @@ BLUEPRINT = Blueprint(
 
 def test_a_level_1_lab_is_an_ordinary_cluster(tmp_path: Path) -> None:
     file = tmp_path / "inventory.yml"
-    file.write_text(yaml.safe_dump(inventory.document(BLUEPRINT, 8, "sglang-0.5.23"), sort_keys=False))
+    file.write_text(
+        yaml.safe_dump(
+            inventory.document(BLUEPRINT, dict.fromkeys(BLUEPRINT.nodes, 8), "sglang-0.5.23"), sort_keys=False
+        )
+    )
     read = load_inventory(file)
     assert [(gang.name, [node.name for node in gang.nodes]) for gang in read.gangs] == [
         ("gang0", ["node0", "node1"]),
@@ -46,7 +50,9 @@ def test_a_level_1_lab_is_an_ordinary_cluster(tmp_path: Path) -> None:
 def test_level_0_nodes_differ_in_every_place_that_they_would_share(tmp_path: Path) -> None:
     file = tmp_path / "inventory.yml"
     zero = replace(BLUEPRINT, level=0, prefix="127.77.5", port=22022)
-    file.write_text(yaml.safe_dump(inventory.document(zero, 8, "sglang-0.5.23"), sort_keys=False))
+    file.write_text(
+        yaml.safe_dump(inventory.document(zero, dict.fromkeys(BLUEPRINT.nodes, 8), "sglang-0.5.23"), sort_keys=False)
+    )
     nodes = list(load_inventory(file).nodes)
     for name in ("fs_root", "state_dir", "venv", "address", "http_host"):
         assert len({getattr(node, name) for node in nodes}) == len(nodes), name
@@ -57,7 +63,9 @@ def test_level_0_nodes_differ_in_every_place_that_they_would_share(tmp_path: Pat
 @pytest.mark.parametrize("accept", [(), ("LIMITS",)])
 def test_only_this_machines_own_shortcomings_are_accepted(tmp_path: Path, accept: tuple[str, ...]) -> None:
     file = tmp_path / "inventory.yml"
-    file.write_text(yaml.safe_dump(inventory.document(BLUEPRINT, 8, "sglang-0.5.23", accept)))
+    file.write_text(
+        yaml.safe_dump(inventory.document(BLUEPRINT, dict.fromkeys(BLUEPRINT.nodes, 8), "sglang-0.5.23", accept))
+    )
     assert {node.accept for node in load_inventory(file).nodes} == {accept}
 
 
@@ -65,3 +73,21 @@ def test_a_blueprint_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
     blueprint = replace(BLUEPRINT, directory=str(tmp_path))
     blueprint.write()
     assert Blueprint.read(tmp_path) == blueprint
+
+
+def test_settings_asked_for_are_said_once_where_all_nodes_have_them(tmp_path: Path) -> None:
+    variables = {name: {"l40s_env": {"A": "1"}, "l40s_http_port": 8080, "l40s_accept": "MTU"} for name in GPUS}
+    variables["node3"] = {**variables["node3"], "l40s_lease": 20}
+    asked = replace(BLUEPRINT, variables=variables)
+    document = inventory.document(asked, {**GPUS, "node0": 4}, "sglang-0.5.23", ("LIMITS",))
+    assert document["all"]["vars"]["l40s_http_port"] == 8080
+    assert document["all"]["vars"]["l40s_accept"] == ["MTU", "LIMITS"]
+    gangs = document["all"]["children"]["gangs"]["children"]
+    assert gangs["gang0"]["hosts"]["node0"] == {"l40s_gpus": 4, "ansible_host": "10.70.3.10"}
+    assert gangs["gang1"]["hosts"]["node3"] == {"l40s_lease": 20, "l40s_gpus": 8, "ansible_host": "10.70.3.13"}
+
+
+def test_a_systemd_node_is_reached_as_its_operator(tmp_path: Path) -> None:
+    file = tmp_path / "inventory.yml"
+    file.write_text(yaml.safe_dump(inventory.document(replace(BLUEPRINT, level=2), GPUS, "sglang-0.5.23")))
+    assert {(node.reach.user, node.reach.become) for node in load_inventory(file).nodes} == {("operator", True)}

@@ -15,18 +15,13 @@ from orchestrator.model.errors import InputError
         (Request(name="x" * 25), "--name"),
         (Request(nodes=0), "--nodes"),
         (Request(nodes=241), "--nodes"),
-        (Request(nodes=4, gangs=3), "--gangs"),
         (Request(nodes=4, gangs=0), "--gangs"),
-        (Request(nodes=2, gangs=4), "--gangs"),
+        (Request(like="mine.yml", nodes=4), "--like"),
+        (Request(like="mine.yml", gangs=1), "--like"),
+        (Request(recorded="snapshots", wiring="wrong"), "--from"),
     ],
 )
 def test_what_cannot_be_is_refused(request_: Request, where: str) -> None:
     with pytest.raises(InputError) as refused:
         request_.check()
     assert refused.value.where == where
-
-
-def test_twelve_nodes_make_three_gangs() -> None:
-    wanted = Request(nodes=12, gangs=3)
-    wanted.check()
-    assert wanted.node_names[-1] == "node11"

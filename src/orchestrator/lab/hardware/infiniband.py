@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from orchestrator.lab.hardware.machine import NetworkInterface, Nic, NodeMachine
+from orchestrator.lab.hardware.machine import ROCE_V1, NetworkInterface, Nic, NodeMachine
 from orchestrator.lab.hardware.pci import Function, Layout
 from orchestrator.lab.hardware.realise import digest
 from orchestrator.lab.tree import FileTree
@@ -14,6 +14,8 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
+_FABRIC_SLOTS = 8
+"""GID slots of an InfiniBand port; the rest of the table is for virtual functions."""
 _EMPTY = ":".join(["0000"] * 8)
 _RATES = {10: "10 Gb/sec (1X QDR)", 25: "25 Gb/sec (1X EDR)", 40: "40 Gb/sec (4X QDR)", 50: "50 Gb/sec (1X HDR)",
           100: "100 Gb/sec (4X EDR)", 200: "200 Gb/sec (4X HDR)", 400: "400 Gb/sec (4X NDR)"}  # fmt: skip
@@ -28,12 +30,14 @@ _HW_COUNTERS = _words(
 )
 
 
-def gid_table(interface: NetworkInterface) -> list[tuple[str, str]]:
+def gid_table(interface: NetworkInterface, guid: str = "") -> list[tuple[str, str]]:
     """(GID, type) from index 0: link-local twice, then every address twice, v1 before v2, IPv6 before IPv4.
 
     As drivers/infiniband/core/roce_gid_mgmt.c adds them: default GIDs first, then those of the addresses, which
-    an interface that is down has lost.
+    an interface that is down has lost. guid: of an InfiniBand port, whose one GID is made of it.
     """
+    if interface.link_layer == "InfiniBand":
+        return [(_port_gid(guid), ROCE_V1)]  # the kernel calls InfiniBand's own GIDs so
     gids = [_link_local(interface.mac)]
     if interface.enabled and interface.address_gids:
         gids += [_spelled(ipaddress.IPv6Interface(address).ip.packed) for address in interface.ipv6]
@@ -45,6 +49,10 @@ def _link_local(mac: str) -> str:
     octets = [int(part, 16) for part in mac.split(":")]
     host = bytes([octets[0] ^ 2, *octets[1:3], 0xFF, 0xFE, *octets[3:]])
     return _spelled(b"\xfe\x80" + bytes(6) + host)
+
+
+def _port_gid(guid: str) -> str:
+    return _spelled(b"\xfe\x80" + bytes(6) + bytes.fromhex(guid.replace(":", "")))
 
 
 def _mapped(address: str) -> str:
@@ -105,20 +113,23 @@ def _device(
     tree.link(f"{verbs}/device", parent)
     tree.link(f"/class/infiniband_verbs/uverbs{number}", verbs)
     tree.put("/class/infiniband_verbs/abi_version", 6)
-    _port(tree, f"{folder}/ports/1", node, interface, refuse_empty=refuse_empty)
+    _port(tree, f"{folder}/ports/1", node, interface, guid, refuse_empty=refuse_empty)
 
 
-def _port(tree: FileTree, port: str, node: NodeMachine, interface: NetworkInterface, *, refuse_empty: bool) -> None:
+def _port(
+    tree: FileTree, port: str, node: NodeMachine, interface: NetworkInterface, guid: str, *, refuse_empty: bool
+) -> None:
     gbps = interface.speed_mbps // 1000
+    fabric = interface.link_layer == "InfiniBand"
     tree.put_all(
         port,
         {
             "state": "4: ACTIVE" if interface.linked else "1: DOWN",
             "phys_state": "5: LinkUp" if interface.linked else "3: Disabled",
             "rate": _RATES.get(gbps, f"{gbps} Gb/sec (4X EDR)"),
-            "link_layer": "Ethernet",
-            "lid": "0x0",
-            "sm_lid": "0x0",
+            "link_layer": interface.link_layer,
+            "lid": f"0x{1 + digest(guid)[0]:x}" if fabric else "0x0",
+            "sm_lid": "0x1" if fabric else "0x0",
             "sm_sl": 0,
             "lid_mask_count": 0,
             "cap_mask": "0x04010000",
@@ -127,12 +138,15 @@ def _port(tree: FileTree, port: str, node: NodeMachine, interface: NetworkInterf
             **{f"hw_counters/{name}": 0 for name in _HW_COUNTERS},
         },
     )
-    table = gid_table(interface)
+    table = gid_table(interface, guid)
     for index, (gid, kind) in enumerate(table):
         tree.put(f"{port}/gids/{index}", gid)
         tree.put(f"{port}/gid_attrs/types/{index}", kind)
-        tree.put(f"{port}/gid_attrs/ndevs/{index}", interface.name)
-    for index in range(len(table), node.machine.gid_slots):
+        if not fabric:
+            tree.put(f"{port}/gid_attrs/ndevs/{index}", interface.name)
+        elif refuse_empty:
+            tree.einval.add(f"{port}/gid_attrs/ndevs/{index}")
+    for index in range(len(table), _FABRIC_SLOTS if fabric else node.machine.gid_slots):
         tree.put(f"{port}/gids/{index}", _EMPTY)
         if refuse_empty:
             tree.einval |= {f"{port}/gid_attrs/types/{index}", f"{port}/gid_attrs/ndevs/{index}"}

@@ -11,6 +11,7 @@ from typing import Literal
 
 ROCE_V1, ROCE_V2 = "IB/RoCE v1", "RoCE v2"
 """GID types, as gid_attrs/types has them."""
+LinkLayer = Literal["Ethernet", "InfiniBand"]
 PortState = Literal["up", "unconfigured", "down"]
 """up: link and address. unconfigured: link, no address. down: not enabled."""
 
@@ -84,6 +85,7 @@ class NicPort:
 
     rdma: name of its RDMA device, '' where it has none (a bonded port: the bond has it)
     rail: number of the rail it is cabled to, None for the ordinary network
+    ipv6: it has an IPv6 address too, whose GIDs come before those of the IPv4 address
     """
 
     netdev: str
@@ -92,13 +94,17 @@ class NicPort:
     state: PortState = "up"
     mtu: int = 9000
     gbps: int = 100
+    link_layer: LinkLayer = "Ethernet"
+    ipv6: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nic:
-    """One ConnectX-6 Dx (15b3:101d) or another mlx5 card."""
+    """One ConnectX-6 Dx (15b3:101d), another mlx5 card, or one of another maker without RDMA."""
 
     ports: tuple[NicPort, ...]
+    vendor: int = 0x15B3
+    driver: str = "mlx5_core"
     device: int = 0x101D
     subsystem: int = 0x0016
     board: str = "MT_0000000359"
@@ -200,6 +206,7 @@ class NetworkInterface:
     ipv4, ipv6: addresses with prefix length; rail: None on the ordinary network; rdma: '' for none
     enabled: the machine has switched it on
     carrier: something answers at the other end of the cable
+    link_layer: of its RDMA port
     roce:    which kinds of GID the driver makes, in their order
     address_gids: the driver makes GIDs of the interface's addresses
     """
@@ -217,6 +224,7 @@ class NetworkInterface:
     rdma: str = ""
     bond: str = ""
     slaves: tuple[str, ...] = ()
+    link_layer: LinkLayer = "Ethernet"
     roce: tuple[str, ...] = (ROCE_V1, ROCE_V2)
     address_gids: bool = True
 

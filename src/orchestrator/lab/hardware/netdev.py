@@ -7,6 +7,7 @@ from orchestrator.lab.hardware.pci import Layout
 from orchestrator.lab.tree import FileTree
 
 _VIRTUAL = "/devices/virtual/net"
+_ARPHRD_INFINIBAND = 32
 FIRST_INDEX = 2
 """Interface index of a node's first interface; 1 is the loopback device."""
 
@@ -28,6 +29,8 @@ def render(tree: FileTree, node: NodeMachine, layout: Layout, *, live: bool) -> 
         tree.link(f"/class/net/{interface.name}", folder)
         tree.put(f"{folder}/speed", interface.speed_mbps if interface.linked else -1)
         tree.put(f"{folder}/duplex", "full" if interface.linked else "unknown")
+        if interface.link_layer == "InfiniBand":
+            tree.put(f"{folder}/type", _ARPHRD_INFINIBAND)
         tree.put(f"{folder}/iflink", FIRST_INDEX + number)  # of what a veth really is, it would name the other end
         if not live:
             _written(tree, interface, folder, number)
@@ -54,7 +57,7 @@ def _written(tree: FileTree, interface: NetworkInterface, folder: str, number: i
         "operstate": "up" if interface.linked else "down",
         "flags": hex(flags if interface.enabled else flags & ~1),
         "ifindex": FIRST_INDEX + number,
-        "type": 1,
+        "type": _ARPHRD_INFINIBAND if interface.link_layer == "InfiniBand" else 1,
         "dev_id": "0x0",
         "dev_port": 0,
         "tx_queue_len": 1000,

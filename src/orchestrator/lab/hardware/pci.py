@@ -26,6 +26,7 @@ _ALL_ONES_GEN, _ALL_ONES_WIDTH = 6, 63
 ENDPOINT, ROOT_PORT, UPSTREAM, DOWNSTREAM, TO_PCI = 0, 4, 5, 6, 7
 """PCIe device types (PCI Express Base Specification 7.5.3.2)."""
 _BRIDGE = 0x060400
+_INFINIBAND_CONTROLLER = 0x020700
 _ACS_REDIRECTS = 0x001D  # source validation, request redirect, completion redirect, upstream forwarding
 
 
@@ -296,16 +297,17 @@ def _endpoints(card: Card) -> Iterator[tuple[Ids, int, int, NicPort | None]]:
         yield ids, card.max_gen, card.width, None
     elif isinstance(card, Nic):
         ids = Ids(
-            vendor=0x15B3,
+            vendor=card.vendor,
             device=card.device,
-            subsystem_vendor=0x15B3,
+            subsystem_vendor=card.vendor,
             subsystem=card.subsystem,
             class_code=0x020000,
             revision=0,
-            driver="mlx5_core",
+            driver=card.driver,
         )
         for port in card.ports:
-            yield ids, card.max_gen, card.width, port
+            kind = _INFINIBAND_CONTROLLER if port.link_layer == "InfiniBand" else ids.class_code
+            yield replace(ids, class_code=kind), card.max_gen, card.width, port
     elif isinstance(card, Disk):
         yield _DISK_IDS, 4, 4, None
 

@@ -63,6 +63,8 @@ def _of_port(port: NicPort, bond: Bond | None, seed: str, index: int) -> Network
         mtu=bond.mtu if bond else port.mtu,
         speed_mbps=port.gbps * 1000,
         ipv4=(rail_address,) if rail_address and port.state == "up" else (),
+        ipv6=(f"fd00:{100 + (port.rail or 0)}::{FIRST_NODE + index}/64",) if port.ipv6 and port.state == "up" else (),
+        link_layer=port.link_layer,
         enabled=port.state != "down",
         rail=port.rail,
         rdma=port.rdma,

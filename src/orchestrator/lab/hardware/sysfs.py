@@ -217,7 +217,7 @@ def _cpumap(cpus: str, total: int) -> str:
 def _modules(tree: FileTree, node: NodeMachine, layout: Layout) -> None:
     system = node.machine.system
     versions = {"nvidia": system.driver}
-    if any(isinstance(function.card, Nic) for function in layout.functions):
+    if any(function.ids.driver == "mlx5_core" for function in layout.functions):
         versions |= {"mlx5_core": "24.10-2.1.8", "mlx5_ib": "24.10-2.1.8"}
     if system.peermem:
         versions["nvidia_peermem"] = system.driver

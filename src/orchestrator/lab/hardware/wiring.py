@@ -8,12 +8,18 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.lab.addressing import MAX_NODES
 from orchestrator.lab.hardware import machine as kinds
 from orchestrator.lab.hardware.machine import Machine
 from orchestrator.lab.hardware.realise import nic_ports
+from orchestrator.lab.hardware.variation import changed
 from orchestrator.model.errors import InputError
 
 BUILT_IN = Path(__file__).resolve().parents[1] / "wirings"
+_ABOUT = ("summary", "nodes", "nodes_per_gang")
+"""What a document has besides the machine."""
+_NODES_PER_GANG = 4
+_MOST_BASES = 8
 _CARDS = {
     "gpu": kinds.Gpu,
     "nic": kinds.Nic,
@@ -29,18 +35,54 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> dict[str, Any]:
-    """The document of a built-in wiring, or of a file; raises InputError."""
-    import yaml
+    """The document of a built-in wiring, or of a file, with what it takes over from its `base`; raises InputError."""
+    document, where = _complete(name, "--wiring", depth=0)
+    for index in range(max(1, len(_nodes(document, where)))):
+        parse(document, where, index)
+    nodes_per_gang(document, where)
+    return document
 
+
+def summaries() -> dict[str, str]:
+    """Name of each wiring that ships -> what it is, in a sentence."""
+    return {name: str(_read(BUILT_IN / f"{name}.yml", "--wiring").get("summary", "")) for name in names()}
+
+
+def nodes_per_gang(document: dict[str, Any], where: str) -> int:
+    """How many nodes a gang of such machines has when nobody says."""
+    number = _value(int, document.get("nodes_per_gang", _NODES_PER_GANG), f"{where}: nodes_per_gang")
+    if not 1 <= number <= MAX_NODES:
+        raise _wrong(f"{where}: nodes_per_gang", number, f"1 to {MAX_NODES}")
+    assert isinstance(number, int)
+    return number
+
+
+def _complete(name: str, where: str, depth: int) -> tuple[dict[str, Any], str]:
+    """(document without a base, its place in words)"""
     path = BUILT_IN / f"{name}.yml"
     if not path.is_file() or "/" in name:
         path = Path(name)
+    document = _read(path, where)
+    if "base" not in document:
+        return document, str(path)
+    if depth == _MOST_BASES or not isinstance(document["base"], str):
+        raise _wrong(f"{path}: base", document["base"], "the name of a wiring that ships, or of a file beside this one")
+    beside = path.parent / document["base"]
+    base, _ = _complete(str(beside) if beside.is_file() else document["base"], f"{path}: base", depth + 1)
+    about = {key: document[key] for key in _ABOUT if key in document}
+    change = {key: value for key, value in document.items() if key not in (*_ABOUT, "base")}
+    return {**changed(base, change, str(path)), **about}, str(path)
+
+
+def _read(path: Path, where: str) -> dict[str, Any]:
+    import yaml
+
     try:
         text = path.read_text()
-    except OSError as failure:
+    except (OSError, UnicodeDecodeError) as failure:
         raise InputError(
-            f"no wiring {name!r} ({failure.strerror})",
-            where="--wiring",
+            f"no wiring {str(path)!r} ({getattr(failure, 'strerror', None) or 'not text'})",
+            where=where,
             fix=f"one of {', '.join(names())}, or the path of a wiring file",
         ) from failure
     try:
@@ -49,13 +91,20 @@ def load(name: str) -> dict[str, Any]:
         raise InputError(f"not YAML: {failure}", where=str(path), fix="see the wirings that ship") from failure
     if not isinstance(document, dict):
         raise InputError("a wiring is a mapping", where=str(path), fix="see the wirings that ship")
-    parse(document, str(path))
     return document
 
 
-def parse(document: dict[str, Any], where: str) -> Machine:
-    """The machine that a wiring document describes; raises InputError."""
-    machine = _build(Machine, {key: value for key, value in document.items() if key != "summary"}, where)
+def parse(document: dict[str, Any], where: str, index: int = 0) -> Machine:
+    """The machine that a wiring document describes for the node with this index; raises InputError.
+
+    `nodes` in it is a list of changes: node N has entry N, counted round.
+    """
+    plain = {key: value for key, value in document.items() if key not in _ABOUT}
+    nodes = _nodes(document, where)
+    if nodes:
+        where = f"{where}: nodes[{index % len(nodes)}]"
+        plain = changed(plain, nodes[index % len(nodes)], where)
+    machine = _build(Machine, plain, where)
     assert isinstance(machine, Machine)
     known = {port.netdev for port in nic_ports(machine)}
     for bond in machine.bonds:
@@ -65,6 +114,13 @@ def parse(document: dict[str, Any], where: str) -> Machine:
     if machine.primary not in known | {bond.name for bond in machine.bonds}:
         raise _wrong(f"{where}: primary", machine.primary, "the name of a port or a bond")
     return machine
+
+
+def _nodes(document: dict[str, Any], where: str) -> list[Any]:
+    nodes = document.get("nodes", [])
+    if not isinstance(nodes, list):
+        raise _wrong(f"{where}: nodes", nodes, "a list of changes")
+    return nodes
 
 
 def _build(kind: Any, raw: Any, where: str) -> Any:

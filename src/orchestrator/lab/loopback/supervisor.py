@@ -20,10 +20,10 @@ from typing import NoReturn
 
 from orchestrator.lab import models, node_files, syscalls, tree
 from orchestrator.lab.blueprint import Blueprint
-from orchestrator.lab.hardware import realise, wiring
 from orchestrator.lab.hardware.machine import NodeMachine
 from orchestrator.lab.home import Home
 from orchestrator.lab.loopback import MARK, hardware
+from orchestrator.lab.machines import machine_of
 from orchestrator.lab.nvml import library
 from orchestrator.lab.processes import Identity, reap_for_ever
 from orchestrator.lab.tree import FileTree
@@ -48,11 +48,8 @@ def main(directory: Path) -> NoReturn:
     Home(blueprint.name, directory).record_supervisor(os.getpid())
     syscalls.adopt_orphans()
     _write_shared(blueprint)
-    machine = wiring.parse(blueprint.wiring, blueprint.wiring_name)
-    for index, name in enumerate(blueprint.nodes):
-        address = blueprint.address(index)
-        node = realise.realise(machine, lab=blueprint.name, node=name, index=index, address=address)
-        _write_node(blueprint, node)
+    for index in range(len(blueprint.nodes)):
+        _write_node(blueprint, machine_of(blueprint, index))
         _start_sshd(blueprint, index)
     signal.signal(signal.SIGTERM, _end)
     _detach()

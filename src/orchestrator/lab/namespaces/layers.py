@@ -9,8 +9,9 @@ from pathlib import Path
 
 from orchestrator.lab import node_files, syscalls, tree
 from orchestrator.lab.blueprint import Blueprint
-from orchestrator.lab.hardware import procfs, realise, sysfs, wiring
+from orchestrator.lab.hardware import procfs, sysfs
 from orchestrator.lab.hardware.machine import NodeMachine
+from orchestrator.lab.machines import machine_of
 from orchestrator.lab.tree import FileTree
 
 MEMORY = "memory"
@@ -49,11 +50,7 @@ def prepare(blueprint: Blueprint) -> Shared:
     """Render every node's machine into a tmpfs that only the lab sees."""
     memory = blueprint.path / MEMORY
     syscalls.mount("lab", memory, "tmpfs", syscalls.MS_NOSUID, "mode=755")
-    machine = wiring.parse(blueprint.wiring, blueprint.wiring_name)
-    machines = {
-        index: realise.realise(machine, lab=blueprint.name, node=node, index=index, address=blueprint.address(index))
-        for index, node in enumerate(blueprint.nodes)
-    }
+    machines = {index: machine_of(blueprint, index) for index in range(len(blueprint.nodes))}
     _write_layers(memory / "sys", [sysfs.render(one) for one in machines.values()], hidden=_host_hardware())
     _write_layers(memory / "root", [node_files.render(blueprint, one) for one in machines.values()])
     for index, one in machines.items():
