@@ -27,14 +27,12 @@ BLUEPRINT = Blueprint(
     shows=(Show(outside="/a", inside="/b"),),
 )
 
+GPUS = dict.fromkeys(BLUEPRINT.nodes, 8)
+
 
 def test_a_level_1_lab_is_an_ordinary_cluster(tmp_path: Path) -> None:
     file = tmp_path / "inventory.yml"
-    file.write_text(
-        yaml.safe_dump(
-            inventory.document(BLUEPRINT, dict.fromkeys(BLUEPRINT.nodes, 8), "sglang-0.5.23"), sort_keys=False
-        )
-    )
+    file.write_text(yaml.safe_dump(inventory.document(BLUEPRINT, GPUS, "sglang-0.5.23"), sort_keys=False))
     read = load_inventory(file)
     assert [(gang.name, [node.name for node in gang.nodes]) for gang in read.gangs] == [
         ("gang0", ["node0", "node1"]),
@@ -50,9 +48,7 @@ def test_a_level_1_lab_is_an_ordinary_cluster(tmp_path: Path) -> None:
 def test_level_0_nodes_differ_in_every_place_that_they_would_share(tmp_path: Path) -> None:
     file = tmp_path / "inventory.yml"
     zero = replace(BLUEPRINT, level=0, prefix="127.77.5", port=22022)
-    file.write_text(
-        yaml.safe_dump(inventory.document(zero, dict.fromkeys(BLUEPRINT.nodes, 8), "sglang-0.5.23"), sort_keys=False)
-    )
+    file.write_text(yaml.safe_dump(inventory.document(zero, GPUS, "sglang-0.5.23"), sort_keys=False))
     nodes = list(load_inventory(file).nodes)
     for name in ("fs_root", "state_dir", "venv", "address", "http_host"):
         assert len({getattr(node, name) for node in nodes}) == len(nodes), name
@@ -63,9 +59,7 @@ def test_level_0_nodes_differ_in_every_place_that_they_would_share(tmp_path: Pat
 @pytest.mark.parametrize("accept", [(), ("LIMITS",)])
 def test_only_this_machines_own_shortcomings_are_accepted(tmp_path: Path, accept: tuple[str, ...]) -> None:
     file = tmp_path / "inventory.yml"
-    file.write_text(
-        yaml.safe_dump(inventory.document(BLUEPRINT, dict.fromkeys(BLUEPRINT.nodes, 8), "sglang-0.5.23", accept))
-    )
+    file.write_text(yaml.safe_dump(inventory.document(BLUEPRINT, GPUS, "sglang-0.5.23", accept)))
     assert {node.accept for node in load_inventory(file).nodes} == {accept}
 
 

@@ -98,14 +98,10 @@ def gpus(machine: Any) -> list[list[Gpu]]:
 
 
 def test_a_wiring_can_change_another(tmp_path: Path) -> None:
-    mine = own(
-        tmp_path, "base: right\nsystem: {driver: 570.1}\ngpus: {name: X}\nnames: {bond0: main, mlx5_0: rocep1}\n"
-    )
+    change = "base: right\nsystem: {driver: %s}\ngpus: {name: X}\nnames: {bond0: main, mlx5_0: rocep1}\n"
     with pytest.raises(InputError, match=r"found 570\.1, wanted str"):
-        wiring.load(mine)
-    mine = own(
-        tmp_path, "base: right\nsystem: {driver: '570'}\ngpus: {name: X}\nnames: {bond0: main, mlx5_0: rocep1}\n"
-    )
+        wiring.load(own(tmp_path, change % "570.1"))
+    mine = own(tmp_path, change % "'570'")
     machine = wiring.parse(wiring.load(mine), mine)
     assert machine.primary == machine.bonds[0].name == "main"
     assert (machine.system.driver, machine.system.cuda) == ("570", 13000)
@@ -139,7 +135,9 @@ def test_nodes_differ_in_turn(tmp_path: Path) -> None:
         ("base: right\ngpus: 4\n", "mine.yml: gpus"),
         ("base: right\nnodes_per_gang: 0\n", "mine.yml: nodes_per_gang"),
         ("base: right\nnodes_per_gang: many\n", "mine.yml: nodes_per_gang"),
-        ("primary: x\nroots: 7\ngpus: {}\n", "mine.yml: gpus"),
+        ("base: right\nroots: 7\ngpus: {}\n", "mine.yml: roots"),
+        ("base: right\nroots: [7, {ports: 8}]\nports: {'*': {}}\n", "mine.yml: roots[0]"),
+        ("base: right\nbonds: [7]\nnames: {ens5f0np0: x}\n", "mine.yml: bonds[0]"),
     ],
 )
 def test_a_change_that_cannot_be_is_refused_by_its_place(tmp_path: Path, text: str, place: str) -> None:

@@ -64,11 +64,7 @@ def _merge_ports(document: Document, _key: str, value: Any, where: str) -> None:
 
 def _keep_gpus(document: Document, _key: str, value: Any, where: str) -> None:
     by_parent = [
-        [
-            slot
-            for slot in _mappings(parent.get("ports"))
-            if isinstance(slot.get("card"), dict) and "gpu" in slot["card"]
-        ]
+        [slot for slot in _mappings(parent.get("ports")) if "gpu" in (slot.get("card") or ())]
         for parent in _parents(document)
     ]
     total = sum(len(slots) for slots in by_parent)
