@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.small_lab import small_lab
 
 from .conftest import L40S_DEPLOY, RunningLab, needs_root
 
@@ -200,3 +201,21 @@ def test_a_cut_link_is_shown_and_ends_both_sides_by_the_lease(operator: Operator
     operator.nothing_left(max(begin + LEASE_S + 6.0 - time.monotonic(), 1.0), "node3")
     gang = operator.until(lambda gang: gang["nodes"][3]["state"] == "failed", 10.0)
     assert gang["cause"]["node"] == "node3"
+
+
+def test_gangs_rise_together_and_die_alone() -> None:
+    with small_lab("two-gangs", gangs=2) as lab:
+        lab.serve()
+        before = {gang["name"]: gang for gang in lab.json("status")["gangs"]}
+        assert [gang["state"] for gang in before.values()] == ["ready", "ready"]
+        node, pid = lab.rank(3, 1)
+        lab.on(node, f"kill -KILL {pid}")
+        first, second = lab.json("status")["gangs"]
+        assert (first["state"], first["run_id"]) == ("ready", before["gang0"]["run_id"])
+        assert (second["state"], second["cause"]["node"], second["cause"]["tp_rank"]) == ("failed", node, 3)
+        lab.serve("--gang", "gang1")
+        first, second = lab.json("status")["gangs"]
+        assert (first["state"], first["run_id"]) == ("ready", before["gang0"]["run_id"])
+        assert second["state"] == "ready" and second["run_id"] != before["gang1"]["run_id"]
+        lab.deploy("down", "--gang", "gang0")
+        assert [gang["state"] for gang in lab.json("status")["gangs"]] == ["absent", "ready"]
