@@ -33,6 +33,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--wiring", default="right", metavar="NAME|FILE", help="a name of `lab wirings`, or a file (default: right)"
     )
     up.add_argument(
+        "--from", dest="recorded", metavar="PATH", help="nodes that look like recorded ones (`discover --save`)"
+    )
+    up.add_argument(
         "--level",
         type=int,
         choices=(0, 1, 2),
@@ -91,6 +94,7 @@ def _up(args: argparse.Namespace, screen: Screen) -> int:
         gangs=args.gangs,
         wiring=args.wiring,
         like=args.like,
+        recorded=args.recorded,
         level=args.level,
         engine=args.engine,
     )

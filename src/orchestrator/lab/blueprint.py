@@ -36,6 +36,8 @@ class Blueprint:
     shows:     what is bind-mounted into every node
     rootfs:    the lowest layer of the nodes' roots: this machine's own root, or the one made for systemd nodes
     variables: node -> variables of the lab's inventory that it was asked for with
+    recorded:  node by node, the snapshot that it looks like (a file in the lab's directory); () for a wiring
+    cabling:   IPv4 network of recorded interfaces -> number of the rail that they are cabled to
     mark:      what the kernel's things of this lab are named by
     fingerprint: digest of everything that was asked for; the same again needs no new lab
     """
@@ -55,6 +57,8 @@ class Blueprint:
     shows: tuple[Show, ...] = ()
     rootfs: str = "/"
     variables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    recorded: tuple[str, ...] = ()
+    cabling: Mapping[str, int] = field(default_factory=dict)
     mark: str = ""
 
     @property
@@ -85,4 +89,5 @@ class Blueprint:
         raw = json.loads((directory / FILE).read_text())
         shows = tuple(Show(**show) for show in raw.pop("shows"))
         gangs = {name: tuple(nodes) for name, nodes in raw.pop("gangs").items()}
-        return cls(**{**raw, "nodes": tuple(raw["nodes"]), "gangs": gangs, "shows": shows})
+        lists = {name: tuple(raw[name]) for name in ("nodes", "recorded")}
+        return cls(**{**raw, **lists, "gangs": gangs, "shows": shows})

@@ -29,6 +29,7 @@ def break_node(name: str, node: str, fault: str, words: Sequence[str]) -> str:
     with held():
         place, living = _find(name, node)
         _refuse_level(loaded, living)
+        _refuse_recorded(loaded, living)
         states = fault_state.read(place.path)
         state = states.get(node, NodeState())
         broken = Broken(fault=loaded.fault.name, words=tuple(words))
@@ -74,6 +75,15 @@ def _refuse_level(loaded: Loaded, living: LivingNode) -> None:
             f"{loaded.fault.name} can't be had at level {level}{why}",
             where=f"lab {living.blueprint.name}",
             fix="l40s-deploy lab up --level 1 (as root)",
+        )
+
+
+def _refuse_recorded(loaded: Loaded, living: LivingNode) -> None:
+    if loaded.change is not None and living.machine.recording is not None:
+        raise InputError(
+            f"{loaded.fault.name} changes a machine's description, and recorded machines have none",
+            where=f"lab {living.blueprint.name}",
+            fix="l40s-deploy lab up --wiring NAME, without --from",
         )
 
 

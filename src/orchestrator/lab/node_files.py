@@ -38,6 +38,9 @@ def render(blueprint: Blueprint, node: NodeMachine) -> FileTree:
     tree.update(verbs_library(_library_folder()))
     tree.update(engine_files(LAB_HOME, VENVS))
     tree.update(models.render(MODELS))
+    if node.recording is not None:
+        for path, text in node.recording.etc.items():
+            tree.put(path, text.encode(errors="surrogateescape"))
     if blueprint.level == 2:
         tree.update(systemd_files.render(node))
     return tree

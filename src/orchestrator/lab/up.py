@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from ipaddress import IPv4Network
 
-from orchestrator.lab import addressing, down, files, inventory, keys, levels, loopback, rootfs
-from orchestrator.lab import cluster as clusters
-from orchestrator.lab.blueprint import Blueprint, Show
-from orchestrator.lab.cluster import Cluster
-from orchestrator.lab.hardware import wiring
+from orchestrator.lab import addressing, down, files, inventory, keys, levels, loopback
+from orchestrator.lab.blueprint import Blueprint
+from orchestrator.lab.hardware import recording
 from orchestrator.lab.hardware.machine import Gpu
 from orchestrator.lab.hardware.pci import lay_out
 from orchestrator.lab.home import LOG, SUPERVISORS, Home, held, home
 from orchestrator.lab.levels import Level
+from orchestrator.lab.machines import RECORDED, machine_of
 from orchestrator.lab.namespaces.layers import MEMORY
 from orchestrator.lab.nvml import library
 from orchestrator.lab.request import Request
 from orchestrator.lab.status import answering
+from orchestrator.lab.wanted import Say, Wanted, resolve
 from orchestrator.model.errors import NodeError
+from orchestrator.workflows.saved import SUFFIX, file_name, save_snapshots
 
-Say = Callable[[str], None]
 READY_DEADLINE_S = 60.0
 
 
@@ -45,96 +41,20 @@ class Raised:
 
 def up(request: Request, say: Say) -> Raised:
     """Have the lab running; the same shape again is a quick look. Raises DeployError."""
-    request.check()
-    document = wiring.load(request.wiring)
-    cluster = _cluster(request, document, say)
-    document = _shaped(document, cluster)
-    level, root = _level(request, len(cluster.nodes), say)
-    shows, stack = _engine(request, say)
+    wanted = resolve(request, say)
     library.build()
-    fingerprint = _fingerprint(request, document, cluster, level, shows, root)
+    fingerprint = wanted.fingerprint()
     with held():
         place = home(request.name)
         found = place.blueprint()
         if found and found.fingerprint == fingerprint and _is_whole(place, found):
-            return Raised(place, found, level, fresh=False)
+            return Raised(place, found, wanted.level, fresh=False)
         if place.path.exists() or place.strays():
             say(f"replacing the lab {request.name!r}: " + ("it is another one" if found else "it is a leftover"))
             down.remove(place)
-        blueprint = _blueprint(request, document, cluster, level, shows, root, fingerprint)
-        _build(place, blueprint, stack)
-        return Raised(place, blueprint, level, fresh=True)
-
-
-def _cluster(request: Request, document: dict[str, Any], say: Say) -> Cluster:
-    if request.like is not None:
-        found = clusters.like(request.like, same_hardware=False)
-        if found.left_out:
-            say(f"left out, since it is of the machines themselves: {', '.join(found.left_out)}")
-        return found if request.engine == "standin" else found.without("l40s_stack")
-    gangs = 1 if request.gangs is None else request.gangs
-    each = wiring.nodes_per_gang(document, request.wiring)
-    nodes = each * gangs if request.nodes is None else request.nodes
-    return clusters.equal_gangs((f"node{index}" for index in range(nodes)), gangs)
-
-
-def _shaped(document: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
-    """The wiring with as many GPUs in each node as the cluster has there."""
-    if not cluster.gpus:
-        return document
-    changes = document.get("nodes") or [{}]
-    nodes = [
-        {**changes[index % len(changes)], "keep_gpus": cluster.gpus[node]} for index, node in enumerate(cluster.nodes)
-    ]
-    shaped = {**document, "nodes": nodes}
-    for index, node in enumerate(cluster.nodes):
-        wiring.parse(shaped, f"--wiring, for {node}", index)
-    return shaped
-
-
-def _level(request: Request, nodes: int, say: Say) -> tuple[Level, str]:
-    """The level, and the directory that its nodes' roots are made of."""
-    level = levels.choose(request.level, nodes)
-    if level.number < 2:
-        return level, "/"
-    try:
-        return level, str(rootfs.ensure(say))
-    except NodeError as failure:
-        return levels.without_systemd(failure.what), "/"
-
-
-def _engine(request: Request, say: Say) -> tuple[tuple[Show, ...], str]:
-    """What the nodes show of the engine, and the name of its stack."""
-    if request.engine == "standin":
-        return (), "sglang-0.5.23"
-    from orchestrator.lab import engine
-
-    shows = (
-        Show(outside=str(engine.ensure_engine(say)), inside=f"/opt/l40s/venvs/{engine.ENGINE_STACK}"),
-        Show(outside=str(engine.ensure_model()), inside="/workspace/tiny-deepseek-v3"),
-    )
-    return shows, engine.ENGINE_STACK
-
-
-def _fingerprint(
-    request: Request, document: object, cluster: Cluster, level: Level, shows: tuple[Show, ...], root: str
-) -> str:
-    """Changes with the request and with the lab's own code."""
-    code = sorted(
-        (str(path), path.stat().st_mtime_ns, path.stat().st_size)
-        for path in Path(__file__).parent.rglob("*")
-        if path.suffix in (".py", ".c", ".yml")
-    )
-    parts = [
-        asdict(replace(request, level=level.number)),
-        document,
-        asdict(cluster),
-        [asdict(show) for show in shows],
-        root,
-        code,
-        sys.executable,
-    ]
-    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
+        blueprint = _blueprint(wanted, place, fingerprint)
+        _build(place, blueprint, wanted)
+        return Raised(place, blueprint, wanted.level, fresh=True)
 
 
 def _is_whole(place: Home, found: Blueprint) -> bool:
@@ -144,45 +64,43 @@ def _is_whole(place: Home, found: Blueprint) -> bool:
     return all(answering(found).values())
 
 
-def _blueprint(
-    request: Request,
-    document: dict[str, Any],
-    cluster: Cluster,
-    level: Level,
-    shows: tuple[Show, ...],
-    root: str,
-    fingerprint: str,
-) -> Blueprint:
-    place = home(request.name)
-    if level.number == 0:
+def _blueprint(wanted: Wanted, place: Home, fingerprint: str) -> Blueprint:
+    cluster, level = wanted.cluster, wanted.level.number
+    cabling = recording.networks(wanted.snapshots.values())
+    if level == 0:
         prefix, port = loopback.choose_addresses(str(place.path), len(cluster.nodes))
     else:
-        network = addressing.choose_network(str(place.path), addressing.used_networks())
+        used = [*addressing.used_networks(), *(IPv4Network(recorded) for recorded in cabling)]
+        network = addressing.choose_network(str(place.path), used)
         prefix, port = str(network.network_address).rpartition(".")[0], 22
     return Blueprint(
-        name=request.name,
+        name=place.name,
         directory=str(place.path),
-        level=level.number,
+        level=level,
         prefix=prefix,
         nodes=cluster.nodes,
         gangs=cluster.gangs,
-        engine=request.engine,
-        wiring_name=request.wiring,
-        wiring=document,
+        engine=wanted.request.engine,
+        wiring_name=wanted.wiring_name,
+        wiring=dict(wanted.document),
         fingerprint=fingerprint,
-        host_link="" if level.number == 0 else f"l40s-{place.mark}",
+        host_link="" if level == 0 else f"l40s-{place.mark}",
         port=port,
-        shows=shows,
-        rootfs=root,
+        shows=wanted.shows,
+        rootfs=wanted.rootfs,
         variables=cluster.variables,
+        recorded=tuple(f"{file_name(wanted.recorded[node])}{SUFFIX}" for node in cluster.nodes if wanted.recorded),
+        cabling=cabling,
         mark=place.mark,
     )
 
 
-def _build(place: Home, blueprint: Blueprint, stack: str) -> None:
+def _build(place: Home, blueprint: Blueprint, wanted: Wanted) -> None:
     place.path.mkdir(mode=0o700)
     try:
         (place.path / MEMORY).mkdir()
+        if wanted.snapshots:
+            save_snapshots(wanted.snapshots, place.path / RECORDED)
         blueprint.write()
         keys.make(blueprint)
         supervisor = _start_supervisor(place, blueprint)
@@ -194,7 +112,7 @@ def _build(place: Home, blueprint: Blueprint, stack: str) -> None:
             supervisor.wait()
             raise
         _let_it_live(place, supervisor)
-        _write_inventory(place, blueprint, stack)
+        _write_inventory(place, blueprint, wanted.stack)
     except BaseException:
         down.remove(place)
         raise
@@ -263,5 +181,7 @@ def gpu_count(blueprint: Blueprint, index: int) -> int:
     """GPUs that a node's engine shall use."""
     if blueprint.engine == "sglang":
         return 1
-    layout = lay_out(wiring.parse(blueprint.wiring, blueprint.wiring_name, index))
-    return sum(isinstance(function.card, Gpu) for function in layout.functions)
+    node = machine_of(blueprint, index)
+    if node.recording is not None:
+        return max(1, node.recording.gpus)
+    return sum(isinstance(function.card, Gpu) for function in lay_out(node.machine).functions)

@@ -41,7 +41,7 @@ def gid_table(interface: NetworkInterface, guid: str = "") -> list[tuple[str, st
     gids = [_link_local(interface.mac)]
     if interface.enabled and interface.address_gids:
         gids += [_spelled(ipaddress.IPv6Interface(address).ip.packed) for address in interface.ipv6]
-        gids += [_mapped(address) for address in interface.ipv4]
+        gids += [mapped_gid(address) for address in interface.ipv4]
     return [(gid, kind) for gid in gids for kind in interface.roce]
 
 
@@ -55,7 +55,8 @@ def _port_gid(guid: str) -> str:
     return _spelled(b"\xfe\x80" + bytes(6) + bytes.fromhex(guid.replace(":", "")))
 
 
-def _mapped(address: str) -> str:
+def mapped_gid(address: str) -> str:
+    """The GID of an IPv4 address, with or without its prefix length."""
     return _spelled(bytes(10) + b"\xff\xff" + ipaddress.IPv4Interface(address).ip.packed)
 
 

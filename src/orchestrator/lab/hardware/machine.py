@@ -6,8 +6,11 @@ by the other modules. Wiring files (lab/wirings/*.yml) have exactly these names.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from orchestrator.lab.tree import FileTree
 
 ROCE_V1, ROCE_V2 = "IB/RoCE v1", "RoCE v2"
 """GID types, as gid_attrs/types has them."""
@@ -235,16 +238,38 @@ class NetworkInterface:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What a recorded machine showed.
+
+    sys:     the tree below /sys where the interfaces really exist
+    written: the same with all that was recorded of the interfaces
+    proc:    the tree below /proc
+    etc:     other files by their path
+    nvml:    NVML's answers (keys: nvml.c)
+    gpus:    how many it tells of
+    """
+
+    sys: FileTree
+    written: FileTree
+    proc: FileTree
+    etc: Mapping[str, str]
+    nvml: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMachine:
     """One node's own copy of a machine: the same hardware, its own numbers.
 
     seed: what serial numbers and GUIDs are made of, so that they differ between nodes and stay between runs
+    recording: what it shows instead of what its description comes to
     """
 
     machine: Machine
     node: str
     seed: str
     interfaces: tuple[NetworkInterface, ...]
+    recording: Recording | None = None
 
     def interface(self, name: str) -> NetworkInterface:
         """The interface of this name; raises KeyError."""

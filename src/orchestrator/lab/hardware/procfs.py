@@ -12,6 +12,9 @@ from orchestrator.lab.tree import FileTree
 def render(node: NodeMachine) -> FileTree:
     """The tree below /proc; only what differs from the host's own."""
     tree = FileTree()
+    if node.recording is not None:
+        tree.update(node.recording.proc)
+        return tree
     system = node.machine.system
     flavour = "Open Kernel Module for x86_64" if system.open_driver else "Kernel Module"
     tree.put(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from orchestrator.lab.hardware import infiniband, netdev, pci
-from orchestrator.lab.hardware.machine import Gpu, Nic, NodeMachine
+from orchestrator.lab.hardware.machine import Gpu, Nic, NodeMachine, Recording
 from orchestrator.lab.hardware.pci import Function, Layout
 from orchestrator.lab.tree import FileTree
 
@@ -18,6 +18,8 @@ def render(node: NodeMachine, *, live_network: bool = True, config_bytes: int = 
     live_network: network interfaces really exist, and their attributes are the kernel's own; else they are written
     config_bytes: how much of each configuration space is readable: 4096 for root, 64 for others
     """
+    if node.recording is not None:
+        return _recorded(node.recording, live_network=live_network, config_bytes=config_bytes)
     tree = FileTree()
     layout = pci.lay_out(node.machine)
     groups = _iommu_groups(node, layout)
@@ -45,6 +47,13 @@ def render(node: NodeMachine, *, live_network: bool = True, config_bytes: int = 
     _power(tree, node)
     _modules(tree, node, layout)
     _dmi(tree, node)
+    return tree
+
+
+def _recorded(recording: Recording, *, live_network: bool, config_bytes: int) -> FileTree:
+    tree = FileTree()
+    tree.update(recording.sys if live_network else recording.written)
+    tree.files |= {path: content[:config_bytes] for path, content in tree.files.items() if path.endswith("/config")}
     return tree
 
 

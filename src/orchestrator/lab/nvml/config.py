@@ -19,6 +19,8 @@ _ONE_SWITCH, _SWITCHES, _HOST_BRIDGE, _NODE, _SYSTEM = 10, 20, 30, 40, 50
 
 def render(node: NodeMachine) -> str:
     """The configuration file's text."""
+    if node.recording is not None:
+        return node.recording.nvml
     functions = [one for one in pci.lay_out(node.machine).functions if isinstance(one.card, Gpu)]
     functions.sort(key=lambda one: one.address)
     system = node.machine.system

@@ -1,0 +1,335 @@
+"""A node that looks like a recorded machine: its snapshot's files as its own /sys and /proc, its NVML as NVML told it.
+
+What the kernel itself shows of the node's interfaces (addresses, MTU, state) is live; of them only what a virtual
+interface lacks is the recording's. Memory and the list of processors stay this machine's, since programs plan by them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import posixpath
+import re
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from orchestrator.lab.addressing import FIRST_NODE
+from orchestrator.lab.hardware.infiniband import mapped_gid
+from orchestrator.lab.hardware.machine import Machine, NetworkInterface, NodeMachine, Recording, System
+from orchestrator.lab.hardware.netdev import FIRST_INDEX
+from orchestrator.lab.hardware.realise import digest, mac_of
+from orchestrator.lab.tree import FileTree
+from orchestrator.model.errors import InputError
+from orchestrator.model.snapshot import Snapshot
+
+_NET = "/sys/class/net"
+_VIRTUAL = "/sys/devices/virtual/net"
+_INTERFACE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,15}")
+_MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
+_KERNELS_OWN = ("address", "carrier", "flags", "ifindex", "iflink", "mtu", "operstate")
+"""Attributes that a live interface has of itself."""
+_OPAQUE = (
+    "/bus/pci/devices", "/bus/pci/slots", "/class/infiniband", "/class/infiniband_verbs", "/class/pci_bus",
+    "/devices/system/node", "/devices/virtual/dmi/id", "/kernel/iommu_groups",
+)  # fmt: skip
+_HEADER, _WHOLE_CONFIG = 64, 4096
+"""Bytes of a configuration space that anybody may read, and root."""
+_THIS_MACHINES = ("/devices/system/cpu/online",)
+_SHOWN_SETTINGS = ("/sys/kernel/numa_balancing", "/sys/vm/nr_hugepages")
+_SHOWN_ETC = ("/etc/nccl.conf", "/var/run/nvidia-topologyd/virtualTopology.xml")
+
+
+def networks(snapshots: Iterable[Snapshot]) -> dict[str, int]:
+    """IPv4 network of the recorded interfaces -> a number from 1: what is in one network is cabled together."""
+    found = {
+        str(ipaddress.IPv4Interface(address).network)
+        for snapshot in snapshots
+        for name in _live_names(snapshot)
+        for address in _addresses(snapshot, name)
+    }
+    return {network: number for number, network in enumerate(sorted(found), start=1)}
+
+
+def realise(
+    snapshot: Snapshot, cabling: Mapping[str, int], *, lab: str, node: str, index: int, address: str, copy: bool
+) -> NodeMachine:
+    """A recorded machine as a node of a lab.
+
+    cabling: as `networks` gives it; address: the node's own on the ordinary network
+    copy:    another node shows this snapshot already, so that addresses and MACs must differ from it
+    Raises InputError where no interface was recorded.
+    """
+    seed = f"{lab}/{node}"
+    primary = primary_interface(snapshot)
+    interfaces = []
+    renumbered: dict[str, str] = {}
+    for name in _live_names(snapshot):
+        before = _addresses(snapshot, name)
+        after = [f"{address}/24"] if name == primary else [_moved(one, index) if copy else one for one in before]
+        renumbered |= dict(zip(map(_host, before), map(_host, after), strict=False))
+        interfaces.append(_interface(snapshot, name, after, cabling, before, primary, seed, copy=copy))
+    return NodeMachine(
+        machine=Machine(primary=primary, roots=(), system=_system(snapshot)),
+        node=node,
+        seed=seed,
+        interfaces=tuple(interfaces),
+        recording=Recording(
+            sys=_sys(snapshot, interfaces, renumbered, live=True),
+            written=_sys(snapshot, interfaces, renumbered, live=False),
+            proc=_proc(snapshot, seed),
+            etc={path: snapshot.read(path) for path in _SHOWN_ETC if path in snapshot.files},
+            nvml=nvml_configuration(snapshot.nvml),
+            gpus=len(snapshot.nvml.get("devices") or ()),
+        ),
+    )
+
+
+def primary_interface(snapshot: Snapshot) -> str:
+    """The interface that takes the node's address in the lab: a bond or a port without RDMA that had one, if any."""
+    names = _live_names(snapshot)
+    if not names:
+        raise InputError(
+            "no network interface was recorded",
+            where=f"snapshot of {snapshot.node}",
+            fix="record it with `discover --save`",
+        )
+    rdma = {name for name in names if snapshot.names(f"{_NET}/{name}/device/infiniband")}
+    return min(
+        names,
+        key=lambda name: (
+            not _addresses(snapshot, name),
+            name in rdma,
+            not snapshot.names(f"{_NET}/{name}/bonding"),
+            names.index(name),
+        ),
+    )
+
+
+def _live_names(snapshot: Snapshot) -> list[str]:
+    """Interfaces that the node really has: ports of cards, and bonds of them."""
+    found = [
+        name
+        for name in snapshot.names(_NET)
+        if _INTERFACE_NAME.fullmatch(name) and name not in (".", "..", "lo") and _is_live(snapshot, name)
+    ]
+    return sorted(found, key=lambda name: (_number(snapshot, f"{_NET}/{name}/ifindex", 0), name))
+
+
+def _is_live(snapshot: Snapshot, name: str) -> bool:
+    return not snapshot.realpath(f"{_NET}/{name}").startswith(f"{_VIRTUAL}/") or bool(
+        snapshot.names(f"{_NET}/{name}/bonding")
+    )
+
+
+def _addresses(snapshot: Snapshot, name: str, family: str = "inet") -> list[str]:
+    """Recorded addresses with their prefix lengths, without link-local ones, which the kernel makes itself."""
+    by_name = snapshot.host.get("addresses")
+    entries = by_name.get(name) if isinstance(by_name, dict) else None
+    found = []
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and entry.get("family") == family:
+            try:
+                one = ipaddress.ip_interface(f"{entry.get('address')}/{entry.get('prefixlen')}")
+            except ValueError:
+                continue
+            if not one.is_link_local:
+                found.append(str(one))
+    return found
+
+
+def _moved(address: str, index: int) -> str:
+    """Another host of the same network."""
+    interface = ipaddress.IPv4Interface(address)
+    room = max(1, interface.network.num_addresses - 2)
+    return f"{interface.network.network_address + 1 + (FIRST_NODE + index) % room}/{interface.network.prefixlen}"
+
+
+def _host(address: str) -> str:
+    return address.partition("/")[0]
+
+
+def _interface(
+    snapshot: Snapshot,
+    name: str,
+    addresses: list[str],
+    cabling: Mapping[str, int],
+    recorded: list[str],
+    primary: str,
+    seed: str,
+    *,
+    copy: bool,
+) -> NetworkInterface:
+    folder = f"{_NET}/{name}"
+    mac = snapshot.text(f"{folder}/address").lower()
+    bond = posixpath.basename(snapshot.links.get(f"{snapshot.realpath(folder)}/master", ""))
+    rail = next((cabling[str(ipaddress.IPv4Interface(one).network)] for one in recorded), None)
+    return NetworkInterface(
+        name=name,
+        mac=mac if _MAC.fullmatch(mac) and not copy and mac.strip("0:") else mac_of(seed, bond or name),
+        mtu=min(max(_number(snapshot, f"{folder}/mtu", 1500), 576), 65535),
+        speed_mbps=_number(snapshot, f"{folder}/speed", 0),
+        ipv4=tuple(addresses),
+        ipv6=() if copy else tuple(_addresses(snapshot, name, "inet6")),
+        enabled=name == primary or bool(_number(snapshot, f"{folder}/flags", 1) & 1),
+        carrier=name == primary or snapshot.text(f"{folder}/carrier", "1") != "0",
+        primary=name == primary,
+        rdma=next(iter(snapshot.names(f"{folder}/device/infiniband")), ""),
+        rail=rail,
+        bond=bond,
+        slaves=tuple(snapshot.text(f"{folder}/bonding/slaves").split()),
+    )
+
+
+def _number(snapshot: Snapshot, path: str, otherwise: int) -> int:
+    try:
+        return int(snapshot.text(path), 0)
+    except ValueError:
+        return otherwise
+
+
+def _system(snapshot: Snapshot) -> System:
+    limits = snapshot.host.get("limits")
+    memlock = _limit(limits, "memlock", -1)
+    found = re.search(r"^MemTotal:\s+(\d{1,15}) kB", snapshot.text("/proc/meminfo"), re.MULTILINE)
+    return System(
+        memory_gib=max(1, int(found[1]) >> 20) if found else 64,
+        driver=str(snapshot.nvml.get("driver") or "0"),
+        memlock="unlimited" if memlock < 0 else memlock,
+        nofile=max(1024, _limit(limits, "nofile", 1048576)),
+    )
+
+
+def _limit(limits: Any, name: str, otherwise: int) -> int:
+    pair = limits.get(name) if isinstance(limits, dict) else None
+    return int(pair[0]) if isinstance(pair, list) and pair and isinstance(pair[0], int) else otherwise
+
+
+def _sys(
+    snapshot: Snapshot, interfaces: Iterable[NetworkInterface], renumbered: Mapping[str, str], *, live: bool
+) -> FileTree:
+    """live: the interfaces really exist, and the kernel lends their own attributes."""
+    tree = FileTree()
+    tree.opaque |= {*_OPAQUE}
+    ours = {snapshot.realpath(f"{_NET}/{one.name}"): one.name for one in interfaces}
+    own = _KERNELS_OWN if live else ()
+    gids = {mapped_gid(old): mapped_gid(new) for old, new in renumbered.items() if old != new}
+    for path, text in snapshot.files.items():
+        if _is_shown(path, ours, own) and path.endswith("/config"):
+            tree.put(path.removeprefix("/sys"), _config_space(text))
+        elif _is_shown(path, ours, own):
+            shown = gids.get(text.strip(), text.rstrip("\n")) if "/gids/" in path else text.rstrip("\n")
+            tree.put(path.removeprefix("/sys"), f"{shown}\n".encode(errors="surrogateescape"))
+    for path, target in snapshot.links.items():
+        if _is_shown(path, ours, own):
+            tree.links[path.removeprefix("/sys")] = target
+            end = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+            if end.startswith("/sys/bus/pci/drivers/"):
+                tree.folders.add(end.removeprefix("/sys"))
+    if live:
+        refused = [path for path, reason in snapshot.errors.items() if reason == "EINVAL"]
+        tree.einval |= {path.removeprefix("/sys") for path in refused if _is_shown(path, ours, own)}
+        for number, (folder, name) in enumerate(ours.items()):
+            _live_interface(tree, folder.removeprefix("/sys"), name, number)
+    tops = {"/".join(path.split("/")[:3]) for path in (*tree.files, *tree.links) if path.startswith("/devices/pci")}
+    modules = {"/".join(path.split("/")[:3]) for path in tree.files if path.startswith("/module/")}
+    tree.opaque |= tops | modules
+    return tree
+
+
+def _config_space(digits: str) -> bytes:
+    """Snapshots keep it in hexadecimal digits, a whole one without the zeros at its end."""
+    try:
+        data = bytes.fromhex(digits)
+    except ValueError:
+        return b""
+    return data.ljust(_WHOLE_CONFIG, b"\0") if len(data) > _HEADER else data
+
+
+def _live_interface(tree: FileTree, folder: str, name: str, number: int) -> None:
+    virtual = f"/devices/virtual/net/{name}"
+    if folder != virtual:
+        tree.borrowed[folder] = virtual
+        tree.hidden.add(virtual)
+    tree.put(f"{folder}/iflink", FIRST_INDEX + number)
+
+
+def _is_shown(path: str, ours: Mapping[str, str], own: Collection[str]) -> bool:
+    """ours: directory of each interface that the node has -> its name; own: its attributes that are the kernel's."""
+    if not path.startswith("/sys/") or path.removeprefix("/sys") in _THIS_MACHINES:
+        return False
+    if path.startswith(f"{_NET}/"):
+        return path.split("/")[4] in ours.values()
+    for folder in ours:
+        if path.startswith(f"{folder}/"):
+            return path.removeprefix(f"{folder}/") not in own
+    return not path.startswith(f"{_VIRTUAL}/")
+
+
+def _proc(snapshot: Snapshot, seed: str) -> FileTree:
+    tree = FileTree()
+    for path, text in snapshot.files.items():
+        inside = path.removeprefix("/proc")
+        if path.startswith("/proc/driver/nvidia/") or path in ("/proc/cpuinfo", "/proc/cmdline"):
+            tree.put(inside, text.encode(errors="surrogateescape"))
+        elif path.startswith("/proc/sys/") and inside in _SHOWN_SETTINGS:
+            tree.put(inside, text.strip())
+        elif found := re.fullmatch(r"/proc/(?:\d+/|self/)?net(/(?:bonding|vlan)/[A-Za-z0-9_.-]+)", path):
+            tree.put(f"/net{found[1]}", text.encode(errors="surrogateescape"))
+    tree.put("/sys/kernel/random/boot_id", str(uuid.UUID(bytes=digest(seed, "boot")[:16], version=4)))
+    return tree
+
+
+_NOT_LOADED = 9
+"""NVML_ERROR_DRIVER_NOT_LOADED."""
+_LOST = 15
+
+
+def nvml_configuration(nvml: Mapping[str, Any]) -> str:
+    """What the lab's NVML answers (keys: nvml.c) so that it says what a snapshot's NVML said."""
+    devices = [one for one in nvml.get("devices") or () if isinstance(one, dict)]
+    lines = [] if devices or not nvml.get("error") else [f"init={_NOT_LOADED}"]
+    lines += [f"{key}={_word(nvml[key])}" for key in ("driver", "nvml", "cuda") if nvml.get(key)]
+    lines.append(f"count={len(devices)}")
+    for index, device in enumerate(devices):
+        lines += [f"{index}.{key}={_word(value)}" for key, value in _device_facts(device) if value is not None]
+        for kind, key in (("topology", "topo"), ("p2p", "p2p")):
+            pairs = device.get(kind)
+            for other, value in pairs.items() if isinstance(pairs, dict) else ():
+                told = value.get("read") if isinstance(value, dict) else value
+                if told is not None and str(other).isdigit():
+                    lines.append(f"{key}.{index}.{other}={_word(told)}")
+    return "\n".join(lines) + "\n"
+
+
+def _device_facts(device: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    memory, link, ecc = (_part(device, key) for key in ("memory", "link", "ecc"))
+    if "name" not in device:
+        yield "fail", _LOST
+    for key in ("name", "uuid", "serial"):
+        yield key, device.get(key)
+    yield "busid", str(device.get("pci_bus_id") or "").lower()[-12:] or None
+    yield "numa", device.get("numa_node")
+    yield "mem_total", _mib(memory.get("total"))
+    yield "mem_reserved", _mib(memory.get("reserved"))
+    yield "bar1_total", _mib(device.get("bar1_total"))
+    for key, name in (("gen", "gen"), ("max_gen", "maxgen"), ("width", "width"), ("max_width", "maxwidth")):
+        yield name, link.get(key)
+    yield "temp", device.get("temperature_c")
+    yield "power", device.get("power_mw")
+    yield "reasons", device.get("clocks_event_reasons")
+    yield "ecc_cor", ecc.get("corrected")
+    yield "ecc_unc", ecc.get("uncorrected")
+
+
+def _part(device: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = device.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _mib(value: Any) -> int | None:
+    return value >> 20 if isinstance(value, int) else None
+
+
+def _word(value: object) -> str:
+    """One line of the configuration, whatever a snapshot holds."""
+    return "".join(char if char.isprintable() else "?" for char in str(value))[:200]
