@@ -36,7 +36,7 @@ FAIL_S = 60.0
 def lab() -> Iterator[Cluster]:
     """Two nodes whose engine is the real one."""
     try:
-        l40s("lab", "up", "--engine", "sglang", "--nodes", "2", "--name", LAB, deadline_s=BUILD_S)
+        l40s("lab", "up", "--engine", "sglang", "--level", "1", "--nodes", "2", "--name", LAB, deadline_s=BUILD_S)
         found = json.loads(l40s("lab", "status", "--name", LAB, "--json"))
         yield Cluster(Path(found["inventory"]))
     finally:
