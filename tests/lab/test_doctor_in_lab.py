@@ -61,3 +61,39 @@ def test_level_0_shows_the_misplaced_card_too(labs: Callable[[str], RunningLab])
     assert code == 3
     misplaced = [finding for finding in said["findings"] if finding["id"] == "NIC-NOT-UNDER-SWITCH"]
     assert {finding["node"] for finding in misplaced if "0000:b8:00" in finding["devices"]} == {"node0", "node1"}
+
+
+FAULTS = {
+    ("acs-on",): "ACS-REDIRECT",
+    ("bond-slave-down",): "BOND-SHORT",
+    ("driver-skew",): "NODE-DIFFERS",
+    ("ecc", "3"): "GPU-HEALTH",
+    ("gen-downgraded",): "PCIE-LINK-REDUCED",
+    ("gid-missing",): "RDMA-PORT-UNCONFIGURED",
+    ("gpu-lost", "5"): "GPU-MISSING",
+    ("iommu-on",): "IOMMU-TRANSLATING",
+    ("mtu",): "RAIL-MTU",
+    ("nic-moved",): "NIC-NOT-UNDER-SWITCH",
+    ("no-peermem",): "GDR-MISSING",
+    ("numa-unknown",): "NUMA-UNKNOWN",
+    ("port-down",): "RDMA-PORT-DOWN",
+    ("roce-v1-only",): "RDMA-PORT-UNCONFIGURED",
+    ("throttle", "2"): "GPU-HEALTH",
+    ("width-x8",): "PCIE-LINK-REDUCED",
+}
+"""Faults of hardware as the lab makes them, and the finding that must name each."""
+
+
+def test_every_fault_of_hardware_is_found_on_its_node_and_on_no_other(labs: Callable[[str], RunningLab]) -> None:
+    lab = labs("doctor-faults")
+    lab.run("up")
+    missed = {}
+    for words, wanted in FAULTS.items():
+        lab.run("break", "node2", *words)
+        code, said, _ = doctor(lab)
+        bad = {(one["id"], one["node"]) for one in said["findings"] if one["severity"] in ("stop", "slow")}
+        if code != 3 or (wanted, "node2") not in bad or {one["node"] for one in said["findings"]} != {"node2"}:
+            missed[words] = (code, bad)
+        lab.run("heal", "node2", words[0])
+    assert not missed
+    assert doctor(lab)[0] == 0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import Link
+from orchestrator.model.topology import Gpu, Link
 from orchestrator.rules.cluster import Cluster, Node, majority
 from orchestrator.rules.registry import Rule
 from orchestrator.topology.network import gid_index
@@ -40,12 +40,18 @@ class _Fact:
     read: Callable[[Node], str | None]
 
 
+def _answering(node: Node) -> list[Gpu]:
+    """GPUs of a node where none is missing; what missing ones make of the comparison is GPU-MISSING's business."""
+    gpus = [gpu for gpu in node.topology.gpus if gpu.index >= 0 and not gpu.lost]
+    return gpus if len(gpus) >= node.spec.gpus else []
+
+
 def _gpu_models(node: Node) -> str | None:
-    return _counted(gpu.name for gpu in node.topology.gpus if gpu.name)
+    return _counted(gpu.name for gpu in _answering(node) if gpu.name)
 
 
 def _gpu_links(node: Node) -> str | None:
-    return _counted(words for gpu in node.topology.gpus if (words := _best_link(gpu.link_max)))
+    return _counted(words for gpu in _answering(node) if (words := _best_link(gpu.link_max)))
 
 
 def _card_links(node: Node) -> str | None:
@@ -108,7 +114,7 @@ def _nvml(name: str) -> Callable[[Node], str | None]:
 
 
 def _vbios(node: Node) -> str | None:
-    return _counted(str(device["vbios"]) for device in node.nvml_devices if device.get("vbios"))
+    return _counted(str(one["vbios"]) for one in node.nvml_devices if one.get("vbios")) if _answering(node) else None
 
 
 def _counted(values: Iterable[str]) -> str | None:
