@@ -20,7 +20,7 @@ FAULT = Fault(
     name="delay",
     argument="[MS [DEV]]",
     summary="every frame to and from DEV (default: the TCP side) takes MS (default: 25) milliseconds longer",
-    shows="round trips; a process of the lab relays the frames, some 50 MB/s at most",
+    shows="round trips; a process of the lab relays the frames, so it is slow in bytes a second too",
     levels=(1, 2),
     outside=True,
 )

@@ -13,7 +13,7 @@ from orchestrator.lab.namespaces.node import DISK
 
 FAULT = Fault(
     name="disk-full",
-    summary="no byte more can be written to the root file system, /tmp and the home directories (ENOSPC)",
+    summary="the root file system, /tmp and the home directories are full to the last page (ENOSPC)",
     shows="df, and every program that writes, also those that run already",
     levels=(1, 2),
 )

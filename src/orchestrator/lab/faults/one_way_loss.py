@@ -14,15 +14,17 @@ FAULT = Fault(
     levels=(1, 2),
     outside=True,
 )
+_ALL = 100
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
     """In the lab's network: the node itself can't see why."""
     words.at_most(asked, 2)
-    percent = words.number(asked, 0, what="percent", lowest=1, highest=100, default=30)
+    percent = words.number(asked, 0, what="percent", lowest=1, highest=_ALL, default=30)
     port = words.any_port(node.machine, asked[1:])
     link = node.link(port.name)
-    drop = f'oifname "{link}" numgen random mod 100 < {percent} drop;'
+    which = f"numgen random mod 100 < {percent} " if percent < _ALL else ""
+    drop = f'oifname "{link}" {which}drop;'
     hooks = "".join(
         f"chain {hook} {{ type filter hook {hook} priority 0;\n {drop}\n }}\n" for hook in ("forward", "output")
     )

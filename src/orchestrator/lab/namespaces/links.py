@@ -67,6 +67,12 @@ def connect_node(index: int, pid: int, machine: NodeMachine) -> None:
     batch(commands)
 
 
+def unplug_node(index: int, machine: NodeMachine) -> None:
+    """Remove a dead node's cables; the kernel does so itself, but some time after its last process has ended."""
+    text = "".join(f"link delete {cable(index, number)}\n" for number in range(len(machine.interfaces)))
+    subprocess.run(["ip", "-force", "-batch", "-"], input=text, text=True, capture_output=True, timeout=60, check=False)
+
+
 def cable(index: int, number: int) -> str:
     """Name of the lab's end of the cable of a node's interface, both counted from 0."""
     return f"n{index}p{number}"

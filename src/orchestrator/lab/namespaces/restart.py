@@ -60,6 +60,7 @@ def _start(blueprint: Blueprint, index: int) -> int:
 def _clear(blueprint: Blueprint, index: int, shared: Shared) -> None:
     """What its former life has left."""
     name = blueprint.nodes[index]
+    links.unplug_node(index, shared.machines[index])
     shutil.rmtree(shared.memory / "nodes" / str(index), ignore_errors=True)
     (shared.memory / f"{name}.booted").unlink(missing_ok=True)
     if blueprint.level == 2:
