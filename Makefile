@@ -25,8 +25,7 @@ unit: setup
 check: lint types unit ## lint, types and unit tests, under a minute
 
 test: lint types ## everything that CI runs: unit, lab and the real engine
-	$(BIN)/python -m pytest -q -n 2 -m "not lab and not engine" tests
-	$(BIN)/python -m pytest -q -m "lab or engine" tests
+	@scripts/test.sh
 
 demo: setup ## an emulated 4-node, 32-GPU cluster from nothing to serving
 	@scripts/demo.sh

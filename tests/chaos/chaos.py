@@ -57,9 +57,19 @@ def play(lab: SmallLab, row: Row) -> str:
             verb.wait(120)
         _then(lab, row, hit)
     finally:
-        if verb is not None and verb.poll() is None:
-            verb.kill()
+        _close(verb)
     return trouble or _judge(lab, row)
+
+
+def _close(verb: subprocess.Popen[str] | None) -> None:
+    """End a verb that still runs, and its pipes with it."""
+    if verb is not None:
+        if verb.poll() is None:
+            verb.kill()
+        for pipe in (verb.stdout, verb.stderr):
+            if pipe is not None:
+                pipe.close()
+        verb.wait(10)
 
 
 def _settled(lab: SmallLab) -> str:

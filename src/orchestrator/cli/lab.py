@@ -6,7 +6,7 @@ import argparse
 import time
 from dataclasses import asdict
 
-from orchestrator.cli import lab_console, lab_faults
+from orchestrator.cli import lab_console, lab_faults, lab_rehearse
 from orchestrator.cli.options import add_examples, add_json
 from orchestrator.cli.screen import Screen
 
@@ -61,6 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(wirings)
     lab_console.configure(verbs, _add_name)
     lab_faults.configure(verbs, _add_name)
+    lab_rehearse.configure(verbs, _add_name)
 
 
 def _add_name(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +80,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         "break": lab_faults.run_break,
         "heal": lab_faults.run_heal,
         "faults": lab_faults.run_faults,
+        "rehearse": lab_rehearse.run,
     }
     return verbs[args.lab_verb](args, screen)
 
