@@ -24,7 +24,7 @@ def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["up", "--name", "../lab"], "found '../lab'"),
         (["up", "--nodes", "0"], "found 0, wanted 1 to 240"),
         (["up", "--nodes", "5", "--gangs", "2"], "5 nodes cannot be divided into 2 equal gangs"),
-        (["up", "--gangs", "0"], "cannot be divided into 0 equal gangs"),
+        (["up", "--gangs", "0"], "--gangs: found 0, wanted 1 or more"),
         (["status"], "no lab named 'lab'"),
         (["status", "--name", "A"], "found 'A'"),
         (["down", "--name", "A"], "found 'A'"),
