@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.cli.accelerators import add_accelerators, build_options
 from orchestrator.cli.options import add_inventory, add_json, open_inventory
 from orchestrator.cli.progress import patience
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.topology import Topology
-from orchestrator.topology.build import AcceleratorClass, BuildOptions
 from orchestrator.topology.document import topology_json
 from orchestrator.topology.draw import Tree, summary, tree
 from orchestrator.topology.network import Choice
@@ -37,7 +36,7 @@ EXAMPLE = """examples:
   l40s-deploy discover                              the tree of every node of the inventory
   l40s-deploy discover --node node1 --save seen/    one node; its snapshot goes to seen/node1.json
   l40s-deploy discover --from seen/                 the same trees later, with no node at hand
-  l40s-deploy discover --from machine.tar.bz2 --accelerator-class 0b4000:1bcf
+  l40s-deploy discover --from machine.tar.bz2 --accelerator 1bcf:0b4000
                                                     a machine that hwloc-gather-topology recorded
 
 A snapshot holds what the node's files and NVML said, unchanged: names, addresses, serial numbers of GPUs.
@@ -59,14 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="look at saved snapshots (DIR or FILE), a tarball of hwloc-gather-topology or a copy of /sys instead",
     )
-    parser.add_argument(
-        "--accelerator-class",
-        action="append",
-        default=[],
-        type=accelerator_class,
-        metavar="CLASS[:VENDOR]",
-        help="PCI class (and vendor) in hex of what counts as a GPU beside NVIDIA's, for example 0b4000:1bcf",
-    )
+    add_accelerators(parser)
     parser.epilog = EXAMPLE
 
 
@@ -81,19 +73,6 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     else:
         _show(seen, screen)
     return UNREACHABLE if seen.failures else 0
-
-
-def accelerator_class(text: str) -> AcceleratorClass:
-    """CLASS[:VENDOR] in hex: '0b4000:1bcf', '0x0302'. Raises argparse's error for anything else."""
-    match = re.fullmatch(r"(?:0x)?([0-9a-fA-F]{4})(?:[0-9a-fA-F]{2})?(?::(?:0x)?([0-9a-fA-F]{4}))?", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"found {text!r}, wanted CLASS[:VENDOR] in hex, for example 0b4000:1bcf")
-    return AcceleratorClass(int(match[1], 16), int(match[2], 16) if match[2] else None)
-
-
-def build_options(args: argparse.Namespace) -> BuildOptions:
-    """What --accelerator-class adds to NVIDIA's GPUs."""
-    return BuildOptions(accelerators=(*BuildOptions().accelerators, *args.accelerator_class))
 
 
 def _discover(args: argparse.Namespace, screen: Screen) -> Discovery:

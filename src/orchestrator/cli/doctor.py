@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.cli.accelerators import add_accelerators, build_options
 from orchestrator.cli.findings import finding_json, say_accepted, show_findings, summary
 from orchestrator.cli.options import add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
@@ -44,13 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="saved snapshots, a tarball of hwloc-gather-topology, a copy of /sys or a NCCL topology XML instead",
     )
-    parser.add_argument(
-        "--accelerator",
-        action="append",
-        default=[],
-        metavar="VENDOR:CLASS",
-        help="with --from: PCI vendor and class in hex of what counts as a GPU beside NVIDIA's",
-    )
+    add_accelerators(parser)
     parser.add_argument("--report", metavar="FILE", help="also write one HTML page with drawings, to send on")
     parser.add_argument("--dump-xml", metavar="DIR", help="also write NCCL's topology XML of each node as DIR/NODE.xml")
     parser.add_argument("--list-rules", action="store_true", help="every rule, one line each")
@@ -102,29 +97,13 @@ def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
 
 
 def _examine_saved(args: argparse.Namespace) -> Examination:
-    from orchestrator.topology.build import BuildOptions
     from orchestrator.workflows.doctor import examine_saved, examine_xml
     from orchestrator.workflows.saved import load_saved
 
     path = Path(args.saved)
     if path.suffix == ".xml":
         return examine_xml(path, accept=args.accept)
-    accelerators = (*BuildOptions().accelerators, *map(_accelerator, args.accelerator))
-    return examine_saved(load_saved(path), BuildOptions(accelerators=accelerators), accept=args.accept)
-
-
-def _accelerator(text: str) -> Any:
-    """`VENDOR:CLASS` as `lspci -n` prints them, class of 4 or 6 digits. Raises InputError for anything else."""
-    import re
-
-    from orchestrator.topology.build import AcceleratorClass
-
-    found = re.fullmatch(r"(?:0x)?([0-9a-fA-F]{4}):(?:0x)?([0-9a-fA-F]{4})(?:[0-9a-fA-F]{2})?", text)
-    if found is None:
-        raise InputError(
-            f"found {text!r}, wanted VENDOR:CLASS in hex", where="--accelerator", fix="--accelerator 1bcf:0b4000"
-        )
-    return AcceleratorClass(int(found[2], 16), int(found[1], 16))
+    return examine_saved(load_saved(path), build_options(args), accept=args.accept)
 
 
 def document(examination: Examination, expectations: Sequence[Expected] = ()) -> dict[str, Any]:
