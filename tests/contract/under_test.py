@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.contract.contract import REAL
+from tests.support.ports import free_port
 
 from orchestrator.engines.dialects import dialect
 from orchestrator.lab.engine import ENGINE_STACK
@@ -361,25 +361,6 @@ def real(venv: Path) -> Maker:
     """SGLang 0.5.23 on CPU, started as its stack says."""
     python = str(venv / "bin" / "python3")
     return Maker(name=REAL, command=lambda _: (python, "-m", "sglang.launch_server"), venv=str(venv), patience=300.0)
-
-
-def free_port(*addresses: str) -> int:
-    """A TCP port that is free on all of these addresses now."""
-    while True:
-        with socket.socket() as first:
-            first.bind((addresses[0], 0))
-            port = int(first.getsockname()[1])
-            if all(_is_free(address, port) for address in addresses[1:]):
-                return port
-
-
-def _is_free(address: str, port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((address, port))
-        except OSError:
-            return False
-        return True
 
 
 def title(pid: int) -> str:

@@ -7,7 +7,6 @@ import os
 import secrets
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.support.ports import free_port
 
 from orchestrator.node import go, itself, processes, report, stage, stop
 
@@ -48,12 +49,6 @@ WATCH: dict[str, Any] = {
     "probe": {"answer_s": 0.3, "probes": 3, "every_s": 0.2, "log": "batch", "counters": "worked_total.*"},
     "stop": {"leader_signal": "TERM", "drain_s": 3, "shutdown_s": 0.3, "worker_signal": None},
 }
-
-
-def free_port(address: str = "127.0.0.1") -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
 
 
 def until(done: Callable[[], Any], deadline_s: float = 10.0, what: str = "") -> Any:

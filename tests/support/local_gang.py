@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.support.gang import FAKE_ENGINE, Cluster, free_port
+from tests.support.gang import FAKE_ENGINE, Cluster
+from tests.support.ports import free_port
 
 from orchestrator.gang.view import GangView
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Ports, Reach

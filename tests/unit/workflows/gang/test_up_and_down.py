@@ -149,7 +149,7 @@ def test_down_works_with_a_dead_leader(local: Local) -> None:
 
 
 def _with_a_lost_node(gang: LocalGang) -> Inventory:
-    from tests.support.gang import free_port
+    from tests.support.ports import free_port
 
     lost = replace(gang.spec(1), reach=Reach(host="127.0.0.1", port=free_port(), user="nobody"))
     return Inventory(path="hosts.yml", gangs=(GangSpec(name="gang0", nodes=(gang.spec(0), lost)),))
