@@ -11,7 +11,7 @@ RUNS = 7
 
 
 def main() -> None:
-    with lab("bench-status") as inventory:
+    with lab("bench-status", "--level", "1") as inventory:
         hosts = ["-i", str(inventory)]
         timed(command("up", *hosts, "--model", MODEL), runs=1)
         status = timed(command("status", *hosts, "--json"), runs=RUNS)

@@ -19,7 +19,7 @@ RUNS = 3
 
 
 def main() -> None:
-    with lab("bench-up") as inventory:
+    with lab("bench-up", "--level", "1") as inventory:
         hosts = ["-i", str(inventory)]
         plan = json.loads(subprocess.check_output(command("plan", *hosts, "--model", MODEL, "--json"), timeout=60))
         by_hand = min(_by_hand(inventory, plan) for _ in range(RUNS))
