@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import getpass
-import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import Unreachable
 
 if TYPE_CHECKING:
-    from rich.live import Live
     from rich.table import Table
 
     from orchestrator.workflows.prepare import Prepared, PrepareRequest, Step
@@ -98,27 +96,12 @@ class _Seen:
     failure: str = ""
 
 
-class _Progress:
+class _Progress(LivePicture):
     """Ansible's events as they come: a live table on a terminal, else a line for every change."""
 
     def __init__(self, screen: Screen) -> None:
         self.nodes: dict[str, _Seen] = {}
-        self._screen = screen
-        self._live: Live | None = None
-
-    def __enter__(self) -> _Progress:
-        if sys.stderr.isatty() and not self._screen.as_json:
-            from rich.live import Live
-
-            self._live = Live(console=self._screen.err, transient=True, refresh_per_second=8)
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        super().__init__(screen)
 
     def __call__(self, step: Step) -> None:
         seen = self.nodes.setdefault(step.host, _Seen())

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 from orchestrator.cli.findings import say_accepted
 from orchestrator.cli.gangs import phase_words, progress
+from orchestrator.cli.live import LivePicture
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.view import GangView
 from orchestrator.model.finding import Severity
 from orchestrator.model.plan import Plan
 from orchestrator.rules.grouping import grouped, who
-
-if TYPE_CHECKING:
-    from rich.live import Live
 
 
 def say_losses(plan: Plan, screen: Screen) -> None:
@@ -29,27 +24,12 @@ def say_losses(plan: Plan, screen: Screen) -> None:
             screen.say(f"slow: {finding.id}: {place}{finding.title}. {finding.effect}")
 
 
-class RisingProgress:
+class RisingProgress(LivePicture):
     """The workflow's watcher: a live table on a terminal, else one line for every change of phase."""
 
     def __init__(self, screen: Screen) -> None:
-        self._screen = screen
-        self._live: Live | None = None
+        super().__init__(screen)
         self._said: dict[tuple[str, str], str] = {}
-
-    def __enter__(self) -> RisingProgress:
-        if sys.stderr.isatty() and not self._screen.as_json:
-            from rich.live import Live
-
-            self._live = Live(console=self._screen.err, transient=True, refresh_per_second=8)
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def planned(self, plan: Plan) -> None:
         """Say what will run."""

@@ -1,0 +1,35 @@
+"""A picture that is drawn again and again on a terminal; nothing where there is none, or under --json."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.screen import Screen
+
+if TYPE_CHECKING:  # rich costs 60 ms to import
+    from rich.live import Live
+    from typing_extensions import Self
+
+
+class LivePicture:
+    """A context in which `_live` takes renderables, or is None and lines have to do."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty() and not self._screen.as_json:
+            from rich.live import Live
+
+            self._live = Live(console=self._screen.err, transient=True, refresh_per_second=8)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
