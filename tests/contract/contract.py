@@ -48,7 +48,8 @@ class Scenario:
 
     told: the story, for the document
     runs: `always` for what every run of the test suite plays with the real engine, `full` for what only
-          `make contract` plays with it, `never` for a version that can't run here
+          `make contract` plays with it, `lab` for what only `make contract` plays, with either engine in a lab that
+          needs root, `never` for a version that can't run here
     pace: multiplies the length of the stand-in's phases and pauses
     """
 
@@ -56,7 +57,7 @@ class Scenario:
     told: str
     rows: tuple[Row, ...]
     play: Callable[[EngineUnderTest, See], None]
-    runs: Literal["always", "full", "never"] = "full"
+    runs: Literal["always", "full", "lab", "never"] = "full"
     plays: str = "0.5.23"
     pace: float = 0.02
 

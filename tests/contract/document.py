@@ -19,7 +19,7 @@ _HEAD = """\
 The lab's stand-in plays SGLang without a model and without GPUs. This page says how far it is true: each row is one
 observable behaviour, looked at in the same way on the real SGLang 0.5.23 (on CPU, a tiny DeepSeek-V3) and on the
 stand-in. The rows are in `tests/contract/scenarios`; `make contract` plays all of them on both engines and writes
-this page; `make test` plays all of them on the stand-in, and those marked so on the real engine.
+this page; `make test` plays all of them but the lab's on the stand-in, and those marked so on the real engine.
 
 SGLang 0.4.4 is never run here: what its rows say comes from the source that they name, and only the stand-in is
 looked at.
@@ -27,6 +27,7 @@ looked at.
 _RUNS = {
     "always": "Played with the real engine in every run of `make test`.",
     "full": "Played with the real engine by `make contract`.",
+    "lab": "Played with either engine by `make contract` alone, as root.",
     "never": "Version 0.4.4, never run here.",
 }
 

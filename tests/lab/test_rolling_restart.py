@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,46 +20,20 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root"),
 ]
-ROUTER = "sglang-router==0.3.2"
 PORT = 30180
 
 
 @pytest.fixture(scope="module")
-def router_venv() -> Path:
-    """sglang-router in an environment of its own, kept between runs."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    folder = base / "l40s-deploy" / "test" / ROUTER.replace("==", "-")
-    done = folder / "complete"
-    if not done.exists():
-        venv.create(folder, with_pip=True, clear=True)
-        pip = [str(folder / "bin/python"), "-m", "pip", "install", "-q", ROUTER]
-        made = subprocess.run(pip, capture_output=True, text=True, timeout=240, check=False)
-        if made.returncode:
-            pytest.skip(f"{ROUTER} can't be installed here: {made.stderr.strip().splitlines()[-1:]}")
-        done.touch()
-    return folder
-
-
-@pytest.fixture(scope="module")
-def lab(router_venv: Path) -> Iterator[SmallLab]:
+def lab() -> Iterator[SmallLab]:
+    from tests.support.router import NotInstalled, router_environment, router_group
     from tests.support.small_lab import small_lab
 
+    try:
+        environment = router_environment()
+    except NotInstalled as why:
+        pytest.skip(str(why))
     with small_lab("rolling", gangs=3, nodes=1) as made:
-        made.write_inventory(
-            router={
-                "hosts": {"head": None},
-                "vars": {
-                    "ansible_connection": "local",
-                    "ansible_python_interpreter": sys.executable,
-                    "l40s_router_venv": str(router_venv),
-                    "l40s_http_host": "127.0.0.1",
-                    "l40s_router_port": PORT,
-                    "l40s_router_metrics_port": PORT + 1,
-                    "l40s_agent_port": PORT + 2,
-                    "l40s_state_dir": str(made.folder / "router"),
-                },
-            }
-        )
+        made.write_inventory(router=router_group(environment, made.folder / "router", PORT))
         made.serve()
         try:
             yield made

@@ -42,23 +42,35 @@ _DIMENSIONS = {
     "qk_rope_head_dim": 32,
     "v_head_dim": 32,
 }
+ENGINE_MODEL = "tiny-deepseek-v3"
+UP_S = {"standin": 180.0, "sglang": 1900.0}
+"""For `lab up` and `up`; a machine's first `lab up` with the real engine installs it."""
 ENVIRONMENT = {"STANDIN_SPEED": "0.1", "NCCL_DEBUG": "INFO"}
 
 
 @dataclass
 class SmallLab:
-    """One running lab; `gangs` of `nodes` each. Commands are an operator's own."""
+    """One running lab; `gangs` of `nodes` each. Commands are an operator's own.
+
+    engine: standin with the small model, or sglang: the real one with the lab's tiny model, one rank a node
+    """
 
     name: str
     gangs: int = 1
     nodes: int = 2
     level: int = 1
+    engine: str = "standin"
     env: dict[str, str] = field(default_factory=dict)
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="small-lab-")))
 
     def __post_init__(self) -> None:
         self.inventory = self.folder / "hosts.yml"
         self.profile = self.folder / f"{MODEL}.yml"
+
+    @property
+    def model(self) -> str:
+        """What `up --model` is given."""
+        return str(self.profile) if self.engine == "standin" else ENGINE_MODEL
 
     @property
     def environment(self) -> dict[str, str]:
@@ -70,7 +82,7 @@ class SmallLab:
         }
 
     def up(self) -> None:
-        """Start the lab and put the model on its nodes."""
+        """Start the lab and put the model on its nodes (the real engine's is there)."""
         self.profile.write_text(yaml.safe_dump(_profile()))
         shape = self.folder / "two-gpus.yml"
         shape.write_text(yaml.safe_dump(_two_gpus()))
@@ -78,8 +90,14 @@ class SmallLab:
         self.deploy(
             *("lab", "up", "--name", self.name, "--wiring", str(shape)),
             *("--gangs", str(self.gangs), "--nodes", str(self.gangs * self.nodes), "--level", str(self.level)),
+            *("--engine", self.engine),
+            timeout=UP_S[self.engine],
         )
         self.write_inventory()
+        if self.engine == "standin":
+            self._place_model()
+
+    def _place_model(self) -> None:
         config = json.dumps({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **_DIMENSIONS})
         for node in self.hosts():
             self.on(
@@ -126,8 +144,8 @@ class SmallLab:
         return json.loads(self.deploy(*words, "--json", check=False).stdout)
 
     def serve(self, *words: str) -> None:
-        """`up` with the small model."""
-        self.deploy("up", "--model", str(self.profile), *words)
+        """`up` with the lab's model."""
+        self.deploy("up", "--model", self.model, *words, timeout=UP_S[self.engine])
 
     def gang(self, place: int = 0) -> dict[str, Any]:
         """One gang of `status --json`."""

@@ -1,0 +1,105 @@
+"""Two gangs behind the real router that restart one after the other under load, as an operator has them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.contract.contract import REAL, Row, Scenario, See
+from tests.contract.under_test import EngineUnderTest
+from tests.support.load import Load
+from tests.support.ports import free_port
+from tests.support.router import router_environment, router_group
+from tests.support.small_lab import SmallLab, small_lab
+
+from orchestrator.lab.engine_model import CANARY_PROMPT, CANARY_TEXT
+
+_MOST_S = 900.0
+"""For the restart of both; the real engine takes about a minute to start where nothing else runs."""
+_ENOUGH = 200
+"""Requests that make the row say something; there are more, as many as the machine answers."""
+
+
+def _play(engine: EngineUnderTest, see: See) -> None:
+    with _served(engine) as (lab, port):
+        before = _gangs(lab)
+        see("up", ", ".join(gang["state"] for gang in before))
+        see("in-router", _in_router(lab))
+        see("text", _text(port))
+        with Load(f"http://127.0.0.1:{port}", lab.model, clients=2) as load:
+            done = lab.deploy("restart", "--rolling", check=False, timeout=_MOST_S)
+        print(f"    {load.good} requests answered, {len(load.bad)} failed, the slowest after {load.slowest_s:.1f} s")
+        see("restart", f"exit code {done.returncode}" + (f": {done.stderr[-400:]}" if done.returncode else ""))
+        see("failed", f"{len(load.bad)}" + (f": {load.bad[0]}" if load.bad else ""))
+        see("answered", f"at least {_ENOUGH}" if load.good >= _ENOUGH else load.good)
+        after = _gangs(lab)
+        see("again", ", ".join(gang["state"] for gang in after))
+        see("new-runs", not {gang["run_id"] for gang in before} & {gang["run_id"] for gang in after})
+        see("in-router-again", _in_router(lab))
+        lab.deploy("router", "down")
+        lab.deploy("down")
+        see("left", lab.engine_processes() or "nothing")
+
+
+@contextmanager
+def _served(engine: EngineUnderTest) -> Iterator[tuple[SmallLab, int]]:
+    """A lab whose two gangs of one node serve behind a router, and the router's port."""
+    environment = router_environment()
+    port = free_port("127.0.0.1")
+    kind = "sglang" if engine.maker.name == REAL else "standin"
+    with small_lab("rolling-contract", gangs=2, nodes=1, engine=kind) as lab:
+        lab.write_inventory(router=router_group(environment, lab.folder / "router", port))
+        try:
+            lab.serve()
+            yield lab, port
+        finally:
+            lab.deploy("router", "down", check=False)
+
+
+def _gangs(lab: SmallLab) -> list[dict[str, str]]:
+    gangs: list[dict[str, str]] = lab.json("status")["gangs"]
+    return gangs
+
+
+def _in_router(lab: SmallLab) -> int:
+    return sum(worker["healthy"] for worker in lab.json("router", "status")["workers"])
+
+
+def _text(port: int) -> str:
+    """What comes back through the router."""
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    body = {"model": "any", "prompt": CANARY_PROMPT, "max_tokens": len(CANARY_TEXT), "temperature": 0}
+    link.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    text: str = json.loads(link.getresponse().read())["choices"][0]["text"]
+    link.close()
+    return text
+
+
+ROWS = (
+    Row("up", "states of both gangs after `up`", "ready, ready"),
+    Row("in-router", "healthy workers of the router", "2"),
+    Row(
+        "text",
+        "a completion through the router: the text after abcdef",
+        CANARY_TEXT,
+        stand_in="[stand-in: no model loaded] The prompt had",
+        why="its text says that no model is loaded, so that nobody takes it for an answer",
+    ),
+    Row("restart", "`restart --rolling` under the load of two clients that never try again", "exit code 0"),
+    Row("failed", "requests that failed meanwhile", "0"),
+    Row("answered", "requests that were answered meanwhile", f"at least {_ENOUGH}"),
+    Row("again", "states of both gangs afterwards", "ready, ready"),
+    Row("new-runs", "both are other runs than before", "True"),
+    Row("in-router-again", "healthy workers of the router afterwards", "2"),
+    Row("left", "processes of an engine after `down`", "nothing"),
+)
+
+ROLLING = Scenario(
+    name="rolling",
+    told="Two gangs of one node behind sglang-router 0.3.2, in a lab, restarted one after the other under load.",
+    rows=ROWS,
+    play=_play,
+    runs="lab",
+)
