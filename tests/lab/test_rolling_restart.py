@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -58,6 +60,52 @@ def test_no_request_fails_while_three_gangs_restart(lab: SmallLab) -> None:
     after = lab.json("status")["gangs"]
     assert [gang["state"] for gang in after] == ["ready"] * 3
     assert not set(before) & {gang["run_id"] for gang in after}
+    assert len(workers(lab)) == 3
+
+
+def plan_for(lab: SmallLab, **env: str) -> None:
+    """Have the inventory ask for another environment: `up` computes another plan from it."""
+    document = yaml.safe_load(lab.inventory.read_text())
+    asked = document["all"]["vars"]["l40s_env"]
+    asked.pop("STANDIN_FAIL", None)
+    asked.update(env)
+    lab.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+
+
+def test_up_with_a_changed_plan_changes_gang_after_gang_and_no_request_fails(lab: SmallLab) -> None:
+    from tests.support.load import Load
+    from tests.support.small_lab import MODEL
+
+    before = {gang["plan_id"] for gang in lab.json("status")["gangs"]}
+    plan_for(lab, NCCL_MIN_CTAS="8")
+    with Load(f"http://127.0.0.1:{PORT}", MODEL, clients=4, pause_s=0.02) as load:
+        done = json.loads(lab.deploy("up", "--model", str(lab.profile), "--json").stdout)
+    assert load.bad == []
+    assert load.good > 300
+    assert len(done["changed"]) == 3
+    after = lab.json("status")["gangs"]
+    assert [gang["state"] for gang in after] == ["ready"] * 3
+    assert {gang["plan_id"] for gang in after} == {done["plan_id"]} and not before & {done["plan_id"]}
+    assert len(workers(lab)) == 3
+
+
+def test_the_first_gang_goes_back_when_it_fails_with_the_changed_plan(lab: SmallLab) -> None:
+    from tests.support.load import Load
+    from tests.support.small_lab import MODEL
+
+    before = lab.json("status")["gangs"]
+    plan_for(lab, STANDIN_FAIL="rank=1,phase=weights,how=oom")
+    with Load(f"http://127.0.0.1:{PORT}", MODEL, clients=2, pause_s=0.05) as load:
+        ended = lab.deploy("up", "--model", str(lab.profile), check=False)
+    plan_for(lab)
+    assert ended.returncode == 5, ended.stderr
+    assert "gang0: node0 TP1" in ended.stderr and "out of memory" in ended.stderr
+    assert f"gang0 serves its previous plan {before[0]['plan_id']} again; not touched: gang1, gang2" in ended.stderr
+    assert load.bad == [] and load.good > 50
+    after = lab.json("status")["gangs"]
+    assert [(gang["state"], gang["plan_id"]) for gang in after] == [("ready", before[0]["plan_id"])] * 3
+    assert [gang["run_id"] for gang in after[1:]] == [gang["run_id"] for gang in before[1:]]
+    assert after[0]["run_id"] != before[0]["run_id"]
     assert len(workers(lab)) == 3
 
 

@@ -12,7 +12,7 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
-from orchestrator.planning.diff import Change, GangDiff, words_of
+from orchestrator.planning.diff import GangDiff, by_change, side, words_of
 from orchestrator.planning.document import plan_json
 from orchestrator.planning.layout import degrees_of
 from orchestrator.planning.redaction import shown
@@ -116,29 +116,18 @@ def diff_lines(gang: GangDiff, plan_id: str) -> Iterator[str]:
         return
     there = "is what was started last" if gang.state in _ENDED else "runs"
     yield f"gang {gang.name}: plan {gang.running} {there} ({gang.state}); this is plan {plan_id}"
-    for (name, was, will), nodes in _by_change(gang.changes).items():
-        yield f"  {nodes}: {name}: {_side(was)} -> {_side(will)}"
+    for (name, was, will), nodes in by_change(gang.changes).items():
+        yield f"  {nodes}: {name}: {side(was)} -> {side(will)}"
     if not gang.changes:
         yield "  nothing changes"
     elif gang.state in _ENDED:
         yield "  `up` starts it so"
     else:
-        yield "  takes a restart of the whole gang: l40s-deploy down, then up (an engine reads this when it starts)"
+        yield "  takes a restart of the whole gang (an engine reads this when it starts): `up` does it gang by gang"
+        yield "  behind a router; where nobody else serves meanwhile, with --replace only"
 
 
 _ENDED = ("absent", "stopped", "failed")
-
-
-def _by_change(changes: Sequence[Change]) -> dict[tuple[str, str | None, str | None], str]:
-    """Each change once, with the nodes that it concerns."""
-    groups: dict[tuple[str, str | None, str | None], list[str]] = {}
-    for change in changes:
-        groups.setdefault((change.name, change.was, change.will), []).append(change.node)
-    return {change: ", ".join(nodes) for change, nodes in groups.items()}
-
-
-def _side(value: str | None) -> str:
-    return "not there" if value is None else value or "set"
 
 
 def show_plan(plan: Plan, screen: Screen, *, sources: bool = False) -> None:

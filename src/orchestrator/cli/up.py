@@ -12,17 +12,19 @@ from orchestrator.cli.rising import RisingProgress, say_losses
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.plan import Plan
 from orchestrator.planning.document import plan_json
+from orchestrator.workflows.changed_plan import up
 from orchestrator.workflows.plan import plan_inventory
 from orchestrator.workflows.routing import enrol
 from orchestrator.workflows.status import status_json
 from orchestrator.workflows.strict import refuse_transport
-from orchestrator.workflows.up import Outcome, UpRequest, up
+from orchestrator.workflows.up import Outcome, UpRequest
 
 if TYPE_CHECKING:
     pass
 
 INTERRUPTED = 130
 TIMEOUT_S = 3600.0
+DRAIN_S = 1800.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64",
         "l40s-deploy up --model DeepSeek-R1-Channel-INT8 --stack sglang-0.4.4-l40s --dry-run",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 -- --mem-fraction-static 0.8",
+        "l40s-deploy up --plan plan.json --replace        # the only gang, from the plan that it serves to another",
     )
     add_inventory(parser)
     plan_verb.add_plan_options(parser)
@@ -46,6 +49,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--accept", action="append", default=[], metavar="ID[@NODE]", help="set a finding of `doctor` aside"
+    )
+    parser.add_argument(
+        "--replace",
+        action="store_true",
+        help="a gang that serves another plan is taken down for this one even where nobody serves in its place",
+    )
+    parser.add_argument(
+        "--drain-timeout",
+        type=float,
+        default=DRAIN_S,
+        metavar="S",
+        help=f"wait S seconds for the requests of a gang that serves another plan ({DRAIN_S:.0f})",
     )
     parser.add_argument(
         "--undo-on-interrupt", action="store_true", help="Ctrl-C ends what was started (default: it goes on)"
@@ -65,6 +80,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         undo_on_interrupt=args.undo_on_interrupt,
         accept=tuple(args.accept),
         strict=args.strict,
+        replace=args.replace,
+        drain_s=args.drain_timeout,
     )
     try:
         with RisingProgress(screen) as shown:
@@ -101,6 +118,7 @@ def _show(outcome: Outcome, screen: Screen) -> None:
             "plan_id": outcome.plan.plan_id,
             "seconds": round(outcome.seconds, 3),
             "already_ready": sorted(outcome.ready_before),
+            "changed": list(outcome.changed),
             "findings": plan_json(outcome.plan)["findings"],
         }
         screen.json({**document, **status_json(outcome.views)})
@@ -111,5 +129,8 @@ def _show(outcome: Outcome, screen: Screen) -> None:
         if view.name in outcome.ready_before:
             screen.out.print(printable(f"{view.name} was ready already, with this very plan; nothing was changed"))
         elif view.canary_text is not None:
-            screen.out.print(printable(f"ready in {outcome.seconds:.1f} s; canary: {view.canary_text.strip()[:100]!r}"))
+            done = "changed to this plan" if view.name in outcome.changed else "ready"
+            screen.out.print(
+                printable(f"{done} in {outcome.seconds:.1f} s; canary: {view.canary_text.strip()[:100]!r}")
+            )
     say_losses(outcome.plan, screen)

@@ -15,6 +15,8 @@ from typing import Any
 from orchestrator.node import files
 
 FILE = "secrets.json"
+BEFORE_FILE = "secrets.before.json"
+"""What the newest plan replaced, so that one can go back to the plan before it."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,36 @@ class Secrets:
     authorization: str = ""
 
 
-def keep(gang_dir: str, request: Mapping[str, Any], owner: tuple[int, int] | None) -> None:
+def keep(gang_dir: str, request: Mapping[str, Any], owner: tuple[int, int] | None, *, before: str = "") -> None:
     """Write what a staging request brings: {"files": [{"name", "text"}], "redact": [...], "authorization"}, in
-    place of what was there. A request without the key `secrets` leaves it as it is."""
+    place of what was there, which is kept as that of the run `before`. A request without the key `secrets` leaves
+    all as it is; {"of_run": RUN} takes back what that run had, where a later plan replaced it."""
     if "secrets" not in request:
         return
     asked = request["secrets"] or {}
+    replaced = files.read_json(f"{gang_dir}/{BEFORE_FILE}")
+    if "of_run" in asked:
+        if replaced.get("run") == asked["of_run"]:
+            _write(gang_dir, replaced.get("secrets") or {}, owner)
+            _remove(f"{gang_dir}/{BEFORE_FILE}")
+        return
+    had = _now(gang_dir)
+    if before and had != asked:
+        files.write_json(f"{gang_dir}/{BEFORE_FILE}", {"run": before, "secrets": had})
+    _write(gang_dir, asked, owner)
+
+
+def _now(gang_dir: str) -> dict[str, Any]:
+    """What is kept, as a request would bring it."""
+    known = files.read_json(f"{gang_dir}/{FILE}")
+    names = [files.plain(name, "secret file") for name in known.get("files") or ()]
+    told: dict[str, Any] = {key: known[key] for key in ("redact", "authorization") if key in known}
+    if not names:
+        return told
+    return {"files": [{"name": name, "text": files.read_text(f"{gang_dir}/{name}") or ""} for name in names], **told}
+
+
+def _write(gang_dir: str, asked: Mapping[str, Any], owner: tuple[int, int] | None) -> None:
     wanted = {files.plain(file["name"], "secret file"): str(file["text"]) for file in asked.get("files") or ()}
     for name in files.read_json(f"{gang_dir}/{FILE}").get("files") or ():
         if name not in wanted:

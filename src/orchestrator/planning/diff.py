@@ -68,6 +68,26 @@ def changes(was: Mapping[str, Request], will: Mapping[str, Request]) -> tuple[Ch
     )
 
 
+def by_change(changes: Sequence[Change]) -> dict[tuple[str, str | None, str | None], str]:
+    """Each change once as (name, was, will), with the nodes that it concerns in words."""
+    groups: dict[tuple[str, str | None, str | None], list[str]] = {}
+    for change in changes:
+        groups.setdefault((change.name, change.was, change.will), []).append(change.node)
+    return {change: ", ".join(nodes) for change, nodes in groups.items()}
+
+
+def side(value: str | None) -> str:
+    """One side of a change in words."""
+    return "not there" if value is None else value or "set"
+
+
+def summary(changes: Sequence[Change], most: int = 3) -> str:
+    """The first changes in one sentence, and how many more there are."""
+    told = [f"{nodes}: {name}: {side(was)} -> {side(will)}" for (name, was, will), nodes in by_change(changes).items()]
+    more = f"; and {len(told) - most} more" if len(told) > most else ""
+    return "; ".join(told[:most]) + more
+
+
 def _of_node(node: str, was: Mapping[str, str], will: Mapping[str, str]) -> Iterator[Change]:
     for name in dict.fromkeys((*was, *will)):
         before, after = was.get(name), will.get(name)

@@ -57,11 +57,20 @@ class Staged:
     def _leader(self) -> Mapping[str, Any]:
         return self.requests[self.gang.leader.name]
 
-    def rising(self) -> Rising:
-        """The same again, under a new run id and a new key."""
+    def rising(self, *, going_back: bool = False) -> Rising:
+        """The same again, under a new run id and a new key. going_back: over another plan that was staged since,
+        so that each node takes its secrets back too."""
 
         def requests(run_id: str, key: str) -> Mapping[str, Mapping[str, Any]]:
-            return {name: {**request, "run_id": run_id, "key": key} for name, request in self.requests.items()}
+            return {
+                name: {
+                    **request,
+                    "run_id": run_id,
+                    "key": key,
+                    **({"secrets": {"of_run": request.get("run_id")}} if going_back else {}),
+                }
+                for name, request in self.requests.items()
+            }
 
         document = {"plan_id": self.plan_id, "again": True, "nodes": [_shown(one) for one in self.requests.values()]}
         return Rising(gang=self.gang, plan_id=self.plan_id, document=document, requests=requests)

@@ -11,7 +11,7 @@ from typing import Protocol
 from orchestrator.gang.downtime import Downtime, expected_downtime
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, GangFailed
-from orchestrator.model.inventory import Inventory
+from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows import up
 from orchestrator.workflows.down import Stopped, stop_gangs
@@ -73,13 +73,17 @@ def again(
     timeout_s: float,
 ) -> Restarted:
     """Stop and start gangs whose locks are held."""
-    gangs = [plan.gang for plan in plans]
-    for gang in gangs:
-        watcher.step(gang.name, "stopping" + (" at once" if now else ""))
     begin = time.monotonic()
-    refuse_leftovers(stop_gangs(fleet, gangs, now=now))
+    stop(fleet, [plan.gang for plan in plans], watcher, now=now)
     raised = up.raise_all(fleet, [plan.rising() for plan in plans], watcher, locks, timeout_s=timeout_s)
     return Restarted(views=raised.views, down_s=time.monotonic() - begin)
+
+
+def stop(fleet: Fleet, gangs: Sequence[GangSpec], watcher: up.Watcher, *, now: bool) -> None:
+    """Stop gangs that shall start again. Raises GangFailed, or why a node can't be asked."""
+    for gang in gangs:
+        watcher.step(gang.name, "stopping" + (" at once" if now else ""))
+    refuse_leftovers(stop_gangs(fleet, gangs, now=now))
 
 
 def refuse_leftovers(stopped: Sequence[Stopped]) -> None:

@@ -22,7 +22,8 @@ from orchestrator.workflows.plan import chosen_gangs
 from orchestrator.workflows.replay import Staged, staged_plan
 from orchestrator.workflows.reports import see
 from orchestrator.workflows.restart import again
-from orchestrator.workflows.routing import Router, wait_until_drained, wanted_router
+from orchestrator.workflows.routing import Router, wanted_router
+from orchestrator.workflows.turns import Place, put_back, set_aside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,39 +81,12 @@ def _one_batch(
     watcher: up.Watcher,
 ) -> tuple[GangView, ...]:
     held = list(locks.values())
-    for plan in batch:
-        if router is not None:
-            watcher.step(plan.gang.name, "taking it out of the router")
-            router.take_out(plan.service_url)
-    for plan in batch:
-        _drain(fleet, router, plan, held, request, watcher)
+    serving = {view.name for view in see(fleet, [plan.gang for plan in batch]) if view.service_healthy}
+    places = [Place(gang=one.gang, url=one.service_url, serving=one.gang.name in serving) for one in batch]
+    set_aside(fleet, router, places, held, watcher, drain_s=request.drain_s)
     restarted = again(fleet, batch, watcher, held, now=False, timeout_s=request.timeout_s)
-    for plan in batch:
-        if router is not None:
-            watcher.step(plan.gang.name, "taking it into the router")
-            router.take_in(plan.service_url)
+    put_back(router, places, watcher)
     return restarted.views
-
-
-def _drain(
-    fleet: Fleet,
-    router: Router | None,
-    plan: Staged,
-    locks: Sequence[GangLock],
-    request: RollingRequest,
-    watcher: up.Watcher,
-) -> None:
-    def renew() -> None:
-        for lock in locks:
-            lock.renew()
-
-    watcher.step(plan.gang.name, "waiting until no request runs")
-    try:
-        wait_until_drained(fleet, plan.gang, plan.service_url, deadline_s=request.drain_s, meanwhile=renew)
-    except DeployError:
-        if router is not None:
-            router.take_in(plan.service_url)
-        raise
 
 
 def _refuse_one_gang(inventory: Inventory, fleet: Fleet, plans: Sequence[Staged]) -> None:

@@ -16,9 +16,14 @@ def refuse_transport(inventory: Inventory, views: Sequence[GangView], *, command
     if not wrong:
         return
     down(inventory, DownRequest(gangs=tuple(view.name for view in wrong), now=True, command=command))
-    first = wrong[0].transport[0]
-    raise FindingsError(
+    raise refusal(wrong[0])
+
+
+def refusal(view: GangView) -> FindingsError:
+    """The first finding of such a gang, in words that say that it was stopped."""
+    first = view.transport[0]
+    return FindingsError(
         f"{first.id}: {first.title}. {first.effect}; --strict: the gang was stopped",
-        where=f"gang {wrong[0].name}: {first.node}",
+        where=f"gang {view.name}: {first.node}",
         fix=first.fix,
     )

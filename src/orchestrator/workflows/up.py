@@ -1,4 +1,4 @@
-"""`up`: from whatever is there to a gang that serves, or to one cause and nothing left behind.
+"""How gangs rise: from whatever is there to gangs that serve, or to one cause and nothing left behind.
 
 The order of the steps comes from `gang.actions`; this module carries them out, looks again, and owns the clock.
 Killed at any moment, the next `up` goes on from what the nodes say.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from orchestrator.gang.actions import Action, Do, Goal, Want, actions
@@ -63,6 +64,8 @@ class UpRequest:
     timeout_s: from the first step until all gangs are ready
     accept:    findings that are set aside, `ID` or `ID@node`
     strict:    a finding of severity slow refuses too
+    replace:   gangs that serve another plan are taken down for this one even where nobody serves meanwhile
+    drain_s:   how long the requests of a gang that serves another plan are waited for
     """
 
     plan: PlanRequest
@@ -71,16 +74,20 @@ class UpRequest:
     undo_on_interrupt: bool = False
     accept: tuple[str, ...] = ()
     strict: bool = False
+    replace: bool = False
+    drain_s: float = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Where `up` ended: the plan, the gangs as they were seen last, and which of them were ready before."""
+    """Where `up` ended: the plan, the gangs as they were seen last, which of them were ready before, and which were
+    changed over from another plan, in that order."""
 
     plan: Plan
     views: tuple[GangView, ...]
     ready_before: frozenset[str]
     seconds: float
+    changed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,24 +113,35 @@ class Raised:
     seconds: float
 
 
-def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
-    """Look, lock, plan, and raise every gang that was asked for.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What `up` stands on before it starts anything: every node answers, is locked, and is planned for."""
 
-    Raises Unreachable before anything is started, LockHeld, FindingsError for what forbids a start (a finding of
-    severity stop, of severity slow where strict), InputError where another plan runs,
-    NodeError where a node's checks refuse, GangFailed with the one cause. KeyboardInterrupt detaches.
+    fleet: Fleet
+    gangs: tuple[GangSpec, ...]
+    views: tuple[GangView, ...]
+    plan: Plan
+    locks: tuple[GangLock, ...]
+
+
+@contextmanager
+def ground(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Iterator[Ground]:
+    """Look, lock and plan; nothing is changed yet.
+
+    Raises Unreachable, LockHeld, and FindingsError for what forbids a start (a finding of severity stop, of
+    severity slow where strict).
     """
     gangs = chosen_gangs(inventory, request.plan.gangs)
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as locks:
         views = see(fleet, gangs)
         everybody_answers(views)
-        held = [locks.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs]
+        held = tuple(locks.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs)
         planned = make_plan(inventory, request.plan, fleet)
         quiet = all(view.state is GangState.ABSENT for view in views)
         plan = examined(planned, gangs, fleet if quiet else None, accept=request.accept)
         watcher.planned(plan)
         refuse(plan.findings, strict=request.strict)
-        return raise_gangs(fleet, gangs, plan, request, watcher, held)
+        yield Ground(fleet=fleet, gangs=gangs, views=views, plan=plan, locks=held)
 
 
 def raise_gangs(
@@ -133,20 +151,37 @@ def raise_gangs(
     request: UpRequest,
     watcher: Watcher,
     locks: Sequence[GangLock] = (),
+    *,
+    running: Mapping[str, str] = MappingProxyType({}),
 ) -> Outcome:
-    """Carry out a plan; the gangs rise side by side, and one that fails does not take another with it."""
-    scripts = launch_scripts(plan)
-    by_name = {gang.name: gang for gang in gangs}
-    document = plan_json(plan)
+    """Carry out the part of a plan that is these gangs'; they rise side by side, and one that fails does not take
+    another with it. running: ids of plans that mean the same as this one, by gang.
+
+    Raises NodeError where a node's checks refuse, GangFailed with the one cause, InputError where another plan runs.
+    """
     raised = raise_all(
         fleet,
-        [_rising(by_name[gang.name], gang, plan.plan_id, document, scripts) for gang in plan.gangs],
+        risings(gangs, plan, running=running),
         watcher,
         locks,
         timeout_s=request.timeout_s,
         undo_on_interrupt=request.undo_on_interrupt,
     )
     return Outcome(plan=plan, views=raised.views, ready_before=raised.ready_before, seconds=raised.seconds)
+
+
+def risings(
+    gangs: Sequence[GangSpec], plan: Plan, *, running: Mapping[str, str] = MappingProxyType({})
+) -> list[Rising]:
+    """What a plan says of these gangs, in the plan's order."""
+    scripts = launch_scripts(plan)
+    by_name = {gang.name: gang for gang in gangs}
+    document = plan_json(plan)
+    return [
+        _rising(by_name[gang.name], gang, running.get(gang.name, plan.plan_id), document, scripts)
+        for gang in plan.gangs
+        if gang.name in by_name
+    ]
 
 
 def _rising(
@@ -329,7 +364,7 @@ class _Rise:
         raise InputError(
             f"another plan runs on this gang: {why}; the one asked for is plan {self.goal.plan_id}",
             where=f"gang {self.gang.name}",
-            fix="l40s-deploy down, then up again",
+            fix="the same command again: it looks at what runs now",
         )
 
     def _on(

@@ -133,7 +133,8 @@ def test_a_difference_in_words() -> None:
     assert list(verb.diff_lines(running, "bbb")) == [
         "gang gang0: plan aaa runs (ready); this is plan bbb",
         "  node0, node1: --port: 8000 -> 9000",
-        "  takes a restart of the whole gang: l40s-deploy down, then up (an engine reads this when it starts)",
+        "  takes a restart of the whole gang (an engine reads this when it starts): `up` does it gang by gang",
+        "  behind a router; where nobody else serves meanwhile, with --replace only",
     ]
     assert list(verb.diff_lines(replace(running, changes=()), "aaa"))[-1] == "  nothing changes"
     assert list(verb.diff_lines(replace(running, state="stopped"), "bbb"))[-1] == "  `up` starts it so"

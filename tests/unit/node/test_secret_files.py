@@ -47,6 +47,28 @@ def test_a_request_that_says_nothing_leaves_them_and_an_empty_one_removes_them(t
     assert kept(str(tmp_path)) == Secrets()
 
 
+def test_going_back_takes_back_what_a_later_plan_replaced(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    keep(folder, {"secrets": ASKED}, None, before="")
+    keep(folder, {"secrets": {"authorization": "Bearer new"}}, None, before="run1")
+    assert (tmp_path / "secrets.before.json").stat().st_mode & 0o777 == 0o600
+    keep(folder, {"secrets": {"of_run": "run0"}}, None, before="run2")
+    assert kept(folder).authorization == "Bearer new"  # what was replaced is another run's
+    keep(folder, {"secrets": {"of_run": "run1"}}, None, before="run2")
+    assert kept(folder) == Secrets(("key-key-key",), "Bearer key-key-key")
+    assert (tmp_path / "engine-secrets.yml").read_text() == 'api-key: "k"\n'
+    assert not (tmp_path / "secrets.before.json").exists()
+
+
+def test_going_back_to_a_plan_without_secrets(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    keep(folder, {"secrets": {}}, None, before="run0")
+    assert list(tmp_path.iterdir()) == []  # nothing was replaced
+    keep(folder, {"secrets": ASKED}, None, before="run1")
+    keep(folder, {"secrets": {"of_run": "run1"}}, None, before="run2")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["../out", "a/b", "", ".hidden"])
 def test_names_that_leave_the_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(Failure):

@@ -52,7 +52,7 @@ def test_another_plan_is_refused_in_words_and_nothing_is_touched(local: Local) -
     gang.up()
     with pytest.raises(InputError, match="another plan runs") as refused:
         gang.up(plan_id="plan2")
-    assert "down" in refused.value.fix
+    assert "again" in refused.value.fix
     assert gang.view().state is GangState.READY
 
 

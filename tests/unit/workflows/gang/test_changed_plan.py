@@ -1,0 +1,97 @@
+"""`up` where a gang serves another plan, over real agents: refused alone, changed with --replace, gone back from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.model.errors import GangFailed, InputError
+from orchestrator.model.plan import Plan
+from orchestrator.model.report import GangState
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows import changed_plan
+from orchestrator.workflows.locks import GangLock
+from orchestrator.workflows.plan import PlanRequest
+from orchestrator.workflows.reports import see
+from orchestrator.workflows.up import Ground, Outcome, UpRequest
+
+if TYPE_CHECKING:
+    from tests.support.local_gang import LocalGang, Notes
+
+pytestmark = pytest.mark.processes
+Local = Callable[..., "LocalGang"]
+
+
+def with_env(plan: Plan, **env: str) -> Plan:
+    (gang,) = plan.gangs
+    nodes = tuple(replace(node, env=tuple({**dict(node.env), **env}.items())) for node in gang.nodes)
+    return replace(plan, gangs=(replace(gang, nodes=nodes),))
+
+
+def up(gang: LocalGang, plan: Plan, monkeypatch: pytest.MonkeyPatch, *, replace_it: bool = False) -> Outcome:
+    """`up` from where its plan is made."""
+
+    @contextmanager
+    def ground(*_: object) -> Iterator[Ground]:
+        with Fleet(gang.gang.nodes) as fleet, GangLock(fleet, gang.gang, "up") as lock:
+            gangs = (gang.gang,)
+            yield Ground(fleet=fleet, gangs=gangs, views=see(fleet, gangs), plan=plan, locks=(lock,))
+
+    monkeypatch.setattr(changed_plan, "ground", ground)
+    request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0, replace=replace_it)
+    return changed_plan.up(gang.inventory, request, notes())
+
+
+def notes() -> Notes:
+    from tests.support.local_gang import Notes
+
+    return Notes()
+
+
+def test_a_gang_that_serves_alone_is_not_taken_down_in_passing(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = local()
+    plan = gang.plan("plan1")
+    up(gang, plan, monkeypatch)
+    before = gang.view().run_id
+    with pytest.raises(InputError, match="not serve for about") as refused:
+        up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch)
+    assert "NEW: not there -> 1" in refused.value.what and "--replace" in refused.value.fix
+    assert gang.view().run_id == before
+
+
+def test_another_id_for_the_same_settings_changes_nothing(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = local()
+    plan = gang.plan("plan1")
+    up(gang, plan, monkeypatch)
+    before = gang.view().run_id
+    again = up(gang, replace(plan, plan_id="of-more-gangs"), monkeypatch)
+    assert again.ready_before == {"gang0"} and not again.changed
+    assert gang.view().run_id == before
+
+
+def test_replaced(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = local()
+    plan = gang.plan("plan1")
+    up(gang, plan, monkeypatch)
+    done = up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch, replace_it=True)
+    assert done.changed == ("gang0",)
+    assert (gang.view().state, gang.view().plan_id) == (GangState.READY, "plan2")
+
+
+def test_the_previous_plan_comes_back_when_the_new_one_does_not_rise(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = local()
+    plan = gang.plan("plan1")
+    up(gang, plan, monkeypatch)
+    before = gang.view().run_id
+    bad = with_env(replace(plan, plan_id="plan2"), FAKE_LINES="CUDA out of memory", FAKE_EXIT="1")
+    with pytest.raises(GangFailed, match="ran out of memory") as failed:
+        up(gang, bad, monkeypatch, replace_it=True)
+    assert "gang0 serves its previous plan plan1 again" in failed.value.what
+    view = gang.view()
+    assert (view.state, view.plan_id) == (GangState.READY, "plan1") and view.run_id != before
