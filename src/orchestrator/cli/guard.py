@@ -10,6 +10,7 @@ from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add
 from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.guarding import Decision, Do, Policy
+from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.report import GangState
 from orchestrator.workflows.guard import Guarded, GuardRequest, guard
 from orchestrator.workflows.guard_unit import install
@@ -25,6 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         "l40s-deploy guard --on-failed 'mail -s \"gang failed\" ops'",
         "l40s-deploy guard --on-ready https://example.org/hook --install",
+        "l40s-deploy guard --on-failed @/etc/l40s/webhook   # an address with a token in it stays in its file",
     )
     add_inventory(parser)
     add_gangs(parser)
@@ -50,7 +52,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"ready for so long, a gang's restarts are forgotten ({usual.stable_s:.0f})",
     )
-    parser.add_argument("--on-ready", default="", metavar="HOOK", help="command or http(s) address, after a restart")
+    parser.add_argument(
+        "--on-ready",
+        default="",
+        metavar="HOOK",
+        help="command or http(s) address, after a restart; @FILE: a secret one, out of a file of mode 600",
+    )
     parser.add_argument("--on-failed", default="", metavar="HOOK", help="the same, when it gives up")
     parser.add_argument("--install", action="store_true", help="write a systemd unit that runs this, and exit")
     add_json(parser)
@@ -63,8 +70,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         gangs=tuple(args.gang),
         once=args.once,
         policy=Policy(limit=args.limit, first_pause_s=args.pause, stable_s=args.stable),
-        on_ready=Hook(args.on_ready),
-        on_failed=Hook(args.on_failed),
+        on_ready=_hook("--on-ready", args.on_ready),
+        on_failed=_hook("--on-failed", args.on_failed),
         command=command_line(),
     )
     if args.install:
@@ -82,13 +89,18 @@ def _install(args: argparse.Namespace, inventory: Path, screen: Screen) -> int:
     options = [word for gang in args.gang for word in ("--gang", gang)]
     options += ["--limit", str(args.limit), "--pause", str(args.pause), "--stable", str(args.stable)]
     for flag, hook in (("--on-ready", args.on_ready), ("--on-failed", args.on_failed)):
-        options += [flag, hook] if hook else []
+        options += [flag, f"@{Path(hook[1:]).resolve()}" if hook.startswith("@") else hook] if hook else []
     path = install(inventory, options)
     own = "" if str(path).startswith("/etc/") else " --user"
     screen.say(f"wrote {path}; it runs after: systemctl{own} daemon-reload && systemctl{own} enable --now {path.name}")
     if args.json:
         screen.json({"unit": str(path)})
     return 0
+
+
+def _hook(flag: str, asked: str) -> Hook:
+    """As it was typed, or out of the file that was."""
+    return Hook(read_private_line(Path(asked[1:]), what="the hook", where=flag) if asked.startswith("@") else asked)
 
 
 def _json(one: Guarded) -> dict[str, str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 
 from orchestrator.cli.screen import Screen
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.which import choose_inventory
 from orchestrator.model.inventory import Inventory
+from orchestrator.planning.typed import typed
 
 
 def add_examples(parser: argparse.ArgumentParser, *lines: str) -> None:
@@ -46,5 +46,5 @@ def add_gangs(parser: argparse.ArgumentParser) -> None:
 
 
 def command_line() -> str:
-    """What was typed, for locks and the audit log."""
-    return shlex.join(["l40s-deploy", *sys.argv[1:]])[:300]
+    """What was typed, for locks and the audit log: without hooks' and other secrets."""
+    return typed(["l40s-deploy", *sys.argv[1:]])[:300]

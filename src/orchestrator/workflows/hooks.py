@@ -8,41 +8,51 @@ import os
 import shlex
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from orchestrator.model.errors import InputError
+from orchestrator.planning.typed import shown_hook
 
 DEADLINE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A command line, or an http(s) address that gets a POST with JSON; '' for neither."""
+    """A command line, or an http(s) address that gets a POST with JSON; '' for neither. Either may hold a secret."""
 
-    target: str = ""
+    target: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         """Raises InputError for a command line whose quotes are open, or an address without a host."""
         if self.is_address:
-            if not urlsplit(self.target).hostname:
-                raise InputError(f"found {self.target!r}; wanted an address with a host", where="hook", fix="mend it")
+            if not self._has_host:
+                raise InputError("its address has no host", where="hook", fix="http(s)://HOST[:PORT]/PATH")
             return
         try:
             shlex.split(self.target)
         except ValueError as wrong:
-            raise InputError(f"found {self.target!r}: {wrong}", where="hook", fix="close its quotes") from None
+            raise InputError(f"can't be taken apart: {wrong}", where="hook", fix="close its quotes") from None
 
     @property
     def is_address(self) -> bool:
         """It is called over HTTP."""
         return self.target.startswith(("http://", "https://"))
 
+    @property
+    def _has_host(self) -> bool:
+        try:
+            parts = urlsplit(self.target)
+            return bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            return False
+
 
 def run_hook(hook: Hook, event: str, *, gang: str, why: str, deadline_s: float = DEADLINE_S) -> str:
     """'' where it worked, else why not: a hook that fails or hangs must not end whoever called it.
 
-    A command gets L40S_EVENT, L40S_GANG and L40S_WHY in its environment; it runs without a shell.
+    The words tell no more of the hook than `planning.typed.shown_hook`, since it may hold a secret. A command gets
+    L40S_EVENT, L40S_GANG and L40S_WHY in its environment; it runs without a shell.
     """
     if not hook.target:
         return ""
@@ -51,8 +61,12 @@ def run_hook(hook: Hook, event: str, *, gang: str, why: str, deadline_s: float =
         if hook.is_address:
             return _post(hook.target, facts, deadline_s)
         return _run(hook.target, facts, deadline_s)
-    except (OSError, subprocess.SubprocessError, http.client.HTTPException) as error:
-        return f"{type(error).__name__}: {error}"
+    except subprocess.TimeoutExpired:
+        return f"{shown_hook(hook.target)}: not done within {deadline_s:g} s"
+    except OSError as error:
+        return f"{shown_hook(hook.target)}: {type(error).__name__}: {error.strerror or 'no answer in time'}"
+    except (ValueError, http.client.HTTPException) as error:
+        return f"{shown_hook(hook.target)}: {type(error).__name__}"
 
 
 def _run(command: str, facts: dict[str, object], deadline_s: float) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.loading.secret_file import read_api_key
+from orchestrator.loading.secret_file import read_api_key, read_private_line
 from orchestrator.model.errors import InputError
 
 KEY = "sk-0123456789abcdef"
@@ -53,3 +53,12 @@ def test_no_file_and_no_text(tmp_path: Path) -> None:
     (tmp_path / "key").chmod(0o600)
     with pytest.raises(InputError, match="is no text"):
         read_api_key(tmp_path / "key", where="x")
+
+
+def test_a_private_line_may_have_blanks_but_one_line_only(tmp_path: Path) -> None:
+    assert read_private_line(written(tmp_path, " curl -d x \n"), what="the hook", where="x") == "curl -d x"
+    for text in ("", "one\ntwo"):
+        with pytest.raises(InputError, match="does not hold one line"):
+            read_private_line(written(tmp_path, text), what="the hook", where="x")
+    with pytest.raises(InputError, match="may be read by others"):
+        read_private_line(written(tmp_path, KEY, 0o644), what="the hook", where="x")
