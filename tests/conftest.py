@@ -12,6 +12,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 WITH_PROCESSES = (
     "contract",
+    "gpu",
     "unit/host_setup",
     "unit/lab/standin",
     "unit/loading/test_ansible_random.py",

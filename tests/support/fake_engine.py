@@ -13,6 +13,7 @@ Behaviour comes from the environment:
     FAKE_FLOOD       bytes of log to write at once
     FAKE_STUCK       a file: while it is there a generation probe gets 503, after as long as the file says
     FAKE_TITLE       title of a rank's process, {} is its number
+    FAKE_GPU_BYTES   bytes that each rank takes of GPU memory, on its GPU of FAKE_GPUS, for example 0,1 (needs a driver)
 By default nobody notices the death of anybody else.
 """
 
@@ -29,8 +30,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 RANK = """
-import signal, sys, time
+import ctypes, os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def cuda(name, *arguments):
+    code = getattr(ctypes.CDLL('libcuda.so.1'), name)(*arguments)
+    if code: sys.exit(f'{name}: error {code}')
+if len(sys.argv) > 1:
+    context, address = ctypes.c_void_p(), ctypes.c_void_p()
+    cuda('cuInit', 0)
+    cuda('cuDevicePrimaryCtxRetain', ctypes.byref(context), int(sys.argv[1]))
+    cuda('cuCtxSetCurrent', context)
+    cuda('cuMemAlloc_v2', ctypes.byref(address), ctypes.c_size_t(int(os.environ['FAKE_GPU_BYTES'])))
 while True: time.sleep(3600)
 """
 ORPHAN = """
@@ -89,9 +99,12 @@ def main() -> int:
         for _ in range(int(os.environ["FAKE_FLOOD"]) // 100):
             sys.stdout.write("x" * 99 + "\n")
     title = os.environ.get("FAKE_TITLE", "engine::rank_TP{}")
+    environment = os.environ | {"PYTHONHOME": sys.base_prefix}  # not to be found by way of argv[0], which is a title
+    numbers = os.environ["FAKE_RANKS"].split(",")
+    gpus = [[gpu] for gpu in os.environ["FAKE_GPUS"].split(",")] if "FAKE_GPUS" in os.environ else [[]] * len(numbers)
     ranks = [
-        subprocess.Popen([title.format(rank), "-c", RANK], executable=sys.executable)
-        for rank in os.environ["FAKE_RANKS"].split(",")
+        subprocess.Popen([title.format(rank), "-c", RANK, *gpu], executable=sys.executable, env=environment)
+        for rank, gpu in zip(numbers, gpus, strict=True)
     ]
     if os.environ.get("FAKE_ORPHAN"):
         subprocess.run([sys.executable, "-c", ORPHAN], check=True)
