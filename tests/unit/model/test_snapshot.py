@@ -17,7 +17,7 @@ PLACES = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 TARGETS = st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=4).map("/".join)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(PLACES, TARGETS), max_size=4), st.lists(PLACES, max_size=6), TARGETS)
 def test_real_paths_are_those_of_linux(links: list[tuple[str, str]], files: list[str], asked: str) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_node, healthy_nodes
 from tests.support.machine_files import reference_machine
@@ -57,7 +57,7 @@ def judged(cluster: Cluster) -> tuple[Finding, ...]:
     return findings
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(st.data())
 def test_mutated_files(data: st.DataObject) -> None:
     files, links = _paths()
@@ -74,7 +74,7 @@ def test_mutated_files(data: st.DataObject) -> None:
     judged(cluster_with(ODD, mutate))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(
     st.dictionaries(st.sampled_from(GPU_KEYS), JSON, max_size=6),
     st.dictionaries(st.sampled_from(HOST_KEYS), JSON, max_size=5),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.machine_files import reference_machine
 
@@ -64,7 +64,7 @@ def test_a_whole_one() -> None:
     everything(WRONG)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(st.data())
 def test_mutated(data: st.DataObject) -> None:
     files, links = dict(WHOLE.files), dict(WHOLE.links)
@@ -77,7 +77,7 @@ def test_mutated(data: st.DataObject) -> None:
     everything(Snapshot(node="broken", taken_at=0.0, files=files, links=links, nvml=WHOLE.nvml, host=WHOLE.host))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from(["devices", "driver", "error"]), JSON), st.dictionaries(
     st.sampled_from(["addresses", "hostname"]), JSON))  # fmt: skip
 def test_nonsense_from_nvml_and_host(nvml: dict[str, object], host: dict[str, object]) -> None:
