@@ -22,7 +22,7 @@ WATCH: Mapping[str, Any] = {
             "id": "ROUTER-MISSING",
             "pattern": r"No module named '?sglang_router",
             "text": "the router's virtual environment lacks sglang-router",
-            "fix": f"pip install sglang-router=={VERSION} there",
+            "fix": f"l40s-deploy prepare --tags router_env, or pip install sglang-router=={VERSION} there",
         },
         {
             "id": "PORT-IN-USE",

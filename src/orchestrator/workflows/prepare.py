@@ -14,15 +14,16 @@ from orchestrator.host_setup.bundle import Bundle, read_bundle
 from orchestrator.host_setup.runner import HostResult, Step, run_playbook
 from orchestrator.loading.stacks import load_stack, stack_lock
 from orchestrator.model.errors import InputError, NodeError
-from orchestrator.model.inventory import Inventory, NodeSpec
+from orchestrator.model.inventory import Inventory, NodeSpec, RouterSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.planning.places import venv
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.reports import see
+from orchestrator.workflows.routing import Router
 
 __all__ = ["TAGS", "PrepareRequest", "Prepared", "Step", "play_variables", "prepare"]
 
-TAGS = ("system_packages", "engine_user", "limits", "sudo_rule", "kernel", "engine_env")
+TAGS = ("system_packages", "engine_user", "limits", "sudo_rule", "kernel", "engine_env", "router_env")
 """What can be chosen by --tags: the roles of playbooks/prepare.yml, in its order."""
 
 ENGINE_USER = "l40s"
@@ -70,45 +71,60 @@ def prepare(
     NodeError where a stack shall be removed below a running engine.
     """
     began = time.monotonic()
-    nodes = _chosen(inventory, request.nodes)
+    names = _chosen(inventory, request.nodes)
+    nodes = tuple(node for node in inventory.nodes if node.name in names)
     _refuse_tags(request)
     with tempfile.TemporaryDirectory(prefix="l40s-prepare-") as folder:
         if request.remove:
-            _refuse_below_an_engine(inventory, nodes)
-        variables = play_variables(nodes, request, Path(folder))
+            _refuse_below_an_engine(inventory, names)
+        variables = play_variables(nodes, request, Path(folder), router=_router(inventory, names))
         results = run_playbook(
             "remove.yml" if request.remove else "prepare.yml",
             inventory=Path(inventory.path),
             variables=variables,
-            only=[node.name for node in nodes],
+            only=names,
             tags=request.tags,
             check=request.check,
-            forks=len(nodes),
+            forks=len(names),
             become_password=request.become_password,
             deadline_s=request.timeout_s,
             on_step=on_step,
         )
-    return Prepared(nodes=tuple(node.name for node in nodes), results=results, seconds=time.monotonic() - began)
+    return Prepared(nodes=names, results=results, seconds=time.monotonic() - began)
 
 
-def play_variables(nodes: Sequence[NodeSpec], request: PrepareRequest, folder: Path) -> dict[str, Any]:
-    """What the playbook is given. folder: where files that it reads on this machine may be put."""
+def play_variables(
+    nodes: Sequence[NodeSpec], request: PrepareRequest, folder: Path, *, router: RouterSpec | None = None
+) -> dict[str, Any]:
+    """What the playbook is given. folder: where files that it reads on this machine may be put. router: where it
+    gets its virtual environment; from an index, since a bundle holds one stack only."""
     if request.remove:
         return _become(request)
     bundle = read_bundle(request.bundle) if request.bundle else None
     hosts = {node.name: _host(node, request, bundle, folder) for node in nodes}
-    return {"prepare_hosts": hosts, **_become(request)}
+    variables = {"prepare_hosts": hosts, **_become(request)}
+    if router is not None and not request.bundle:
+        variables["prepare_router"] = {"venv": router.venv, "find_links": request.find_links}
+    return variables
 
 
-def _chosen(inventory: Inventory, names: Sequence[str]) -> tuple[NodeSpec, ...]:
-    known = {node.name: node for node in inventory.nodes}
+def _chosen(inventory: Inventory, names: Sequence[str]) -> tuple[str, ...]:
+    """Names of the gangs' nodes and of the router's host, which may be one of them."""
+    known = dict.fromkeys(node.name for node in inventory.nodes)
+    if inventory.router is not None:
+        known[inventory.router.node.name] = None
     for name in names:
         if name not in known:
             near = get_close_matches(name, known, n=3)
             raise InputError(
                 f"no node is called {name!r}", where="--node", fix=f"known: {', '.join(near or sorted(known))}"
             )
-    return tuple(node for node in known.values() if not names or node.name in names)
+    return tuple(name for name in known if not names or name in names)
+
+
+def _router(inventory: Inventory, names: Sequence[str]) -> RouterSpec | None:
+    spec = inventory.router
+    return spec if spec is not None and spec.node.name in names else None
 
 
 def _refuse_tags(request: PrepareRequest) -> None:
@@ -119,20 +135,24 @@ def _refuse_tags(request: PrepareRequest) -> None:
             raise InputError(f"found {tag!r}, wanted some of {', '.join(TAGS)}", where="--tags", fix="--tags limits")
 
 
-def _refuse_below_an_engine(inventory: Inventory, nodes: Sequence[NodeSpec]) -> None:
+def _refuse_below_an_engine(inventory: Inventory, names: Sequence[str]) -> None:
     """A node that does not answer here will not answer Ansible either, and is told of there."""
-    chosen = {node.name for node in nodes}
-    gangs = [gang for gang in inventory.gangs if chosen & {node.name for node in gang.nodes}]
+    gangs = [gang for gang in inventory.gangs if any(node.name in names for node in gang.nodes)]
     with Fleet(node for gang in gangs for node in gang.nodes) as fleet:
         views = see(fleet, gangs)
     for view in views:
-        alive = [node.name for node in view.nodes if node.alive and node.name in chosen]
+        alive = [node.name for node in view.nodes if node.alive and node.name in names]
         if alive:
             raise NodeError(
                 f"gang {view.name} runs there, on the stack that would be removed",
                 where=", ".join(alive),
                 fix="l40s-deploy down",
             )
+    if (spec := _router(inventory, names)) is not None:
+        with Router(spec) as router:
+            (view,) = see(router.fleet, [router.gang])
+        if view.running:
+            raise NodeError("the router runs there", where=spec.node.name, fix="l40s-deploy router down")
 
 
 def _host(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None, folder: Path) -> dict[str, Any]:

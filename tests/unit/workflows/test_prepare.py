@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from tests.support.wheels import small_stack
 
+from orchestrator.engines.router import VERSION
 from orchestrator.host_setup.bundle import write_bundle
+from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.workflows.prepare import TAGS, PrepareRequest, play_variables, prepare
 
 CPU = "sglang-0.5.23-cpu"
@@ -70,6 +72,23 @@ def test_a_bundle_brings_its_own_lock_with_digests_and_its_python(tmp_path: Path
     assert "--hash=sha256:" in Path(host["lock"]).read_text()
 
 
+def test_the_routers_host_gets_the_routers_packages_and_no_stack(tmp_path: Path) -> None:
+    router = RouterSpec(node=NodeSpec(name="head", gang="router", node_rank=0, reach=Reach(host="head")), venv="/r")
+    told = play_variables([node()], PrepareRequest(find_links="/wheels"), tmp_path, router=router)
+    assert told["prepare_router"] == {"venv": "/r", "find_links": "/wheels"}
+    assert list(told["prepare_hosts"]) == ["a"]
+    assert "prepare_router" not in variables(node(), tmp_path)
+    _, bundle = a_bundle(tmp_path)
+    without = play_variables([], PrepareRequest(bundle=bundle), tmp_path, router=router)
+    assert "prepare_router" not in without, "a bundle holds one stack only"
+
+
+def test_the_lock_is_of_the_release_that_we_speak_to() -> None:
+    lock = data_dir("playbooks") / "roles/router_env/files" / f"sglang-router-{VERSION}.lock"
+    assert f"sglang-router=={VERSION}" in lock.read_text().splitlines()
+    assert RouterSpec.__dataclass_fields__["venv"].default == f"/opt/l40s/venvs/sglang-router-{VERSION}"
+
+
 def test_a_bundle_of_another_stack_is_refused(tmp_path: Path) -> None:
     _, bundle = a_bundle(tmp_path)
     with pytest.raises(InputError, match=f"holds the stack small, and a shall get {CPU}"):
@@ -100,8 +119,6 @@ def test_input_is_refused_before_any_node_is_touched(request_: PrepareRequest, w
 
 
 def test_every_tag_is_a_role_of_the_play() -> None:
-    from orchestrator.loading.resources import data_dir
-
     play = (data_dir("playbooks") / "prepare.yml").read_text()
     assert all(f"tags: [{tag}]" in play or f"tags: {tag}" in play for tag in TAGS)
     assert all((data_dir("playbooks") / "roles" / tag).is_dir() for tag in TAGS)
