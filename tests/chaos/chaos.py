@@ -1,183 +1,196 @@
-"""Plays the rows of the chaos table in a lab, and writes what came of each. `python -m tests.chaos.chaos` runs all."""
+"""`python -m tests.chaos.chaos [--labs N] [--times N] [WORD...]`: plays the chaos table, in several labs side by side.
+
+Without words all rows, and docs/chaos.md is written; with words those whose id holds one of them.
+"""
 
 from __future__ import annotations
 
-import shlex
+import argparse
+import multiprocessing
+import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
-from typing import Any
 
-import yaml
+from tests.chaos.play import NODES, PATIENCE_S, SPEED, Missed, Stage, play
+from tests.chaos.rows import Row, table
 from tests.support.small_lab import SmallLab, small_lab
 
-HERE = Path(__file__).resolve().parent
-REPORT = HERE.parents[1] / "docs" / "chaos.md"
-GONE_S = 15.0
-"""For an engine's processes to be gone on every node; the agents need less, this machine may be busy."""
-MOMENT_S = 60.0
+REPORT = Path(__file__).resolve().parents[2] / "docs" / "chaos.md"
+LABS = 3
+TRIES = 3
+"""A moment that did not come says nothing of the product: the row is played again."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the table."""
+class Result:
+    """What came of a row. trouble: '' where it ended as the table says; missed: how often its moment did not come."""
 
-    id: str
-    at: str
-    node: str
-    kill: str
-    how: str
-    end: dict[str, Any] = field(hash=False)
-    ci: bool = False
+    row: Row
+    trouble: str
+    seconds: float
+    missed: int = 0
 
-
-def table() -> list[Row]:
-    """The rows in the file's order."""
-    return [Row(**row) for row in yaml.safe_load((HERE / "table.yml").read_text())["rows"]]
+    def line(self) -> str:
+        """For whoever watches."""
+        again = f", moment missed {self.missed} times" if self.missed else ""
+        return f"{self.row.id}: {self.trouble or 'as expected'} ({self.seconds:.1f} s{again})"
 
 
-def play(lab: SmallLab, row: Row) -> str:
-    """'' where it ended as expected, else how it did."""
-    before = _settled(lab)
-    if row.at in ("ready", "draining"):
-        lab.serve()
-        verb = lab.start("down") if row.at == "draining" else None
-    else:
-        verb = lab.start("up", "--model", str(lab.profile))
+def chaos_lab(name: str) -> SmallLab:
+    """Four systemd nodes of two ranks (where this machine can't have such, the lab says why and takes level 1)."""
+    env = {"STANDIN_SPEED": SPEED, "SGLANG_HEALTH_CHECK_TIMEOUT": PATIENCE_S}
+    return SmallLab(name, nodes=NODES, level=2, env=env)
+
+
+def play_row(stage: Stage, row: Row) -> Result:
+    """One row, again where its moment did not come."""
+    missed = 0
+    while True:
+        began = time.monotonic()
+        try:
+            trouble = play(stage, row)
+        except Missed as words:
+            missed += 1
+            if missed < TRIES:
+                continue
+            trouble = f"the moment did not come: {words}"
+        return Result(row, " ".join(trouble.split()), time.monotonic() - began, missed)
+
+
+def play_all(rows: Sequence[Row], labs: int) -> list[Result]:
+    """All rows in so many labs; each takes the next row when it is free. Results in the order of the rows."""
+    queue: SimpleQueue[int] = multiprocessing.SimpleQueue()
+    results: SimpleQueue[tuple[int, Result | str]] = multiprocessing.SimpleQueue()
+    order = sorted(range(len(rows)), key=lambda place: not rows[place].slow)
+    for place in (*order, *([-1] * labs)):
+        queue.put(place)
+    workers = [
+        multiprocessing.Process(target=_work, args=(f"chaos{os.getpid()}-{number}", rows, queue, results))
+        for number in range(labs)
+    ]
+    for worker in workers:
+        worker.start()
+    signal.signal(signal.SIGTERM, lambda *_: _end(workers))
+    found: dict[int, Result] = {}
+    working = labs
+    while working:
+        place, result = results.get()
+        if isinstance(result, str):
+            working -= 1
+            sys.stdout.write(f"{result}\n" if result else "")
+        else:
+            found[place] = result
+            sys.stdout.write(f"{len(found)}/{len(rows)} {result.line()}\n")
+        sys.stdout.flush()
+    for worker in workers:
+        worker.join()
+    return [found.get(place) or Result(row, "not played", 0.0) for place, row in enumerate(rows)]
+
+
+def _end(workers: Sequence[BaseProcess]) -> None:
+    """They take their labs down."""
+    for worker in workers:
+        worker.terminate()
+
+
+def _work(
+    name: str,
+    rows: Sequence[Row],
+    queue: SimpleQueue[int],
+    results: SimpleQueue[tuple[int, Result | str]],
+) -> None:
+    """In a process of its own: a lab, and rows until there are no more."""
+    words = ""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
-        hit = _strike(lab, row, verb, before)
-        if hit is None:
-            return f"the moment did not come: {_output(verb)}"
-        trouble = _meanwhile(lab, row)
-        if verb is not None:
-            verb.wait(120)
-        _then(lab, row, hit)
+        with small_lab(name, of=chaos_lab(name)) as lab:
+            stage = Stage.raised(lab)
+            try:
+                while (place := queue.get()) >= 0:
+                    results.put((place, play_row(stage, rows[place])))
+            finally:
+                stage.close()
+                stage.watch.close()
+    except BaseException as defect:
+        words = f"a lab broke: {type(defect).__name__} {defect}"
+        raise
     finally:
-        _close(verb)
-    return trouble or _judge(lab, row)
+        results.put((-1, words))
 
 
-def _close(verb: subprocess.Popen[str] | None) -> None:
-    """End a verb that still runs, and its pipes with it."""
-    if verb is not None:
-        if verb.poll() is None:
-            verb.kill()
-        for pipe in (verb.stdout, verb.stderr):
-            if pipe is not None:
-                pipe.close()
-        verb.wait(10)
-
-
-def _settled(lab: SmallLab) -> str:
-    """Nothing runs; returns the run that was the last one."""
-    lab.deploy("down", "--now", check=False)
-    return lab.on("node1", "cat /var/lib/l40s-deploy/gangs/gang0/current 2>/dev/null || true").strip()
-
-
-def _strike(lab: SmallLab, row: Row, verb: subprocess.Popen[str] | None, before: str) -> int | None:
-    """The process id that was hit, None where the moment did not come."""
-    controller = row.kill == "controller"
-    words = ["gang0", row.at, "nothing" if controller else row.kill, row.how, str(MOMENT_S)]
-    words += [] if row.at in ("ready", "draining") else [before]
-    script = (HERE / "strike.py").read_bytes()
-    said = lab.on(row.node, f"python3 - {shlex.join(words)} || echo missed", script, timeout=MOMENT_S + 20)
-    if "missed" in said:
-        return None
-    if controller and verb is not None:
-        verb.send_signal(getattr(signal, f"SIG{row.how}"))
-        verb.wait(10)
-        return verb.pid
-    return int(said or 0)
-
-
-def _meanwhile(lab: SmallLab, row: Row) -> str:
-    wanted = row.end.get("meanwhile")
-    if wanted and not _until(lambda: lab.gang()["state"] == wanted, 30):
-        return f"meanwhile it was {lab.gang()['state']}"
-    return ""
-
-
-def _then(lab: SmallLab, row: Row, hit: int) -> None:
-    then = row.end.get("then")
-    if then == "up":
-        lab.serve()
-    elif then == "guard":
-        _until(lambda: lab.gang()["state"] == "failed", 30)
-        lab.deploy("guard", "--once", check=False)
-    elif then == "continue":
-        lab.on(row.node, f"kill -CONT {hit}")
-
-
-def _judge(lab: SmallLab, row: Row) -> str:
-    end = row.end
-    if not _until(lambda: lab.gang()["state"] == end["state"], 40):
-        return f"the gang is {lab.gang()['state']}: {lab.gang()['cause']}"
-    if end["state"] == "ready":
-        return ""
-    cause = lab.gang()["cause"] or {}
-    for name in ("node", "tp_rank", "signal"):
-        if name in end and cause.get(name) != end[name]:
-            return f"its cause has {name} {cause.get(name)}: {cause.get('text')}"
-    if not _until(lambda: not lab.engine_processes(), GONE_S):
-        return f"left behind: {lab.engine_processes()}"
-    return ""
-
-
-def _until(done: Callable[[], bool], deadline_s: float) -> bool:
-    end = time.monotonic() + deadline_s
-    while not done():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.2)
-    return True
-
-
-def _output(verb: subprocess.Popen[str] | None) -> str:
-    if verb is None or verb.stdout is None:
-        return ""
-    verb.kill()
-    return verb.stdout.read()[-500:]
-
-
-def document(results: Sequence[tuple[Row, str, float]]) -> str:
+def document(results: Sequence[Result], labs: int, seconds: float) -> str:
     """docs/chaos.md."""
-    good = sum(not trouble for _, trouble, _ in results)
+    good = sum(not result.trouble for result in results)
+    missed = sum(result.missed for result in results)
     lines = [
         "# Chaos",
         "",
         (
-            f"`make chaos` plays tests/chaos/table.yml in a lab of two nodes with two ranks each: {good} of "
-            f"{len(results)} ended as the table says. Its stand-in engine's ranks take no notice of each other's death."
+            f"`make chaos` plays tests/chaos/table.yml: {good} of {len(results)} rows ended as the table says, in "
+            f"{seconds / 60:.0f} minutes with {labs} labs side by side. Each lab has four systemd nodes with two ranks "
+            "each; its stand-in engine's ranks take no notice of each other's death. What is looked at after every row "
+            "where the gang does not run: processes, GPU memory, units and listening ports on every node. Requests are "
+            "counted by clients that never ask twice."
         ),
         "",
-        "| hit | where | when | signal | must end | ended | s |",
+        "The table says what the words mean, and which rows are left out and why."
+        + (f" {missed} times the moment to strike had passed, and the row was played again." if missed else ""),
+        "",
+        "| hit | where | when | how | must end | ended | s |",
         "|---|---|---|---|---|---|---|",
     ]
-    for row, trouble, seconds in results:
-        wanted = ", ".join(f"{name} {value}" for name, value in row.end.items())
-        ended = "so" if not trouble else f"**{' '.join(trouble.split())[:200]}**".replace("|", "/")
-        lines.append(f"| {row.kill} | {row.node} | {row.at} | {row.how} | {wanted} | {ended} | {seconds:.0f} |")
+    for result in results:
+        row = result.row
+        ended = "so" if not result.trouble else f"**{result.trouble[:300]}**".replace("|", "/")
+        how = f"{row.how}, with {row.first}" if row.first else row.how
+        lines.append(
+            f"| {row.hit} | {row.where} | {row.at} | {how} | {_wanted(row)} | {ended} | {result.seconds:.0f} |"
+        )
     return "\n".join(lines) + "\n"
 
 
+def _wanted(row: Row) -> str:
+    """The row's end in a few words."""
+    end = row.end
+    words = []
+    meanwhile = dict(end.get("meanwhile") or {})
+    if meanwhile:
+        words.append("meanwhile " + ", ".join(f"{name} {value}" for name, value in meanwhile.items()))
+    if row.steps:
+        words.append("then " + ", ".join(row.steps))
+    words.append(str(end["state"]))
+    words += [
+        f"{name.replace('_', ' ')} {end[name]}" for name in ("blames", "verb", "says", "failed_requests") if name in end
+    ]
+    return "; ".join(words).replace("|", "/")
+
+
 def main(words: Sequence[str]) -> int:
-    """Play all rows, or those whose id holds one of the words (the report is left alone then)."""
-    rows = [row for row in table() if not words or any(word in row.id for word in words)]
-    results: list[tuple[Row, str, float]] = []
-    with small_lab("chaos", nodes=2, env={"STANDIN_SPEED": "0.3"}) as lab:
-        for row in rows:
-            began = time.monotonic()
-            trouble = play(lab, row)
-            results.append((row, trouble, time.monotonic() - began))
-            sys.stdout.write(f"{row.id}: {trouble or 'as expected'} ({results[-1][2]:.1f} s)\n")
-            sys.stdout.flush()
-    if not words:
-        REPORT.write_text(document(results))
-    return 1 if any(trouble for _, trouble, _ in results) else 0
+    """0 where every row ended as the table says."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.chaos", description=__doc__)
+    parser.add_argument("--labs", type=int, default=LABS, help=f"labs side by side ({LABS})")
+    parser.add_argument("--times", type=int, default=1, help="so many runs in a row; the page is of the last")
+    parser.add_argument("words", nargs="*", metavar="WORD")
+    args = parser.parse_args(words)
+    rows = [row for row in table() if not args.words or any(word in row.id for word in args.words)]
+    failed = 0
+    for number in range(args.times):
+        began = time.monotonic()
+        results = play_all(rows, min(args.labs, len(rows)))
+        seconds = time.monotonic() - began
+        bad = [result for result in results if result.trouble]
+        failed += len(bad)
+        sys.stdout.write(f"run {number + 1}: {len(rows) - len(bad)} of {len(rows)} as expected, {seconds:.0f} s\n")
+        sys.stdout.write("".join(f"  {result.line()}\n" for result in bad))
+        if not args.words:
+            REPORT.write_text(document(results, args.labs, seconds))
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -12,29 +12,72 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.chaos.chaos import Row, document, play, table
+from tests.chaos.rows import TABLE, Row, read, table
 
 if TYPE_CHECKING:
-    from tests.support.small_lab import SmallLab
+    from tests.chaos.play import Stage
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[SmallLab]:
+def stage() -> Iterator[Stage]:
+    from tests.chaos.chaos import chaos_lab
+    from tests.chaos.play import Stage
     from tests.support.small_lab import small_lab
 
-    with small_lab("chaos-ci", nodes=2) as made:
-        yield made
+    with small_lab("chaos-ci", of=chaos_lab("chaos-ci")) as made:
+        raised = Stage.raised(made)
+        yield raised
+        raised.close()
+        raised.watch.close()
 
 
 @pytest.mark.lab
 @pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root")
 @pytest.mark.parametrize("row", [row for row in table() if row.ci], ids=lambda row: row.id)
-def test_it_ends_as_the_table_says(lab: SmallLab, row: Row) -> None:
-    assert play(lab, row) == ""
+def test_it_ends_as_the_table_says(stage: Stage, row: Row) -> None:
+    from tests.chaos.chaos import play_row
+
+    assert play_row(stage, row).trouble == ""
 
 
-def test_every_row_has_a_name_of_its_own_and_the_report_shows_what_went_wrong() -> None:
+def test_a_group_stands_for_every_combination_of_what_it_lists() -> None:
+    group = {
+        "hit": "rank",
+        "where": ["leader", "worker"],
+        "at": "ready",
+        "how": ["KILL", "TERM"],
+        "end": {"state": "x"},
+    }
+    rows = list(read({"rows": [group], "ci": ["worker-rank-TERM-at-ready"]}))
+    assert [row.id for row in rows if not row.ci] == [
+        "leader-rank-KILL-at-ready",
+        "leader-rank-TERM-at-ready",
+        "worker-rank-KILL-at-ready",
+    ]
+    assert [row.id for row in rows if row.ci] == ["worker-rank-TERM-at-ready"]
+
+
+def test_every_row_has_a_name_of_its_own_and_every_signal_is_played_at_every_moment() -> None:
     rows = table()
-    assert len({row.id for row in rows}) == len(rows) > 30
-    text = document([(rows[0], "", 1.0), (rows[1], "left | behind", 2.0)])
-    assert "1 of 2" in text and "**left / behind**" in text
+    assert len({row.id for row in rows}) == len(rows)
+    marked = [line.strip("- \n") for line in TABLE.read_text().split("ci:")[1].split("rows:")[0].splitlines() if line]
+    assert {row.id for row in rows if row.ci} == set(filter(None, marked))
+    played = {(row.hit, row.at, row.how) for row in rows}
+    signals = ("KILL", "SEGV", "ABRT", "TERM", "STOP")
+    rising = ("rendezvous", "weights", "graphs", "warm-up", "ready")
+    for hit, moments in (
+        ("rank", (*rising, "draining")),
+        ("parent", (*rising, "draining")),
+        ("agent", ("staged", "armed", *rising, "draining", "stopping")),
+        ("controller", ("staged", "armed", *rising, "draining", "stopping")),
+    ):
+        missing = [(hit, at, how) for at in moments for how in signals if (hit, at, how) not in played]
+        assert missing == []
+
+
+def test_the_page_shows_what_went_wrong() -> None:
+    from tests.chaos.chaos import Result, document
+
+    rows = table()
+    text = document([Result(rows[0], "", 1.0), Result(rows[1], "left | behind", 2.0, 1)], 3, 70.0)
+    assert "1 of 2" in text and "**left / behind**" in text and "1 times" in text

@@ -193,9 +193,9 @@ class SmallLab:
 
 
 @contextmanager
-def small_lab(name: str, **shape: Any) -> Iterator[SmallLab]:
-    """A lab that is gone afterwards."""
-    lab = SmallLab(name, **shape)
+def small_lab(name: str, *, of: SmallLab | None = None, **shape: Any) -> Iterator[SmallLab]:
+    """A lab that is gone afterwards. of: one that was described already, instead of its shape."""
+    lab = of or SmallLab(name, **shape)
     try:
         lab.up()
         yield lab

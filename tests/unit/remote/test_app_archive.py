@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import io
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from orchestrator.remote import app_archive
+
+BYTE_CODE = app_archive.byte_code
 
 
 @pytest.fixture(autouse=True)
@@ -17,11 +21,30 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_same_sources_are_the_same_bytes() -> None:
-    files = {"b.py": b"2", "a/b.py": b"1" * 5000}
+    files = {"b.py": b"2", "a/b.py": b"#" * 5000}
     content = app_archive.build(files)
     assert content == app_archive.build(dict(reversed(files.items())))
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        assert {name: archive.read(name) for name in archive.namelist()} == files
+        held = {name: archive.read(name) for name in archive.namelist()}
+    assert {name: text for name, text in held.items() if name.endswith(".py")} == files
+    assert {f"{name}c" for name in files} == held.keys() - files.keys()
+
+
+def test_another_python_takes_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"__main__.py": b"import a; print(a.VALUE)", "a.py": b"VALUE = 7"}
+    for magic in (importlib.util.MAGIC_NUMBER, b"\x01\x02\r\n"):
+        monkeypatch.setattr(importlib.util, "MAGIC_NUMBER", magic)
+        path = tmp_path / f"{magic.hex()}.pyz"
+        path.write_bytes(app_archive.build(files))
+        done = subprocess.run([sys.executable, "-EsS", path], capture_output=True, timeout=60, check=True)
+        assert done.stdout == b"7\n"
+
+
+def test_this_python_takes_the_byte_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_archive, "byte_code", lambda name, _: BYTE_CODE(name, b"print('byte code')"))
+    (tmp_path / "app.pyz").write_bytes(app_archive.build({"__main__.py": b"print('source')"}))
+    done = subprocess.run([sys.executable, tmp_path / "app.pyz"], capture_output=True, timeout=60, check=True)
+    assert done.stdout == b"byte code\n"
 
 
 def test_the_name_holds_the_digest_of_the_bytes() -> None:

@@ -1,0 +1,454 @@
+"""Plays one row in a lab: up to the moment, the hit, what an operator does then, and the judgement."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.rows import Row
+from tests.chaos.watch import NodeGone, Watch
+from tests.support.load import Load
+from tests.support.small_lab import L40S_DEPLOY, MODEL, SmallLab
+
+from orchestrator.loading.inventory import load_inventory
+from orchestrator.model.inventory import GangSpec
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.reports import see
+from orchestrator.workflows.status import status_json
+
+NODES = 4
+LEASE_S = 14
+"""Half of it passes before silence is shown; a look at a node that does not answer by SSH takes 10 s."""
+SPEED = "0.4"
+"""Phases long enough to be met, 3 s from go to ready."""
+PATIENCE_S = "2"
+"""An engine's own patience with a probe; three of them without an answer are a hung engine."""
+
+MOMENT_S = 60.0
+SHOWN_S = 60.0
+"""For a state to be shown: a lease, a look at a node that is gone, and a busy machine."""
+GONE_S = 20.0
+VERB_S = 150.0
+MORE_ANSWERS = 20
+ENDING = ("draining", "stopping")
+SIGNALS = {"rank": "rank {rank}", "parent": "parent", "agent": "agent"}
+
+
+class Otherwise(Exception):
+    """It went otherwise than the table says; in words."""
+
+
+class Missed(Exception):
+    """The moment did not come: nothing was hit, and the row says nothing."""
+
+
+@dataclass
+class Stage:
+    """A lab in which rows are played, one after the other."""
+
+    lab: SmallLab
+    watch: Watch
+    broken: set[str] = field(default_factory=set)
+    """Nodes that have a fault of the lab now."""
+    off: set[str] = field(default_factory=set)
+    """Nodes that are switched off now."""
+    _fleet: Fleet | None = None
+    _gangs: tuple[GangSpec, ...] = ()
+
+    @classmethod
+    def raised(cls, lab: SmallLab) -> Stage:
+        """After `lab up`: the inventory with a short lease, and a man at every node's console."""
+        lab.write_inventory(vars={"l40s_lease": LEASE_S})
+        stage = cls(lab, Watch(lab))
+        stage.watch.baseline()
+        return stage
+
+    def command(self, name: str, *words: str) -> Command:
+        """`l40s-deploy WORDS` beside us."""
+        return Command(self.lab, name, words)
+
+    def gang(self) -> dict[str, Any]:
+        """What `status` shows; over connections that are kept, as long as nothing is broken that they would hide."""
+        if self.broken:
+            self.close()
+            return self.lab.gang()
+        if self._fleet is None:
+            inventory = load_inventory(self.lab.inventory)
+            self._fleet, self._gangs = Fleet(inventory.nodes), inventory.gangs
+        gang: dict[str, Any] = status_json(see(self._fleet, self._gangs))["gangs"][0]
+        return gang
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        if self._fleet is not None:
+            self._fleet.close()
+            self._fleet = None
+
+    def fault(self, verb: str, node: str, *words: str) -> None:
+        """`lab break` or `lab heal`."""
+        if verb == "break":
+            self.broken.add(node)
+        self.lab.deploy("lab", verb, node, *words, "--name", self.lab.name)
+        if words[:1] == ("power-off",) and verb == "break":
+            self.off.add(node)
+        elif verb == "heal":
+            self.broken.discard(node)
+            self.off.discard(node)
+
+    def left(self) -> list[str]:
+        """What is left on the nodes that run."""
+        return self.watch.left(frozenset(self.off))
+
+
+@dataclass
+class Command:
+    """One `l40s-deploy` that runs while something is hit."""
+
+    lab: SmallLab
+    name: str
+    words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        self.file = self.lab.folder / f"said-{self.name}"
+        with self.file.open("wb") as out:
+            self.process = subprocess.Popen(
+                [*L40S_DEPLOY, *self.words], env=self.lab.environment, stdout=out, stderr=subprocess.STDOUT
+            )
+
+    @property
+    def said(self) -> str:
+        return self.file.read_text(errors="replace")
+
+    def ended(self, deadline_s: float = VERB_S) -> int:
+        try:
+            return self.process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise Otherwise(f"`{self.words[0]}` has not ended after {deadline_s:.0f} s: {self.said[-200:]}") from None
+
+    def connects(self, deadline_s: float) -> bool:
+        """Wait until it holds a socket."""
+        return until(lambda: any(_is_socket(entry) for entry in _open_files(self.process.pid)), deadline_s, 0.002)
+
+    def close(self) -> None:
+        """End it where it still runs, stopped or not."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+
+
+def play(stage: Stage, row: Row) -> str:
+    """'' where it ended as expected, else how it did; raises Missed where nothing could be hit."""
+    with ExitStack() as over:
+        over.callback(_clear, stage)
+        game = _Game(stage, row, over)
+        try:
+            game.play()
+        except Otherwise as words:
+            return str(words)
+        except NodeGone as gone:
+            return f"its console does not answer: {gone}"
+        except AssertionError as failed:
+            return f"a command failed: {failed}"
+    return ""
+
+
+def _clear(stage: Stage) -> None:
+    """Whatever it was: healed, and nothing runs."""
+    for node in sorted(stage.broken):
+        stage.fault("heal", node)
+    with suppress(NodeGone):
+        if not stage.left():
+            return
+    for _ in range(3):
+        stage.lab.deploy("down", "--now", "--force", check=False)
+        with suppress(NodeGone):
+            if until(lambda: not stage.left(), 5):
+                return
+    raise AssertionError(f"the stage can't be cleared: {stage.left()}")
+
+
+@dataclass
+class _Game:
+    """One row, being played."""
+
+    stage: Stage
+    row: Row
+    over: ExitStack
+    verb: Command | None = None
+    load: Load | None = None
+    hit: int = 0
+
+    def play(self) -> None:
+        row, stage = self.row, self.stage
+        if row.first:
+            node, *words = row.first.split()
+            stage.fault("break", node, *words)
+        before = str(stage.watch["node0"].ask(do="run")["run"])
+        if row.at in ("ready", *ENDING):
+            stage.lab.serve()
+            if "failed_requests" in row.end:
+                self._load()
+        self._strike(before)
+        self._expect(dict(row.end.get("meanwhile") or {}), "meanwhile")
+        for step in row.steps:
+            self._do(step)
+        self._verb_ended()
+        self._expect({name: row.end[name] for name in ("state", "blames") if name in row.end}, "at the end")
+        self._count_requests()
+        if row.end["state"] != "ready":
+            self._nothing_left("at the end")
+
+    # -- up to the hit ------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        url = str(self.stage.gang()["service"]["url"])
+        self.load = self.over.enter_context(Load(url, MODEL, clients=2, pause_s=0.05))
+        if not until(lambda: self.load is not None and self.load.good > 1, 30):
+            raise Otherwise(f"no answer before anything was hit: {self.load.bad[:1]}")
+
+    def _begin(self) -> None:
+        """The command that is under way when the hit comes."""
+        row = self.row
+        words: tuple[str, ...] = ("up", "--model", str(self.stage.lab.profile))
+        if row.at in ENDING:
+            words = ("down",)
+        elif row.at == "ready":
+            words = ("guard",)
+        self.verb = self.stage.command(words[0], *words)
+        self.over.callback(self.verb.close)
+
+    def _strike(self, before: str) -> None:
+        row = self.row
+        if row.at == "before":
+            self._break()
+            self._begin()
+        elif row.at == "ready":
+            self._strike_at_peace()
+        elif row.at == "connecting":
+            self._begin()
+            assert self.verb is not None
+            if not self.verb.connects(MOMENT_S):
+                raise Missed(self.verb.said[-200:])
+            self._hit_controller()
+        else:
+            self._strike_on_the_way(before if row.at not in ENDING else "")
+
+    def _strike_at_peace(self) -> None:
+        row = self.row
+        if row.hit == "controller":
+            self._begin()
+            assert self.verb is not None
+            verb = self.verb
+            if not until(lambda: self._locked("guard.gang0"), MOMENT_S, 0.02):
+                raise Missed(verb.said[-200:])
+            self._hit_controller()
+        elif row.hit == "fault":
+            self._break()
+        else:
+            self._hit_process(row.node, "ready", "")
+
+    def _strike_on_the_way(self, before: str) -> None:
+        row = self.row
+        if row.at == "failed":
+            self._hit_process("node2", "weights", before, what="rank 5", how="KILL", then=self._begin)
+            self._wait_for("node2", "failed", before)
+            self._hit_controller()
+        elif row.at == "locking":
+            self._begin()
+            if not until(lambda: self._locked("gang0"), MOMENT_S, 0.02):
+                raise Missed("no lock was taken")
+            self._hit_controller()
+        elif row.hit in SIGNALS and row.at == "warm-up" and row.where == "worker":
+            self._wait_for("node0", "warm-up", before, then=self._begin)
+            self._hit_process(row.node, "starting", before, also=("warming",))
+        elif row.hit in SIGNALS:
+            self._hit_process(row.node, row.at, before, then=self._begin)
+        else:
+            self._wait_for(row.node, row.at, before, then=self._begin)
+            self._hit_controller() if row.hit == "controller" else self._break()
+
+    def _hit_process(
+        self,
+        node: str,
+        moment: str,
+        before: str,
+        *,
+        what: str = "",
+        how: str = "",
+        also: tuple[str, ...] = (),
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        row, man = self.row, self.stage.watch[node]
+        what = what or SIGNALS[row.hit].format(rank=row.rank)
+        order: dict[str, Any] = {"moments": [moment, *also], "what": what, "how": how or row.how, "before": before}
+        man.ask(do="strike", patience_s=MOMENT_S, **order)
+        then()
+        answer = man.answer(MOMENT_S + 20)
+        if "missed" in answer:
+            raise Missed(f"{node} was last {answer['missed']}; {self.verb.said[-200:] if self.verb else ''}")
+        self.hit = int(answer["hit"])
+
+    def _wait_for(self, node: str, moment: str, before: str, *, then: Callable[[], None] = lambda: None) -> None:
+        hit, self.hit = self.hit, 0
+        self._hit_process(node, moment, before, what="nothing", how="KILL", then=then)
+        self.hit = hit
+
+    def _hit_controller(self) -> None:
+        assert self.verb is not None
+        if self.verb.process.poll() is not None:
+            raise Missed(f"it had ended: {self.verb.said[-200:]}")
+        self.hit = self.verb.process.pid
+        self.verb.process.send_signal(getattr(signal, f"SIG{self.row.how}"))
+        if self.row.how != "STOP":
+            self.verb.ended(10)
+
+    def _break(self) -> None:
+        self.stage.fault("break", self.row.node, *self.row.how.split())
+
+    def _locked(self, gang: str) -> bool:
+        pid = self.verb.process.pid if self.verb is not None else 0
+        return bool(self.stage.watch["node0"].ask(do="holds", gang=gang, pid=pid)["holds"])
+
+    # -- afterwards ---------------------------------------------------------------------------------------------
+
+    def _do(self, step: str) -> None:
+        row, lab = self.row, self.stage.lab
+        if step == "continue":
+            if row.hit == "controller":
+                os.kill(self.hit, signal.SIGCONT)
+            else:
+                self.stage.watch[row.node].ask(do="signal", pid=self.hit, how="CONT")
+        elif step == "heal":
+            self.stage.fault("heal", row.node)
+        elif step == "up":
+            self._verb_ended()
+            lab.serve()
+        elif step == "guard":
+            self._expect({"state": "failed"} if row.how != "STOP" else {}, "before the guard looks")
+            lab.deploy("guard", "--once")
+        elif step == "status":
+            self._expect({}, "after it")
+        elif step == "serve":
+            self._serve_more()
+        elif step == "dead":
+            self._expect({"state": "failed"}, "after its lease")
+        else:
+            lab.deploy(step, check=not self.stage.off and row.how != "sshd-dead")
+
+    def _serve_more(self) -> None:
+        if self.load is None:
+            self._verb_ended()
+            self._load()
+        load = self.load
+        assert load is not None
+        goal = load.good + MORE_ANSWERS
+        if not until(lambda: load.good >= goal or bool(load.bad), SHOWN_S) or load.bad:
+            raise Otherwise(f"{load.good} of {goal} answers, and failed: {load.bad[:2]}")
+
+    def _verb_ended(self) -> None:
+        """The command that was under way, where it was not hit itself; a guard at work goes on."""
+        row, verb = self.row, self.verb
+        if verb is None or verb.words[0] == "guard":
+            return
+        if row.hit == "controller" and row.how != "STOP":
+            return
+        code, wanted = verb.ended(), row.end.get("verb")
+        if (wanted == "not 0" and code == 0) or (isinstance(wanted, int) and code != wanted):
+            raise Otherwise(f"`{verb.words[0]}` ended with {code}: {' '.join(verb.said[-400:].split())}")
+        if "says" in row.end and row.end["says"] not in verb.said:
+            raise Otherwise(f"`{verb.words[0]}` does not say {row.end['says']!r}: {' '.join(verb.said[-400:].split())}")
+
+    # -- the judgement ------------------------------------------------------------------------------------------
+
+    def _expect(self, wanted: dict[str, Any], when: str) -> None:
+        """Until `status` shows it, or for long enough."""
+        if wanted.pop("left", "") == "nothing":
+            self._expect(wanted, when)
+            self._nothing_left(when)
+            return
+        trouble = [f"{when}: not looked at"]
+
+        def is_so() -> bool:
+            gang = self.stage.gang()
+            trouble[:] = self._differences(gang, wanted)
+            return not trouble
+
+        if not until(is_so, SHOWN_S):
+            raise Otherwise(f"{when}: {'; '.join(trouble)}")
+
+    def _differences(self, gang: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+        state, cause = wanted.get("state"), gang["cause"] or {}
+        found = []
+        if state == "not running":
+            found += [] if gang["state"] in ("absent", "failed") else [f"the gang is {gang['state']}"]
+        elif state not in (None, gang["state"]):
+            found.append(f"the gang is {gang['state']} {gang['trouble']}: {cause.get('text')}")
+        if wanted.get("trouble") not in (None, gang["trouble"]):
+            found.append(f"the trouble is {gang['trouble']!r} ({gang['state']})")
+        if "says" in wanted and not any(wanted["says"] in remark for remark in gang["remarks"]):
+            found.append(f"remarks are {gang['remarks']}")
+        if "contact" in wanted and not any(node["contact"] == wanted["contact"] for node in gang["nodes"]):
+            found.append(f"contacts are {[node['contact'] for node in gang['nodes']]}")
+        if "blames" in wanted:
+            found += [
+                f"the cause has {name} {cause.get(name)}, not {value}: {cause.get('text')}"
+                for name, value in self._blamed(wanted["blames"]).items()
+                if cause.get(name) != value
+            ]
+        return found
+
+    def _blamed(self, what: str) -> dict[str, Any]:
+        row = self.row
+        number = {"signal": int(getattr(signal, f"SIG{row.how}", 0))}
+        node, rank = {"node": row.node}, {"tp_rank": row.rank}
+        if row.at == "failed":
+            return {"node": "node2", "tp_rank": 5, "signal": 9}
+        of: dict[str, dict[str, Any]] = {
+            "node": node,
+            "gpu": {**node, **rank},
+            "rank": {**node, **rank, **number},
+            "parent": {**node, **number},
+        }
+        return dict(of[what])
+
+    def _count_requests(self) -> None:
+        if self.load is None:
+            return
+        wanted = self.row.end["failed_requests"]
+        if len(self.load.bad) != wanted:
+            raise Otherwise(f"{len(self.load.bad)} of {self.load.good} requests failed: {self.load.bad[:2]}")
+
+    def _nothing_left(self, when: str) -> None:
+        if not until(lambda: not self.stage.left(), GONE_S):
+            raise Otherwise(f"{when} is left: {'; '.join(self.stage.left())[:300]}")
+
+
+def until(done: Callable[[], bool], deadline_s: float, pause_s: float = 0.2) -> bool:
+    """Whether it came true in time."""
+    end = time.monotonic() + deadline_s
+    while not done():
+        if time.monotonic() > end:
+            return False
+        time.sleep(pause_s)
+    return True
+
+
+def _open_files(pid: int) -> list[Path]:
+    try:
+        return list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return []
+
+
+def _is_socket(entry: Path) -> bool:
+    try:
+        return str(entry.readlink()).startswith("socket:")
+    except OSError:
+        return False

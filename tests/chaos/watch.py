@@ -1,0 +1,114 @@
+"""Our end of the watchmen: one process at each node's console, which works when the node's network doesn't."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.small_lab import L40S_DEPLOY, SmallLab
+
+SCRIPT = (Path(__file__).resolve().parent / "watchman.py").read_text()
+ANSWER_S = 30.0
+
+
+class NodeGone(Exception):
+    """Its watchman does not answer: the node is off, frozen, or gone."""
+
+
+@dataclass
+class Watchman:
+    """One node's; started at the first order, and again after the node was switched off."""
+
+    lab: SmallLab
+    node: str
+    _process: subprocess.Popen[bytes] | None = None
+    _rest: bytes = b""
+
+    def ask(self, *, within_s: float = ANSWER_S, **order: Any) -> dict[str, Any]:
+        """One order, one answer."""
+        self.tell(**order)
+        return self.answer(within_s)
+
+    def tell(self, **order: Any) -> None:
+        process = self._running()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(order).encode() + b"\n")
+            process.stdin.flush()
+        except OSError:
+            raise NodeGone(self.node) from None
+
+    def answer(self, within_s: float = ANSWER_S) -> dict[str, Any]:
+        """The next line."""
+        process = self._running()
+        assert process.stdout is not None
+        while b"\n" not in self._rest:
+            if not select.select([process.stdout], [], [], within_s)[0]:
+                raise NodeGone(f"{self.node}: no answer within {within_s:.0f} s")
+            more = process.stdout.read1(65536)  # type: ignore[attr-defined]
+            if not more:
+                raise NodeGone(self.node)
+            self._rest += more
+        line, _, self._rest = self._rest.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """End it; it may be stopped or gone."""
+        if self._process is not None:
+            self._process.kill()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    with suppress(OSError):
+                        pipe.close()
+            self._process.wait(10)
+        self._process, self._rest = None, b""
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is not None:
+            self.close()
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [
+                    *(*L40S_DEPLOY, "lab", "exec", self.node, "--name", self.lab.name),
+                    *("--", "python3", "-Sc", SCRIPT),
+                ],
+                env=self.lab.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        return self._process
+
+
+@dataclass
+class Watch:
+    """Those of all nodes."""
+
+    lab: SmallLab
+    men: dict[str, Watchman] = field(default_factory=dict)
+
+    def __getitem__(self, node: str) -> Watchman:
+        return self.men.setdefault(node, Watchman(self.lab, node))
+
+    def baseline(self) -> None:
+        """What listens on the nodes now is theirs."""
+        for node in self.lab.hosts():
+            self[node].ask(do="baseline")
+
+    def left(self, off: frozenset[str] = frozenset()) -> list[str]:
+        """What is left, on any node that runs."""
+        found = []
+        for node in self.lab.hosts():
+            if node not in off:
+                found += [f"{node}: {what}" for what in self[node].ask(do="left")["left"]]
+        return found
+
+    def close(self) -> None:
+        for man in self.men.values():
+            man.close()

@@ -1,0 +1,154 @@
+"""Lives on a node while rows are played, at its console: hits what it is told to hit, says what is left there.
+
+Orders are lines of JSON on stdin, answers lines of JSON on stdout. Standard library only; it speaks to nobody else.
+
+{"do": "strike", "moments", "what", "how", "before", "patience_s"}: `{"watches": true}` at once. Then, when this node's
+part of a gang is at one of those moments (the phase or the state of its report, in another run than `before`), the hit:
+`{"hit": pid}`, pid 0 where nothing was to be hit; `{"missed": where it was last}` when the moment did not come.
+{"do": "signal", "pid", "how"}. {"do": "run"}: the run that was staged last.
+{"do": "left"}: what an engine or an agent left here, in words.
+{"do": "baseline"}: what listens now is this machine's own.
+{"do": "holds", "gang", "pid"}: whether the controller of that process id holds its lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+GANG = pathlib.Path("/var/lib/l40s-deploy/gangs/gang0")
+CLAIMS = pathlib.Path("/run/l40s-lab/gpu-claims")
+UNITS = pathlib.Path("/run/systemd/transient")
+OURS = ("sglang::", "standin", "agent.pyz", "l40s-agent", "l40s-guardian")
+LOOK_EVERY_S = 0.004
+LISTENS = "0A"
+OWN_PORTS = range(1024, 32768)
+"""Below the ephemeral range: an engine's internal sockets on loopback come and go with its processes."""
+
+
+def main() -> None:
+    usual: set[str] = set()
+    for line in sys.stdin:
+        order = json.loads(line)
+        do = order["do"]
+        if do == "strike":
+            say(watches=True)
+            say(**strike(order))
+        elif do == "signal":
+            with suppress(ProcessLookupError):
+                os.kill(int(order["pid"]), number_of(order["how"]))
+            say(done=True)
+        elif do == "run":
+            say(run=current())
+        elif do == "holds":
+            say(holds=read(GANG.parent / order["gang"] / "lock").get("pid") == order["pid"])
+        elif do == "baseline":
+            usual = set(listeners())
+            say(done=True)
+        elif do == "left":
+            say(left=[*processes(), *claims(), *units(), *sorted(set(listeners()) - usual)])
+
+
+def say(**answer: Any) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def strike(order: dict[str, Any]) -> dict[str, Any]:
+    """Wait for the moment without a pause that could step over it."""
+    end = time.monotonic() + float(order["patience_s"])
+    last = ""
+    while time.monotonic() < end:
+        run_id = current()
+        run = GANG / "runs" / run_id
+        report = read(run / "report.json") if run_id and run_id != order["before"] else {}
+        places = (report.get("state"), (report.get("phase") or {}).get("name"))
+        last = " ".join(filter(None, places)) or last
+        if any(moment in places for moment in order["moments"]):
+            if order["what"] == "nothing":
+                return {"hit": 0}
+            pid = victim(run, report, order["what"])
+            if pid:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number_of(order["how"]))
+                    return {"hit": pid}
+        time.sleep(LOOK_EVERY_S)
+    return {"missed": last or "nothing was staged"}
+
+
+def victim(run: pathlib.Path, report: dict[str, Any], what: str) -> int:
+    """Process id, 0 where it is not there (yet)."""
+    if what == "agent":
+        return int(read(run / "agent.json").get("pid") or 0)
+    if what == "parent":
+        return int(report.get("engine_pid") or 0)
+    number = int(what.split()[1])
+    return next((int(rank["pid"]) for rank in report.get("ranks") or () if rank["tp_rank"] == number), 0)
+
+
+def current() -> str:
+    try:
+        return (GANG / "current").read_text().strip()
+    except OSError:
+        return ""
+
+
+def read(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def number_of(name: str) -> int:
+    return int(getattr(signal, f"SIG{name}"))
+
+
+def processes() -> Iterator[str]:
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it may end while we look
+            title = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            state = (entry / "stat").read_text().rpartition(") ")[2][:1]
+            if state not in "ZX" and any(word in title for word in OURS) and is_no_verb(title):
+                yield f"process {entry.name} ({state}) {title[:60]}"
+
+
+def is_no_verb(title: str) -> bool:
+    """The application serves a session too, for as long as somebody asks: that is no agent."""
+    return "agent.pyz" not in title or any(f".pyz {role}" in title for role in ("agent", "gpus"))
+
+
+def claims() -> Iterator[str]:
+    """GPU memory that a living process holds."""
+    for claim in CLAIMS.glob("[0-9]*.*"):
+        with suppress(OSError, ValueError, IndexError):
+            started = int(claim.read_text().split()[1])
+            stat = pathlib.Path(f"/proc/{claim.suffix[1:]}/stat").read_text().rpartition(") ")[2].split()
+            if stat[0] not in "ZX" and int(stat[19]) == started:
+                yield f"memory of GPU {claim.stem} held by {claim.suffix[1:]}"
+
+
+def units() -> Iterator[str]:
+    return (f"unit {unit.name}" for unit in UNITS.glob("l40s-deploy-*"))
+
+
+def listeners() -> Iterator[str]:
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError):
+            for line in pathlib.Path(table).read_text().splitlines()[1:]:
+                _, local, _, state, *_ = line.split()
+                port = int(local.rpartition(":")[2], 16)
+                if state == LISTENS and port in OWN_PORTS:
+                    yield f"listener on port {port}"
+
+
+if __name__ == "__main__":
+    main()
