@@ -1,0 +1,183 @@
+"""Whether a tuned config can be used: its shape, tiles that give wrong text, tiles that do not fit the GPU."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.model.finding import Severity
+
+TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+NEEDED = (*TILE, "GROUP_SIZE_M")
+LAUNCH = {"num_warps": 4, "num_stages": 3}
+"""What Triton takes where a config does not say (CUDAOptions of its NVIDIA backend)."""
+
+_KNOWN = {
+    *NEEDED, *LAUNCH, "num_ctas", "SPLIT_K", "SWAP_AB", "USE_TMA", "waves_per_eu", "matrix_instr_nonkdim", "kpack",
+}  # fmt: skip
+"""Every key of the configs that both wheels bring."""
+
+SHARED_MEMORY = {"NVIDIA_L40S": 101376, "NVIDIA_L40": 101376, "NVIDIA_L20": 101376, "NVIDIA_L4": 101376}
+"""Bytes that one block may have on compute capability 8.9 (CUDA C++ Programming Guide, table of compute
+capabilities: 99 KB); an A100 has 166912, an H100 232448."""
+
+_ONE_BYTE = ("fp8_w8a8", "int8_w8a8")
+_DTYPES = ("", *_ONE_BYTE, "int8_w8a16", "int4_w4a16", "float32")
+
+_LARGEST_CONFIG = 1 << 20
+_NAME = re.compile(
+    r"(?P<kernel>[EN])=(?P<first>\d{1,6}),(?P<letter>[NK])=(?P<second>\d{1,7}),device_name=(?P<device>[\w.+-]{1,64})"
+    r"(?:,dtype=(?P<dtype>[a-z0-9_]{1,24}))?(?:,block_shape=\[(?P<n>\d{1,4}), (?P<k>\d{1,4})\])?"
+    r"(?P<channel>,per_channel_quant=True)?(?P<down>_down)?\.json"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What a config's file name says. kernel: moe or linear; block: (0, 0) for none; dtype: '' for bf16."""
+
+    kernel: str
+    device: str
+    dtype: str
+    block: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """One thing wrong with a file. stop: an engine would fail or answer wrongly with it; note: worth knowing."""
+
+    severity: Severity
+    text: str
+
+
+def read_name(name: str) -> Name | None:
+    """A file name taken apart; None for a name that no engine looks for."""
+    match = _NAME.fullmatch(name)
+    if match is None or (match["kernel"] == "E") != (match["letter"] == "N") or (match["dtype"] or "") not in _DTYPES:
+        return None
+    return Name(
+        kernel="moe" if match["kernel"] == "E" else "linear",
+        device=match["device"],
+        dtype=match["dtype"] or "",
+        block=(int(match["n"] or 0), int(match["k"] or 0)),
+    )
+
+
+def flaws(name: str, text: str) -> tuple[Flaw, ...]:
+    """Everything wrong with a config, the gravest first."""
+    said = read_name(name)
+    if said is None:
+        return (Flaw(Severity.STOP, "no engine looks for a file of this name"),)
+    document, wrong = _document(text)
+    if document is None:
+        return (Flaw(Severity.STOP, wrong),)
+    found = [flaw for size, config in document.items() for flaw in _entry(said, size, config)]
+    found += _coverage(document)
+    return tuple(sorted(_once(found), key=lambda flaw: flaw.severity is not Severity.STOP))
+
+
+def shared_memory(config: Mapping[str, Any], *, element: int) -> int:
+    """Bytes of shared memory that a tile takes at least: one stage of A and B for each buffer of the pipeline.
+
+    Triton 3.9.0 keeps `num_stages` - 1 buffers (the GEMM kernel of 0.5.23 compiled for sm_89: 14 tiles, equal but for
+    at most a kilobyte of scales), 3.1.0 as many or one more. So this is a lower bound, never a promise.
+    """
+    height, width, depth = (int(config[key]) for key in TILE)
+    stages = int(config.get("num_stages", LAUNCH["num_stages"]))
+    return max(1, stages - 1) * (height * depth + depth * width) * element
+
+
+def _document(text: str) -> tuple[dict[str, Any] | None, str]:
+    if len(text) > _LARGEST_CONFIG:
+        return None, f"it has {len(text)} bytes, no config is longer than {_LARGEST_CONFIG}"
+    try:
+        document = json.loads(text, object_pairs_hook=_without_doubles)
+    except (ValueError, RecursionError) as wrong:
+        return None, f"it is no JSON: {wrong}"
+    if not isinstance(document, dict) or not document:
+        return None, "it is no JSON object with a config for each batch size"
+    return document, ""
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise ValueError("a key is there twice")
+    return document
+
+
+def _entry(said: Name, size: str, config: Any) -> Iterator[Flaw]:
+    where = f"batch size {size}"
+    if not re.fullmatch(r"[1-9]\d{0,8}", size):
+        yield Flaw(Severity.STOP, f"the key {size[:40]!r} is no batch size (the engine reads it as a whole number)")
+        return
+    if not isinstance(config, dict):
+        yield Flaw(Severity.STOP, f"{where}: found {config!r:.40}, wanted a config with {', '.join(NEEDED)}")
+        return
+    wrong = list(_numbers(where, config))
+    yield from wrong
+    if wrong:
+        return
+    depth = config["BLOCK_SIZE_K"]
+    if all(said.block) and said.block[1] % depth:
+        yield Flaw(
+            Severity.STOP,
+            f"{where}: BLOCK_SIZE_K {depth} does not divide the quantisation block {said.block[1]}: a tile takes one "
+            "scale for all of it, so the engine answers with wrong text and no error (sglang issue 39626)",
+        )
+    limit = SHARED_MEMORY.get(said.device)
+    least = shared_memory(config, element=1 if said.dtype in _ONE_BYTE else 2)
+    if limit and least > limit:
+        yield Flaw(
+            Severity.STOP,
+            f"{where}: its tiles take at least {least} bytes of shared memory and {said.device} has {limit}: "
+            "OutOfResources at the first such batch (tuned on a larger GPU?)",
+        )
+
+
+def _numbers(where: str, config: Mapping[str, Any]) -> Iterator[Flaw]:
+    for key in NEEDED:
+        if key not in config:
+            yield Flaw(Severity.STOP, f"{where}: {key} is missing")
+    for key, value in config.items():
+        whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65536
+        if key not in _KNOWN:
+            yield Flaw(Severity.STOP, f"{where}: no kernel knows the key {key[:40]!r}")
+        elif key in ("SWAP_AB", "USE_TMA") or key in ("waves_per_eu", "matrix_instr_nonkdim", "kpack"):
+            continue
+        elif not whole:
+            yield Flaw(Severity.STOP, f"{where}: {key} is {value!r:.40}, wanted a whole number from 1 on")
+        elif key in (*TILE, "num_warps") and value & (value - 1):
+            yield Flaw(Severity.STOP, f"{where}: {key} is {value}, and Triton takes powers of two only")
+
+
+def _coverage(document: Mapping[str, Any]) -> Iterator[Flaw]:
+    """The engine takes the nearest batch size, however far it is."""
+    sizes = [int(size) for size in document if re.fullmatch(r"[1-9]\d{0,8}", size)]
+    if sizes and min(sizes) > _DECODE:
+        yield Flaw(
+            Severity.NOTE,
+            f"its smallest batch size is {min(sizes)}: every smaller one, decoding too, takes what was tuned for it",
+        )
+    elif sizes and max(sizes) < _PREFILL:
+        yield Flaw(
+            Severity.NOTE,
+            f"its largest batch size is {max(sizes)}: every larger one, prefill too, takes what was tuned for it",
+        )
+
+
+_DECODE, _PREFILL = 256, 512
+"""A decode step has a token for each running request, a prefill step one for each of the prompts' tokens."""
+
+
+def _once(found: list[Flaw]) -> Iterator[Flaw]:
+    """The same flaw at many batch sizes is told for the first, with their number."""
+    groups: dict[tuple[Severity, str], list[Flaw]] = {}
+    for flaw in found:
+        groups.setdefault((flaw.severity, re.sub(r"^batch size \d+|\d+ bytes", "", flaw.text)), []).append(flaw)
+    for same in groups.values():
+        more = f" (and at {len(same) - 1} more batch sizes)" if len(same) > 1 else ""
+        yield Flaw(same[0].severity, same[0].text + more)

@@ -1,0 +1,273 @@
+"""The names and places of tuned configs, asked of the real look-up code: 0.5.23 imported as the lab installs it, and
+0.4.4's functions cut out of its wheel. Only the GPU's name is put in; what they look for is written down.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.lab.engine import ensure_engine
+from orchestrator.loading.profiles import load_profile
+from orchestrator.model.plan import Layout
+from orchestrator.tuning.lookup import lookup_of
+from orchestrator.tuning.wanted import Wanted, resolve, wanted_files
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
+
+GPU = "NVIDIA L40S"
+MODELS = ("DeepSeek-V3-0324-Block64x64", "DeepSeek-R1-Channel-INT8", "DeepSeek-V3-0324")
+LAYOUTS = ((32, 1), (8, 1), (16, 2))
+TRITON = "3.9.0"
+"""Of the stack that the lab installs."""
+
+PREAMBLE = """
+import json, os, sys, types
+request, looked = json.load(sys.stdin), []
+real_exists = os.path.exists
+def exists(path):
+    looked.append(str(path))
+    return real_exists(path)
+"""
+
+ASK_0_5 = (
+    PREAMBLE
+    + """
+import sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe_triton_config as moe
+import sglang.kernels.ops.gemm.fp8_kernel as linear
+import sglang
+parent = os.path.dirname(os.path.dirname(os.path.realpath(sglang.__file__)))
+plain = types.SimpleNamespace(deterministic=types.SimpleNamespace(enable_deterministic_inference=False))
+moe.get_exec = lambda: plain
+moe.get_device_name = linear.get_device_name = lambda *_: request["gpu"]
+os.path.exists = exists
+
+def first(ask, *words, **named):
+    looked.clear()
+    ask.cache_clear()
+    ask(*words, **named)
+    return os.path.relpath(looked[0], parent)
+
+answers = []
+for one in request["asks"]:
+    shape = dict(one["shape"])
+    if one["kernel"] == "moe":
+        answers.append(first(moe.get_moe_configs, shape["E"], shape["N"], one["dtype"] or None, *one["block"],
+                             per_channel_quant=one["channel"], down_moe=one["down"]))
+    else:
+        answers.append(first(linear.get_w8a8_block_fp8_configs, shape["N"], shape["K"], *one["block"]))
+
+used = []
+os.path.exists = real_exists
+for root, down in request["searches"]:
+    os.environ["SGLANG_MOE_CONFIG_DIR"] = root
+    moe.get_moe_configs.cache_clear()
+    configs = moe.get_moe_configs(257, 64, "fp8_w8a8", 64, 64, down_moe=down)
+    used.append(configs[1]["GROUP_SIZE_M"] if configs else 0)
+os.environ["SGLANG_MOE_CONFIG_DIR"] = request["nowhere"]
+moe.get_moe_configs.cache_clear()
+try:
+    moe.get_moe_configs(257, 64, "fp8_w8a8", 64, 64)
+    missing = ""
+except FileNotFoundError as error:
+    missing = str(error)
+
+import torch
+import sglang.srt.models.deepseek_v2 as model
+model._is_cuda = True
+torch.cuda.get_device_capability = lambda *_: (8, 9)
+model.is_sbo_enabled = model.is_tbo_enabled = model.is_deepep_class_backend = lambda: False
+model.get_exec = lambda: types.SimpleNamespace(moe=types.SimpleNamespace(enforce_shared_experts_fusion=False))
+reasons = []
+for expert in (1, 2):
+    model.get_parallel = lambda: types.SimpleNamespace(moe_ep_size=expert)
+    config = types.SimpleNamespace(architectures=["DeepseekV3ForCausalLM"], n_routed_experts=256, n_shared_experts=1)
+    reasons.append(model.DeepseekV3ForCausalLM.shared_experts_fusion_disable_reason(config, None))
+
+import triton
+said = {"first": answers, "used": used, "missing": missing, "reasons": reasons, "triton": triton.__version__}
+with open(sys.argv[1], "w") as file:
+    json.dump(said, file)
+"""
+)
+
+
+def asks(wanted: tuple[Wanted, ...], dtype: str, channel: bool) -> list[dict[str, Any]]:
+    return [
+        {"kernel": one.kernel, "shape": one.shape, "block": one.block, "dtype": dtype, "channel": channel,
+         "down": one.optional}
+        for one in wanted
+    ]  # fmt: skip
+
+
+def wanted_of(dialect: str, triton: str) -> list[tuple[tuple[Wanted, ...], str, bool]]:
+    """For every model and layout: what we say, the kernel's type, and whether its scales are per channel."""
+    found = []
+    for profile in map(load_profile, MODELS):
+        for tensor, expert in LAYOUTS if dialect == "sglang-0.5" else LAYOUTS[:2]:
+            layout = Layout(tensor_parallel=tensor, expert_parallel=expert, nnodes=4, gpus_per_node=8)
+            files = wanted_files(profile, layout, lookup_of(dialect), gpu=GPU, triton=triton)
+            int8 = profile.quantisation == "int8-channel"
+            found.append((files, "int8_w8a8" if int8 else "fp8_w8a8", int8))
+    return found
+
+
+SEARCHES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "its own triton": (("3_9_0", "3_1_0", "3_10_0"), ()),
+    "the newest other one": (("3_1_0", "3_8_0", "3_5_1"), ()),
+    "a number is no text": (("3_1_0", "3_10_0", "3_8_0"), ()),
+    "a down projection of its own": (("3_9_0",), ("3_1_0",)),
+    "the up projection's for down": (("3_8_0",), ()),
+    "none": ((), ()),
+}
+"""Triton folders with an up projection's file, and those with a down projection's."""
+
+
+def search_folder(root: Path, name: str) -> Path:
+    """A directory for SGLANG_MOE_CONFIG_DIR; each file can be told by its GROUP_SIZE_M."""
+    up, down, *_ = wanted_of("sglang-0.5", TRITON)[0][0]
+    folder = root / name.replace(" ", "-").replace("'", "")
+    (folder / "configs").mkdir(parents=True)
+    number = 0
+    for one, versions in zip((up, down), SEARCHES[name], strict=True):
+        for version in versions:
+            number += 1
+            place = folder / "configs" / f"triton_{version}"
+            place.mkdir(exist_ok=True)
+            config = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": number}
+            (place / one.name).write_text(json.dumps({"1": config}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, bool]]:
+    root = tmp_path_factory.mktemp("searches")
+    folders = [search_folder(root, name) for name in SEARCHES]
+    return [(folder, down) for folder in folders for down in (False, True)]
+
+
+@pytest.fixture(scope="module")
+def said_by_0_5(tmp_path_factory: pytest.TempPathFactory, searched: list[tuple[Path, bool]]) -> Mapping[str, Any]:
+    """What the real 0.5.23 looked for and took."""
+    folder = tmp_path_factory.mktemp("asked")
+    wanted = wanted_of("sglang-0.5", TRITON)
+    request = {
+        "gpu": GPU,
+        "asks": [ask for files, dtype, channel in wanted for ask in asks(files, dtype, channel)],
+        "searches": [(str(place), down) for place, down in searched],
+        "nowhere": str(folder / "nowhere"),
+    }
+    done = subprocess.run(
+        [ensure_engine() / "bin" / "python3", "-c", ASK_0_5, folder / "answer.json"],
+        input=json.dumps(request),
+        env={"PATH": "/usr/bin:/bin", "SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer: Mapping[str, Any] = json.loads((folder / "answer.json").read_text())
+    assert answer["triton"] == TRITON
+    return answer
+
+
+def test_0_5_looks_first_where_we_say(said_by_0_5: Mapping[str, Any]) -> None:
+    ours = [f"{one.folder}/{one.name}" for files, _, _ in wanted_of("sglang-0.5", TRITON) for one in files]
+    assert said_by_0_5["first"] == ours
+
+
+def test_0_5_takes_the_file_that_we_say(said_by_0_5: Mapping[str, Any], searched: list[tuple[Path, bool]]) -> None:
+    profile = load_profile(MODELS[0])
+    layout = Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8)
+    lookup = lookup_of("sglang-0.5")
+    for (place, down), used in zip(searched, said_by_0_5["used"], strict=True):
+        files = wanted_files(profile, layout, lookup, gpu=GPU, triton=TRITON, moe_directory=str(place))
+        folders = {str(one): {file.name for file in one.iterdir()} for one in (place / "configs").iterdir()}
+        found = resolve(files[1 if down else 0], lookup, folders)
+        ours = json.loads(Path(found.folder, found.name).read_text())["1"]["GROUP_SIZE_M"] if found.folder else 0
+        assert ours == used, (place.name, down, found)
+
+
+def test_0_5_fails_where_the_variable_names_a_directory_without_configs(said_by_0_5: Mapping[str, Any]) -> None:
+    assert "nowhere/configs" in said_by_0_5["missing"]
+
+
+def test_0_5_fuses_the_shared_expert_on_sm89_but_not_with_expert_parallelism(said_by_0_5: Mapping[str, Any]) -> None:
+    without, spread = said_by_0_5["reasons"]
+    assert without is None
+    assert "expert parallelism" in spread
+
+
+@pytest.fixture(scope="module")
+def wheel_of_0_4_4(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sglang-0.4.4")
+    words = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder), "sglang==0.4.4.post1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *words], capture_output=True, text=True, timeout=120, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"the wheel can't be downloaded: {done.stderr.strip().splitlines()[-1:]}")
+    return next(folder.glob("*.whl"))
+
+
+class _Lookups:
+    """Functions of one source file of the wheel, run with everything that they name put in."""
+
+    def __init__(self, wheel: Path, path: str, *names: str) -> None:
+        import functools
+        import logging
+        import os
+        import typing
+        from types import SimpleNamespace
+
+        self.looked: list[str] = []
+        where = SimpleNamespace(
+            join=os.path.join, dirname=os.path.dirname, realpath=lambda path: path, exists=self._exists
+        )
+        self.space: dict[str, Any] = {
+            "functools": functools, "json": json, "os": SimpleNamespace(path=where), "logger": logging.getLogger(path),
+            "Optional": typing.Optional, "Dict": dict, "Any": Any, "List": list, "get_device_name": lambda: GPU,
+            "__file__": path,
+        }  # fmt: skip
+        with zipfile.ZipFile(wheel) as archive:
+            tree = ast.parse(archive.read(path))
+        chosen = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in names]
+        assert {node.name for node in chosen} == set(names)
+        exec(compile(ast.Module(chosen, []), path, "exec"), self.space)
+
+    def _exists(self, path: str) -> bool:
+        self.looked.append(path)
+        return False
+
+    def first(self, name: str, *words: Any) -> str:
+        self.looked.clear()
+        self.space[name].cache_clear()
+        assert self.space[name](*words) is None
+        return self.looked[0]
+
+
+def test_0_4_4_looks_where_we_say(wheel_of_0_4_4: Path) -> None:
+    moe = _Lookups(
+        wheel_of_0_4_4, "sglang/srt/layers/moe/fused_moe_triton/fused_moe.py", "get_config_file_name", "get_moe_configs"
+    )
+    linear = _Lookups(wheel_of_0_4_4, "sglang/srt/layers/quantization/fp8_kernel.py", "get_w8a8_block_fp8_configs")
+    count = 0
+    for files, dtype, _ in wanted_of("sglang-0.4.4", "3.1.0"):
+        for one in files:
+            sizes = [size for _, size in one.shape]
+            if one.kernel == "moe":
+                real = moe.first("get_moe_configs", *sizes, dtype, *one.block)
+            else:
+                real = linear.first("get_w8a8_block_fp8_configs", *sizes, *one.block)
+            assert real == f"{one.folder}/{one.name}"
+            count += 1
+    assert count > 20
