@@ -240,8 +240,10 @@ class _Lookups:
         }  # fmt: skip
         with zipfile.ZipFile(wheel) as archive:
             tree = ast.parse(archive.read(path))
-        chosen = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in names]
-        assert {node.name for node in chosen} == set(names)
+        chosen: list[ast.stmt] = [
+            node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in names
+        ]
+        assert {node.name for node in chosen if isinstance(node, ast.FunctionDef)} == set(names)
         exec(compile(ast.Module(chosen, []), path, "exec"), self.space)
 
     def _exists(self, path: str) -> bool:

@@ -16,13 +16,19 @@ def differing(python: str, wanted: Mapping[str, str]) -> dict[str, str]:
     python: the environment's interpreter; a package without a dist-info folder can't be judged and is left out.
     Only releases are compared (PEP 440): 0.4.4.post1 and 2.5.1+cu124 are 0.4.4 and 2.5.1, rebuilt.
     """
-    found = _found(pathlib.Path(python).parent.parent)
+    found = versions(pathlib.Path(python).parent.parent)
     return {name: found[name] for name in wanted if name in found and _release(found[name]) != _release(wanted[name])}
 
 
-def _found(venv: pathlib.Path) -> dict[str, str]:
-    versions: dict[str, str] = {}
-    for packages in sorted(venv.glob("lib/python3*/site-packages")):
+def site_packages(venv: pathlib.Path) -> list[pathlib.Path]:
+    """Where an environment keeps its packages."""
+    return sorted(venv.glob("lib/python3*/site-packages"))
+
+
+def versions(venv: pathlib.Path) -> dict[str, str]:
+    """{package: version} of everything installed in an environment, names as PyPA normalises them."""
+    found: dict[str, str] = {}
+    for packages in site_packages(venv):
         try:
             names = os.listdir(packages)
         except OSError:
@@ -30,8 +36,8 @@ def _found(venv: pathlib.Path) -> dict[str, str]:
         for name in names:
             if name.endswith(".dist-info"):
                 package, _, version = name.removesuffix(".dist-info").partition("-")
-                versions[re.sub(r"[-_.]+", "-", package).lower()] = version
-    return versions
+                found[re.sub(r"[-_.]+", "-", package).lower()] = version
+    return found
 
 
 def _release(version: str) -> tuple[int, ...]:

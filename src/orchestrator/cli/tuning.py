@@ -1,0 +1,196 @@
+"""`l40s-deploy tuning`: tuned kernel configs: which a model needs, what each node has."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
+from orchestrator.cli.progress import patience
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.errors import InputError
+from orchestrator.model.finding import Severity
+from orchestrator.model.inventory import Inventory
+from orchestrator.planning.layout import degrees_of
+from orchestrator.rules.grouping import who
+from orchestrator.tuning.holdings import Holding, State
+from orchestrator.tuning.wanted import Wanted
+from orchestrator.workflows.tuning import Kit, TuningRequest, status_json, tuning_status
+
+FINDINGS, UNREACHABLE = 3, 4
+_STATUS = (
+    "l40s-deploy tuning status --model DeepSeek-V3-0324-Block64x64",
+    "l40s-deploy tuning status --model DeepSeek-V3-0324 --stack sglang-0.5.23 --pp 4 --tp 8 --offline",
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The words after `tuning`."""
+    add_examples(parser, *_STATUS)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    status = actions.add_parser("status", help="which configs a model will look for, and what each node has of them")
+    add_examples(status, *_STATUS)
+    _configure_status(status)
+
+
+def _configure_status(parser: argparse.ArgumentParser) -> None:
+    add_inventory(parser)
+    parser.add_argument("--model", required=True, metavar="NAME", help="a profile's name or .yml file")
+    parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: every one for GPUs)")
+    for flag, words in (("--tp", "tensor"), ("--pp", "pipeline"), ("--ep", "expert")):
+        parser.add_argument(flag, type=_degree, metavar="N", help=f"{words} parallel degree, as for `plan`")
+    add_gangs(parser)
+    parser.add_argument("--offline", action="store_true", help="ask no node: names and shapes only")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0; 3 where an engine would fail or answer wrongly with a config, 4 where a node did not answer."""
+    request = TuningRequest(
+        model=args.model,
+        stack=args.stack,
+        tp=args.tp,
+        pp=args.pp,
+        ep=args.ep,
+        gangs=tuple(args.gang),
+        offline=args.offline,
+    )
+    inventory = _inventory(args, screen)
+    with patience(screen, "looking at the nodes' tuned configs"):
+        kits = tuning_status(inventory, request)
+    if screen.as_json:
+        screen.json(status_json(args.model, kits))
+    else:
+        for kit in kits:
+            _show(kit, screen)
+    return _verdict(kits)
+
+
+def _inventory(args: argparse.Namespace, screen: Screen) -> Inventory | None:
+    """None where no cluster is named and none is asked for: names can be told of the reference cluster too."""
+    try:
+        return open_inventory(args, screen)
+    except InputError:
+        if args.inventory or args.gang:
+            raise
+        screen.say("no inventory: 4 nodes with 8 GPUs NVIDIA L40S each are assumed")
+        return None
+
+
+def _verdict(kits: Sequence[Kit]) -> int:
+    if any(holding.harms for kit in kits for rows in kit.rows.values() for holding in rows):
+        return FINDINGS
+    return UNREACHABLE if any(kit.failures for kit in kits) else 0
+
+
+def _show(kit: Kit, screen: Screen) -> None:
+    triton = f"Triton {kit.triton} ({kit.triton_source})" if kit.triton else "Triton of unknown version"
+    layout = str(degrees_of(kit.layout)) if kit.layout else "no layout"
+    screen.out.print(
+        printable(f"{kit.stack.name}: SGLang {kit.stack.engine_version}, {triton}, gang {kit.gang}, {layout}, "
+                  f"{kit.gpu} ({kit.gpu_source})"),
+        style="bold",
+    )  # fmt: skip
+    if kit.refusal:
+        screen.out.print(printable(f"  {kit.refusal.what}"))
+        screen.out.print(printable(f"  fix: {kit.refusal.fix}"))
+        return
+    for folder in dict.fromkeys(one.folder for one in kit.wanted):
+        screen.out.print(printable(f"  {folder}/"))
+        for place, one in enumerate(kit.wanted):
+            if one.folder == folder:
+                screen.out.print(printable(f"    {one.name}"), soft_wrap=True)
+                screen.out.print(printable(f"        {_row(kit, place)}"))
+    for line in _remarks(kit):
+        screen.out.print(printable(f"  {line}"))
+    screen.out.print()
+
+
+def _row(kit: Kit, place: int) -> str:
+    """`experts, E=257, N=64 (all 4 nodes: tuned)`."""
+    states = _states(kit, place)
+    return f"{kit.wanted[place].part}, {kit.wanted[place].words}" + (f" ({states})" if states else "")
+
+
+def _states(kit: Kit, place: int) -> str:
+    """`all 4 nodes: tuned`, or each state with its nodes."""
+    names: dict[str, list[str]] = {}
+    for name, rows in kit.rows.items():
+        names.setdefault(_word(rows[place], kit.wanted[place]), []).append(name)
+    return "; ".join(f"{who(nodes, len(kit.rows))}: {state}" for state, nodes in names.items())
+
+
+def _word(holding: Holding, wanted: Wanted) -> str:
+    if holding.harms:
+        return "UNUSABLE"
+    if holding.state is State.FALLBACK:
+        return f"taken from {holding.folder.rpartition('/')[2]}" if holding.name == wanted.name else "as the experts'"
+    return {State.TUNED: "tuned", State.DEFAULT: "none", State.FAILS: "FAILS"}[holding.state]
+
+
+def _remarks(kit: Kit) -> Iterator[str]:
+    yield from _of_nodes(kit)
+    yield from _of_files(kit)
+    if kit.compiled:
+        yield (
+            "the profile asks for torch.compile, and this version looks up no GEMM config while it compiles: what is "
+            "compiled runs with default tiles whatever is tuned (torch_compile_max_bs in the profile; not measured)"
+        )
+    missing = [one for place, one in enumerate(kit.wanted) if not one.optional and _missing(kit, place)]
+    if missing:
+        yield (
+            f"none: for {len(missing)} of {sum(not one.optional for one in kit.wanted)} the engine takes its default "
+            "tiles and says 'Using default ... kernel config' in its log; the price is not measured"
+        )
+        yield (
+            "a file of a larger GPU under this GPU's name is no way out: an L40S has 101376 bytes of shared memory "
+            "a block, an A100 166912: OutOfResources"
+        )
+
+
+def _of_nodes(kit: Kit) -> Iterator[str]:
+    for name, failure in kit.failures.items():
+        yield f"{name}: {failure.what} ({failure.fix})"
+    absent = [name for name, held in kit.holdings.items() if not held.root]
+    if absent:
+        yield f"not installed on {who(absent, len(kit.holdings))}: l40s-deploy prepare --stack {kit.stack.name}"
+    engines = {name: held.versions.get("sglang", "") for name, held in kit.holdings.items() if held.root}
+    odd = [name for name, version in engines.items() if version and version != kit.stack.engine_version]
+    if odd:
+        yield (
+            f"{who(odd, len(engines))}: sglang {engines[odd[0]]} is installed, not the stack's "
+            f"{kit.stack.engine_version}: what is said here holds for the stack's version"
+        )
+    if len(_tritons(kit)) > 1:
+        yield f"the nodes have different Triton versions: {', '.join(_tritons(kit))}; each is judged by its own"
+    for name, held in kit.holdings.items():
+        yield from (f"{name}: {path} can't be read: {error}" for path, error in held.errors.items())
+
+
+def _tritons(kit: Kit) -> list[str]:
+    return sorted({version for held in kit.holdings.values() if (version := held.versions.get("triton", ""))})
+
+
+def _of_files(kit: Kit) -> Iterator[str]:
+    """Each flaw once, with its nodes; and files that differ between nodes."""
+    for place, one in enumerate(kit.wanted):
+        nodes: dict[tuple[Severity, str], list[str]] = {}
+        digests = {rows[place].sha256 for rows in kit.rows.values() if rows[place].sha256}
+        for name, rows in kit.rows.items():
+            for flaw in rows[place].flaws:
+                nodes.setdefault((flaw.severity, flaw.text), []).append(name)
+        for (severity, text), names in nodes.items():
+            yield f"{severity.value}: {one.words} on {who(names, len(kit.rows))}: {text}"
+        if len(digests) > 1:
+            yield f"slow: {one.words}: the nodes have different files of this name"
+
+
+def _missing(kit: Kit, place: int) -> bool:
+    return any(rows[place].state is State.DEFAULT for rows in kit.rows.values())
+
+
+def _degree(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"found {number}, wanted 1 or more")
+    return number
