@@ -24,6 +24,10 @@ SHARED_MEMORY = {"NVIDIA_L40S": 101376, "NVIDIA_L40": 101376, "NVIDIA_L20": 1013
 """Bytes that one block may have on compute capability 8.9 (CUDA C++ Programming Guide, table of compute
 capabilities: 99 KB); an A100 has 166912, an H100 232448."""
 
+LEAST_DEPTH = 32
+"""BLOCK_SIZE_K of 8-bit operands (Triton, backends/nvidia/compiler.py:min_dot_size; the GEMM kernel of 0.5.23 with 16
+fails to compile on an H100)."""
+
 _ONE_BYTE = ("fp8_w8a8", "int8_w8a8")
 _DTYPES = ("", *_ONE_BYTE, "int8_w8a16", "int4_w4a16", "float32")
 
@@ -82,8 +86,8 @@ def flaws(name: str, text: str) -> tuple[Flaw, ...]:
 def shared_memory(config: Mapping[str, Any], *, element: int) -> int:
     """Bytes of shared memory that a tile takes at least: one stage of A and B for each buffer of the pipeline.
 
-    Triton 3.9.0 keeps `num_stages` - 1 buffers (the GEMM kernel of 0.5.23 compiled for sm_89: 14 tiles, equal but for
-    at most a kilobyte of scales), 3.1.0 as many or one more. So this is a lower bound, never a promise.
+    Triton 3.6.0 and 3.9.0 keep `num_stages` - 1 buffers (the GEMM and MoE kernels of 0.5.23 compiled for sm_89: 320
+    tiles, tests/recorded), 3.1.0 as many or one more. So this is a lower bound, never a promise.
     """
     height, width, depth = (int(config[key]) for key in TILE)
     stages = int(config.get("num_stages", LAUNCH["num_stages"]))
@@ -127,6 +131,12 @@ def _entry(said: Name, size: str, config: Any) -> Iterator[Flaw]:
             Severity.STOP,
             f"{where}: BLOCK_SIZE_K {depth} does not divide the quantisation block {said.block[1]}: a tile takes one "
             "scale for all of it, so the engine answers with wrong text and no error (sglang issue 39626)",
+        )
+    if said.dtype in _ONE_BYTE and depth < LEAST_DEPTH:
+        yield Flaw(
+            Severity.STOP,
+            f"{where}: BLOCK_SIZE_K is {depth}, and Triton compiles no product of 8-bit numbers with fewer than "
+            f"{LEAST_DEPTH}",
         )
     limit = SHARED_MEMORY.get(said.device)
     least = shared_memory(config, element=1 if said.dtype in _ONE_BYTE else 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.model.finding import Severity
-from orchestrator.tuning.validity import flaws, read_name, shared_memory
+from orchestrator.tuning.validity import SHARED_MEMORY, TILE, flaws, read_name, shared_memory
 
+RECORDED = Path(__file__).parents[2] / "recorded" / "triton-3.6.0-sm89-shared-memory.json"
 MOE = "E=257,N=64,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[64, 64].json"
 BF16 = "E=8,N=3584,device_name=NVIDIA_L40S.json"
 GOOD = {
@@ -32,7 +34,13 @@ def test_a_good_one() -> None:
     assert flaws(BF16, text(BLOCK_SIZE_K=32)) == ()
 
 
-@pytest.mark.parametrize("depth", [16, 32, 64])
+def test_a_tile_too_shallow_for_8_bit_numbers_does_not_compile() -> None:
+    (only,) = stops(MOE, text(BLOCK_SIZE_K=16))
+    assert "BLOCK_SIZE_K is 16" in only and "fewer than 32" in only
+    assert not stops(BF16, text(BLOCK_SIZE_K=16))
+
+
+@pytest.mark.parametrize("depth", [32, 64])
 def test_tiles_that_divide_the_block_are_right(depth: int) -> None:
     assert not stops(MOE, text(BLOCK_SIZE_K=depth))
 
@@ -64,6 +72,19 @@ def test_the_estimate_is_what_triton_takes_less_a_kilobyte(
     """measured: Triton 3.9.0's metadata of 0.5.23's _w8a8_block_fp8_matmul, compiled for sm_89."""
     config = dict(zip(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), tile, strict=True)) | {"num_stages": stages}
     assert 0 <= measured - shared_memory(config, element=1) <= 1024
+
+
+def test_the_estimate_is_never_above_what_triton_takes_on_an_l40s() -> None:
+    rows = json.loads(RECORDED.read_text())["rows"]
+    refused = 0
+    for kernel, *tile, stages, measured in rows:
+        config = dict(zip(TILE, tile, strict=True)) | {"num_stages": stages}
+        least = shared_memory(config, element=1)
+        assert least <= measured, (kernel, config)
+        refused += least > SHARED_MEMORY["NVIDIA_L40S"]
+    too_large = sum(row[-1] > SHARED_MEMORY["NVIDIA_L40S"] for row in rows)
+    assert 0 < refused <= too_large
+    assert too_large - refused <= too_large // 10, "a refusal that is missed by much is no help"
 
 
 @pytest.mark.parametrize(
