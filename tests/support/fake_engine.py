@@ -10,6 +10,7 @@ Behaviour comes from the environment:
     FAKE_EXIT        exit with this code instead of serving
     FAKE_TERM        'ignore': SIGTERM does nothing; 'slow': it takes 0.5 s
     FAKE_ORPHAN      '1': leaves a process with a session and a parent of its own, which ignores everything but KILL
+    FAKE_TIED        '1': its ranks die with it, as PR_SET_PDEATHSIG has it
     FAKE_FLOOD       bytes of log to write at once
     FAKE_STUCK       a file: while it is there a generation probe gets 503, after as long as the file says
     FAKE_TITLE       title of a rank's process, {} is its number
@@ -32,6 +33,8 @@ from pathlib import Path
 RANK = """
 import ctypes, os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.environ.get('FAKE_TIED'):
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 def cuda(name, *arguments):
     code = getattr(ctypes.CDLL('libcuda.so.1'), name)(*arguments)
     if code: sys.exit(f'{name}: error {code}')

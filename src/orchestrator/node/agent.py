@@ -6,13 +6,13 @@ NVML's answers and the leader's HTTP probes. Orders of the controller are a file
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from orchestrator.node import causes, files, gpus, guardian, itself, kernel, preflight, processes
@@ -41,6 +41,14 @@ MEMORY_WARMING_S = 0.5
 FOLLOW_LEADER_S = 1.5
 """After the leader's engine has gone, this long for the workers' own shutdown before SIGKILL: every rank was told to
 end before the leader's own ended (sglang 0.5: ShutdownReq), or none is ever told (0.4.4): a long wait gains nothing."""
+
+SIGNALLED_GOALS = {signal.SIGTERM: "stop", signal.SIGUSR2: "stop-now"}
+"""Orders that need no file: from systemd at a shutdown, and from a controller where the disk is full."""
+
+ITS_OWN_DEATHS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)
+"""Signals that the engine's parent does not die of because a rank has (then it exits, or kills itself: SIGKILL)."""
+TOLD_S = 0.5
+"""The guardian reaps at once and says so."""
 
 RUNNING = ("starting", "warming", "ready")
 ENDING = ("draining", "stopping", "stopped", "failed")
@@ -89,6 +97,8 @@ class Agent(Part):
     """The canary generation was accepted (leader)."""
     digests: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What each member said last (leader)."""
+    signalled: str = ""
+    """What a signal asked for."""
     _began: float = field(default_factory=time.monotonic)
     _deadline: float = 0.0
     """When a drain has taken long enough, monotonic seconds."""
@@ -109,7 +119,8 @@ class Agent(Part):
         except Failure as failure:
             refusals.append(failure)
         if not refusals:
-            self.record.set(checked=True, remarks=preflight.remarks(self.run))
+            self.remarks = preflight.remarks(self.run)
+            self.record.set(checked=True)
             self.record.event("checked")
             return True
         self.record.set(refusals=[failure.as_json() for failure in refusals])
@@ -142,17 +153,17 @@ class Agent(Part):
     def _listen_to_signals(self) -> None:
         self.wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGUSR1, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self._write_goal("stop"))
+        for number, goal in SIGNALLED_GOALS.items():
+            signal.signal(number, partial(self._take_order, goal))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
-    def _write_goal(self, goal: str) -> None:
-        with contextlib.suppress(OSError):
-            files.write_json(self.run.path(GOAL_FILE), {"goal": goal})
+    def _take_order(self, goal: str, *_: object) -> None:
+        self.signalled = goal
 
     def _obey_goal(self) -> None:
-        goal = files.read_json(self.run.path(GOAL_FILE)).get("goal")
+        goal = self.signalled or files.read_json(self.run.path(GOAL_FILE)).get("goal")
         if goal == "run":
             self._start()
         elif goal == "stop":
@@ -180,9 +191,17 @@ class Agent(Part):
     def _engine_ended(self, death: Death) -> None:
         self.record.event("engine ended", how=death.words())
         if self.state in RUNNING:
-            self._bury_the_dead()
+            if death.signal not in ITS_OWN_DEATHS:
+                self._bury_the_dead()
             self.read_log()
             self.fail(causes.engine_ended(self.run.node, death, self.watch, time.time()))
+
+    def _hear_of_parent(self) -> None:
+        """A parent's death takes its ranks with it (SIGKILL, by PR_SET_PDEATHSIG), and may be told after theirs."""
+        poll = select.poll()
+        poll.register(self.guardian.channel.fileno(), select.POLLIN)
+        poll.poll(TOLD_S * 1000)
+        self._follow_guardian({self.guardian.channel.fileno()})
 
     def _bury_the_dead(self) -> None:
         """Ranks that ended just before their parent: one of them may be the reason."""
@@ -196,6 +215,9 @@ class Agent(Part):
             return
         for died in self.tree.step(now, ready):
             self.record.event("rank ended", tp_rank=died.rank.tp_rank, pid=died.rank.pid, how=died.death.words())
+            killed = died.death.signal in (None, signal.SIGKILL)
+            if self.state in RUNNING and killed and self.engine_runs and not processes.alive(*self.engine):
+                self._hear_of_parent()
             if self.state in RUNNING:
                 self.read_log()
                 self.fail(causes.rank_died(self.run.node, died, self.watch, time.time()))
@@ -280,11 +302,23 @@ class Agent(Part):
         shown_after = min(SILENT_S, self.run.lease_s / 2)
         silent = sorted(node for node, silence in silences.items() if silence > shown_after)
         self.record.set(silent=silent, links={node: self._link_word(node, silent) for node in self._partners()})
-        for node, silence in silences.items():
-            if silence > self.run.lease_s and self.state not in ENDING:
+        expired = {node: silence for node, silence in silences.items() if silence > self.run.lease_s}
+        if expired and len(silences) > 1 and len(silent) == len(silences) and self.state not in ENDING:
+            self._cut_off(max(expired.values()))
+        for node, silence in expired.items():
+            if self.state not in ENDING:
                 text = f"no word from {node} for {silence:.0f} s: its lease of {self.run.lease_s:.0f} s ran out"
                 fix = f"look at {node} and at the network between it and {self.run.node}"
                 self.fail(causes.make(node, text, time.time(), fix=fix))
+
+    def _cut_off(self, silence: float) -> None:
+        """Everybody else fell silent: that is one end of a network, and it is ours."""
+        node = self.run.node
+        text = (
+            f"no word from any other node for {silence:.0f} s: {node} is cut off, its lease of {self.run.lease_s:.0f} s"
+        )
+        fix = f"look at {node}'s own link and firewall"
+        self.fail(causes.make(node, f"{text} ran out", time.time(), fix=fix))
 
     def _silences(self, now: float) -> dict[str, float]:
         if self.hub is not None:

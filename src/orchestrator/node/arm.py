@@ -46,6 +46,10 @@ def _agent_lives(folder: str) -> bool:
     return processes.alive(int(agent.get("pid", 0)), int(agent.get("start", 0)))
 
 
+def _agent_pid(folder: str) -> int:
+    return int(files.read_json(f"{folder}/{AGENT_FILE}").get("pid", 0))
+
+
 def _start(run: Run) -> None:
     with contextlib.suppress(FileNotFoundError):
         pathlib.Path(run.path(GOAL_FILE)).unlink()
@@ -114,6 +118,8 @@ def _wait(folder: str, deadline_s: float) -> dict[str, Any]:
             return {"state": now["state"]}
         if now.get("state") in ("failed", "stopped"):
             raise _refusal(now, folder)
+        if processes.stopped(_agent_pid(folder)) and time.monotonic() - begin > START_S:
+            raise Failure("agent-stopped", "the agent is stopped by a signal", folder, "run `up` again")
         if not now.get("alive") and time.monotonic() - begin > START_S:
             raise Failure(
                 "no-agent",

@@ -1,7 +1,11 @@
-"""Tell a living agent what is wanted of it: a file, and SIGUSR1 so that it looks at once."""
+"""Tell a living agent what is wanted of it: a file, and SIGUSR1 so that it looks at once.
+
+An order to stop must reach it on a full disk too: then the signal is the order.
+"""
 
 from __future__ import annotations
 
+import errno
 import signal
 import time
 from collections.abc import Callable
@@ -11,6 +15,7 @@ from orchestrator.node import files, processes, report
 from orchestrator.node.failure import Failure
 
 POLL_S = 0.02
+SIGNALS = {"stop": signal.SIGTERM, "stop-now": signal.SIGUSR2}
 
 
 def tell(folder: str, goal: str) -> bool:
@@ -19,9 +24,15 @@ def tell(folder: str, goal: str) -> bool:
     pid, start = int(agent.get("pid", 0)), int(agent.get("start", 0))
     if not processes.alive(pid, start):
         return False
-    with files.told(folder):
+    number = SIGNALS.get(goal, signal.SIGUSR1)
+    try:
         files.write_json(f"{folder}/goal.json", {"goal": goal})
-    if not processes.send(pid, start, signal.SIGUSR1) and processes.alive(pid, start):
+        number = signal.SIGUSR1
+    except OSError as error:
+        if error.errno != errno.ENOSPC or goal not in SIGNALS:
+            with files.told(folder):
+                raise
+    if not processes.send(pid, start, number) and processes.alive(pid, start):
         raise Failure(
             "no-rights",
             f"the agent (pid {pid}) belongs to another user and can't be told",

@@ -1,8 +1,11 @@
 """The engine's parent. It is forked from the agent before anything else, and outlives it just long enough.
 
 It holds one end of a socket pair. When the agent is gone the pair closes, and the guardian kills every process
-below it: a subreaper, it is the parent of the engine's orphans too. Were the guardian killed instead, the
-engine gets SIGKILL by PR_SET_PDEATHSIG and its orphans fall to the agent, which is a subreaper as well.
+below it: a subreaper, it is the parent of the engine's orphans too. An agent that lives and says nothing for as long
+as the gang's lease (stopped by a signal, or stuck) has been given up by its fellows: it is ended with its engine.
+
+Were the guardian killed instead, the engine gets SIGKILL by PR_SET_PDEATHSIG and its orphans fall to the agent, which
+is a subreaper as well.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.node import kernel, processes
@@ -25,6 +28,7 @@ from orchestrator.node.run import LAUNCH_FILE, Run
 
 KILL_FOR_S = 60.0
 CLOSE_S = 2.0
+BEAT = b"beat\n"
 _KILL_EVERY_S = 0.05
 _DROPPED = ("SSH_", "SUDO_", "PYTHON")
 """Variables of our own session that are none of the engine's."""
@@ -51,6 +55,11 @@ class Guardian:
     def go(self) -> None:
         """Start the engine; `started` comes back as a message."""
         self.channel.sendall(b"go\n")
+
+    def beat(self) -> None:
+        """Say that the agent's loop goes round. A guardian that does not read is no reason to wait."""
+        with contextlib.suppress(OSError):
+            self.channel.send(BEAT)
 
     def messages(self) -> list[dict[str, Any]] | None:
         """{"started": pid, "start": its start time}, {"exited": pid, "status": wait status}; None: it is gone."""
@@ -96,6 +105,10 @@ class _Parent:
     run: Run
     channel: socket.socket
     log: int
+    agent: int = field(default_factory=os.getppid)
+    heard_at: float = field(default_factory=time.monotonic)
+    patience_s: float = 0.0
+    """How long the agent may say nothing: until its loop begins what it may take to arm, then the lease."""
 
     def live(self) -> None:
         kernel.adopt_orphans()
@@ -105,7 +118,8 @@ class _Parent:
         wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        while True:
+        self.patience_s = max(self.run.armed_for_s, self.run.lease_s)
+        while not self._is_silent():
             ready, _, _ = select.select([self.channel.fileno(), wake_read], [], [], 1.0)
             if wake_read in ready:
                 with contextlib.suppress(BlockingIOError):
@@ -114,13 +128,21 @@ class _Parent:
             if self.channel.fileno() in ready and not self._obey():
                 break
         self._kill_everything()
+        if self._is_silent() and os.getppid() == self.agent:
+            os.kill(self.agent, signal.SIGKILL)
+
+    def _is_silent(self) -> bool:
+        return time.monotonic() - self.heard_at > self.patience_s
 
     def _obey(self) -> bool:
         """False when the agent is gone."""
         try:
-            words = self.channel.recv(64)
+            words = self.channel.recv(4096)
         except OSError:
             return False
+        self.heard_at = time.monotonic()
+        if BEAT in words:
+            self.patience_s = self.run.lease_s
         if b"go" in words:
             self._start()
         return bool(words)

@@ -45,6 +45,8 @@ class Part:
     hub: Hub | None = None
     spoke: Spoke | None = None
     service: Service | None = None
+    remarks: list[str] = field(default_factory=list)
+    """What the checks remarked on."""
     cause: Cause | None = None
     verdict: Cause | None = None
     """The gang's first cause, as the leader's agent saw them arrive."""
@@ -133,6 +135,7 @@ class Part:
         if now - self.pulsed < PULSE_S:
             return
         self.pulsed = now
+        self.guardian.beat()
         if self.hub is not None:
             self.hub.send({"type": "pulse", "state": self.state})
         if self.spoke is not None:
@@ -147,6 +150,12 @@ class Part:
             "at": time.time(),
         }
 
+    def _stopped(self) -> list[str]:
+        """Processes of the engine's that a signal has stopped; of ranks `ranks` tells."""
+        names = {pid: f"process {pid} ({title})" for pid, title in self.tree.stopped.items()}
+        names.update({pid: f"the engine's parent process (pid {pid})" for pid in names if pid == self.engine[0]})
+        return [f"{name} is stopped by a signal" for name in names.values()]
+
     def flush(self, *, force: bool = False) -> None:
         """Write the report where it would say something new."""
         self.record.set(
@@ -154,6 +163,7 @@ class Part:
             phase=self.watch.phase.as_json(),
             engine_pid=self.engine[0],
             ranks=[rank.as_json() for rank in self.tree.ranks],
+            remarks=[*self.remarks, *self._stopped()],
             cause=self.cause,
             verdict=self.verdict,
         )

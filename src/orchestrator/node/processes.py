@@ -61,6 +61,12 @@ def alive(pid: int, start: int) -> bool:
     return process is not None and process.start == start and not process.gone
 
 
+def stopped(pid: int) -> bool:
+    """A signal has stopped it (T, proc(5)), and it does nothing until SIGCONT."""
+    process = read(pid)
+    return process is not None and process.state == "T"
+
+
 def everything() -> list[Process]:
     """All processes that this PID namespace shows."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())

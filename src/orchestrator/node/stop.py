@@ -7,10 +7,13 @@ import time
 from typing import Any
 
 from orchestrator.node import causes, files, goal, processes, report
-from orchestrator.node.run import REPORT_FILE
+from orchestrator.node.report import left_over
+from orchestrator.node.run import AGENT_FILE, REPORT_FILE
 
 KILL_FOR_S = 10.0
 POLL_S = 0.05
+STUCK_S = 15.0
+"""An agent writes its report every second, and ends within seconds when told to end at once."""
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -26,7 +29,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     deadline_s = float(request.get("deadline_s") or 120.0)
     told = goal.tell(folder, "stop-now" if request.get("now") else "stop")
     if told:
-        goal.wait(folder, lambda now: not now.get("alive"), deadline_s)
+        _await_end(folder, deadline_s, now=bool(request.get("now")))
     left = _end_orphans(folder) if not report.of_run(folder).get("alive") else []
     after = report.of_run(folder)
     if not after.get("alive"):
@@ -39,11 +42,28 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _await_end(folder: str, deadline_s: float, *, now: bool) -> None:
+    """An agent that can't obey (a signal has stopped it; told to end at once, it shows no life) is killed: its guardian
+    ends what it holds."""
+    began = time.monotonic()
+
+    def stuck(report: dict[str, Any]) -> bool:
+        silent_s = report.get("now", 0.0) - report.get("updated_at", 0.0)
+        agent = int(files.read_json(f"{folder}/{AGENT_FILE}").get("pid", 0))
+        return processes.stopped(agent) or (now and min(silent_s, time.monotonic() - began) > STUCK_S)
+
+    told = goal.wait(folder, lambda report: not report.get("alive") or stuck(report), deadline_s)
+    if told.get("alive") and stuck(told):
+        agent = files.read_json(f"{folder}/{AGENT_FILE}")
+        processes.send(int(agent.get("pid", 0)), int(agent.get("start", 0)), signal.SIGKILL)
+        goal.wait(folder, lambda report: not report.get("alive") and not left_over(folder), KILL_FOR_S)
+
+
 def _end_orphans(folder: str) -> list[int]:
     """What a killed agent may have left, if its guardian was killed too; ours by id and start time."""
     end = time.monotonic() + KILL_FOR_S
     while True:
-        left = report.left_over(folder)
+        left = left_over(folder)
         if not left or time.monotonic() > end:
             return [pid for pid, _ in left]
         for pid, start in left:

@@ -68,6 +68,8 @@ class Tree:
     ranks: list[Rank] = field(default_factory=list)
     gone_at: float = 0.0
     """When all of it had ended, monotonic seconds."""
+    stopped: dict[int, str] = field(default_factory=dict)
+    """Process id and title of what a signal has stopped, ranks not among them."""
     _title: re.Pattern[str] | None = None
     _looked_at: float = 0.0
     _known: frozenset[tuple[int, int]] = frozenset()
@@ -125,6 +127,7 @@ class Tree:
     def bury_all(self) -> None:
         """After the end: no rank is alive any more."""
         self.gone_at = time.monotonic()
+        self.stopped = {}
         for rank in self.ranks:
             if rank.lives:
                 rank.state = "dead"
@@ -152,6 +155,10 @@ class Tree:
         for rank in self.ranks:
             if rank.lives:
                 rank.state = "stopped" if states.get(rank.pid) == "T" else "alive"
+        of_ranks = {rank.pid for rank in self.ranks}
+        self.stopped = {
+            pid: processes.title(pid)[:60] for pid, state in states.items() if state == "T" and pid not in of_ranks
+        }
 
     def _adopt(self, rank: Rank, process: processes.Process) -> None:
         try:

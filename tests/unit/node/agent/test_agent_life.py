@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -288,4 +289,87 @@ def test_each_agent_says_whom_it_hears(gang: Gang) -> None:
     cluster.signal_agent(2, signal.SIGCONT)
     until(lambda: cluster.report(0)["links"]["node2"] == "heard", 3.0)
     cluster.stop_all(now=True)
+    cluster.nothing_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT], ids=["SEGV", "ABRT"])
+def test_a_parent_that_a_signal_ended_is_the_cause_and_not_the_ranks_that_follow_it(gang: Gang, number: int) -> None:
+    cluster = gang(nodes=1, env={-1: {"FAKE_TIED": "1"}})
+    cluster.ready()
+    os.kill(cluster.report(0)["engine_pid"], number)
+    until(lambda: cluster.states() == ["failed"], 5.0)
+    cause = cluster.report(0)["cause"]
+    assert (cause["tp_rank"], cause["signal"]) == (None, number)
+    assert "parent" in cause["text"]
+    cluster.nothing_left()
+
+
+def test_a_stopped_agent_is_ended_by_its_guardian_when_its_lease_runs_out(gang: Gang) -> None:
+    cluster = gang(nodes=2, lease_s=2.0)
+    cluster.ready()
+    cluster.signal_agent(1, signal.SIGSTOP)
+    until(lambda: not cluster.report(1)["alive"], 10.0)
+    until(lambda: not cluster.engine_processes(), 10.0)
+    until(lambda: cluster.report(0)["state"] == "failed", 10.0)
+    assert cluster.report(0)["cause"]["node"] == "node1"
+    cluster.nothing_left()
+
+
+def test_a_stopped_agent_that_goes_on_within_its_lease_is_left_alone(gang: Gang) -> None:
+    cluster = gang(nodes=2, lease_s=6.0)
+    cluster.ready()
+    cluster.signal_agent(1, signal.SIGSTOP)
+    until(lambda: cluster.report(0)["silent"] == ["node1"], 10.0)
+    cluster.signal_agent(1, signal.SIGCONT)
+    until(lambda: cluster.report(0)["silent"] == [], 10.0)
+    assert cluster.states() == ["ready", "ready"]
+
+
+def test_stop_ends_a_stopped_agent_at_once(gang: Gang) -> None:
+    cluster = gang(nodes=1)
+    cluster.ready()
+    cluster.signal_agent(0, signal.SIGSTOP)
+    began = time.monotonic()
+    (answer,) = cluster.stop_all()
+    assert (answer["alive"], answer["left_behind"]) == (False, [])
+    assert time.monotonic() - began < cluster.lease_s
+    cluster.nothing_left()
+
+
+def test_a_leader_that_hears_nobody_any_more_names_itself(gang: Gang) -> None:
+    cluster = gang(nodes=3, lease_s=3.0)
+    cluster.ready()
+    for member in (1, 2):
+        cluster.signal_agent(member, signal.SIGSTOP)
+    until(lambda: cluster.report(0)["state"] == "failed", 15.0)
+    cause = cluster.report(0)["cause"]
+    assert (cause["node"], "cut off" in cause["text"]) == ("node0", True)
+    cluster.nothing_left()
+
+
+def test_a_stopped_parent_is_remarked_on(gang: Gang) -> None:
+    cluster = gang(nodes=1)
+    cluster.ready()
+    parent = cluster.report(0)["engine_pid"]
+    os.kill(parent, signal.SIGSTOP)
+    until(lambda: any(f"(pid {parent}) is stopped by a signal" in words for words in cluster.report(0)["remarks"]))
+    os.kill(parent, signal.SIGCONT)
+    until(lambda: not any("stopped" in words for words in cluster.report(0)["remarks"]))
+
+
+def test_an_order_to_stop_needs_no_room_on_the_disk(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.node import files, goal
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    cluster = gang(nodes=1)
+    cluster.ready()
+    folder = files.current_run(cluster.state_dir(0), "gang0")
+    assert folder is not None
+    with monkeypatch.context() as on_a_full_disk:
+        on_a_full_disk.setattr(files, "write_json", full)
+        assert goal.tell(folder, "stop-now")
+    until(lambda: not cluster.report(0)["alive"], 10.0)
+    assert cluster.report(0)["state"] == "stopped"
     cluster.nothing_left()
