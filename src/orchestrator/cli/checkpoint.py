@@ -1,4 +1,4 @@
-"""`l40s-deploy checkpoint`: re-block FP8 checkpoints to a finer block, and look at checkpoints."""
+"""`l40s-deploy checkpoint`: re-block FP8 checkpoints to a finer block, look at one, bring one onto all nodes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.checkpoint.judgement import Judgement
+from orchestrator.cli import checkpoint_push
+from orchestrator.cli.checkpoint_sizes import duration, size
 from orchestrator.cli.options import add_examples, add_json
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.workflows.checkpoint import Outcome, Progress, Report, inspect_here, reblock_here
@@ -25,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """The verb's own verbs and their options."""
     reblock = "l40s-deploy checkpoint reblock /models/V3-0324 /models/V3-0324-Block64x64 --block 64 --prove"
     look = "l40s-deploy checkpoint inspect /models/V3-0324-Block64x64"
-    add_examples(parser, reblock, look)
+    add_examples(parser, reblock, look, checkpoint_push.EXAMPLES[0])
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     finer = actions.add_parser("reblock", help="write an FP8 checkpoint with a finer block beside the old")
     add_examples(finer, reblock)
@@ -34,6 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(inspect, look)
     inspect.add_argument("directory", metavar="DIR", type=Path)
     add_json(inspect)
+    pushing = actions.add_parser("push", help="a directory onto all nodes; each byte leaves the source once")
+    checkpoint_push.configure(pushing)
 
 
 def _configure_reblock(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +56,8 @@ def _configure_reblock(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Exit code 0; inspect: 3 where an engine would refuse; reblock --prove: 7 where the sides differ."""
+    if args.action == "push":
+        return checkpoint_push.run(args, screen)
     if args.action == "inspect":
         return _inspect(args.directory, screen)
     return _reblock(args, screen)
@@ -102,19 +108,19 @@ def _summary(target: Path, outcome: Outcome, seconds: float) -> str:
     if written := outcome.written:
         fresh = written.done - written.resumed
         if fresh:
-            parts = [f"{_size(written.copied)} copied", f"{_size(written.shared)} shared with the source"]
-            parts += [f"{_size(written.resumed)} there from an earlier run"] if written.resumed else []
+            parts = [f"{size(written.copied)} copied", f"{size(written.shared)} shared with the source"]
+            parts += [f"{size(written.resumed)} there from an earlier run"] if written.resumed else []
             shards = f"{written.shards} shard{'s' * (written.shards != 1)}"
             lines.append(
                 f"{target}: {shards} in blocks of {outcome.new_block[0]}x{outcome.new_block[1]}, "
-                f"{', '.join(parts)}, {_size(written.scales)} of scales, in {seconds:.1f} s"
+                f"{', '.join(parts)}, {size(written.scales)} of scales, in {seconds:.1f} s"
             )
         else:
             lines.append(f"{target}: complete already, nothing written")
     if proof := outcome.proof:
         lines.append(
             f"proved: {proof.tensors} tensors ({proof.scales} of them scales) and {proof.files} files, "
-            f"{_size(proof.bytes)}, dequantise to the same bits as the source"
+            f"{size(proof.bytes)}, dequantise to the same bits as the source"
         )
     return printable("\n".join(lines))
 
@@ -161,10 +167,10 @@ class _Lines:
             return
         self._said = moment
         rate = (now.done - at_first) / (moment - began)
-        left = f", {_duration((now.total - now.done) / rate)} left" if rate > 0 else ""
+        left = f", {duration((now.total - now.done) / rate)} left" if rate > 0 else ""
         self._screen.say(
-            f"{what}: {now.shards_done} of {now.shards} shards, {_size(now.done)} of {_size(now.total)}, "
-            f"{_size(int(rate))}/s{left}"
+            f"{what}: {now.shards_done} of {now.shards} shards, {size(now.done)} of {size(now.total)}, "
+            f"{size(int(rate))}/s{left}"
         )
 
 
@@ -197,18 +203,18 @@ def _draw(judgement: Judgement, screen: Screen) -> None:
 
 
 def _rows(judgement: Judgement) -> Iterator[tuple[str, str]]:
-    facts, size = judgement.facts, judgement.dimensions
+    facts, dims = judgement.facts, judgement.dimensions
     yield "directory", facts["path"]
     yield "model", f"{judgement.architecture or 'unknown'}, {len(facts['layers'])} layers in the shards"
-    experts = f"experts {size.n_routed_experts} x {size.moe_intermediate_size}"
-    heads = f"heads {size.num_attention_heads}, vocabulary {size.vocab_size}"
-    yield "dimensions", f"hidden {size.hidden_size}, intermediate {size.intermediate_size}, {experts}, {heads}"
+    experts = f"experts {dims.n_routed_experts} x {dims.moe_intermediate_size}"
+    heads = f"heads {dims.num_attention_heads}, vocabulary {dims.vocab_size}"
+    yield "dimensions", f"hidden {dims.hidden_size}, intermediate {dims.intermediate_size}, {experts}, {heads}"
     block = f" in blocks of {facts['block'][0]}x{facts['block'][1]}" if facts["block"] else ""
     yield "quantisation", f"{judgement.method}{block}"
     shards = facts["shards"]
-    yield "shards", f"{shards['readable']} of {shards['named']} whole, {_size(facts['bytes']['files'])}"
+    yield "shards", f"{shards['readable']} of {shards['named']} whole, {size(facts['bytes']['files'])}"
     for dtype, kind in facts["tensors"]["by_dtype"].items():
-        yield f"  {dtype}", f"{kind['count']} tensors, {_size(kind['bytes'])}"
+        yield f"  {dtype}", f"{kind['count']} tensors, {size(kind['bytes'])}"
     allowed = [str(degree.tensor_parallel) for degree in judgement.degrees if not degree.refusal]
     yield "tensor parallel", f"{', '.join(allowed) or 'unknown'}"
     refused = next((degree for degree in judgement.degrees if degree.refusal), None)
@@ -222,17 +228,3 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError("at least 1")
     return number
-
-
-def _size(count: int) -> str:
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.2f} GiB"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"

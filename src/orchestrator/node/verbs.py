@@ -31,6 +31,11 @@ VERBS = {
     "ask": "orchestrator.node.ask",
     "listen": "orchestrator.node.listen",
     "dial": "orchestrator.node.dial",
+    "push-offer": "orchestrator.node.push_offer",
+    "push-receive": "orchestrator.node.push_receive",
+    "same-root": "orchestrator.node.same_root",
+    "digests": "orchestrator.node.checkpoint_digests",
+    "reblock": "orchestrator.node.checkpoint_there",
 }
 
 PROCESSES = {

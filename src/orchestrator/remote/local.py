@@ -19,6 +19,7 @@ from orchestrator.remote.lines import lines
 from orchestrator.remote.session import CommandFailed, Completed
 
 _STDERR_KEPT = 65536
+_NOTICES_S = 2.0
 
 
 class LocalSession:
@@ -57,6 +58,7 @@ class LocalSession:
             except (Passed, subprocess.TimeoutExpired):
                 raise self._too_slow(command, deadline_s or 0) from None
             finally:
+                _let_go(process)
                 _end(process)
             errors.seek(max(0, errors.seek(0, os.SEEK_END) - _STDERR_KEPT))
             _raise_failure(self.spec, command, status, errors.read())
@@ -115,6 +117,14 @@ def _feed(process: subprocess.Popen[bytes], stdin: bytes) -> None:
     with contextlib.suppress(OSError, ValueError):
         process.stdin.write(stdin)
         process.stdin.close()
+
+
+def _let_go(process: subprocess.Popen[bytes]) -> None:
+    """Nobody reads any more: a command that notices puts away what it made, as it would behind an SSH channel."""
+    if process.poll() is None and process.stdout is not None:
+        process.stdout.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_NOTICES_S)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

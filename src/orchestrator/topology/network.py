@@ -71,6 +71,33 @@ def tcp_interface(topologies: Mapping[str, Topology]) -> Mapping[str, Choice]:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedWay:
+    """One node's end of a network. speed_mbps: 0 where the kernel does not tell"""
+
+    interface: str
+    address: str
+    speed_mbps: int
+    is_rail: bool
+
+
+def shared_networks(topologies: Mapping[str, Topology]) -> tuple[Mapping[str, SharedWay], ...]:
+    """Every IPv4 network that all of these nodes have an address in, each with every node's end of it."""
+    ways = {name: _ways(topology) for name, topology in topologies.items()}
+    twice = {address for address, count in Counter(_addresses(ways)).items() if count > 1}
+    networks = set.intersection(*(set(mine) for mine in ways.values())) if ways else set()
+    found = []
+    for network in sorted(networks, key=str):
+        ends = {name: mine[network] for name, mine in ways.items()}
+        if not any(way.address in twice for way in ends.values()):
+            found.append({name: _shared(way) for name, way in ends.items()})
+    return tuple(found)
+
+
+def _shared(way: _Way) -> SharedWay:
+    return SharedWay(way.interface.name, way.address, way.interface.speed_mbps, way.is_rail)
+
+
+@dataclass(frozen=True, slots=True)
 class _Way:
     interface: Interface
     address: str

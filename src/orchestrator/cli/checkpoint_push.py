@@ -1,0 +1,176 @@
+"""`l40s-deploy checkpoint push`: a directory onto every node, each byte leaving the source once."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli.checkpoint_sizes import Pace, duration, rate, size
+from orchestrator.cli.live import LivePicture
+from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
+from orchestrator.cli.screen import Screen, printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from orchestrator.workflows.push import Hop, Pushed
+
+EXAMPLES = (
+    "l40s-deploy checkpoint push node0:/models/DeepSeek-V3-0324-Block64x64     from one node onto all others",
+    "l40s-deploy checkpoint push ./DeepSeek-V3-0324 --to node1,node2 --bwlimit 400M",
+)
+_LINE_EVERY_S = 10.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of `push`."""
+    add_examples(parser, *EXAMPLES)
+    parser.add_argument("source", metavar="SRC", help="a directory of this machine, or NODE:/path; it is only read")
+    parser.add_argument("--to", default="", metavar="NODE,...", help="only onto these nodes (default: all)")
+    parser.add_argument(
+        "--as", dest="name", default="", metavar="NAME", help="name below the nodes' model root (default: SRC's own)"
+    )
+    parser.add_argument(
+        "--bwlimit", type=rate, default=0, metavar="RATE", help="at most so many bytes a second over each link: 400M"
+    )
+    parser.add_argument("--streams", type=int, default=0, choices=range(1, 17), metavar="N", help=_STREAMS_HELP)
+    parser.add_argument(
+        "--interface", default="", metavar="NAME", help="the network behind it carries the bytes (default: the fastest)"
+    )
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="where nodes listen for each other (any free)")
+    add_inventory(parser)
+    add_json(parser)
+
+
+_STREAMS_HELP = "files on their way at once over each link (default: 2; 1 with --bwlimit)"
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when every node has it; else the first failure's code."""
+    from orchestrator.workflows.push import PushRequest, push
+
+    inventory = open_inventory(args, screen)
+    request = PushRequest(
+        source=args.source,
+        to=tuple(name.strip() for name in args.to.split(",") if name.strip()),
+        name=args.name,
+        streams=args.streams,
+        bytes_per_s=args.bwlimit,
+        port=args.port,
+        interface=args.interface,
+    )
+    try:
+        with _Picture(screen) as picture:
+            pushed = push(inventory, request, picture)
+    except KeyboardInterrupt:
+        screen.say("stopped: the same command goes on where this one ended")
+        raise
+    screen.json(_document(pushed)) if screen.as_json else _show(pushed, screen)
+    return next((failure.exit_code for failure in pushed.nodes.failures.values()), 0)
+
+
+def _document(pushed: Pushed) -> dict[str, Any]:
+    return {
+        "source": pushed.source,
+        "bytes": pushed.bytes,
+        "files": pushed.files,
+        "seconds": round(pushed.seconds, 3),
+        "network": pushed.network,
+        "nodes": [_node(name, pushed) for name in pushed.directories],
+    }
+
+
+def _node(name: str, pushed: Pushed) -> dict[str, Any]:
+    hop, failure = pushed.nodes.values.get(name), pushed.nodes.failures.get(name)
+    return {
+        "name": name,
+        "directory": pushed.directories[name],
+        "complete": hop is not None or name in pushed.shared,
+        "there_before": hop.there if hop else name in pushed.shared,
+        "same_as": pushed.shared.get(name),
+        "error": {"what": failure.what, "where": failure.where, "fix": failure.fix} if failure else None,
+    }
+
+
+def _show(pushed: Pushed, screen: Screen) -> None:
+    for name, directory in pushed.directories.items():
+        failure = pushed.nodes.failures.get(name)
+        if failure is not None:
+            screen.out.print(printable(f"{failure.where}: {failure.what}"), style="bold red")
+            screen.out.print(printable(f"  fix: {failure.fix}"))
+        elif hop := pushed.nodes.values.get(name):
+            state = "there already, the same by every digest" if hop.there else "whole, every digest right"
+            screen.out.print(printable(f"{name}: {directory}: {state}"))
+        else:
+            screen.out.print(printable(f"{name}: {directory}: the same directory as {pushed.shared[name]}'s"))
+    arrived = len(pushed.nodes.values)
+    if arrived:
+        words = f"{size(pushed.bytes)} in {pushed.files} files on {arrived} node{'s' * (arrived != 1)}"
+        screen.out.print(f"{words} after {duration(pushed.seconds)}")
+    if not pushed.directories:
+        screen.out.print("nothing to do: SRC lies on the only node")
+
+
+class _Picture(LivePicture):
+    """The workflow's watcher: a line a node on a terminal, else a line now and then."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(screen)
+        self._paces: dict[str, Pace] = {}
+        self._said = time.monotonic()
+        self._states: dict[str, str] = {}
+
+    def say(self, words: str) -> None:
+        """Above the picture where there is one."""
+        if self._live is not None:
+            self._screen.err.print(printable(words))
+        else:
+            self._screen.say(words)
+
+    def moved(self, hops: Sequence[Hop], total: int, offered: int) -> None:
+        """How far every node is."""
+        rows = [(hop, self._paces.setdefault(hop.name, Pace()).at(hop.bytes)) for hop in hops]
+        if self._live is not None:
+            self._live.update(_table(rows, total, offered))
+            return
+        for hop in hops:
+            if self._states.get(hop.name) != hop.state and hop.state == "complete":
+                self.say(f"{hop.name}: complete")
+            self._states[hop.name] = hop.state
+        if time.monotonic() - self._said >= _LINE_EVERY_S:
+            self._said = time.monotonic()
+            for hop, pace in rows:
+                if hop.state == "fetching":
+                    self.say(
+                        f"{hop.name}: {size(hop.bytes)} of {size(total)}, {size(int(pace))}/s{_left(hop, total, pace)}"
+                    )
+
+
+def _left(hop: Hop, total: int, pace: float) -> str:
+    return f", {duration((total - hop.bytes) / pace)} left" if pace > 0 else ""
+
+
+def _table(rows: Sequence[tuple[Hop, float]], total: int, offered: int) -> Table:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("node", "", "here", "rate", "left"):
+        table.add_column(column, justify="right" if column in ("here", "rate", "left") else "left")
+    for hop, pace in rows:
+        moving = hop.state == "fetching"
+        table.add_row(
+            Text(printable(hop.name)),
+            ProgressBar(total=max(1, total), completed=hop.bytes, width=30),
+            size(hop.bytes) if hop.state in ("fetching", "complete") else hop.state,
+            f"{size(int(pace))}/s" if moving else "",
+            _left(hop, total, pace).removeprefix(", ").removesuffix(" left") if moving else "",
+        )
+    if offered < total:
+        table.add_row(
+            Text("source"), ProgressBar(total=max(1, total), completed=offered, width=30), size(offered), "", ""
+        )
+    return table

@@ -1,0 +1,51 @@
+"""Verb `same-root`: is a directory here the same one that other nodes see? A file with a name of chance tells.
+
+op "write": {"directory", "name"} makes it; "look": {"directory", "names"} says which of all nodes' files are seen;
+"remove" takes our own away. A name that nobody has ever asked for is in no NFS client's cache, so a look is the truth.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from orchestrator.node.failure import Failure
+
+_NAME = re.compile(r"\.l40s-nonce-[0-9a-f]{16,64}")
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """{"written": bool} | {"seen": [names]} | {"removed": bool}; a directory that can't be written is no error."""
+    directory = Path(str(request.get("directory") or "/"))
+    op = request.get("op")
+    if op == "write":
+        return {"written": _write(directory / _plain(request.get("name")))}
+    if op == "look":
+        return {"seen": [name for name in map(_plain, request.get("names") or ()) if (directory / name).exists()]}
+    if op == "remove":
+        return {"removed": _remove(directory / _plain(request.get("name")))}
+    raise Failure("bad-request", f"same-root knows no op {op!r}", "request")
+
+
+def _plain(name: object) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise Failure("bad-request", f"{name!r} is no name for this", "request")
+    return name
+
+
+def _write(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+    except OSError:
+        return False
+    return True
+
+
+def _remove(path: Path) -> bool:
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True

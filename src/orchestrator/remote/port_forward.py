@@ -1,0 +1,94 @@
+"""A port on a node's loopback that leads to one on ours, through OpenSSH: paramiko moves a tenth of the bytes a second.
+
+It is the same way that Ansible goes: the inventory's words as options, ~/.ssh/config for the rest.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from orchestrator.model.errors import InputError, Unreachable
+from orchestrator.model.inventory import NodeSpec
+
+_ALLOCATED = re.compile(r"Allocated port ([0-9]+) for remote forward")
+"""ssh(1), -R with port 0; on stderr."""
+_DEADLINE_S = 20.0
+_UNTIL_WE_END = "cat >/dev/null"
+"""Runs as long as our end of its stdin is open: not longer than this process, however that ends."""
+
+
+@contextmanager
+def port_forward(spec: NodeSpec, port: int) -> Iterator[int]:
+    """The port on the node's 127.0.0.1 that leads to our 127.0.0.1:port until the block ends.
+
+    Raises Unreachable where ssh can't, InputError where there is no ssh.
+    """
+    command = [*ssh_command(spec), "-T", "-R", f"127.0.0.1:0:127.0.0.1:{port}", spec.reach.host, _UNTIL_WE_END]
+    try:
+        ssh = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    except OSError as wrong:
+        what = f"OpenSSH's client can't be started: {wrong.strerror}"
+        raise InputError(what, where="ssh", fix="install openssh-client") from None
+    words = _Words(ssh)
+    try:
+        yield words.port(spec)
+    finally:
+        ssh.terminate()
+        try:
+            ssh.wait(5)
+        except subprocess.TimeoutExpired:
+            ssh.kill()
+            ssh.wait()
+
+
+def ssh_command(spec: NodeSpec) -> list[str]:
+    """argv of ssh for a node, without the host."""
+    reach = spec.reach
+    options = dict(reach.ssh_options)
+    config = options.pop("configfile", None)
+    words = ["ssh", *(("-F", config) if config else ()), "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes"]
+    words += ["-o", "ControlPath=none", "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3"]
+    if reach.port is not None:
+        words += ["-p", str(reach.port)]
+    if reach.user is not None:
+        words += ["-l", reach.user]
+    if reach.key_file:
+        words += ["-i", reach.key_file]
+    if reach.known_hosts_file:
+        words += ["-o", f"UserKnownHostsFile={reach.known_hosts_file}"]
+    return words + [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+
+
+class _Words:
+    """What ssh says on stderr: the port that the node gave, or why there is none."""
+
+    def __init__(self, ssh: subprocess.Popen[bytes]) -> None:
+        self._ssh = ssh
+        self._port = 0
+        self._last = ""
+        self._told = threading.Event()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def port(self, spec: NodeSpec) -> int:
+        """Wait for it. Raises Unreachable."""
+        if not self._told.wait(_DEADLINE_S) or not self._port:
+            raise Unreachable(
+                f"ssh forwards no port there: {self._last or 'no answer'}",
+                where=spec.name,
+                fix="allow it (AllowTcpForwarding in its sshd_config), or copy to one node and push NODE:/path",
+            )
+        return self._port
+
+    def _read(self) -> None:
+        assert self._ssh.stderr is not None
+        for raw in self._ssh.stderr:
+            line = raw.decode("utf-8", "replace").strip()
+            if found := _ALLOCATED.search(line):
+                self._port = int(found[1])
+                self._told.set()
+            self._last = line or self._last
+        self._told.set()

@@ -1,0 +1,224 @@
+"""One chain of a push: the source and the nodes behind it, each fetching from the one before it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.model.errors import DeployError, Unreachable
+from orchestrator.model.inventory import NodeSpec
+from orchestrator.remote import node_app
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import NodeRefusal
+from orchestrator.remote.port_forward import port_forward
+from orchestrator.remote.session import Session
+
+FIRST_LINE_S = 60.0
+SILENT_S = 60.0
+"""A link of the chain tells twice a second how far it is."""
+LOOK_S = 0.2
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """How far a link of the chain is. bytes: whole or being checked; state: waiting, fetching, complete, failed"""
+
+    name: str
+    state: str
+    bytes: int
+    files_left: int
+    there: bool = False
+    """It had all files before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the source has: files as [path below the target, path below what it offers, bytes]."""
+
+    files: Sequence[Sequence[Any]]
+    address: str
+    port: int
+    secret: str
+
+    @property
+    def bytes(self) -> int:
+        return sum(int(size) for _, _, size in self.files)
+
+
+class Link:
+    """A streaming verb on one machine, read by a thread of its own."""
+
+    def __init__(self, fleet: Fleet, name: str, verb: str, request: Mapping[str, Any]) -> None:
+        self.name = name
+        self.first: Mapping[str, Any] = {}
+        self.now: Mapping[str, Any] = {}
+        self.failure: DeployError | None = None
+        self.heard = time.monotonic()
+        self._over = False
+        self._begun = threading.Event()
+        self._thread = threading.Thread(target=self._live, args=(fleet, verb, request), daemon=True)
+        self._thread.start()
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.now.get("complete"))
+
+    def begin(self) -> None:
+        """Wait for the first line. Raises what the machine told, Unreachable when it told nothing."""
+        if not self._begun.wait(FIRST_LINE_S):
+            raise self._silent(FIRST_LINE_S)
+        if self.failure is not None:
+            raise self.failure
+
+    def judge(self) -> None:
+        """Silence is a failure too."""
+        if self.failure is None and time.monotonic() - self.heard > SILENT_S:
+            self.failure = self._silent(SILENT_S)
+
+    def end(self) -> None:
+        """Nobody listens any more: the machine ends what it started."""
+        self._over = True
+
+    def wait(self) -> None:
+        """Until the thread has closed its channel."""
+        self._thread.join(FIRST_LINE_S)
+
+    def hop(self) -> Hop:
+        there = bool(self.first.get("there"))
+        left = int(self.now.get("files_left", -1))
+        state = "failed" if self.failure else "complete" if self.complete else "fetching" if self.now else "waiting"
+        return Hop(self.name, state, int(self.now.get("bytes", 0)), left, there)
+
+    def _live(self, fleet: Fleet, verb: str, request: Mapping[str, Any]) -> None:
+        try:
+            result = fleet.on_every(lambda session: self._read(session, verb, request), only={self.name})
+            self.failure = self.failure or result.failures.get(self.name)
+        except Exception as defect:
+            self.failure = self.failure or DeployError(
+                f"{type(defect).__name__}: {defect}", where=self.name, fix="report this"
+            )
+        if self.failure is None and not self._over:
+            self.failure = Unreachable(
+                f"its part of the push ended ({verb})", where=self.name, fix="push again: it goes on where it stopped"
+            )
+        self._begun.set()
+
+    def _read(self, session: Session, verb: str, request: Mapping[str, Any]) -> None:
+        lines = node_app.stream(session, verb, request)
+        try:
+            for line in lines:
+                self._hear(line)
+                if self._over:
+                    return
+        finally:
+            _close(lines)
+
+    def _hear(self, line: bytes) -> None:
+        try:
+            said = json.loads(line)
+        except ValueError:
+            return  # a login script's
+        self.heard = time.monotonic()
+        if not isinstance(said, dict):
+            return
+        if self.first:
+            self.now = said
+        elif "port" in said:
+            self.first = said
+            self._begun.set()
+
+    def _silent(self, seconds: float) -> Unreachable:
+        return Unreachable(
+            f"its part of the push has said nothing for {seconds:.0f} s",
+            where=self.name,
+            fix="is the node frozen or its disk dead? push again: it goes on where it stopped",
+        )
+
+
+def _close(lines: Iterator[bytes]) -> None:
+    getattr(lines, "close", lambda: None)()
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A source that offers already, and how to reach the nodes.
+
+    addresses: each node's in the network that carries the bytes
+    requests:  what every node is asked beside what the chain itself adds
+    """
+
+    fleet: Fleet
+    specs: Mapping[str, NodeSpec]
+    origin: Link
+    offer: Offer
+    local: bool
+    """The source is this machine: the first node comes to it through SSH."""
+    addresses: Mapping[str, str]
+    requests: Mapping[str, Mapping[str, Any]]
+
+    def run(
+        self, names: Sequence[str], report: Callable[[Sequence[Hop]], None]
+    ) -> tuple[list[Hop], dict[str, DeployError]]:
+        """Until every node has everything or one has failed: (the complete ones, the failures).
+
+        A node whose only complaint is the one before it has not failed, where that one has. Raises what befell the
+        source.
+        """
+        links: list[Link] = []
+        with ExitStack() as closing:
+            closing.callback(_end_all, links)
+            failure = self._build(names, links, closing)
+            if failure is None:
+                self._watch(links, report)
+        if self.origin.failure is not None:
+            raise self.origin.failure
+        failures = {link.name: link.failure for link in links if link.failure is not None}
+        real = {name: found for name, found in failures.items() if not _blames_another(found)}
+        first = dict(list(failures.items())[:1])
+        return [link.hop() for link in links if link.complete], real or first
+
+    def _build(self, names: Sequence[str], links: list[Link], closing: ExitStack) -> DeployError | None:
+        files: Any = self.offer.files
+        before = {"address": self.offer.address, "port": self.offer.port, "secret": self.offer.secret}
+        for number, name in enumerate(names):
+            if number == 0 and self.local and self.specs[name].reach.connection != "local":
+                before["port"] = closing.enter_context(port_forward(self.specs[name], self.offer.port))
+            last = number == len(names) - 1
+            address = LOOPBACK if last else self.addresses[name]
+            asked = {**self.requests[name], "files": files, "upstream": before, "address": address}
+            link = Link(self.fleet, name, "push-receive", asked)
+            links.append(link)
+            try:
+                link.begin()
+            except DeployError as failure:
+                link.failure = failure
+                return failure
+            before = {"address": address, "port": link.first["port"], "secret": link.first["secret"]}
+            files = [[path, path, size] for path, _, size in self.offer.files]
+        return None
+
+    def _watch(self, links: Sequence[Link], report: Callable[[Sequence[Hop]], None]) -> None:
+        while True:
+            for link in (self.origin, *links):
+                link.judge()
+            report([link.hop() for link in links])
+            if self.origin.failure or any(link.failure for link in links) or all(link.complete for link in links):
+                return
+            time.sleep(LOOK_S)
+
+
+def _blames_another(failure: DeployError) -> bool:
+    return isinstance(failure, NodeRefusal) and failure.kind == "upstream"
+
+
+def _end_all(links: Sequence[Link]) -> None:
+    for link in links:
+        link.end()
+    for link in links:
+        link.wait()

@@ -1,0 +1,199 @@
+"""The node's side of a push, on this machine: real verbs, real rsync, loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed")
+
+RUN = "import sys; from orchestrator.node import verbs; sys.exit(verbs.serve(sys.argv[1:]))"
+
+
+@dataclass
+class Verbs:
+    """Streaming verbs that this test started."""
+
+    root: Path
+    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, verb: str, **request: Any) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+        """The process and its first line."""
+        process = subprocess.Popen([sys.executable, "-c", RUN, verb], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.running.append(process)
+        asked = {"address": "127.0.0.1", "state_dir": str(self.root / f"state{len(self.running)}"), **request}
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(asked).encode())
+        process.stdin.close()
+        return process, line(process)
+
+    def offer(self, source: Path) -> dict[str, Any]:
+        return self.start("push-offer", directory=str(source))[1]
+
+    def receive(
+        self, directory: Path, before: dict[str, Any], files: list[Any], **more: Any
+    ) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+        upstream = {"address": "127.0.0.1", "port": before["port"], "secret": before["secret"]}
+        return self.start("push-receive", directory=str(directory), upstream=upstream, files=files, **more)
+
+    def end(self) -> None:
+        for process in self.running:
+            assert process.stdout is not None
+            process.stdout.close()
+        for process in self.running:
+            process.wait(10)
+
+
+def line(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert process.stdout is not None
+    said: dict[str, Any] = json.loads(process.stdout.readline())
+    return said
+
+
+def last(process: subprocess.Popen[bytes], deadline_s: float = 60) -> dict[str, Any]:
+    """The line that ends it: complete, or an error."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        said = line(process)
+        if said.get("complete") or said.get("ok") is False:
+            return said
+    raise AssertionError("neither complete nor an error")
+
+
+@pytest.fixture
+def verbs(tmp_path: Path) -> Iterator[Verbs]:
+    started = Verbs(tmp_path)
+    yield started
+    with suppress(OSError):
+        started.end()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "hub" / "snapshots" / "model"
+    (folder / "sub dir").mkdir(parents=True)
+    for number in range(5):
+        (folder / f"model-{number}.bin").write_bytes(os.urandom(300_000))
+    (folder / "sub dir" / "x [1]*.json").write_text("{}")
+    (folder / "empty").touch()
+    (folder / ".cache").write_text("stays")
+    blob = tmp_path / "hub" / "blob"
+    blob.write_bytes(os.urandom(1000))
+    (folder / "linked.bin").symlink_to("../../blob")
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def expected(source: Path) -> dict[str, bytes]:
+    return {name: data for name, data in contents(source).items() if name != ".cache"}
+
+
+def test_two_links_bring_everything_and_leave_nothing_else(verbs: Verbs, source: Path, tmp_path: Path) -> None:
+    first = verbs.offer(source)
+    near, said = verbs.receive(tmp_path / "a" / "M", first, first["files"], streams=2)
+    plain = [[path, path, size] for path, _, size in first["files"]]
+    far, _ = verbs.receive(tmp_path / "b" / "M", said, plain)
+    assert last(near)["complete"]
+    assert last(far)["complete"]
+    verbs.end()
+    for place in ("a", "b"):
+        assert contents(tmp_path / place / "M") == expected(source)
+        assert [path.name for path in (tmp_path / place).iterdir()] == ["M"]
+    assert not list(tmp_path.glob("state*/push/*"))
+
+
+def test_what_an_earlier_run_left_is_used_and_what_was_wrong_is_fetched_again(
+    verbs: Verbs, source: Path, tmp_path: Path
+) -> None:
+    partial = tmp_path / "a" / "M.l40s-partial"
+    (partial / ".arriving").mkdir(parents=True)
+    whole = (source / "model-0.bin").read_bytes()
+    (partial / "model-0.bin").write_bytes(whole)
+    (partial / "model-1.bin").write_bytes(b"x" * 300_000)
+    (partial / ".arriving" / "model-2.bin").write_bytes((source / "model-2.bin").read_bytes()[:100_000])
+    (partial / ".arriving" / "model-3.bin").write_bytes(b"y" * 100_000)
+    (partial / ".arriving" / "model-4.bin").write_bytes(b"z" * 400_000)
+    (partial / "of another model.bin").write_bytes(b"gone afterwards")
+    kept = (partial / "model-0.bin").stat().st_ino
+    (source / "linked.bin").unlink()
+    first = verbs.offer(source)
+    process, _ = verbs.receive(tmp_path / "a" / "M", first, first["files"])
+    assert last(process)["complete"]
+    assert contents(tmp_path / "a" / "M") == expected(source)
+    assert (tmp_path / "a" / "M" / "model-0.bin").stat().st_ino == kept
+
+
+def test_a_directory_that_is_there_is_compared_and_never_written(verbs: Verbs, source: Path, tmp_path: Path) -> None:
+    (source / "linked.bin").unlink()
+    same, other = tmp_path / "same", tmp_path / "other"
+    shutil.copytree(source, same)
+    shutil.copytree(source, other)
+    changed = bytearray((other / "model-3.bin").read_bytes())
+    changed[7] ^= 1
+    (other / "model-3.bin").write_bytes(changed)
+    first = verbs.offer(source)
+    process, said = verbs.receive(same, first, first["files"])
+    assert said["there"]
+    assert last(process)["complete"]
+    process, _ = verbs.receive(other, first, first["files"])
+    error = last(process)["error"]
+    assert error["kind"] == "target-exists"
+    assert error["where"].endswith("model-3.bin")
+    assert (other / "model-3.bin").read_bytes() == changed
+
+
+def test_a_second_push_into_the_same_place_is_refused(verbs: Verbs, source: Path, tmp_path: Path) -> None:
+    first = verbs.offer(source)
+    files = [*first["files"], ["never ready", "never ready", 1]]
+    verbs.receive(tmp_path / "M", first, files)
+    _, said = verbs.receive(tmp_path / "M", first, files)
+    assert said["error"]["kind"] == "lock-held"
+
+
+def test_a_wrong_secret_gets_nothing(verbs: Verbs, source: Path, tmp_path: Path) -> None:
+    first = verbs.offer(source)
+    url = f"rsync://l40s@127.0.0.1:{first['port']}/files/model-0.bin"
+    done = subprocess.run(
+        ["rsync", url, str(tmp_path / "stolen")],
+        env={**os.environ, "RSYNC_PASSWORD": "guessed"},
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 5
+    assert not (tmp_path / "stolen").exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind"),
+    [
+        (lambda folder: (folder / ".l40s-reblock.json").touch(), "unfinished"),
+        (shutil.rmtree, "no-checkpoint"),
+        (lambda folder: (folder / "bad\nname").touch(), "odd-name"),
+        (lambda folder: (folder / "far").symlink_to("/etc/hostname"), "far-link"),
+    ],
+)
+def test_a_source_that_is_no_whole_checkpoint_is_refused(verbs: Verbs, source: Path, spoil: Any, kind: str) -> None:
+    spoil(source)
+    said = verbs.offer(source)
+    assert said["error"]["kind"] == kind
+
+
+def test_too_little_space_is_told_before_the_first_byte(verbs: Verbs, source: Path, tmp_path: Path) -> None:
+    first = verbs.offer(source)
+    _, said = verbs.receive(tmp_path / "M", first, [["huge", "huge", 1 << 60]])
+    assert said["error"]["kind"] == "no-space"
