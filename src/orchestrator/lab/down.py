@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from orchestrator.lab import loopback
@@ -49,24 +50,28 @@ def remove(place: Home) -> None:
             where=f"lab {place.name}",
             fix=f"look for a process in l40s-lab-{place.mark}: grep -l l40s-lab-{place.mark} /proc/*/cgroup",
         )
-    if blueprint and blueprint.host_link:
-        _remove_link(blueprint.host_link, host_alias(place.name))
+    _remove_links(host_alias(place.name))
     if place.path.exists():
         shutil.rmtree(place.path)
 
 
-def _remove_link(link: str, alias: str) -> None:
-    """The kernel removes it with the lab's namespace, a little later; we don't wait for later."""
-    if not _is_ours(link, alias):
-        return
-    subprocess.run(["ip", "link", "delete", link], capture_output=True, check=False, timeout=10)
-    if not wait_until(lambda: not Path(f"/sys/class/net/{link}").exists(), deadline_s=_DEADLINE_S):
-        raise NodeError(f"link {link} does not go away", where="ip link", fix=f"ip link delete {link}")
+def _remove_links(alias: str) -> None:
+    """The kernel removes a lab's link with its namespace, a little later; we don't wait for later."""
+    for link in _links(alias):
+        subprocess.run(["ip", "link", "delete", link], capture_output=True, check=False, timeout=10)
+        if not wait_until(partial(_is_gone, link), deadline_s=_DEADLINE_S):
+            raise NodeError(f"link {link} does not go away", where="ip link", fix=f"ip link delete {link}")
 
 
-def _is_ours(link: str, alias: str) -> bool:
-    done = subprocess.run(["ip", "-json", "link", "show", link], capture_output=True, check=False, timeout=10)
-    if done.returncode:
-        return False
-    found: list[dict[str, object]] = json.loads(done.stdout or b"[]")
-    return any(one.get("ifalias") == alias for one in found)
+def _is_gone(link: str) -> bool:
+    return not Path(f"/sys/class/net/{link}").exists()
+
+
+def _links(alias: str) -> list[str]:
+    """This machine's interfaces that carry a lab's mark; `ifalias` in sysfs is empty where there is none."""
+    found = []
+    for place in Path("/sys/class/net").glob("*/ifalias"):
+        with suppress(OSError):  # gone meanwhile
+            if place.read_text().strip() == alias:
+                found.append(place.parent.name)
+    return found

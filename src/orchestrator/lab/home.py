@@ -45,10 +45,10 @@ class Home:
         return self.path / INVENTORY
 
     def blueprint(self) -> Blueprint | None:
-        """What the lab was to be, None where nothing readable lies there."""
+        """What the lab was to be, None where nothing readable lies there (another version of ours wrote it, say)."""
         try:
             return Blueprint.read(self.path)
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
     def supervisor(self) -> Identity | None:

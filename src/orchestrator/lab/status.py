@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from orchestrator.lab import fault_state
-from orchestrator.lab.blueprint import Blueprint
+from orchestrator.lab.blueprint import FILE, Blueprint
 from orchestrator.lab.fault_state import NodeState
 from orchestrator.lab.home import Home, home
 from orchestrator.lab.request import check_name
@@ -51,6 +51,12 @@ def require(name: str) -> tuple[Home, Blueprint]:
     check_name(name)
     place = home(name)
     blueprint = place.blueprint()
+    if blueprint is None and (place.path / FILE).exists():
+        raise InputError(
+            f"the lab {name!r} was made by another version of l40s-deploy",
+            where=str(place.path / FILE),
+            fix=f"l40s-deploy lab down --name {name}",
+        )
     if blueprint is None:
         others = sorted(path.parent.name for path in lab_root().glob("*/blueprint.json"))
         known = f"; there is {', '.join(others)}" if others else ""
