@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import resource
 import subprocess
 from pathlib import Path
 
@@ -59,6 +60,16 @@ debian:
   description: Whether dpkg keeps this host's packages.
   returned: always
   type: bool
+release:
+  description: Distribution, release and architecture, as C(debian bookworm amd64); what is unknown is left out.
+  returned: always
+  type: str
+limits:
+  description:
+    - What limits.conf(5) may ask for by item (memlock in KiB or C(unlimited), nofile). Less than wanted where not even
+      root may raise a limit (a container), since pam_limits would then refuse every login.
+  returned: always
+  type: dict
 packages_missing:
   description: Wanted packages that are not installed; those of RDMA are left out where a vendor's stack is there.
   returned: always
@@ -93,13 +104,14 @@ peermem:
   returned: always
   type: str
 made:
-  description: The recorded lines by kind.
+  description: The recorded lines by kind; of the packages those that are installed now.
   returned: always
   type: dict
 """
 
 VENDOR = re.compile(r"(mlnx-ofed|mlnx-ofa|ofed-scripts|doca-).*")
 PYTHON = re.compile(r"python(3\.\d+)")
+NOFILE = 1048576
 KINDS = ("file", "folder", "tree", "user", "package", "module", "sysctl")
 
 
@@ -125,6 +137,8 @@ def main() -> None:
     module.exit_json(
         changed=False,
         debian=installed is not None,
+        release=_release(),
+        limits=_limits(),
         packages_missing=_missing(packages, installed, wanted["rdma_packages"] if vendor else []),
         vendor_rdma=vendor,
         login_user=_login_user(),
@@ -133,7 +147,7 @@ def main() -> None:
         sysctls=_sysctls(wanted["sysctls"]),
         gpu_driver=Path("/sys/module/nvidia").is_dir(),
         peermem=_peermem(),
-        made=_made(wanted["manifest"]),
+        made=_made(wanted["manifest"], installed),
     )
 
 
@@ -151,6 +165,37 @@ def _installed() -> dict[str, str] | None:
         return None
     rows = (line.split(" ", 2) for line in done.stdout.splitlines())
     return {row[0]: row[2] for row in rows if len(row) == 3 and row[1] == "installed"}
+
+
+def _release() -> str:
+    facts = dict(line.split("=", 1) for line in (_read("/etc/os-release") or "").splitlines() if "=" in line)
+    words = [facts.get(key, "").strip("\"'") for key in ("ID", "VERSION_CODENAME")]
+    try:
+        done = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, timeout=30, check=False)
+        words.append(done.stdout.strip())
+    except FileNotFoundError:
+        pass
+    return " ".join(word for word in words if word)
+
+
+def _limits() -> dict[str, str]:
+    memlock = _attainable(resource.RLIMIT_MEMLOCK, resource.RLIM_INFINITY)
+    return {
+        "memlock": "unlimited" if memlock == resource.RLIM_INFINITY else str(memlock // 1024),
+        "nofile": str(_attainable(resource.RLIMIT_NOFILE, NOFILE)),
+    }
+
+
+def _attainable(kind: int, wanted: int) -> int:
+    soft, hard = resource.getrlimit(kind)
+    if hard == resource.RLIM_INFINITY or 0 <= wanted <= hard:
+        return wanted
+    try:
+        resource.setrlimit(kind, (soft, wanted))
+    except (OSError, ValueError):
+        return hard
+    resource.setrlimit(kind, (soft, hard))
+    return wanted
 
 
 def _vendor(installed: dict[str, str] | None) -> str:
@@ -200,11 +245,12 @@ def _peermem() -> str:
     return "available" if done.returncode == 0 else "none"
 
 
-def _made(manifest: str) -> dict[str, list[str]]:
+def _made(manifest: str, installed: dict[str, str] | None) -> dict[str, list[str]]:
     made: dict[str, list[str]] = {kind: [] for kind in KINDS}
     for line in (_read(manifest) or "").splitlines():
         kind, _, name = line.partition(" ")
-        made.setdefault(kind, []).append(name)
+        if kind != "package" or name in (installed or {}):
+            made.setdefault(kind, []).append(name)
     return made
 
 

@@ -1,151 +1,160 @@
-"""`prepare` on nodes that reach no network: what it makes is there, the second time is quiet, and it takes all back."""
+"""`prepare` on nodes that boot systemd and reach no network, as a user whose sudo asks for a password.
+
+Everything comes out of a bundle, the Debian packages too. What it makes is there, the second time is quiet, the one
+rule that it writes is all that `up` needs, and it takes everything back.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.support.small_lab import L40S_DEPLOY, SmallLab, small_lab
 from tests.support.wheels import small_stack
 
-from .conftest import L40S_DEPLOY, RunningLab, needs_root
-
-pytestmark = [pytest.mark.lab, needs_root]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.geteuid() != 0, reason="nodes that boot systemd need root"),
+]
 
 NODES = ("node0", "node1")
 HOST_SETTING = Path("/proc/sys/kernel/numa_balancing")
+PASSWORD = "let me in"
+ASKED = "operator ALL=(ALL:ALL) ALL\n"
+PACKAGES = ("rsync", "libnuma1")
+"""Few and small; libnuma1 is there already. The interpreter's own come with every stack."""
 LIST_ALL = (
-    "find /etc /opt /var/lib /usr/local /workspace -not -name '*.pyc' -printf '%p %y %m %u %l\\n' | sort;"
-    " cat /etc/passwd /etc/group; cat /proc/sys/kernel/numa_balancing"
+    "find /etc /opt /var/lib /usr/local /workspace -xdev \\( -path /var/lib/dpkg -o -path /var/lib/apt"
+    " -o -path /var/lib/systemd \\) -prune -o -not -name '*.pyc' -printf '%p %y %m %u %l\\n' | sort;"
+    " cat /etc/passwd /etc/group; cat /proc/sys/kernel/numa_balancing;"
+    " dpkg-query -W -f '${Package} ${db:Status-Status}\\n'"
 )
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Nodes:
     """A lab with an inventory of our own, and a bundle."""
 
-    lab: RunningLab
-    inventory: Path
+    lab: SmallLab
     stack: Path
     bundle: Path
 
-    def deploy(self, *words: str, inventory: Path | None = None, code: int = 0) -> dict[str, Any]:
+    @property
+    def inventory(self) -> Path:
+        """With one node more, which nobody can reach."""
+        return self.lab.folder / "prepare.yml"
+
+    def root(self, node: str, command: str) -> str:
+        """By the node's console: the operator's sudo is what is tried here."""
+        done = self.lab.deploy("lab", "exec", "--name", self.lab.name, node, "--", "sh", "-c", command)
+        return done.stdout
+
+    def prepare(self, *words: str, code: int = 0, password: str = PASSWORD) -> dict[str, dict[str, Any]]:
+        stack = () if "--remove" in words else ("--stack", str(self.stack), "--bundle", str(self.bundle))
+        ask = ("--ask-become-pass",) if password else ()
         done = subprocess.run(
-            [*L40S_DEPLOY, *words, "-i", str(inventory or self.inventory), "--json"],
-            env=self.lab.environment(),
-            stdin=subprocess.DEVNULL,
+            [*L40S_DEPLOY, "prepare", "-i", str(self.inventory), *stack, *ask, *words, "--json"],
+            env=self.lab.environment,
+            input=password + "\n",
+            start_new_session=True,  # no terminal to ask at
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=240,
             check=False,
         )
         assert done.returncode == code, done.stdout + done.stderr
-        document: dict[str, Any] = json.loads(done.stdout)
-        return document
-
-    def prepare(self, *words: str, inventory: Path | None = None, code: int = 0) -> dict[str, dict[str, Any]]:
-        stack = () if "--remove" in words else ("--stack", str(self.stack), "--bundle", str(self.bundle))
-        document = self.deploy("prepare", *stack, *words, inventory=inventory, code=code)
-        return {node["name"]: node for node in document["nodes"]}
-
-    def variant(self, name: str, **variables: Any) -> Path:
-        """The inventory with other variables for all."""
-        document = yaml.safe_load(self.inventory.read_text())
-        document["all"]["vars"].update(variables)
-        path = self.inventory.with_name(f"{name}.yml")
-        path.write_text(yaml.safe_dump(document, sort_keys=False))
-        return path
+        return {node["name"]: node for node in json.loads(done.stdout)["nodes"]}
 
 
 @pytest.fixture(scope="module")
-def nodes(labs: Callable[[str], RunningLab], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
-    lab = labs("prepare")
-    lab.run("up", "--nodes", "2")
-    folder = tmp_path_factory.mktemp("prepare")
-    document = lab.inventory()
-    # what is missing would have to come from a package source, and these nodes reach none
-    document["all"]["vars"] |= {"system_packages_wanted": ["gcc", "libc6-dev"], "l40s_state_dir": "/srv/l40s-state"}
-    gang = document["all"]["children"]["gangs"]["children"]["gang0"]["hosts"]
-    gang["away"] = {"ansible_host": "127.0.0.1", "ansible_port": 1}
-    (folder / "hosts.yml").write_text(yaml.safe_dump(document, sort_keys=False))
-    python = subprocess.run(
-        ["/usr/bin/python3", "-c", 'import sys; print("%d.%d" % sys.version_info[:2])'],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    stack = small_stack(folder / "stack", python)
-    bundle = folder / "small.bundle"
+def nodes() -> Iterator[Nodes]:
+    with small_lab("prepare", level=2) as lab:
+        if lab.json("lab", "status", "--name", lab.name)["level"] != 2:
+            pytest.skip("nodes that boot systemd can't be had here")
+        become = {"ansible_become": True, "ansible_become_user": "l40s"}
+        packages = {"system_packages_wanted": list(PACKAGES)}
+        lab.write_inventory(vars={**become, **packages})
+        document = yaml.safe_load(lab.inventory.read_text())
+        document["all"]["children"]["gangs"]["children"]["gang0"]["hosts"]["away"] = {
+            "ansible_host": "127.0.0.1",
+            "ansible_port": 1,
+        }
+        (lab.folder / "prepare.yml").write_text(yaml.safe_dump(document, sort_keys=False))
+        made = Nodes(lab, *_bundle(lab.folder))
+        for name in NODES:
+            made.root(name, f"echo 'operator:{PASSWORD}' | chpasswd; echo '{ASKED}' >/etc/sudoers.d/operator")
+        yield made
+
+
+def _bundle(folder: Path) -> tuple[Path, Path]:
+    show = 'import sys; print("%d.%d" % sys.version_info[:2])'
+    python = subprocess.run(["/usr/bin/python3", "-c", show], capture_output=True, text=True, check=True).stdout.strip()
+    stack, bundle = small_stack(folder / "stack", python), folder / "small.bundle"
+    words = ("stack", "build", str(stack), "--out", str(bundle), "--debian", ",".join(PACKAGES))
     subprocess.run(
-        [
-            *L40S_DEPLOY,
-            "stack",
-            "build",
-            str(stack),
-            "--out",
-            str(bundle),
-            "--find-links",
-            str(stack.parent / "wheels"),
-        ],
+        [*L40S_DEPLOY, *words, "--find-links", str(stack.parent / "wheels")],
         env={**os.environ, "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull},
         check=True,
-        timeout=60,
+        timeout=120,
     )
-    yield Prepared(lab, folder / "hosts.yml", stack, bundle)
+    return stack, bundle
 
 
-def test_made_found_again_and_taken_back(nodes: Prepared) -> None:
+def test_made_found_again_enough_for_up_and_taken_back(nodes: Nodes) -> None:
     setting = HOST_SETTING.read_text()
-    before = {name: nodes.lab.ssh(name, LIST_ALL) for name in NODES}
+    before = {name: nodes.root(name, LIST_ALL) for name in NODES}
 
-    looked = nodes.prepare("--check", *_here())
-    assert {name: nodes.lab.ssh(name, LIST_ALL) for name in NODES} == before
-    assert all("+root - memlock unlimited" in _diffs(looked[name]) for name in NODES)
+    refused = nodes.prepare("--node", "node0", code=3, password="")["node0"]["error"]
+    assert "password" in refused["what"] and "--ask-become-pass" in refused["fix"]
+    looked = nodes.prepare("--check", "--node", "node0")
+    assert nodes.root("node0", LIST_ALL) == before["node0"]
+    assert "+l40s - memlock " in _diffs(looked["node0"])
 
     made = nodes.prepare(code=4)
     assert made["away"]["result"] is None
     assert "Connection refused" in made["away"]["error"]["what"]
     for name in NODES:
         assert made[name]["error"] is None
-        assert {change["role"] for change in made[name]["changes"]} >= {"engine_user", "limits", "engine_env"}
-        assert nodes.lab.ssh(name, _VERSIONS).split() == ["1.0", "2.0+cpu"]
-        assert nodes.lab.ssh(name, "stat -c '%U %a' /srv/l40s-state; id -un l40s").split() == ["root", "711", "l40s"]
-
+        roles = {change["role"] for change in made[name]["changes"]}
+        assert roles >= {"system_packages", "engine_user", "limits", "sudo_rule", "engine_env"}
+        assert nodes.root(name, _VERSIONS).split() == ["1.0", "2.0+cpu"]
+        assert nodes.root(name, "rsync --version | head -n 1; id -un l40s").startswith("rsync")
     again = nodes.prepare(*_here())
     assert {name: again[name]["result"]["changed"] for name in NODES} == dict.fromkeys(NODES, 0)
 
+    _up_by_the_narrow_rule_alone(nodes)
+
     nodes.prepare("--remove", *_here())
-    assert {name: nodes.lab.ssh(name, LIST_ALL) for name in NODES} == before
+    after = {name: nodes.root(name, LIST_ALL) for name in NODES}
+    assert {name: sorted(set(after[name].splitlines()) ^ set(before[name].splitlines())) for name in NODES} == {
+        name: [] for name in NODES
+    }
     assert HOST_SETTING.read_text() == setting, "a node's settings are its own"
 
 
-def test_sudo_that_does_not_let_us_is_told_and_the_rule_lets_become_one_user(nodes: Prepared) -> None:
-    nodes.lab.ssh("node0", "useradd --create-home --shell /bin/sh --password '*' deploy")
-    here = ("--node", "node0", "--tags", "engine_user,sudo_rule")
-    user = nodes.variant("user", ansible_user="deploy")
-    refused = nodes.prepare(*here, inventory=user, code=3)["node0"]["error"]
-    assert (refused["where"], "this needs root" in refused["what"]) == ("node0", True)
-    become = nodes.variant("become", ansible_user="deploy", ansible_become=True, ansible_become_user="l40s")
-    refused = nodes.prepare(*here, inventory=become, code=3)["node0"]["error"]
-    assert "password" in refused["what"]
-    assert "--ask-become-pass" in refused["fix"]
-
-    nodes.lab.ssh("node0", "echo 'deploy ALL=(root) NOPASSWD: ALL' >/etc/sudoers.d/admin")
-    nodes.prepare(*here, inventory=become)
-    nodes.lab.ssh("node0", "rm /etc/sudoers.d/admin; visudo -cq")
-    allowed = nodes.lab.ssh("node0", "runuser -u deploy -- sudo -n -u l40s -- /bin/sh -c 'id -un'")
-    assert allowed.strip() == "l40s"
-    assert nodes.lab.ssh("node0", "runuser -u deploy -- sudo -n true 2>/dev/null || echo no").strip() == "no"
-    states = {
-        node["name"]: node["state"] for node in nodes.deploy("status", inventory=become, code=4)["gangs"][0]["nodes"]
-    }
-    assert states["node0"] == "absent", "the rule is enough for the node application"
+def _up_by_the_narrow_rule_alone(nodes: Nodes) -> None:
+    for name in NODES:
+        nodes.root(name, "rm /etc/sudoers.d/operator; visudo -cq")
+        sudo = "runuser -u operator -- sudo -k -n"
+        assert nodes.root(name, f"{sudo} -u l40s -- /bin/sh -c 'id -un'") == "l40s\n"
+        assert nodes.root(name, f"{sudo} true 2>/dev/null || echo no") == "no\n"
+    nodes.lab.serve()
+    assert nodes.lab.gang()["state"] == "ready"
+    for name in NODES:
+        users = nodes.root(name, "ps -o user= -p $(pgrep -d, -f '[s]glang::|[a]gent.pyz') | sort -u")
+        assert users.split() == ["l40s"]
+    nodes.lab.deploy("down")
+    assert not any(nodes.root(name, "pgrep -u l40s || true") for name in NODES)
+    for name in NODES:
+        nodes.root(name, f"umask 226; echo '{ASKED}' >/etc/sudoers.d/operator")
 
 
 def _here() -> tuple[str, ...]:
@@ -157,6 +166,6 @@ def _diffs(node: dict[str, Any]) -> str:
 
 
 _VERSIONS = (
-    "/opt/l40s/venvs/small/bin/python3 -c "
+    "runuser -u l40s -- /opt/l40s/venvs/small/bin/python3 -c "
     "'import l40s_probe_one as one, l40s_probe_two as two; print(one.VERSION, two.VERSION)'"
 )

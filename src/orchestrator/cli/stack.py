@@ -17,6 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """The words after `stack`."""
     examples = (
         "l40s-deploy stack build sglang-0.5.23-cpu --out cpu.bundle",
+        "l40s-deploy stack build sglang-0.5.23 --out gpu.bundle --debian    # for nodes without a package source too",
         "l40s-deploy stack build ./mine.yml --out mine.bundle --python 3.12    # beside it: mine.lock",
         "l40s-deploy prepare --bundle cpu.bundle",
     )
@@ -31,6 +32,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     build.add_argument(
         "--find-links", default="", metavar="PLACE", help="one more place for pip to look: an index, a page, a folder"
+    )
+    build.add_argument(
+        "--debian",
+        nargs="?",
+        const="",
+        metavar="NAME,...",
+        help="bring the Debian packages that `prepare` installs too (or these), of this machine's own release",
     )
     build.add_argument("--timeout", type=float, default=3600.0, metavar="S", help="give up after S seconds (3600)")
     add_json(build)
@@ -55,6 +63,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
                 out=args.out,
                 python=args.python,
                 find_links=args.find_links,
+                debian=args.debian is not None,
+                debian_packages=tuple(name for name in (args.debian or "").split(",") if name),
                 timeout_s=args.timeout,
             ),
             tell,
@@ -68,6 +78,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
                 "python": bundle.python,
                 "digest": bundle.digest,
                 "packages": bundle.packages,
+                "debian": bundle.debian or None,
                 "bytes": bundle.bytes,
                 "seconds": round(seconds, 3),
             }

@@ -1,7 +1,8 @@
 """A bundle: all packages of a stack in one file, with the digest of every part, for nodes that reach no package index.
 
 It is an uncompressed tar: manifest.json first, then requirements.txt (the lock with the digest of every wheel, so that
-pip on the node proves each once more) and wheels/. The same parts give the same bytes.
+pip on the node proves each once more), wheels/, and where they were asked for debs/ (Debian packages with their index)
+and vocabularies/ (what tokenizers would download). The same parts give the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ REQUIREMENTS = "requirements.txt"
 _LARGEST_TEXT = 4 << 20
 """Bytes of a manifest or lock; a file that claims more is no bundle."""
 _PIN = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(\[[^\]]*\])?==(?P<version>[^\s;#\\]+)(?P<marker>\s*;[^#]*)?")
-_WHEEL = re.compile(r"wheels/[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl")
+_PARTS = {
+    "wheels": re.compile(r"wheels/[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl"),
+    "debs": re.compile(r"debs/([A-Za-z0-9][A-Za-z0-9._+~-]*\.deb|Packages)"),
+    "vocabularies": re.compile(r"vocabularies/[A-Za-z0-9][A-Za-z0-9._-]*"),
+}
 _BLOCK = 1 << 20
 
 
@@ -34,6 +39,8 @@ class Bundle:
     """One bundle as its manifest has it.
 
     python: major.minor that its wheels were built for
+    debian: release that its Debian packages are of, as 'debian bookworm amd64'; '' where it has none
+    vocabularies: the tokenizers' files that it has
     digest: SHA-256 of the manifest, which holds the digests of all else
     lock:   text of its requirements.txt
     """
@@ -46,33 +53,53 @@ class Bundle:
     lock: str
     packages: int
     bytes: int
+    debian: str = ""
+    vocabularies: tuple[str, ...] = ()
 
 
-def write_bundle(path: Path, stack: Stack, *, python: str, lock: str, wheels: Path) -> Bundle:
+def write_bundle(
+    path: Path,
+    stack: Stack,
+    *,
+    python: str,
+    lock: str,
+    wheels: Path,
+    debs: Path | None = None,
+    debian: str = "",
+    vocabularies: Path | None = None,
+) -> Bundle:
     """Make `path` of the wheels in a folder; it appears whole or not at all.
 
+    debs: a folder of Debian packages with their index, and `debian` the release that they are of
+    vocabularies: a folder of tokenizers' files
     Raises InputError where the lock names a package that the folder lacks.
     """
-    files = sorted(wheels.glob("*.whl"))
-    digests = {file.name: _digest(file.open("rb")) for file in files}
-    requirements = _with_digests(lock, digests, str(wheels))
-    parts = {REQUIREMENTS: hashlib.sha256(requirements.encode()).hexdigest()}
-    parts |= {f"wheels/{name}": digest for name, digest in digests.items()}
-    manifest = {
+    files = {f"wheels/{file.name}": file for file in sorted(wheels.glob("*.whl"))}
+    digests = {name: _digest(file.open("rb")) for name, file in files.items()}
+    requirements = _with_digests(
+        lock, {name.partition("/")[2]: digest for name, digest in digests.items()}, str(wheels)
+    )
+    for kind, folder in (("debs", debs), ("vocabularies", vocabularies)):
+        for file in sorted(folder.iterdir()) if folder else ():
+            files[f"{kind}/{file.name}"] = file
+            digests[f"{kind}/{file.name}"] = _digest(file.open("rb"))
+    manifest: dict[str, Any] = {
         "format": FORMAT,
         "stack": stack.name,
         "engine_version": stack.engine_version,
         "python": python,
-        "files": parts,
+        "files": {REQUIREMENTS: hashlib.sha256(requirements.encode()).hexdigest(), **digests},
     }
+    if debs:
+        manifest["debian"] = debian
     fresh = path.with_name(f"{path.name}.new")
     try:
         with tarfile.open(fresh, "w", format=tarfile.GNU_FORMAT) as tar:
             _add_text(tar, MANIFEST, json.dumps(manifest, indent=1))
             _add_text(tar, REQUIREMENTS, requirements)
-            for file in files:
+            for name, file in files.items():
                 with file.open("rb") as content:
-                    tar.addfile(_entry(f"wheels/{file.name}", file.stat().st_size), content)
+                    tar.addfile(_entry(name, file.stat().st_size), content)
         fresh.replace(path)
     except OSError as error:
         raise InputError(
@@ -106,7 +133,7 @@ def _proved(path: Path, tar: tarfile.TarFile) -> Bundle:
     requirements = ""
     while entry := tar.next():
         digest = wanted.pop(entry.name, None)
-        if digest is None or not entry.isreg() or not (entry.name == REQUIREMENTS or _WHEEL.fullmatch(entry.name)):
+        if digest is None or not entry.isreg() or not _may_hold(entry.name):
             raise ValueError(f"{entry.name!r} does not belong into it")
         content = _opened(tar, entry)
         if entry.name == REQUIREMENTS:
@@ -119,6 +146,18 @@ def _proved(path: Path, tar: tarfile.TarFile) -> Bundle:
     if wanted:
         raise ValueError(f"{sorted(wanted)[0]} is missing")
     return _bundle(path, manifest, requirements)
+
+
+def _may_hold(name: str) -> bool:
+    return name == REQUIREMENTS or any(pattern.fullmatch(name) for pattern in _PARTS.values())
+
+
+def copy_part(bundle: Bundle, part: str, into: Path) -> None:
+    """Write one part (wheels, debs, vocabularies) of a bundle that was read as a tar of its own."""
+    with tarfile.open(bundle.path, "r:") as whole, tarfile.open(into, "w", format=tarfile.GNU_FORMAT) as tar:
+        while entry := whole.next():
+            if _PARTS[part].fullmatch(entry.name) and entry.isreg():
+                tar.addfile(_entry(entry.name, entry.size), _opened(whole, entry))
 
 
 def _manifest(tar: tarfile.TarFile) -> Mapping[str, Any]:
@@ -134,6 +173,7 @@ def _manifest(tar: tarfile.TarFile) -> Mapping[str, Any]:
 
 
 def _bundle(path: Path, manifest: Mapping[str, Any], requirements: str) -> Bundle:
+    names: list[str] = list(manifest["files"])
     return Bundle(
         path=path,
         stack=str(manifest["stack"]),
@@ -141,8 +181,10 @@ def _bundle(path: Path, manifest: Mapping[str, Any], requirements: str) -> Bundl
         python=str(manifest["python"]),
         digest=hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest(),
         lock=requirements,
-        packages=len(manifest["files"]) - 1,
+        packages=sum(name.startswith("wheels/") for name in names),
         bytes=path.stat().st_size,
+        debian=str(manifest.get("debian") or ""),
+        vocabularies=tuple(name.partition("/")[2] for name in names if name.startswith("vocabularies/")),
     )
 
 

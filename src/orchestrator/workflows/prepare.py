@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from orchestrator.host_setup.bundle import Bundle, read_bundle
+from orchestrator.host_setup.bundle import Bundle, copy_part, read_bundle
 from orchestrator.host_setup.runner import HostResult, Step, run_playbook
 from orchestrator.loading.stacks import load_stack, stack_lock
 from orchestrator.model.errors import InputError, NodeError
@@ -30,6 +30,7 @@ ENGINE_USER = "l40s"
 """Who runs the engine where the inventory names nobody."""
 
 TIMEOUT_S = 3600.0
+_DEBS = "debs.tar"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +102,8 @@ def play_variables(
     if request.remove:
         return _become(request)
     bundle = read_bundle(request.bundle) if request.bundle else None
+    if bundle and bundle.debian:
+        copy_part(bundle, "debs", folder / _DEBS)
     hosts = {node.name: _host(node, request, bundle, folder) for node in nodes}
     variables = {"prepare_hosts": hosts, **_become(request)}
     if router is not None and not request.bundle:
@@ -172,6 +175,8 @@ def _host(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None, folder
         "bundle": str(bundle.path.absolute()) if bundle else "",
         "python": bundle.python if bundle else stack.python,
         "packages": list(stack.system_packages),
+        "debian": str(folder / _DEBS) if bundle and bundle.debian else "",
+        "debian_release": bundle.debian if bundle else "",
         "find_links": request.find_links,
         "venv": venv(node, stack.name),
         "engine_user": node.engine_user or (up_becomes if up_becomes != "root" else "") or ENGINE_USER,

@@ -8,20 +8,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.host_setup import wheelhouse
+from orchestrator.host_setup import debian, wheelhouse
 from orchestrator.host_setup.bundle import Bundle, pins, write_bundle
 from orchestrator.loading.stacks import load_stack, stack_lock
 from orchestrator.model.errors import InputError
+from orchestrator.model.profile import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequest:
-    """What to build. python: None is the stack's own; find_links: '' leaves it to pip's configuration."""
+    """What to build.
+
+    python: None is the stack's own; find_links: '' leaves it to pip's configuration
+    debian: the Debian packages that `prepare` installs come along, of this machine's release
+    debian_packages: these, beside the stack's and Python's, in place of the usual ones; () for the usual ones
+    """
 
     stack: str
     out: Path
     python: str | None = None
     find_links: str = ""
+    debian: bool = False
+    debian_packages: tuple[str, ...] = ()
     timeout_s: float = 3600.0
 
 
@@ -50,4 +58,25 @@ def build(request: BuildRequest, progress: Callable[[str, int, int], None] = lam
         wheelhouse.download(
             lock, wheels, python=python, find_links=request.find_links, deadline_s=request.timeout_s, progress=tell
         )
-        return write_bundle(request.out, stack, python=python, lock=lock, wheels=wheels)
+        debs = _debs(request, stack, python, wheels) if request.debian else None
+        return write_bundle(
+            request.out,
+            stack,
+            python=python,
+            lock=lock,
+            wheels=wheels,
+            debs=debs,
+            debian=debian.release() if debs else "",
+        )
+
+
+def _debs(request: BuildRequest, stack: Stack, python: str, beside: Path) -> Path:
+    folder = beside / "debs"
+    folder.mkdir()
+    wanted = {
+        *(request.debian_packages or debian.base_packages()),
+        *stack.system_packages,
+        *debian.python_packages(python),
+    }
+    debian.download(sorted(wanted), folder, deadline_s=request.timeout_s)
+    return folder
