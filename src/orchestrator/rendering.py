@@ -15,10 +15,15 @@ from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning.redaction import HIDDEN
 
 
+def launch_template(node: NodePlan) -> str:
+    """Name of the template that `launch_script` wants for a node."""
+    return "launch_container.sh.j2" if node.container else "launch.sh.j2"
+
+
 def launch_script(node: NodePlan, gang: GangPlan, plan_id: str, template: str) -> str:
     """The POSIX shell script that starts one node's engine and nothing else; it ends in exec.
 
-    template: the text of templates/launch.sh.j2
+    template: the text of the template that `launch_template` names
     """
     sources = dict(node.sources)
     command, flags = _cut(node.argv)
@@ -29,7 +34,13 @@ def launch_script(node: NodePlan, gang: GangPlan, plan_id: str, template: str) -
         settings=[(name, value, sources.get(name, "")) for name, value in node.env],
         command=command,
         flags=[(words, sources.get(words[0], "")) for words in flags],
+        watched=_WATCHED,
+        cuda=bool(node.container and node.container.gpus),
     )
+
+
+_WATCHED = 'exec 3<&0; ( ( while read -r _; do :; done; kill -KILL $$ ) <&3 & ); exec "$@" </dev/null 3<&-'
+"""What /bin/sh does inside a container: $$ is itself and the engine that it becomes (docs/decisions/0005)."""
 
 
 def unit_file(node: NodePlan, properties: Sequence[str], template: str) -> str:

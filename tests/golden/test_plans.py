@@ -24,7 +24,7 @@ from orchestrator.model.topology import Topology
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.document import plan_json
 from orchestrator.planning.options import HostFacts, PlanOptions
-from orchestrator.rendering import launch_script
+from orchestrator.rendering import launch_script, launch_template
 from orchestrator.topology.build import build
 
 CASES = sorted(path.parent for path in (Path(__file__).parent / "plan").glob("*/case.yml"))
@@ -42,7 +42,7 @@ def test_plan(case: Path) -> None:
         return
     _compare(case / "plan.json", json.dumps(plan_json(plan), indent=2, ensure_ascii=False) + "\n")
     second = plan.gangs[0].nodes[-1]
-    _compare(case / "launch.sh", launch_script(second, plan.gangs[0], plan.plan_id, template("launch.sh.j2")))
+    _compare(case / "launch.sh", launch_script(second, plan.gangs[0], plan.plan_id, template(launch_template(second))))
 
 
 def test_there_are_cases() -> None:

@@ -11,11 +11,8 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from orchestrator.loading.resources import data_dir
+from orchestrator.loading.role_defaults import role_defaults
 from orchestrator.model.errors import InputError, Unreachable
 
 INDEX = "Packages"
@@ -24,9 +21,7 @@ INDEX = "Packages"
 
 def base_packages() -> tuple[str, ...]:
     """What every node gets beside what its stack names: the role system_packages has the list."""
-    text = (data_dir("playbooks") / "roles/system_packages/defaults/main.yml").read_text("utf-8")
-    defaults: dict[str, Any] = yaml.safe_load(text)
-    return tuple(defaults["system_packages_base"])
+    return tuple(role_defaults("system_packages")["system_packages_base"])
 
 
 def python_packages(version: str) -> tuple[str, ...]:

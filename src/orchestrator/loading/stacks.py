@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import cast, get_args
 
 from orchestrator.loading import yaml_fields
 from orchestrator.loading.resources import data_dir
 from orchestrator.loading.yaml_fields import Section
 from orchestrator.model.errors import InputError
-from orchestrator.model.profile import Stack
+from orchestrator.model.profile import Install, Stack
 
 _LAUNCH = ("{venv}/bin/python3", "-m", "sglang.launch_server")
 
@@ -18,6 +19,7 @@ def load_stack(name: str) -> Stack:
     """The stack with this name (or in this .yml file). InputError has the nearest names."""
     top = yaml_fields.read(yaml_fields.choose("stack", name, _folders()))
     device = top.text("device", "cuda", choices=("cuda", "cpu"))
+    install = _install(top)
     stack = Stack(
         name=top.text("name"),
         source=top.text("source"),
@@ -30,7 +32,8 @@ def load_stack(name: str) -> Stack:
         glibc_min=_version(top, "glibc_min", ""),
         driver_min=_version(top, "driver_min", ""),
         system_packages=top.texts("system_packages"),
-        image=top.text("image", ""),
+        install=install,
+        image=_image(top, install),
         contains=top.texts("contains"),
         device="cpu" if device == "cpu" else "cuda",
         launch=top.texts("launch") or _LAUNCH,
@@ -40,6 +43,18 @@ def load_stack(name: str) -> Stack:
     )
     top.done()
     return stack
+
+
+def _install(top: Section) -> Install:
+    return cast("Install", top.text("install", "venv", choices=get_args(Install)))
+
+
+def _image(top: Section, install: Install) -> str:
+    """By digest where we start it: a tag can mean another image on every node."""
+    image = top.text("image", "")
+    if install != "venv" and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/-]*@sha256:[0-9a-f]{64}", image) is None:
+        raise top.wrong("image", f"found {image!r}, wanted an image by its digest, as NAME@sha256:64 HEX DIGITS")
+    return image
 
 
 def _version(top: Section, key: str, default: str) -> str:

@@ -32,10 +32,27 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """What the engine runs in on a node that starts it from an image.
+
+    program: docker or podman
+    gpus:    NVML indices; inside they are numbered from 0
+    rdma:    /dev/infiniband is shown inside
+    shown:   directories that are inside what they are outside, each with whether the engine may write
+    """
+
+    program: str
+    image: str
+    gpus: tuple[int, ...] = ()
+    rdma: bool = False
+    shown: tuple[tuple[str, bool], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan:
     """What runs on one node.
 
-    argv and env are complete: the agent starts exactly this and adds nothing.
+    argv and env are complete: the agent starts exactly this and adds nothing; in a container where there is one.
     sources: for each env variable and flag, where its value comes from, in words an operator can check
     """
 
@@ -51,6 +68,7 @@ class NodePlan:
     working_dir: str
     model_path: str
     http_url: str
+    container: Container | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+Install = Literal["venv", "docker", "podman"]
+"""What a stack runs in: a virtual environment, or a container that Docker or podman starts."""
+
 Quantisation = Literal["none", "fp8-block", "fp8-channel", "int8-channel"]
 
 
@@ -83,7 +86,8 @@ class Stack:
     python:          version of the interpreter in its virtual environment, as 3.11
     glibc_min, driver_min: oldest C library and NVIDIA driver it runs on, as 2.34 and 580.65.06; '' for no demand
     system_packages: Debian packages that the node needs beside the virtual environment
-    image:           container image that holds it, '' where nobody named one
+    install:         what it runs in; anything but venv needs an image
+    image:           container image that holds it, by digest (name@sha256:...); '' where nobody named one
     contains:        what must be in it for this hardware, in words that a human can check
     """
 
@@ -98,6 +102,7 @@ class Stack:
     glibc_min: str = ""
     driver_min: str = ""
     system_packages: tuple[str, ...] = ()
+    install: Install = "venv"
     image: str = ""
     contains: tuple[str, ...] = ()
     device: Literal["cuda", "cpu"] = "cuda"

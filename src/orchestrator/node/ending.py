@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from orchestrator.node import processes
+from orchestrator.node.containers import REMOVE_S
 from orchestrator.node.gpus import IDLE_BYTES, GpuUse
 from orchestrator.node.link import Left, Said
 from orchestrator.node.part import Part
@@ -24,7 +25,9 @@ def end(part: Part) -> None:
         part.service = None
     part.tree.let_go()
     part.flush()
+    _remove_container(part, wait=False)  # it may be none that we may send a signal to
     _until(part, lambda: part.tree.kill() == 0, KILL_FOR_S)
+    _remove_container(part, wait=True)  # what its client asked for before it was killed may have come since
     left = [process.pid for process in part.tree.living()]
     part.tree.bury_all()
     part.record.set(left_behind=left, service_healthy=False if part.run.service else None)
@@ -39,6 +42,14 @@ def end(part: Part) -> None:
     part.log.close()
     part.record.event("ended", left_behind=left)
     part.flush(force=True)
+
+
+def _remove_container(part: Part, *, wait: bool) -> None:
+    container = part.tree.container
+    removal = container.removal() if container is not None else None
+    if removal is not None and wait:
+        _until(part, lambda: removal.poll() is not None, REMOVE_S)
+        removal.kill()
 
 
 def _until(part: Part, done: Callable[[], bool], deadline_s: float) -> None:

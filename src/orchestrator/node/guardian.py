@@ -23,7 +23,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.node import kernel, processes
+from orchestrator.node import containers, kernel, processes
 from orchestrator.node.run import LAUNCH_FILE, Run
 
 KILL_FOR_S = 60.0
@@ -109,6 +109,7 @@ class _Parent:
     heard_at: float = field(default_factory=time.monotonic)
     patience_s: float = 0.0
     """How long the agent may say nothing: until its loop begins what it may take to arm, then the lease."""
+    _held: int = -1
 
     def live(self) -> None:
         kernel.adopt_orphans()
@@ -128,6 +129,7 @@ class _Parent:
             if self.channel.fileno() in ready and not self._obey():
                 break
         self._kill_everything()
+        containers.remove(self.run)
         if self._is_silent() and os.getppid() == self.agent:
             os.kill(self.agent, signal.SIGKILL)
 
@@ -149,11 +151,19 @@ class _Parent:
 
     def _start(self) -> None:
         parent = os.getpid()
+        stdin, self._held = self._standard_input()
         pid = os.fork()
         if pid == 0:
-            _become_engine(self.run, self.log, parent)
+            _become_engine(self.run, self.log, stdin, parent)
+        os.close(stdin)
         os.close(self.log)  # the engine alone holds the pipe, so its end is the end of the log
         self._say(started=pid, start=processes.start_of(pid))
+
+    def _standard_input(self) -> tuple[int, int]:
+        """The engine's; a container lives for as long as we hold the other end."""
+        if self.run.container_program:
+            return containers.standard_input()
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1
 
     def _reap(self) -> None:
         while True:
@@ -182,20 +192,22 @@ class _Parent:
             time.sleep(_KILL_EVERY_S)
 
 
-def _become_engine(run: Run, log: int, parent: int) -> None:
+def _become_engine(run: Run, log: int, stdin: int, parent: int) -> None:
     """In the child: own session, the engine's user, limits and environment, then the launch script. Never returns."""
     try:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
+        os.dup2(stdin, 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
         _raise_limits(run)
         environment = _environment(run)
-        _change_user(run)
+        if run.container_program:  # its daemon wants to hear from us; the container's user is the engine's
+            environment |= containers.environment(run)
+        else:
+            _change_user(run)
         kernel.die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)

@@ -11,7 +11,7 @@ import pwd
 import socket
 from collections.abc import Callable, Iterator
 
-from orchestrator.node import gpus, guardian, installed, processes, weights
+from orchestrator.node import containers, gpus, guardian, installed, processes, weights
 from orchestrator.node.failure import Failure
 from orchestrator.node.run import Run
 
@@ -24,6 +24,7 @@ def check(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
     """Every failure found, in the order an operator would mend them; empty when the run may be armed."""
     steps: tuple[Callable[[], Iterator[Failure]], ...] = (
         lambda: _python(run),
+        lambda: _image(run),
         lambda: _packages(run),
         lambda: _model(run),
         lambda: _working_dir(run),
@@ -42,6 +43,19 @@ def _python(run: Run) -> Iterator[Failure]:
             run.venv_python,
             f"l40s-deploy prepare installs the stack {run.stack}, or name its virtual environment with l40s_venv",
         )
+
+
+def _image(run: Run) -> Iterator[Failure]:
+    lacks = containers.missing(run) if run.container_program else None
+    if lacks is None:
+        return
+    kind, words = lacks
+    fix = {
+        "program": f"install {run.container_program}, or let l40s-deploy prepare do it (l40s_install_docker: true)",
+        "daemon": f"start it, and let the agent use it: root may, and whoever is in the group {run.container_program}",
+        "image": f"l40s-deploy prepare loads the image of the stack {run.stack}",
+    }[kind]
+    yield Failure("no-stack" if kind == "image" else "no-container", words, run.container_image, fix)
 
 
 def _packages(run: Run) -> Iterator[Failure]:

@@ -56,6 +56,9 @@ class Run:
     working_dir: str = "/"
     model_path: str = ""
     venv_python: str = ""
+    container_program: str = ""
+    """docker or podman where the engine runs in a container, else ''."""
+    container_image: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
     """Versions that the stack names, by package."""
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -129,6 +132,8 @@ class Run:
                 working_dir=str(raw.get("working_dir") or "/"),
                 model_path=str(raw.get("model_path") or ""),
                 venv_python=str(raw.get("venv_python") or ""),
+                container_program=str((raw.get("container") or {}).get("program") or ""),
+                container_image=str((raw.get("container") or {}).get("image") or ""),
                 packages={str(name): str(value) for name, value in dict(raw.get("packages") or {}).items()},
                 limits={str(name): int(value) for name, value in dict(raw.get("limits") or {}).items()},
                 check_free=tuple(_port(entry) for entry in (raw.get("ports") or {}).get("check_free") or ()),

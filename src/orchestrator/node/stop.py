@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from typing import Any
 
-from orchestrator.node import causes, files, goal, processes, report
+from orchestrator.node import causes, containers, files, goal, processes, report
+from orchestrator.node.failure import Failure
 from orchestrator.node.report import left_over
-from orchestrator.node.run import AGENT_FILE, REPORT_FILE
+from orchestrator.node.run import AGENT_FILE, REPORT_FILE, Run
 
 KILL_FOR_S = 10.0
 POLL_S = 0.05
@@ -61,6 +63,8 @@ def _await_end(folder: str, deadline_s: float, *, now: bool) -> None:
 
 def _end_orphans(folder: str) -> list[int]:
     """What a killed agent may have left, if its guardian was killed too; ours by id and start time."""
+    with contextlib.suppress(Failure):
+        containers.remove(Run.read(folder))
     end = time.monotonic() + KILL_FOR_S
     while True:
         left = left_over(folder)

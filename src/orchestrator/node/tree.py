@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.node import deaths, files, processes
+from orchestrator.node.containers import Container
 from orchestrator.node.deaths import Death
 from orchestrator.node.gpus import GpuMemory
 from orchestrator.node.run import PROCESSES_FILE, Run
@@ -60,12 +61,14 @@ class RankDied:
 
 @dataclass
 class Tree:
-    """Everything below the guardian and below us, except the guardian and the process that asks NVML."""
+    """Everything below the guardian and below us, except the guardian and the processes that ask NVML and a
+    container's daemon; and everything in the run's container."""
 
     run: Run
     guardian_pid: int
     memory: GpuMemory
     ranks: list[Rank] = field(default_factory=list)
+    container: Container | None = None
     gone_at: float = 0.0
     """When all of it had ended, monotonic seconds."""
     stopped: dict[int, str] = field(default_factory=dict)
@@ -75,6 +78,7 @@ class Tree:
     _known: frozenset[tuple[int, int]] = frozenset()
 
     def __post_init__(self) -> None:
+        self.container = Container.of(self.run)
         title = self.run.watch.get("rank_title")
         self._title = re.compile(str(title)) if title else None
         self.ranks = [
@@ -102,9 +106,13 @@ class Tree:
 
     def living(self) -> list[processes.Process]:
         """The engine's processes that still run, from a fresh look at /proc."""
-        below = processes.descendants([os.getpid(), self.guardian_pid], processes.everything())
+        everything = processes.everything()
+        found = processes.descendants([os.getpid(), self.guardian_pid], everything)
         helpers = {self.guardian_pid, self.memory.pid}
-        return [process for process in below if process.pid not in helpers and not process.gone]
+        if self.container is not None:
+            helpers |= self.container.helpers
+            found += [process for process in self.container.processes(everything) if process not in found]
+        return [process for process in found if process.pid not in helpers and not process.gone]
 
     def kill(self) -> int:
         """SIGKILL to everything of the engine's; returns how many were still there."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.engines.dialect import Dialect, Intent, Option
@@ -13,7 +13,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, Layout, Memory, NodePlan, Plan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.topology import Gpu, Topology
-from orchestrator.planning import commands, layout, memory, places, transport
+from orchestrator.planning import commands, containers, layout, memory, places, transport
 from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices
 from orchestrator.planning.digest import facts_digest, plan_id, short_digest
 from orchestrator.planning.environment import Surroundings, environment
@@ -207,7 +207,7 @@ class _Gang:
         host = self.options.hosts.get(node.name, HostFacts())
         state = places.state_dir(node, host)
         model_path = places.model_path(node, self.profile)
-        settings = environment(self._surroundings(node, venv, state, host))
+        settings = containers.inside(self.stack, environment(self._surroundings(node, venv, state, host)))
         chosen = commands.options(
             self.adapter,
             self._intent(node, model_path),
@@ -235,15 +235,33 @@ class _Gang:
             working_dir=state,
             model_path=model_path,
             http_url=self._http_url(node),
+            container=containers.container(
+                self.stack,
+                node,
+                gpus=gpus,
+                rdma=self.decision.kind == "rdma",
+                shown=self._shown(node, state, model_path, {one.name: one.value for one in settings}),
+            ),
         )
+
+    def _shown(self, node: NodeSpec, state: str, model_path: str, env: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
+        """What a container sees of its node, each with whether the engine may write there."""
+        yield model_path, False
+        yield env["XDG_CACHE_HOME"], True
+        if self._has_secrets(node):
+            yield places.gang_dir(state, self.gang.name), False
+
+    def _has_secrets(self, node: NodeSpec) -> bool:
+        """The leader alone serves HTTP, so that it alone is given the API key."""
+        return bool(self.options.api_keys.get(self.gang.name)) and node is self.gang.leader
 
     def _with_secrets(
         self, node: NodeSpec, state: str, chosen: tuple[Option, ...]
     ) -> tuple[tuple[str, ...], tuple[Option, ...]]:
-        """The leader alone serves HTTP, so that it alone is given the API key."""
-        if not self.options.api_keys.get(self.gang.name) or node is not self.gang.leader:
-            return self.stack.launch, chosen
-        launch, more = self.adapter.with_secrets(self.stack.launch, places.gang_dir(state, self.gang.name))
+        launch = containers.launch_words(self.stack)
+        if not self._has_secrets(node):
+            return launch, chosen
+        launch, more = self.adapter.with_secrets(launch, places.gang_dir(state, self.gang.name))
         return launch, (*chosen, *more)
 
     def _surroundings(self, node: NodeSpec, venv: str, state: str, host: HostFacts) -> Surroundings:

@@ -25,7 +25,8 @@ def contradictions(
             "CUDA refuses to start",
             "install a newer driver on this node and reboot it, or take another stack",
         )
-    if older(host.glibc or "", stack.glibc_min):
+    contained = stack.install != "venv"
+    if older(host.glibc or "", stack.glibc_min) and not contained:
         yield _finding(
             node,
             "GLIBC-OLD",
@@ -34,7 +35,8 @@ def contradictions(
             "its libraries don't load",
             "a newer distribution, or the stack in a container image",
         )
-    yield from _environment(node, stack, host)
+    if not contained:
+        yield from _environment(node, stack, host)
     yield from _checkpoint(node, profile, host)
 
 

@@ -29,7 +29,7 @@ from orchestrator.planning.saved import SavedPlan, refuse_changes
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
-from orchestrator.rendering import compose_file, launch_script, unit_file
+from orchestrator.rendering import compose_file, launch_script, launch_template, unit_file
 from orchestrator.topology.build import build
 from orchestrator.workflows.look import look
 
@@ -209,5 +209,8 @@ def compose_files(plan: Plan) -> dict[str, str]:
 
 def launch_scripts(plan: Plan) -> dict[str, str]:
     """The launch script of every node, by node name: what the agent starts, and what a human can read and run."""
-    text = template("launch.sh.j2")
-    return {node.name: launch_script(node, gang, plan.plan_id, text) for gang in plan.gangs for node in gang.nodes}
+    return {
+        node.name: launch_script(node, gang, plan.plan_id, template(launch_template(node)))
+        for gang in plan.gangs
+        for node in gang.nodes
+    }

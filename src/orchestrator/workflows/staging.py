@@ -45,8 +45,7 @@ def staging_requests(
             "tp_ranks": list(node.tp_ranks),
             "working_dir": node.working_dir,
             "model_path": node.model_path,
-            "venv_python": node.argv[0],
-            "packages": packages,
+            **_stack_of(node, packages),
             "limits": _limits(specs[node.name], node),
             "ports": {"check_free": _ports(specs[node.name], node, plan)},
             "leader": {"address": plan.agent_address, "port": plan.agent_port},
@@ -61,6 +60,13 @@ def staging_requests(
         }
         for node in plan.nodes
     }
+
+
+def _stack_of(node: NodePlan, packages: dict[str, str]) -> dict[str, Any]:
+    """Where the engine's packages lie on the node, and which must be there; an image is known by its digest."""
+    if node.container is None:
+        return {"venv_python": node.argv[0], "packages": packages}
+    return {"container": {"program": node.container.program, "image": node.container.image}}
 
 
 def _secrets(gang: GangSpec, plan: GangPlan, node: NodePlan) -> dict[str, Any]:
@@ -102,6 +108,8 @@ def _ports(spec: NodeSpec, node: NodePlan, plan: GangPlan) -> list[dict[str, Any
 
 def _limits(spec: NodeSpec, node: NodePlan) -> dict[str, int]:
     """RDMA registers memory without end; -1 is unlimited. A machine shown below another root has limits of its own."""
+    if node.container is not None:
+        return {}  # its daemon sets them
     over_rdma = dict(node.env).get("NCCL_IB_DISABLE") != "1"
     cuda = _flag(node.argv, "--device") in ("", "cuda")
     return {"memlock": -1} if over_rdma and cuda and spec.fs_root == "/" else {}

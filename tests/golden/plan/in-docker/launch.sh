@@ -1,0 +1,108 @@
+#!/bin/sh
+# DeepSeek-V3-0324-Block64x64 by in-docker on node3: node rank 3 of 4 in gang gang0.
+# Written by l40s-deploy from plan 3f0739012d9e. Run it as root, or as one who may use docker. To run a gang by
+# hand, run each node's script on its node within a few minutes of each other; the leader then serves http://10.0.0.11:8000
+set -eu
+
+# Values reach the container by their names alone: a command line can be read by everybody on a machine.
+# NCCL names the transport it took, so that a fall to TCP can be seen
+export NCCL_DEBUG=INFO
+# the lines that prove RDMA and GPUDirect, no more
+export NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV
+# bond0 is a bond in 10.0.0.0/24, which all 4 nodes share; 4 other shared networks; `=` is NCCL's exact match
+export NCCL_SOCKET_IFNAME='=bond0'
+# bond0 is a bond in 10.0.0.0/24, which all 4 nodes share; 4 other shared networks
+export GLOO_SOCKET_IFNAME=bond0
+# rank 0 tells the others this address; without it SGLang takes the one of the default route, and hangs where there is none
+export SGLANG_HOST_IP=10.0.0.14
+# l40s_transport is auto and every node has usable RDMA ports; a silent fall to TCP becomes an error
+export NCCL_NET=IB
+# the ACTIVE RDMA ports under the GPUs' switches, 4 of 6; `=`, or mlx5_1 also means mlx5_10
+export NCCL_IB_HCA='=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1'
+# GID 3 is RoCE v2 over IPv4 on all 4 chosen ports of this node
+export NCCL_IB_GID_INDEX=3
+# GPU numbers mean the same to CUDA, NVML and the plan
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
+# where the kernels' just-in-time compilers look for nvcc
+export CUDA_HOME=/usr/local/cuda
+# a place that the container sees and the engine's user may write
+export HOME=/var/lib/l40s-deploy/cache/in-docker
+# the log is UTF-8 on every node
+export LANG=C.UTF-8
+# log lines reach the agent when they are written
+export PYTHONUNBUFFERED=1
+# the checkpoint is local: no name is looked up on the internet
+export HF_HUB_OFFLINE=1
+# caches on this node, for this stack alone: homes that nodes share, or two stacks, would race
+export XDG_CACHE_HOME=/var/lib/l40s-deploy/cache/in-docker
+# the checkpoint's own code is copied here, on this node, for this stack alone: homes that nodes share, or two stacks, would race
+export HF_HOME=/var/lib/l40s-deploy/cache/in-docker/huggingface
+# what torch.compile made, on this node, for this stack alone: homes that nodes share, or two stacks, would race
+export TORCHINDUCTOR_CACHE_DIR=/var/lib/l40s-deploy/cache/in-docker/inductor
+# Triton's kernels, on this node, for this stack alone: homes that nodes share, or two stacks, would race
+export TRITON_CACHE_DIR=/var/lib/l40s-deploy/cache/in-docker/triton
+# FlashInfer's kernels, on this node, for this stack alone: homes that nodes share, or two stacks, would race
+export FLASHINFER_WORKSPACE_BASE=/var/lib/l40s-deploy/cache/in-docker/flashinfer
+
+# The agent says who the engine is and what the container is called; by hand we do.
+name=${L40S_CONTAINER:-l40s-by-hand-$$}
+user=${L40S_ENGINE_USER:-$(id -un)}
+export USER="$user" LOGNAME="$user"
+
+# The flags, and where each comes from:
+#   --model-path: the profile's directory below the node's model root
+#   --tp-size: layout: tensor parallel degree
+#   --dist-init-addr: rendezvous on the leader, the same on every node
+#   --nnodes: nodes in the gang's inventory group
+#   --node-rank: this node's position in the gang's inventory group
+#   --trust-remote-code: the profile: the checkpoint brings its own code
+#   --enable-torch-compile: the profile asks for torch.compile
+#   --torch-compile-max-bs: the profile: largest batch that is compiled
+#   --cuda-graph-max-bs: the profile: largest batch captured as a CUDA graph
+#   --host: l40s_http_host; on every node, or a worker's /health is loopback only
+#   --port: l40s_http_port; on every node for the same reason
+#
+# Inside, a shell becomes the engine after it has left a process that reads our standard input: when that ends,
+# because the agent or docker's own client was killed, the engine is killed and the container with it.
+# Host network and IPC: rendezvous, NCCL and RDMA need the node's addresses, ranks share memory through /dev/shm.
+exec docker run --rm --init --interactive --name "$name" \
+    --pull never --log-driver none --network host --ipc host \
+    --user "$(id -u "$user"):$(id -g "$user")" \
+    --ulimit memlock=-1:-1 --ulimit nofile=1048576:1048576 --cap-add IPC_LOCK \
+    --device /dev/infiniband \
+    --gpus '"device=0,1,2,3,4,5,6,7"' \
+    --mount type=bind,src=/workspace/DeepSeek-V3-0324-Block64x64,dst=/workspace/DeepSeek-V3-0324-Block64x64,readonly \
+    --mount type=bind,src=/var/lib/l40s-deploy/cache/in-docker,dst=/var/lib/l40s-deploy/cache/in-docker \
+    --env NCCL_DEBUG \
+    --env NCCL_DEBUG_SUBSYS \
+    --env NCCL_SOCKET_IFNAME \
+    --env GLOO_SOCKET_IFNAME \
+    --env SGLANG_HOST_IP \
+    --env NCCL_NET \
+    --env NCCL_IB_HCA \
+    --env NCCL_IB_GID_INDEX \
+    --env CUDA_DEVICE_ORDER \
+    --env CUDA_HOME \
+    --env HOME \
+    --env LANG \
+    --env PYTHONUNBUFFERED \
+    --env HF_HUB_OFFLINE \
+    --env XDG_CACHE_HOME \
+    --env HF_HOME \
+    --env TORCHINDUCTOR_CACHE_DIR \
+    --env TRITON_CACHE_DIR \
+    --env FLASHINFER_WORKSPACE_BASE \
+    --env USER --env LOGNAME --workdir / --entrypoint /bin/sh registry.example/sglang-l40s@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef \
+    -c 'exec 3<&0; ( ( while read -r _; do :; done; kill -KILL $$ ) <&3 & ); exec "$@" </dev/null 3<&-' \
+    l40s-engine python3 -m sglang.launch_server \
+    --model-path /workspace/DeepSeek-V3-0324-Block64x64 \
+    --tp-size 32 \
+    --dist-init-addr 10.0.0.11:5000 \
+    --nnodes 4 \
+    --node-rank 3 \
+    --trust-remote-code \
+    --enable-torch-compile \
+    --torch-compile-max-bs 32 \
+    --cuda-graph-max-bs 32 \
+    --host 0.0.0.0 \
+    --port 8000
