@@ -30,7 +30,7 @@ VERBS = {
     "prepare": "make hosts ready: packages, user, limits, sudo rule, the stack; or take it back",
     "stack": "a stack's packages as one file, for nodes that reach no package index",
     "checkpoint": "re-block an FP8 checkpoint to finer blocks; look at one before it is served",
-    "tuning": "tuned kernel configs: which a model needs, what each node has",
+    "tuning": "tuned kernel configs: which a model needs, what each node has; from one node onto all",
     "lab": "an emulated cluster on this machine: real SSH, real processes",
 }
 """Every verb is a module of this package with `configure(parser)` and `run(args, screen) -> exit code`."""

@@ -1,9 +1,10 @@
-"""`l40s-deploy tuning`: tuned kernel configs: which a model needs, what each node has."""
+"""`l40s-deploy tuning`: tuned kernel configs: which a model needs, what each node has, from one node onto all."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
 from orchestrator.cli.progress import patience
@@ -11,11 +12,21 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import Inventory
+from orchestrator.model.per_node import PerNode
 from orchestrator.planning.layout import degrees_of
 from orchestrator.rules.grouping import who
 from orchestrator.tuning.holdings import Holding, State
 from orchestrator.tuning.wanted import Wanted
 from orchestrator.workflows.tuning import Kit, TuningRequest, status_json, tuning_status
+from orchestrator.workflows.tuning_carry import (
+    PullRequest,
+    PushRequest,
+    Put,
+    pull,
+    pulled_json,
+    push,
+    push_json,
+)
 
 FINDINGS, UNREACHABLE = 3, 4
 _STATUS = (
@@ -23,14 +34,27 @@ _STATUS = (
     "l40s-deploy tuning status --model DeepSeek-V3-0324 --stack sglang-0.5.23 --pp 4 --tp 8 --offline",
 )
 
+_CARRY = (
+    "l40s-deploy tuning pull --from node0 --model DeepSeek-V3-0324-Block64x64 l40s.tuned.tar.gz",
+    "l40s-deploy tuning push l40s.tuned.tar.gz --check",
+    "l40s-deploy tuning push l40s.tuned.tar.gz",
+    "l40s-deploy tuning push --remove",
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The words after `tuning`."""
-    add_examples(parser, *_STATUS)
+    add_examples(parser, *_STATUS, *_CARRY)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     status = actions.add_parser("status", help="which configs a model will look for, and what each node has of them")
     add_examples(status, *_STATUS)
     _configure_status(status)
+    pull = actions.add_parser("pull", help="make a pack of the configs that one node has for its GPU")
+    add_examples(pull, *(line for line in _CARRY if " pull " in line))
+    _configure_pull(pull)
+    push = actions.add_parser("push", help="put a pack where every node's engine looks, or take back what was put")
+    add_examples(push, *(line for line in _CARRY if " push " in line))
+    _configure_push(push)
 
 
 def _configure_status(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +68,89 @@ def _configure_status(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
+def _configure_pull(parser: argparse.ArgumentParser) -> None:
+    add_inventory(parser)
+    parser.add_argument(
+        "out", metavar="DIR|FILE", type=Path, help="pack to make: FILE.tar, FILE.tar.gz, or a directory"
+    )
+    parser.add_argument("--from", dest="node", metavar="NODE", help="node to take from (default: the first)")
+    parser.add_argument(
+        "--model", metavar="NAME", help="only what this model's engine takes (default: all for the GPU)"
+    )
+    parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
+    add_json(parser)
+
+
+def _configure_push(parser: argparse.ArgumentParser) -> None:
+    add_inventory(parser)
+    parser.add_argument("pack", metavar="PACK", type=Path, nargs="?", help="what `tuning pull` made")
+    parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
+    add_gangs(parser)
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--check", action="store_true", help="say what would be written, write nothing")
+    ways.add_argument("--remove", action="store_true", help="take back what was put, originals restored")
+    add_json(parser)
+
+
 def run(args: argparse.Namespace, screen: Screen) -> int:
+    """status, pull or push."""
+    return {"status": _status, "pull": _pull, "push": _push}[args.action](args, screen)
+
+
+def _pull(args: argparse.Namespace, screen: Screen) -> int:
+    inventory = open_inventory(args, screen)
+    request = PullRequest(out=args.out, node=args.node, model=args.model, stack=args.stack)
+    with patience(screen, "reading the node's tuned configs"):
+        pulled = pull(inventory, request)
+    for part, why in pulled.left:
+        screen.say(f"left out: {part}: {why}")
+    if screen.as_json:
+        screen.json(pulled_json(pulled, args.out))
+    else:
+        pack = pulled.pack
+        made = f"{pack.device}, SGLang {pack.engine_version}, Triton {pack.triton or 'unknown'}"
+        screen.out.print(printable(f"{args.out}: {len(pack.texts)} configs from {pulled.node}: {made}"))
+    return 0
+
+
+def _push(args: argparse.Namespace, screen: Screen) -> int:
+    """0; the first failed node's exit code where one failed."""
+    if bool(args.pack) == args.remove:
+        raise InputError(
+            "a pack is wanted, or --remove, and not both", where="command line", fix="tuning push PACK | --remove"
+        )
+    inventory = open_inventory(args, screen)
+    request = PushRequest(
+        pack=args.pack, stack=args.stack, gangs=tuple(args.gang), remove=args.remove, check=args.check
+    )
+    with patience(screen, "changing the nodes' tuned configs"):
+        done = push(inventory, request)
+    if screen.as_json:
+        screen.json(push_json(done, [node.name for node in inventory.nodes]))
+    else:
+        _show_push(done, check=args.check, screen=screen)
+    return next((failure.exit_code for failure in done.failures.values()), 0)
+
+
+def _show_push(done: PerNode[Put], *, check: bool, screen: Screen) -> None:
+    would = "would be " if check else ""
+    for name, put in done.values.items():
+        counts = (("written", put.written), ("unchanged", put.unchanged), ("restored", put.restored),
+                  ("removed", put.removed))  # fmt: skip
+        told = [f"{len(places)} {'' if word == 'unchanged' else would}{word}" for word, places in counts if places]
+        screen.out.print(printable(f"{name}: {', '.join(told) or 'nothing of ours there'}"))
+        for place, why in put.left.items():
+            screen.out.print(printable(f"  {place}: {why}"))
+        for remark in put.remarks:
+            screen.out.print(printable(f"  {remark}"))
+    for name, failure in done.failures.items():
+        screen.out.print(printable(f"{name}: {failure.what}"), style="bold red")
+        screen.out.print(printable(f"  fix: {failure.fix}"))
+    if not check and any(put.written or put.restored or put.removed for put in done.values.values()):
+        screen.say("an engine reads its configs when it starts: what runs keeps the old ones until `restart`")
+
+
+def _status(args: argparse.Namespace, screen: Screen) -> int:
     """0; 3 where an engine would fail or answer wrongly with a config, 4 where a node did not answer."""
     request = TuningRequest(
         model=args.model,

@@ -17,6 +17,7 @@ from orchestrator.node.failure import Failure
 VERBS = {
     "probe": "orchestrator.node.probe",
     "prerequisites": "orchestrator.node.prerequisites",
+    "tune": "orchestrator.node.tune",
     "tuned": "orchestrator.node.tuned",
     "stage": "orchestrator.node.stage",
     "arm": "orchestrator.node.arm",

@@ -96,6 +96,19 @@ def tuning_status(inventory: Inventory | None, request: TuningRequest) -> tuple[
     return tuple(kits)
 
 
+def kits_of(
+    inventory: Inventory, request: TuningRequest, holdings: Mapping[str, Holdings], gpu: str
+) -> tuple[Kit, ...]:
+    """The same of what nodes have said already. gpu: their GPUs' name"""
+    profile = load_profile(request.model)
+    seen = Seen(dict.fromkeys(holdings, gpu), holdings, {})
+    return tuple(
+        _kit(gang, stack, profile, request, seen)
+        for gang in chosen_gangs(inventory, request.gangs)
+        for stack in _stacks(request.stack)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What nodes said: GPU names, holdings, failures."""

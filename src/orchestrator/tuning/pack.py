@@ -1,0 +1,175 @@
+"""A pack: tuned configs of one GPU and engine version that travel together, each with its digest. Pure; no files here.
+
+Parts by their names in a pack: `manifest.json`, `moe/triton_3_8_0/E=...json` (`moe/E=...json` for a version that does
+not keep Triton versions apart), `linear/N=...json`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.model.finding import Severity
+from orchestrator.tuning.holdings import Holdings, digest
+from orchestrator.tuning.lookup import Lookup, triton_version
+from orchestrator.tuning.validity import Flaw, flaws, read_name
+from orchestrator.tuning.wanted import moe_root
+
+FORMAT = 1
+KIND = "l40s-deploy tuned configs"
+MANIFEST = "manifest.json"
+LARGEST_PART = 1 << 20
+MOST_PARTS = 4096
+_PART = re.compile(r"(?P<kernel>moe|linear)/(?:(?P<triton>triton_\d+(?:_\d+)*)/)?(?P<name>[^/]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pack:
+    """texts: by part name. device: the GPU as file names have it; triton: what its origin ran, '' if not known"""
+
+    dialect: str
+    engine_version: str
+    device: str
+    triton: str
+    texts: Mapping[str, str]
+
+    def places(self, lookup: Lookup, moe_directory: str = "") -> dict[str, str]:
+        """{file below the engine's root, or absolute: its text}."""
+        return {_place(part, lookup, moe_directory): text for part, text in self.texts.items()}
+
+    def tritons(self) -> tuple[str, ...]:
+        """Folders of the Triton versions that its MoE configs were tuned with."""
+        found = {match["triton"] for part in self.texts if (match := _PART.fullmatch(part)) and match["triton"]}
+        return tuple(sorted(found))
+
+
+def manifest(pack: Pack) -> str:
+    """The text of a pack's manifest.json."""
+    document = {
+        "format": FORMAT,
+        "kind": KIND,
+        "dialect": pack.dialect,
+        "engine_version": pack.engine_version,
+        "device": pack.device,
+        "triton": pack.triton,
+        "files": {part: digest(text) for part, text in sorted(pack.texts.items())},
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def read_pack(parts: Mapping[str, str], by_triton: Mapping[str, bool]) -> Pack:
+    """A pack out of its parts, every one of them proved and judged.
+
+    by_triton: whether a dialect's version keeps MoE configs apart by Triton version
+    Raises ValueError with the reason why it can't be used.
+    """
+    said = _manifest(parts)
+    pack = Pack(
+        dialect=str(said["dialect"]),
+        engine_version=str(said["engine_version"]),
+        device=str(said["device"]),
+        triton=str(said.get("triton") or ""),
+        texts={part: text for part, text in parts.items() if part != MANIFEST},
+    )
+    if pack.dialect not in by_triton:
+        raise ValueError(f"it is for {pack.dialect!r}, known are {', '.join(by_triton)}")
+    if not pack.texts:
+        raise ValueError("it has no config")
+    _prove(pack, said["files"])
+    for part, text in pack.texts.items():
+        _judge(pack, part, text, apart=by_triton[pack.dialect])
+    return pack
+
+
+def pack_of(
+    held: Holdings, lookup: Lookup, *, dialect: str, device: str, moe_directory: str = ""
+) -> tuple[Pack, tuple[tuple[str, Flaw], ...]]:
+    """Everything usable that a node has for its GPU, and what was left out with its reason."""
+    texts: dict[str, str] = {}
+    left: list[tuple[str, Flaw]] = []
+    for part, text in _parts(held, lookup, moe_directory):
+        wrong = next((flaw for flaw in flaws(part.rpartition("/")[2], text) if flaw.severity is Severity.STOP), None)
+        if wrong:
+            left.append((part, wrong))
+        else:
+            texts[part] = text
+    pack = Pack(
+        dialect=dialect,
+        engine_version=held.versions.get("sglang", ""),
+        device=device,
+        triton=held.versions.get("triton", ""),
+        texts=texts,
+    )
+    return pack, tuple(left)
+
+
+def part_name(folder: str, name: str, lookup: Lookup, moe_directory: str = "") -> str:
+    """What a node's file is called in a pack; '' for a file of no such place."""
+    root = moe_root(lookup, moe_directory)
+    if folder == lookup.linear:
+        return f"linear/{name}"
+    if folder == root and not lookup.by_triton:
+        return f"moe/{name}"
+    parent, _, version = folder.rpartition("/")
+    return f"moe/{version}/{name}" if lookup.by_triton and parent == root and triton_version(version) else ""
+
+
+def _parts(held: Holdings, lookup: Lookup, moe_directory: str) -> Iterator[tuple[str, str]]:
+    for folder, texts in held.folders.items():
+        for name, text in texts.items():
+            if part := part_name(folder, name, lookup, moe_directory):
+                yield part, text
+
+
+def _place(part: str, lookup: Lookup, moe_directory: str) -> str:
+    kernel, _, rest = part.partition("/")
+    return f"{moe_root(lookup, moe_directory) if kernel == 'moe' else lookup.linear}/{rest}"
+
+
+def _manifest(parts: Mapping[str, str]) -> Mapping[str, Any]:
+    if MANIFEST not in parts:
+        raise ValueError(f"it has no {MANIFEST}")
+    try:
+        said = json.loads(parts[MANIFEST])
+    except (ValueError, RecursionError) as wrong:
+        raise ValueError(f"its {MANIFEST} is no JSON: {wrong}") from None
+    if not isinstance(said, dict) or said.get("kind") != KIND:
+        raise ValueError(f"its {MANIFEST} is not one of tuned configs")
+    if said.get("format") != FORMAT:
+        raise ValueError(f"its format is {said.get('format')!r}, and this version reads {FORMAT}")
+    files = said.get("files")
+    if not isinstance(files, dict) or not all(isinstance(said.get(key), str) for key in _TEXTS):
+        raise ValueError(f"its {MANIFEST} lacks one of files, {', '.join(_TEXTS)}")
+    return said
+
+
+_TEXTS = ("dialect", "engine_version", "device")
+
+
+def _prove(pack: Pack, wanted: Mapping[str, Any]) -> None:
+    for part in sorted({*wanted, *pack.texts}):
+        if part not in pack.texts:
+            raise ValueError(f"{part} is missing")
+        if part not in wanted:
+            raise ValueError(f"{part} does not belong into it: the manifest does not name it")
+        if digest(pack.texts[part]) != wanted[part]:
+            raise ValueError(f"{part} is not what the pack was made with: another digest")
+
+
+def _judge(pack: Pack, part: str, text: str, *, apart: bool) -> None:
+    match = _PART.fullmatch(part)
+    said = read_name(match["name"]) if match else None
+    if match is None or said is None or said.kernel != match["kernel"]:
+        raise ValueError(f"{part} has a name that no engine looks for")
+    if bool(match["triton"]) != (apart and said.kernel == "moe"):
+        raise ValueError(
+            f"{part} does not lie where {pack.dialect} looks: {'below' if apart else 'without'} triton_X_Y_Z"
+        )
+    if said.device != pack.device:
+        raise ValueError(f"{part} is for {said.device}, the pack for {pack.device}")
+    for flaw in flaws(match["name"], text):
+        if flaw.severity is Severity.STOP:
+            raise ValueError(f"{part}: {flaw.text}")

@@ -1,0 +1,102 @@
+"""Packs of tuned configs on the controller's disk: a directory, or a tar with the same parts."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from orchestrator.engines.dialects import DIALECTS
+from orchestrator.model.errors import InputError
+from orchestrator.tuning.lookup import lookup_of
+from orchestrator.tuning.pack import LARGEST_PART, MANIFEST, MOST_PARTS, Pack, manifest, read_pack
+
+_TARS = (".tar", ".tar.gz", ".tgz")
+
+
+def load_pack(path: Path) -> Pack:
+    """A pack, proved and judged. Raises InputError with the reason where it can't be used."""
+    try:
+        parts = dict(_of_folder(path) if path.is_dir() else _of_tar(path))
+        return read_pack(parts, {name: lookup_of(name).by_triton for name in DIALECTS})
+    except OSError as error:
+        raise InputError(
+            f"can't be read: {error.strerror or error}", where=str(path), fix="`tuning pull` makes a pack"
+        ) from None
+    except (ValueError, EOFError, tarfile.TarError) as wrong:
+        raise InputError(
+            f"this pack is refused: {wrong}", where=str(path), fix="nothing was written; make the pack again"
+        ) from None
+
+
+def save_pack(path: Path, pack: Pack) -> None:
+    """Write a pack; it appears whole or not at all. Raises InputError for a place that is taken or can't be written."""
+    parts = {MANIFEST: manifest(pack), **pack.texts}
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+    if path.exists() or path.is_symlink():
+        raise InputError("there is something already", where=str(path), fix="name another place, or remove it")
+    try:
+        if path.name.endswith(_TARS):
+            _write_tar(draft, parts, packed=not path.name.endswith(".tar"))
+        else:
+            _write_folder(draft, parts)
+        draft.rename(path)
+    except OSError as error:
+        raise InputError(
+            f"can't be written: {error.strerror or error}", where=str(path), fix="name a place with room"
+        ) from None
+    finally:
+        if draft.is_dir():
+            shutil.rmtree(draft, ignore_errors=True)
+        else:
+            draft.unlink(missing_ok=True)
+
+
+def _of_folder(path: Path) -> Iterator[tuple[str, str]]:
+    for number, file in enumerate(sorted(file for file in path.rglob("*") if not file.is_dir())):
+        part = str(file.relative_to(path))
+        if number > MOST_PARTS:
+            raise ValueError(f"it has more than {MOST_PARTS} parts")
+        if file.is_symlink() or not file.is_file():
+            raise ValueError(f"{part} is no plain file")
+        with file.open("rb") as content:
+            yield part, _text(part, content.read(LARGEST_PART + 1))
+
+
+def _of_tar(path: Path) -> Iterator[tuple[str, str]]:
+    with tarfile.open(path, "r:*") as tar:
+        for number, entry in enumerate(tar):
+            if number > 2 * MOST_PARTS:
+                raise ValueError(f"it has more than {MOST_PARTS} parts")
+            if entry.isdir():
+                continue
+            part = entry.name.removeprefix("./")
+            content = tar.extractfile(entry) if entry.isreg() else None
+            if content is None:
+                raise ValueError(f"{part!r} is no plain file")
+            yield part, _text(part, content.read(LARGEST_PART + 1))
+
+
+def _text(part: str, data: bytes) -> str:
+    if len(data) > LARGEST_PART:
+        raise ValueError(f"{part} is longer than {LARGEST_PART} bytes")
+    return data.decode("utf-8")
+
+
+def _write_folder(folder: Path, parts: Mapping[str, str]) -> None:
+    for part, text in parts.items():
+        file = folder / part
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text.encode("utf-8"))
+
+
+def _write_tar(path: Path, parts: Mapping[str, str], *, packed: bool) -> None:
+    with tarfile.open(path, "w:gz" if packed else "w", format=tarfile.GNU_FORMAT) as tar:
+        for part, text in parts.items():
+            content = text.encode("utf-8")
+            entry = tarfile.TarInfo(part)
+            entry.size, entry.mode = len(content), 0o644
+            tar.addfile(entry, io.BytesIO(content))
