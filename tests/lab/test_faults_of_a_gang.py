@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +26,16 @@ def strike(lab: SmallLab, *words: str) -> None:
     lab.deploy("lab", *words, "--name", lab.name)
 
 
+def logged(lab: SmallLab, *words: str) -> dict[str, list[str]]:
+    """Lines of `logs WORDS` by node."""
+    found: dict[str, list[str]] = {}
+    for line in lab.deploy("logs", *words).stdout.splitlines():
+        node, bar, text = line.partition(" | ")
+        assert bar, line
+        found.setdefault(node.strip(), []).append(text)
+    return found
+
+
 def failed(lab: SmallLab) -> dict[str, Any]:
     """The gang once it has failed and nothing of it is left."""
     wait_for(lambda: lab.gang()["state"] == "failed", 30, "failed")
@@ -41,11 +53,38 @@ def test_a_rank_that_stands_still_and_goes_on(lab: SmallLab) -> None:
     assert not lab.on(node, f"ps -o stat= -p {pid}").startswith("T")
 
 
-def test_a_rank_killed_with_a_signal_is_the_cause(lab: SmallLab) -> None:
+def test_a_rank_killed_with_a_signal_is_the_cause_and_logs_show_it(lab: SmallLab) -> None:
     lab.serve()
+    assert {name: len(lines) for name, lines in logged(lab, "-n", "3").items()} == {"node0": 3, "node1": 3}
+    assert set(logged(lab, "--node", "node1", "--gang", "gang0")) == {"node1"}
     strike(lab, "break", "node1", "kill-rank", "2", "SEGV")
     cause = failed(lab)["cause"]
     assert (cause["node"], cause["tp_rank"], cause["signal"]) == ("node1", 2, 11)
+    around = lab.deploy("logs", "--around-failure", "-n", "4")
+    assert f"gang0: node1: {cause['text']}" in around.stderr
+    lines = around.stdout.splitlines()
+    assert all(line.startswith(("node1 | ", "node1 > ")) for line in lines)
+    (marked,) = (place for place, line in enumerate(lines) if line.startswith("node1 > "))
+    assert 0 < marked <= 4
+    assert lines[marked].removeprefix("node1 > ") in cause["lines"]
+
+
+def test_logs_follow_until_told_to_end(lab: SmallLab) -> None:
+    lab.serve()
+    with lab.start("logs", "-f", "-n", "1", "--node", "node0") as follower:
+        assert follower.stdout is not None
+        assert any(line.startswith("node0 | ") for line in follower.stdout)  # it is there, and follows
+        urllib.request.urlopen(f"{lab.gang()['service']['url']}/v1/models", timeout=20).close()
+        assert any("GET /v1/models" in line for line in follower.stdout)
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(20) == 130
+
+
+@pytest.mark.parametrize("words", [("--node", "nix"), ("--gang", "nix"), ("--gang", "nix", "--around-failure")])
+def test_logs_of_what_is_not_there_are_refused(lab: SmallLab, words: tuple[str, ...]) -> None:
+    refused = lab.deploy("logs", *words, check=False)
+    assert refused.returncode == 2
+    assert "called 'nix'" in refused.stderr and "one of:" in refused.stderr
 
 
 def test_the_rank_of_a_lost_gpu_ends_with_it(lab: SmallLab) -> None:

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.around_failure:
         return _around_failure(inventory, tuple(args.gang), args.lines, screen)
     width = max(len(node.name) for node in inventory.nodes)
-    for line in logs(inventory, node=args.node, lines=args.lines, follow=args.follow):
+    for line in logs(inventory, gangs=tuple(args.gang), node=args.node, lines=args.lines, follow=args.follow):
         if line.failure is not None:
             code = code or _say(line.failure, screen)
             continue

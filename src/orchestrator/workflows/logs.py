@@ -12,6 +12,7 @@ from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import stream
 from orchestrator.remote.session import Session
+from orchestrator.workflows.plan import chosen_gangs
 from orchestrator.workflows.reports import where
 
 
@@ -24,9 +25,14 @@ class Line:
     failure: DeployError | None = None
 
 
-def logs(inventory: Inventory, *, node: str | None, lines: int, follow: bool) -> Iterator[Line]:
-    """All nodes side by side; without `follow` node after node. Raises InputError for an unknown node."""
-    nodes = _chosen(inventory, node)
+def logs(
+    inventory: Inventory, *, gangs: tuple[str, ...] = (), node: str | None, lines: int, follow: bool
+) -> Iterator[Line]:
+    """All nodes side by side; without `follow` node after node. No gang named means all.
+
+    Raises InputError for an unknown gang or node.
+    """
+    nodes = _chosen(inventory, gangs, node)
     arrived: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
 
     def one(session: Session) -> None:
@@ -47,12 +53,14 @@ def logs(inventory: Inventory, *, node: str | None, lines: int, follow: bool) ->
         yield from collected if follow else sorted(collected, key=lambda line: list(fleet.nodes).index(line.node))
 
 
-def _chosen(inventory: Inventory, name: str | None) -> list[NodeSpec]:
-    nodes = list(inventory.nodes)
+def _chosen(inventory: Inventory, gangs: tuple[str, ...], name: str | None) -> list[NodeSpec]:
+    nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
     if name is None:
         return nodes
     found = [node for node in nodes if node.name == name]
     if not found:
         known = ", ".join(node.name for node in nodes)
-        raise InputError(f"no node is called {name!r}", where=f"{inventory.path}: --node", fix=f"one of: {known}")
+        raise InputError(
+            f"no node of these gangs is called {name!r}", where=f"{inventory.path}: --node", fix=f"one of: {known}"
+        )
     return found
