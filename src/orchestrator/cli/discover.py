@@ -39,7 +39,10 @@ EXAMPLE = """examples:
   l40s-deploy discover --from machine.tar.bz2 --accelerator 1bcf:0b4000
                                                     a machine that hwloc-gather-topology recorded
 
-A snapshot holds what the node's files and NVML said, unchanged: names, addresses, serial numbers of GPUs.
+  l40s-deploy discover --redact --save report/      for a bug report: same trees and findings, nobody's names
+
+A snapshot holds what the node's files and NVML said, unchanged: names, addresses, serial numbers of GPUs. With
+--redact they are replaced, alike in all snapshots of one command.
 exit status: 0 done, 2 wrong input, 4 a node did not answer (the others are shown)
 """
 
@@ -52,6 +55,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     parser.add_argument("--node", action="append", default=[], metavar="NODE", help="only this node (repeatable)")
     parser.add_argument("--save", metavar="DIR", help="write one snapshot a node as DIR/NODE.json")
+    parser.add_argument(
+        "--redact",
+        action="store_true",
+        help="pseudonyms for names, MAC and IP addresses, GUIDs, serial numbers and UUIDs; the wiring stays",
+    )
     parser.add_argument(
         "--from",
         dest="saved",
@@ -80,12 +88,13 @@ def _discover(args: argparse.Namespace, screen: Screen) -> Discovery:
     if args.saved:
         snapshots = load_saved(Path(args.saved))
         _known(args.node, list(snapshots), args.saved)
-        return discover_saved({n: s for n, s in snapshots.items() if not args.node or n in args.node}, options)
+        chosen = {n: s for n, s in snapshots.items() if not args.node or n in args.node}
+        return discover_saved(chosen, options, redact=args.redact)
     inventory = open_inventory(args, screen)
     _known(args.node, _names(inventory), inventory.path)
     count = len(args.node) or len(_names(inventory))
     with patience(screen, f"looking at {count} node{'s' if count > 1 else ''}"):
-        return discover_inventory(inventory, args.node, options)
+        return discover_inventory(inventory, args.node, options, redact=args.redact)
 
 
 def _names(inventory: Inventory) -> list[str]:

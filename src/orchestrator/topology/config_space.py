@@ -1,7 +1,7 @@
 """PCI configuration space, as far as rules read it. Beyond 64 bytes the kernel shows it to root only.
 
-Offsets are those of the PCI Express Base Specification (7.5.3 capability, 7.7.8 ACS, 10.5.1 ATS) and of
-Linux include/uapi/linux/pci_regs.h.
+Offsets are those of the PCI Express Base Specification (7.5.3 capability, 7.9.3 serial number,
+7.7.8 ACS, 10.5.1 ATS) and of Linux include/uapi/linux/pci_regs.h.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from orchestrator.model.snapshot import Snapshot
 
 _EXPRESS = 0x10
+_SERIAL_NUMBER = 0x0003
 _ACS = 0x000D
 _ATS = 0x000F
 _FIRST_EXTENDED = 0x100
@@ -44,6 +45,12 @@ class ConfigSpace:
         """Whether Address Translation Services are on; None without the capability and where not readable."""
         control = self._extended(_ATS, 6)
         return None if control is None or not any(id_ == _ATS for _, id_ in self._chain()) else bool(control & 0x8000)
+
+    @property
+    def serial_number_at(self) -> int | None:
+        """Where the 8 bytes of the Device Serial Number stand; None without one."""
+        found = (offset + 4 for offset, id_ in self._chain() if id_ == _SERIAL_NUMBER)
+        return next((at for at in found if at + 8 <= len(self.data)), None)
 
     @property
     def max_read_request(self) -> int | None:

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.errors import DeployError
-from orchestrator.model.inventory import Inventory, NodeSpec
+from orchestrator.model.inventory import Inventory
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import BuildOptions, build
 from orchestrator.topology.network import Choice, tcp_interface
 from orchestrator.workflows.look import look
+from orchestrator.workflows.redacting import redacted
 from orchestrator.workflows.saved import load_saved, save_snapshots
 
 __all__ = ["Discovery", "discover_inventory", "discover_saved", "load_saved", "save_snapshots"]
@@ -32,23 +33,30 @@ class Discovery:
 
 
 def discover_inventory(
-    inventory: Inventory, only: Sequence[str] = (), options: BuildOptions | None = None
+    inventory: Inventory, only: Sequence[str] = (), options: BuildOptions | None = None, *, redact: bool = False
 ) -> Discovery:
-    """Look at every node of an inventory (or those named) over connections of its own."""
+    """Look at every node of an inventory (or those named) over connections of its own.
+
+    redact: everything that was seen is under pseudonyms, nodes' names too; failures keep theirs
+    """
     nodes = [node for node in inventory.nodes if not only or node.name in only]
     with Fleet(nodes) as fleet:
         looked = look(fleet, nodes)
-    gangs = [[node for node in gang.nodes if node in nodes] for gang in inventory.gangs]
-    return _discovery(looked.values, looked.failures, [_names(gang) for gang in gangs], options)
+    seen = redacted(looked.values) if redact else looked.values
+    gangs = [[seen[node.name].node for node in gang.nodes if node.name in seen] for gang in inventory.gangs]
+    return _discovery(_by_name(seen), looked.failures, gangs, options)
 
 
-def discover_saved(snapshots: Mapping[str, Snapshot], options: BuildOptions | None = None) -> Discovery:
+def discover_saved(
+    snapshots: Mapping[str, Snapshot], options: BuildOptions | None = None, *, redact: bool = False
+) -> Discovery:
     """The same from snapshots; all of them are taken for one gang."""
-    return _discovery(snapshots, {}, [list(snapshots)], options)
+    seen = _by_name(redacted(snapshots)) if redact else snapshots
+    return _discovery(seen, {}, [list(seen)], options)
 
 
-def _names(nodes: Sequence[NodeSpec]) -> list[str]:
-    return [node.name for node in nodes]
+def _by_name(snapshots: Mapping[str, Snapshot]) -> dict[str, Snapshot]:
+    return {snapshot.node: snapshot for snapshot in snapshots.values()}
 
 
 def _discovery(

@@ -50,6 +50,19 @@ def test_one_node_as_json(seen: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert not any(port["rail"] for port in node["rdma_ports"])
 
 
+def test_a_redacted_report_shows_the_same_machines_under_other_names(
+    seen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report"
+    assert main(["discover", "--from", str(seen), "--redact", "--save", str(report)]) == 0
+    out = capsys.readouterr().out
+    assert "10.4.0.11" not in out and "machine2" in out
+    assert out.strip().endswith("3 nodes, 24 GPUs, 11 of 16 RDMA ports active")
+    assert sorted(path.name for path in report.iterdir()) == ["machine1.json", "machine2.json", "machine3.json"]
+    assert main(["discover", "--from", str(report)]) == 0
+    assert capsys.readouterr().out == out
+
+
 def test_looking_saves_what_answers_and_tells_what_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
