@@ -109,6 +109,32 @@ def test_the_first_gang_goes_back_when_it_fails_with_the_changed_plan(lab: Small
     assert len(workers(lab)) == 3
 
 
+def test_maintenance_of_one_gang_that_loses_its_power_meanwhile_and_the_others_serve(lab: SmallLab) -> None:
+    from tests.support.load import Load
+    from tests.support.small_lab import L40S_DEPLOY, MODEL
+
+    before = lab.json("status")["gangs"]
+    lab_verb = " ".join([*L40S_DEPLOY, "lab"])
+    model = lab.folder / "put-the-model-back"
+    config = lab.on("node1", f"cat /workspace/{MODEL}/config.json")
+    (lab.folder / "config.json").write_text(config)
+    # an emulated disk is in memory: whoever switches the node on again puts the model back
+    model.write_text(
+        "set -e\n"
+        f'{lab_verb} break "$L40S_NODE" power-off --name {lab.name}\n'
+        f'{lab_verb} heal "$L40S_NODE" power-off --name {lab.name}\n'
+        f"{lab.ssh_command('node1')} 'mkdir -p /workspace/{MODEL} && cd /workspace/{MODEL} && touch .standin && "
+        f"cat >config.json' <{lab.folder / 'config.json'}\n"
+    )
+    with Load(f"http://127.0.0.1:{PORT}", MODEL, clients=2, pause_s=0.05) as load:
+        lab.deploy("restart", "--maintenance", "--gang", "gang1", "--run", f"sh {model}", "--reboots", "--wait-s", "90")
+    assert load.bad == [] and load.good > 50
+    after = lab.json("status")["gangs"]
+    assert [gang["state"] for gang in after] == ["ready"] * 3
+    assert [was["run_id"] != now["run_id"] for was, now in zip(before, after, strict=True)] == [False, True, False]
+    assert len(workers(lab)) == 3
+
+
 def test_it_ends_at_the_first_gang_that_does_not_come_back_and_the_rest_serves(lab: SmallLab) -> None:
     from tests.support.load import Load
     from tests.support.small_lab import MODEL

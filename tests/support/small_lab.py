@@ -162,16 +162,10 @@ class SmallLab:
 
     def on(self, node: str, command: str, stdin: bytes = b"", *, check: bool = True, timeout: float = 30.0) -> str:
         """A command on a node through OpenSSH, as root."""
-        variables = self.lab_inventory()["all"]["vars"]
-        if variables.get("ansible_become"):
+        if self.lab_inventory()["all"]["vars"].get("ansible_become"):
             command = f"sudo -n sh -c {shlex.quote(command)}"
         done = subprocess.run(
-            [
-                *("ssh", "-F", "none", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"),
-                *shlex.split(variables["ansible_ssh_common_args"]),
-                *("-i", variables["ansible_ssh_private_key_file"]),
-                *("-p", str(variables["ansible_port"]), f"{variables['ansible_user']}@{self.hosts()[node]}", command),
-            ],
+            [*shlex.split(self.ssh_command(node)), command],
             input=stdin,
             capture_output=True,
             timeout=timeout,
@@ -179,6 +173,14 @@ class SmallLab:
         )
         assert done.returncode == 0 or not check, done.stderr.decode()
         return done.stdout.decode()
+
+    def ssh_command(self, node: str) -> str:
+        """OpenSSH to a node, as its inventory has it, as one line for a shell."""
+        variables = self.lab_inventory()["all"]["vars"]
+        words = ["ssh", "-F", "none", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
+        words += shlex.split(variables["ansible_ssh_common_args"])
+        words += ["-i", variables["ansible_ssh_private_key_file"], "-p", str(variables["ansible_port"])]
+        return shlex.join([*words, f"{variables['ansible_user']}@{self.hosts()[node]}"])
 
     def engine_processes(self, nodes: Sequence[str] = ()) -> dict[str, str]:
         """What of an engine still runs, by node; empty where nothing does."""

@@ -9,6 +9,7 @@ from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.downtime import Downtime
 from orchestrator.model.errors import InputError
+from orchestrator.workflows.maintenance import MaintenanceRequest, maintain
 from orchestrator.workflows.restart import Restarted, RestartRequest, restart
 from orchestrator.workflows.rolling import Rolled, RollingRequest, roll
 from orchestrator.workflows.status import status_json
@@ -16,6 +17,7 @@ from orchestrator.workflows.status import status_json
 INTERRUPTED = 130
 TIMEOUT_S = 3600.0
 DRAIN_S = 1800.0
+WAIT_S = 3600.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy restart --gang gang0",
         "l40s-deploy restart --rolling                    # several gangs behind the router, one at a time",
         "l40s-deploy restart --rolling --max-unavailable 2",
+        "l40s-deploy restart --maintenance --gang gang0   # stop, wait until every node has booted anew, start",
+        "l40s-deploy restart --maintenance --run 'sh -c \"l40s-deploy prepare --node $L40S_NODE\"'",
     )
     add_inventory(parser)
     add_gangs(parser)
@@ -32,7 +36,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=float, default=TIMEOUT_S, metavar="S", help=f"a gang has S seconds to start ({TIMEOUT_S:.0f})"
     )
-    parser.add_argument("--rolling", action="store_true", help="gang by gang, while the others serve")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--rolling", action="store_true", help="gang by gang, while the others serve")
+    ways.add_argument(
+        "--maintenance",
+        action="store_true",
+        help="gang by gang: stop, wait until each node booted anew or was worked on by --run, ask the doctor, start",
+    )
     parser.add_argument(
         "--max-unavailable", type=int, default=1, metavar="N", help="with --rolling: gangs that are down at a time (1)"
     )
@@ -41,7 +51,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=DRAIN_S,
         metavar="S",
-        help=f"with --rolling: wait S seconds for a gang's requests, else leave it serving ({DRAIN_S:.0f})",
+        help=f"with a router: wait S seconds for a gang's requests, else leave it serving ({DRAIN_S:.0f})",
+    )
+    parser.add_argument(
+        "--run",
+        default="",
+        metavar="COMMAND",
+        help="with --maintenance: run COMMAND here for one node after the other, with L40S_NODE, L40S_HOST, L40S_GANG",
+    )
+    parser.add_argument(
+        "--reboots", action="store_true", help="with --run: COMMAND reboots the node; wait until it has booted anew"
+    )
+    parser.add_argument(
+        "--wait-s",
+        type=float,
+        default=WAIT_S,
+        metavar="S",
+        help=f"with --maintenance: a gang's nodes have S seconds to come back ({WAIT_S:.0f})",
     )
     parser.add_argument(
         "--without-router", action="store_true", help="with --rolling: somebody else sends requests elsewhere meanwhile"
@@ -51,14 +77,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang serves again."""
+    _refuse_strays(args)
     inventory = open_inventory(args, screen)
     try:
         shown = Progress(screen)
         with shown:
             if args.rolling:
                 return _rolled(args, screen, roll(inventory, _rolling(args), shown))
+            if args.maintenance:
+                return _whole(args, screen, maintain(inventory, _maintenance(args), shown))
             return _whole(args, screen, restart(inventory, _request(args), shown))
     except KeyboardInterrupt:
+        if args.maintenance:
+            screen.say("interrupted; `l40s-deploy status` shows what runs")
+            return INTERRUPTED
         screen.say("detached: a gang that was stopped stays stopped, one that was started goes on by itself")
         screen.say("  the same command goes on from there; `l40s-deploy status` shows where it is")
         return INTERRUPTED
@@ -66,6 +98,28 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _request(args: argparse.Namespace) -> RestartRequest:
     return RestartRequest(gangs=tuple(args.gang), now=args.now, command=command_line(), timeout_s=args.timeout)
+
+
+def _refuse_strays(args: argparse.Namespace) -> None:
+    if not args.maintenance and (args.run or args.reboots or args.wait_s != WAIT_S):
+        raise InputError(
+            "--run, --reboots and --wait-s are about the nodes of a stopped gang",
+            where="command line",
+            fix="add --maintenance",
+        )
+
+
+def _maintenance(args: argparse.Namespace) -> MaintenanceRequest:
+    return MaintenanceRequest(
+        gangs=tuple(args.gang),
+        run=args.run,
+        reboots=args.reboots,
+        wait_s=args.wait_s,
+        now=args.now,
+        drain_s=args.drain_timeout,
+        timeout_s=args.timeout,
+        command=command_line(),
+    )
 
 
 def _rolling(args: argparse.Namespace) -> RollingRequest:

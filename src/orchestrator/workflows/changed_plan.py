@@ -77,7 +77,7 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
     with ground(inventory, request, watcher) as here:
         begin = time.monotonic()
         change = _change(inventory, here, request, watcher)
-        first = raise_gangs(here.fleet, change.rise, here.plan, request, watcher, here.locks, running=change.same)
+        first = raise_gangs(here.fleet, change.rise, here.plan, request, watcher, running=change.same)
         if not change.turns:
             return first
         enrol(inventory, see(here.fleet, here.gangs), watcher, command=request.command)
@@ -174,7 +174,7 @@ def _take(
     """One gang's turn. Raises what its new plan raises, with what became of this gang and of the others."""
     before = Place(gang=turn.gang, url=turn.view.service_url, serving=bool(turn.view.service_healthy))
     try:
-        set_aside(here.fleet, router, [before], here.locks, watcher, drain_s=request.drain_s)
+        set_aside(here.fleet, router, [before], watcher, drain_s=request.drain_s)
         stop(here.fleet, [turn.gang], watcher, now=False)
     except DeployError as failure:
         failure.what += f"\n    {turn.name} was to be changed over; {_others(turn, turns)}"
@@ -195,7 +195,6 @@ def _start(here: Ground, router: Router | None, turn: _Turn, request: UpRequest,
         here.fleet,
         [turn.will],
         watcher,
-        here.locks,
         timeout_s=request.timeout_s,
         undo_on_interrupt=request.undo_on_interrupt,
     )
@@ -215,7 +214,7 @@ def _go_back(here: Ground, router: Router | None, turn: _Turn, request: UpReques
     try:
         if see(here.fleet, [turn.gang])[0].running:
             stop(here.fleet, [turn.gang], watcher, now=True)
-        raise_all(here.fleet, [was.rising(going_back=True)], watcher, here.locks, timeout_s=request.timeout_s)
+        raise_all(here.fleet, [was.rising(going_back=True)], watcher, timeout_s=request.timeout_s)
         put_back(router, [Place(gang=turn.gang, url=was.service_url)], watcher)
     except DeployError as second:
         return f"going back to plan {was.plan_id} failed too: {second.where}: {second.what}"

@@ -72,10 +72,9 @@ def guard(inventory: Inventory, request: GuardRequest, watcher: Watcher) -> tupl
     """
     gangs = chosen_gangs(inventory, request.gangs)
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as held:
-        posts = [
-            _Post(fleet, gang, request, watcher, held.enter_context(_guard_lock(fleet, gang, request)))
-            for gang in gangs
-        ]
+        for gang in gangs:
+            held.enter_context(_guard_lock(fleet, gang, request))
+        posts = [_Post(fleet, gang, request, watcher) for gang in gangs]
         _side_by_side([post.stand for post in posts])
         for post in posts:
             if post.defect is not None:
@@ -96,7 +95,6 @@ class _Post:
     gang: GangSpec
     request: GuardRequest
     watcher: Watcher
-    lock: GangLock
     memory: Memory = field(default_factory=Memory)
     decision: Decision = NO_DECISION
     seen: GangView | None = None
@@ -110,7 +108,6 @@ class _Post:
                 self._look()
                 if self.request.once or self.memory.given_up:
                     return
-                self.lock.renew()
                 time.sleep(LOOK_EVERY_S)
         except BaseException as defect:
             self.defect = defect
@@ -128,16 +125,14 @@ class _Post:
     def _restart(self, why: str) -> None:
         """One attempt; what comes of it is seen at the next look."""
         try:
-            with GangLock(self.fleet, self.gang, self.request.command, why=why) as lock:
+            with GangLock(self.fleet, self.gang, self.request.command, why=why):
                 (now,) = see(self.fleet, [self.gang])
                 if decide(now, replace(self.memory, not_before=0.0), 0.0, self.request.policy)[0].do is not Do.RESTART:
                     return  # somebody was quicker than our lock
                 self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
                 self._ask_the_doctor()
                 plan = staged_plan(self.fleet, self.gang)
-                done = again(
-                    self.fleet, [plan], self.watcher, [lock, self.lock], now=True, timeout_s=self.request.timeout_s
-                )
+                done = again(self.fleet, [plan], self.watcher, now=True, timeout_s=self.request.timeout_s)
                 self.seen = done.views[0]
         except LockHeld as held:
             self._tell(Decision(Do.WAIT, f"{why}; {held.what}"))

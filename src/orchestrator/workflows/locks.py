@@ -7,6 +7,7 @@ import getpass
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ class GangLock:
     """For the audit log, where the command does not say it all."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     _nodes: Collection[str] = ()
-    _renewed: float = 0.0
+    _given_back: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> GangLock:
         """Raises LockHeld, and where not `partial` Unreachable; nothing is locked then."""
@@ -49,7 +50,7 @@ class GangLock:
         except BaseException:
             self.release()
             raise
-        self._renewed = time.monotonic()
+        threading.Thread(target=self._keep, daemon=True).start()
         audit.note("begins", gang=self.gang.name, holder=self._holder(), why=self.why)
         return self
 
@@ -70,14 +71,18 @@ class GangLock:
         if not self.partial:
             answers.all()
 
-    def renew(self) -> None:
-        """Say that we are still at work, now and then; without that the lock goes stale after 60 s."""
-        if time.monotonic() - self._renewed >= RENEW_EVERY_S:
-            self._renewed = time.monotonic()
-            self._ask({"op": "renew", "token": self.token})
+    def _keep(self) -> None:
+        """Say that we are still at work, whatever the work waits for; without that the lock goes stale after 60 s.
+
+        Over connections of its own: a renewal that runs into its deadline must not take down the one that works.
+        """
+        with Fleet(self.gang.nodes) as fleet:
+            while not self._given_back.wait(RENEW_EVERY_S):
+                self._ask({"op": "renew", "token": self.token}, fleet)
 
     def release(self) -> None:
         """Give it back on every node that can be reached; elsewhere it goes stale."""
+        self._given_back.set()
         with contextlib.suppress(KeyboardInterrupt):
             self._ask({"op": "release", "token": self.token})
 
@@ -97,11 +102,11 @@ class GangLock:
         dead = ours and isinstance(holder.get("pid"), int) and not process_runs(int(holder["pid"]))
         return str(holder.get("token") or "") if dead or self.force else ""
 
-    def _ask(self, request: Mapping[str, Any]) -> PerNode[Any]:
+    def _ask(self, request: Mapping[str, Any], fleet: Fleet | None = None) -> PerNode[Any]:
         def one(session: Session) -> Any:
             return call(session, "lock", {**where(session.spec, self.gang.name), **request}, deadline_s=ANSWER_S)
 
-        return self.fleet.on_every(one, only=self._nodes)
+        return (fleet or self.fleet).on_every(one, only=self._nodes)
 
     def _holder(self) -> dict[str, Any]:
         return {

@@ -59,15 +59,15 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
         plans = [staged_plan(fleet, gang) for gang in gangs]
         for view, plan in zip(views, plans, strict=True):
             watcher.downtime(expected_downtime(view, 0.0 if request.now else plan.drain_s))
-        held = [locks.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs]
-        return again(fleet, plans, watcher, held, now=request.now, timeout_s=request.timeout_s)
+        for gang in gangs:
+            locks.enter_context(GangLock(fleet, gang, request.command))
+        return again(fleet, plans, watcher, now=request.now, timeout_s=request.timeout_s)
 
 
 def again(
     fleet: Fleet,
     plans: Sequence[Staged],
     watcher: up.Watcher,
-    locks: Sequence[GangLock],
     *,
     now: bool,
     timeout_s: float,
@@ -75,7 +75,7 @@ def again(
     """Stop and start gangs whose locks are held."""
     begin = time.monotonic()
     stop(fleet, [plan.gang for plan in plans], watcher, now=now)
-    raised = up.raise_all(fleet, [plan.rising() for plan in plans], watcher, locks, timeout_s=timeout_s)
+    raised = up.raise_all(fleet, [plan.rising() for plan in plans], watcher, timeout_s=timeout_s)
     return Restarted(views=raised.views, down_s=time.monotonic() - begin)
 
 

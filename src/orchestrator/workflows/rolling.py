@@ -63,12 +63,13 @@ def roll(inventory: Inventory, request: RollingRequest, watcher: up.Watcher) -> 
         if router is not None:
             router.workers()  # it must answer before anything is stopped
         _refuse_too_few(inventory, fleet, request)
-        locks = {gang.name: opened.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs}
+        for gang in gangs:
+            opened.enter_context(GangLock(fleet, gang, request.command))
         done: list[GangView] = []
         batches = _batches(_worst_first(fleet, plans), request.max_unavailable)
         for batch in batches:
             with _told_where_it_ended(batch, done, gangs):
-                done += _one_batch(fleet, router, batch, locks, request, watcher)
+                done += _one_batch(fleet, router, batch, request, watcher)
         return Rolled(views=tuple(done), seconds=time.monotonic() - begin)
 
 
@@ -76,15 +77,13 @@ def _one_batch(
     fleet: Fleet,
     router: Router | None,
     batch: Sequence[Staged],
-    locks: dict[str, GangLock],
     request: RollingRequest,
     watcher: up.Watcher,
 ) -> tuple[GangView, ...]:
-    held = list(locks.values())
     serving = {view.name for view in see(fleet, [plan.gang for plan in batch]) if view.service_healthy}
     places = [Place(gang=one.gang, url=one.service_url, serving=one.gang.name in serving) for one in batch]
-    set_aside(fleet, router, places, held, watcher, drain_s=request.drain_s)
-    restarted = again(fleet, batch, watcher, held, now=False, timeout_s=request.timeout_s)
+    set_aside(fleet, router, places, watcher, drain_s=request.drain_s)
+    restarted = again(fleet, batch, watcher, now=False, timeout_s=request.timeout_s)
     put_back(router, places, watcher)
     return restarted.views
 

@@ -149,9 +149,9 @@ def start_router(inventory: Inventory, watcher: Watcher, *, command: str, dialec
     """Have the router running, with every gang that serves behind it; one that runs is left alone."""
     with Router(wanted_router(inventory)) as router, Fleet(inventory.nodes) as fleet:
         serving = [view for view in see(fleet, inventory.gangs) if view.service_healthy]
-        with GangLock(router.fleet, router.gang, command) as lock:
+        with GangLock(router.fleet, router.gang, command):
             rising = _rising(router, words.health_path(dialects or [view.stack for view in serving]))
-            raise_all(router.fleet, [rising], watcher, [lock], timeout_s=START_S)
+            raise_all(router.fleet, [rising], watcher, timeout_s=START_S)
         for view in serving:
             router.take_in(view.service_url)
         return router.state()
@@ -195,9 +195,7 @@ def drained(fleet: Fleet, node: str, url: str) -> bool | None:
     return None
 
 
-def wait_until_drained(
-    fleet: Fleet, gang: GangSpec, url: str, *, deadline_s: float, meanwhile: Callable[[], None]
-) -> None:
+def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str, *, deadline_s: float) -> None:
     """Until two looks in a row see no request: one may be on its way when the router lets go.
 
     Raises GangFailed when the deadline passes; nothing was stopped then. An engine that does not tell is left to
@@ -216,7 +214,6 @@ def wait_until_drained(
                 where=f"gang {gang.name}",
                 fix="give it longer with --drain-timeout, or end them with `l40s-deploy restart --gang` of this gang",
             )
-        meanwhile()
         time.sleep(POLL_S)
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from orchestrator.model.inventory import GangSpec
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows import up
-from orchestrator.workflows.locks import GangLock
 from orchestrator.workflows.routing import Router, wait_until_drained
 
 
@@ -25,17 +24,11 @@ def set_aside(
     fleet: Fleet,
     router: Router | None,
     places: Sequence[Place],
-    locks: Sequence[GangLock],
     watcher: up.Watcher,
     *,
     drain_s: float,
 ) -> None:
     """Have no request go there, and wait until none runs. What ends it puts them back: nothing was stopped."""
-
-    def renew() -> None:
-        for lock in locks:
-            lock.renew()
-
     try:
         if router is not None:
             for place in places:
@@ -44,7 +37,7 @@ def set_aside(
         for place in places:
             if place.serving:
                 watcher.step(place.gang.name, "waiting until no request runs")
-                wait_until_drained(fleet, place.gang, place.url, deadline_s=drain_s, meanwhile=renew)
+                wait_until_drained(fleet, place.gang, place.url, deadline_s=drain_s)
     except BaseException:
         put_back(router, [place for place in places if place.serving], watcher)
         raise

@@ -121,7 +121,6 @@ class Ground:
     gangs: tuple[GangSpec, ...]
     views: tuple[GangView, ...]
     plan: Plan
-    locks: tuple[GangLock, ...]
 
 
 @contextmanager
@@ -135,13 +134,14 @@ def ground(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Iterat
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as locks:
         views = see(fleet, gangs)
         everybody_answers(views)
-        held = tuple(locks.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs)
+        for gang in gangs:
+            locks.enter_context(GangLock(fleet, gang, request.command))
         planned = make_plan(inventory, request.plan, fleet)
         quiet = all(view.state is GangState.ABSENT for view in views)
         plan = examined(planned, gangs, fleet if quiet else None, accept=request.accept)
         watcher.planned(plan)
         refuse(plan.findings, strict=request.strict)
-        yield Ground(fleet=fleet, gangs=gangs, views=views, plan=plan, locks=held)
+        yield Ground(fleet=fleet, gangs=gangs, views=views, plan=plan)
 
 
 def raise_gangs(
@@ -150,7 +150,6 @@ def raise_gangs(
     plan: Plan,
     request: UpRequest,
     watcher: Watcher,
-    locks: Sequence[GangLock] = (),
     *,
     running: Mapping[str, str] = MappingProxyType({}),
 ) -> Outcome:
@@ -163,7 +162,6 @@ def raise_gangs(
         fleet,
         risings(gangs, plan, running=running),
         watcher,
-        locks,
         timeout_s=request.timeout_s,
         undo_on_interrupt=request.undo_on_interrupt,
     )
@@ -197,7 +195,6 @@ def raise_all(
     fleet: Fleet,
     risings: Sequence[Rising],
     watcher: Watcher,
-    locks: Sequence[GangLock] = (),
     *,
     timeout_s: float,
     undo_on_interrupt: bool = False,
@@ -206,7 +203,7 @@ def raise_all(
     begin = time.monotonic()
     rises = [_Rise(fleet, rising, watcher) for rising in risings]
     try:
-        views = _follow(fleet, rises, timeout_s, watcher, locks, begin)
+        views = _follow(fleet, rises, timeout_s, watcher, begin)
     except KeyboardInterrupt:
         if undo_on_interrupt:
             for rise in rises:
@@ -230,7 +227,6 @@ def _follow(
     rises: Sequence[_Rise],
     timeout_s: float,
     watcher: Watcher,
-    locks: Sequence[GangLock],
     begin: float,
 ) -> tuple[GangView, ...]:
     failures: list[DeployError] = []
@@ -249,8 +245,6 @@ def _follow(
             late = [rise for rise in rises if rise.open]
             failures += [rise.give_up(view, waited) for rise, view in zip(rises, views, strict=True) if rise in late]
             break
-        for lock in locks:
-            lock.renew()
         if not acted:
             time.sleep(LOST_POLL_S if any(view.unreachable for view in views) else POLL_S)
     if failures:

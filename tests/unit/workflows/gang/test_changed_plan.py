@@ -37,9 +37,9 @@ def up(gang: LocalGang, plan: Plan, monkeypatch: pytest.MonkeyPatch, *, replace_
 
     @contextmanager
     def ground(*_: object) -> Iterator[Ground]:
-        with Fleet(gang.gang.nodes) as fleet, GangLock(fleet, gang.gang, "up") as lock:
+        with Fleet(gang.gang.nodes) as fleet, GangLock(fleet, gang.gang, "up"):
             gangs = (gang.gang,)
-            yield Ground(fleet=fleet, gangs=gangs, views=see(fleet, gangs), plan=plan, locks=(lock,))
+            yield Ground(fleet=fleet, gangs=gangs, views=see(fleet, gangs), plan=plan)
 
     monkeypatch.setattr(changed_plan, "ground", ground)
     request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0, replace=replace_it)
