@@ -194,3 +194,61 @@ def test_what_is_in_the_way_is_told_and_left_alone(lab: SmallLab) -> None:
     assert "another checkpoint" in error["what"]
     assert "node1" in error["where"]
     assert lab.on("node1", "cat /workspace/wanted/config.json") == "mine\n"
+
+
+def test_verify_names_the_odd_node(lab: SmallLab) -> None:
+    for node in lab.hosts():
+        lab.on(node, "mkdir -p /workspace/v && cd /workspace/v && echo {} >config.json && seq 10000 >weights.bin")
+    assert lab.json("checkpoint", "verify", "v")["same"]
+    lab.on("node2", "echo more >>/workspace/v/weights.bin")
+    done = lab.deploy("checkpoint", "verify", "v", "--json", check=False)
+    assert done.returncode == 7
+    assert [(one["path"], one["odd"]) for one in json.loads(done.stdout)["differences"]] == [("weights.bin", ["node2"])]
+
+
+REBLOCKED = "checkpoint", "reblock", "--node", "node3", "/workspace/fp8", "/workspace/fp8-64", "--prove", "--json"
+
+
+def test_reblock_on_a_node_goes_on_after_the_controller_was_killed(lab: SmallLab, tmp_path: Path) -> None:
+    make_fp8(tmp_path / "fp8")
+    push(lab, str(tmp_path / "fp8"), "--to", "node3")
+    running = lab.start(*REBLOCKED)
+    wait_for(lambda: lab.on("node3", "ls -A /workspace/fp8-64 2>/dev/null; true"), 30, "a first file")
+    running.kill()
+    running.communicate(timeout=10)
+    done = lab.deploy(*REBLOCKED, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(done.stdout)
+    assert document["new_block"] == [64, 64]
+    assert document["proof"]["scales"] == SHARDS
+    lab.on("node3", "printf x | dd of=/workspace/fp8-64/model-0.safetensors bs=1 seek=$((1<<16)) conv=notrunc")
+    assert lab.deploy(*REBLOCKED, check=False).returncode == 7
+
+
+SHARDS = 12
+
+
+def make_fp8(folder: Path) -> None:
+    """Weights of 1024 x 4096 in blocks of 128, a shard each."""
+    folder.mkdir()
+    rows, columns = 1024, 4096
+    names = {f"model.layers.{number}.mlp.gate_proj.weight": f"model-{number}.safetensors" for number in range(SHARDS)}
+    for name, file in names.items():
+        scales = rows // 128 * (columns // 128) * 4
+        header = json.dumps(
+            {
+                f"{name}_scale_inv": {
+                    "dtype": "F32",
+                    "shape": [rows // 128, columns // 128],
+                    "data_offsets": [0, scales],
+                },
+                name: {"dtype": "F8_E4M3", "shape": [rows, columns], "data_offsets": [scales, scales + rows * columns]},
+            }
+        ).encode()
+        header += b" " * (-len(header) % 8)
+        data = b"\0\0\x80?" * (scales // 4) + bytes(range(100)) * (rows * columns // 100) + bytes(rows * columns % 100)
+        (folder / file).write_bytes(len(header).to_bytes(8, "little") + header + data)
+    weight_map = {key: file for name, file in names.items() for key in (name, f"{name}_scale_inv")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    quantisation = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    (folder / "config.json").write_text(json.dumps({"quantization_config": quantisation}))

@@ -402,6 +402,9 @@ FAULTS = (
     Fault("topology from a file", _set(lambda n: n.files.update(
         {"/var/run/nvidia-topologyd/virtualTopology.xml": "<system/>"})), "NCCL-FILES", NOTE,
           ("/var/run/nvidia-topologyd/virtualTopology.xml",)),
+    Fault("models on a file server", _set(lambda n: n.files.update({"/proc/mounts": (
+        "/dev/sda1 / ext4 rw 0 0\nfiler:/export/models /workspace nfs4 rw,vers=4.2 0 0\n")})),
+          "MODEL-ROOT-REMOTE", NOTE, ("/workspace",)),
     Fault("another network than its peers", _other_network, "NO-COMMON-NETWORK", STOP,
           also=("TRAFFIC-ON-TCP", "RDMA-PORT-UNCONFIGURED", "NODE-DIFFERS")),
     Fault("firewall drops everything", lambda _: None, "WAY-BLOCKED", STOP, trials=trials(Outcome.SILENT)),

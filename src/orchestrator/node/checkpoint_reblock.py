@@ -30,7 +30,7 @@ from orchestrator.node.checkpoint_directory import (
 )
 from orchestrator.node.checkpoint_layout import NewScale, Piece, ShardLayout, lay_out
 from orchestrator.node.checkpoint_target import PARTIAL, Request, Standing
-from orchestrator.node.checkpoint_transfer import Carrier, can_share, write_at
+from orchestrator.node.checkpoint_transfer import Carrier, SourceUnreadable, can_share, open_source, write_at
 from orchestrator.node.failure import Failure
 
 _TICK_S = 0.2
@@ -171,7 +171,9 @@ def reblock(job: Job, target: Path, *, jobs: int, durable: bool, report: Report)
     with target_files.told(target), target_files.held(target, _request(job)):
         _remove_partial(target)
         todo = [s for s in job.checkpoint.shards if not target_files.is_whole(target / s.name, job.layouts[s.name])]
-        share = can_share(job.checkpoint.root / job.checkpoint.shards[0].name, target)
+        first = job.checkpoint.root / job.checkpoint.shards[0].name
+        with _blamed(first):
+            share = can_share(first, target)
         _check_space(target, job, todo, share=share)
         run = _Run(job, target, _Meter(job, todo), durable, share)
         _write_shards(run, todo, jobs, report)
@@ -319,7 +321,7 @@ def _write_shard(run: _Run, shard: Shard) -> None:
         os.ftruncate(descriptor, layout.size)
         write_at(descriptor, layout.head, 0)
         for scale in layout.scales:
-            old = read_exactly(source, scale.source.nbytes, shard.header.data_start + scale.source.begin)
+            old = _read_scale(source, shard, scale)
             new = _finer(run.job, scale, old)
             write_at(descriptor, new, scale.target)
             run.meter.scale(len(new))
@@ -329,6 +331,13 @@ def _write_shard(run: _Run, shard: Shard) -> None:
     run.meter.shard_done(len(layout.head))
 
 
+def _read_scale(source: int, shard: Shard, scale: NewScale) -> bytes:
+    try:
+        return read_exactly(source, scale.source.nbytes, shard.header.data_start + scale.source.begin)
+    except OSError as wrong:
+        raise SourceUnreadable(wrong.errno, wrong.strerror) from None
+
+
 def _finer(job: Job, scale: NewScale, old: bytes) -> bytes:
     return finer(old, job.weights[scale.source.name], scale.source.element_bytes, job.old, job.new)
 
@@ -336,16 +345,25 @@ def _finer(job: Job, scale: NewScale, old: bytes) -> bytes:
 @contextmanager
 def _open_source(path: Path, shard: Shard) -> Iterator[int]:
     """A source shard, the same from the first to the last byte that is read of it."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as wrong:
-        raise Failure("unreadable", f"cannot be read: {wrong.strerror}", str(path), "see its owner and mode") from None
+    with _blamed(path):
+        descriptor = open_source(path)
     try:
         _check_unchanged(descriptor, path, shard)
-        yield descriptor
+        with _blamed(path):
+            yield descriptor
         _check_unchanged(descriptor, path, shard)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _blamed(source: Path) -> Iterator[None]:
+    """An error of the source names the source, not the target that was being written."""
+    try:
+        yield
+    except SourceUnreadable as wrong:
+        fix = "see its owner and mode, and the kernel's log for its disk"
+        raise Failure("unreadable", f"cannot be read: {wrong.strerror}", str(source), fix) from None
 
 
 def _check_unchanged(descriptor: int, path: Path, shard: Shard) -> None:
@@ -358,10 +376,11 @@ def _check_unchanged(descriptor: int, path: Path, shard: Shard) -> None:
 def _copy_other(run: _Run, name: str, source: Path) -> None:
     target = run.target / name
     target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    with _blamed(source):
+        descriptor = open_source(source)
     try:
         size = os.fstat(descriptor).st_size
-        with target_files.growing(target, durable=run.durable) as copy:
+        with _blamed(source), target_files.growing(target, durable=run.durable) as copy:
             aside = run.meter.alongside
             carrier = Carrier(descriptor, copy, share=run.share, copied=aside, shared=aside)
             carrier.carry(Piece(0, 0, size))

@@ -38,6 +38,10 @@ _NOT_THIS_WAY = frozenset(
 Moved = Callable[[int], None]
 
 
+class SourceUnreadable(OSError):
+    """It is the source that can't be read, whatever call said so."""
+
+
 class Carrier:
     """Copies between one pair of open files; remembers which ways the file systems refused.
 
@@ -53,7 +57,7 @@ class Carrier:
         self._ways = [_copy_file_range, _sendfile, _read_write]
 
     def carry(self, piece: Piece) -> None:
-        """Copy one piece. Raises OSError: ENOSPC, EIO, or the source's end before the piece's."""
+        """Copy one piece. Raises OSError for the target: ENOSPC, EIO; SourceUnreadable for the source, its end too."""
         shareable = piece.shareable if self._share else 0
         before = -piece.source % PAGE if shareable else piece.length
         self._copy(piece.source, piece.target, before)
@@ -82,12 +86,13 @@ class Carrier:
                 step = way(self._source, source, self._target, target, length)
             except OSError as refused:
                 if refused.errno not in _NOT_THIS_WAY or len(self._ways) == 1:
+                    read_source(self._source, min(length, STEP_BYTES), source)
                     raise
                 step = 0
             if step:
                 return step
             if len(self._ways) == 1:
-                raise OSError(errno.EIO, "the source ends before its header says")
+                raise SourceUnreadable(errno.EIO, "it ends before its header says")
             self._ways.pop(0)
 
 
@@ -106,7 +111,7 @@ def can_share(source: Path, directory: Path) -> bool:
     """Whether a block of a source file can be shared with a file in a directory: known by trying."""
     probe = directory / f".l40s-share-{os.getpid()}.part"
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    source_fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    source_fd = open_source(source)
     try:
         if os.fstat(source_fd).st_size < PAGE:
             return False
@@ -119,6 +124,29 @@ def can_share(source: Path, directory: Path) -> bool:
                 probe.unlink()
     finally:
         os.close(source_fd)
+
+
+def open_source(path: Path) -> int:
+    """A descriptor to read from. Raises SourceUnreadable."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as wrong:
+        raise SourceUnreadable(wrong.errno, wrong.strerror) from None
+
+
+def read_source(source: int, length: int, offset: int) -> None:
+    """Read and forget: a call that moves bytes between two files does not say whose error it met.
+
+    Raises SourceUnreadable.
+    """
+    while length > 0:
+        try:
+            part = os.pread(source, min(length, _BUFFER_BYTES), offset)
+        except OSError as wrong:
+            raise SourceUnreadable(wrong.errno, wrong.strerror) from None
+        if not part:
+            raise SourceUnreadable(errno.EIO, "it ends before its header says")
+        length, offset = length - len(part), offset + len(part)
 
 
 def write_at(descriptor: int, data: bytes, offset: int) -> None:

@@ -348,3 +348,29 @@ def test_a_disk_error_is_no_reason_to_try_another_way(
     monkeypatch.setattr(os, "copy_file_range", broken)
     assert refusal(source, tmp_path / "b").kind == "io"
     assert not list((tmp_path / "b").glob(".*.part"))
+
+
+def test_an_error_of_the_sources_disk_names_the_source(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """copy_file_range does not say whose error it met: the source is read to find out."""
+    job = plan(source, 64)
+    shard = job.checkpoint.shards[0]
+    bad = (source / shard.name).stat().st_ino
+    beyond = shard.header.data_start + 100
+    pread = os.pread
+
+    def broken_copy(*_: int) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def broken_read(descriptor: int, length: int, offset: int) -> bytes:
+        if os.fstat(descriptor).st_ino == bad and offset + length > beyond:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(descriptor, length, offset)
+
+    monkeypatch.setattr(os, "copy_file_range", broken_copy)
+    monkeypatch.setattr(os, "pread", broken_read)
+    with pytest.raises(Failure) as told:
+        reblock(job, tmp_path / "target", jobs=1, durable=False, report=lambda _: None)
+    assert told.value.kind == "unreadable"
+    assert told.value.where == str(source / shard.name)

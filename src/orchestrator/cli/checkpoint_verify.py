@@ -1,0 +1,134 @@
+"""`l40s-deploy checkpoint verify`: are all nodes' copies of a checkpoint the same?"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli.checkpoint_sizes import Pace, duration, size
+from orchestrator.cli.live import LivePicture
+from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
+from orchestrator.cli.screen import Screen, printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from orchestrator.workflows.verify import Difference, Verified
+
+EXAMPLE = "l40s-deploy checkpoint verify DeepSeek-V3-0324-Block64x64"
+DIFFERS = 7
+_LINE_EVERY_S = 10.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of `verify`."""
+    add_examples(parser, EXAMPLE, "l40s-deploy checkpoint verify /models/DeepSeek-V3-0324 --fresh --json")
+    parser.add_argument(
+        "what", metavar="DIR|MODEL", help="an absolute path on the nodes, or a name below their model root"
+    )
+    parser.add_argument("--to", default="", metavar="NODE,...", help="only these nodes (default: all)")
+    parser.add_argument("--fresh", action="store_true", help="read every byte, also of files whose digest is known")
+    add_inventory(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when all copies are the same; 7 where one differs or is missing; else the first failure's code."""
+    from orchestrator.workflows.verify import verify
+
+    inventory = open_inventory(args, screen)
+    names = [name.strip() for name in args.to.split(",") if name.strip()]
+    with _Picture(screen) as picture:
+        verified = verify(inventory, args.what, to=names, fresh=args.fresh, report=picture.read)
+    screen.json(_document(verified)) if screen.as_json else _show(verified, screen)
+    if verified.differences:
+        return DIFFERS
+    return next((failure.exit_code for failure in verified.copies.failures.values()), 0)
+
+
+def _document(verified: Verified) -> dict[str, Any]:
+    return {
+        "same": verified.same,
+        "seconds": round(verified.seconds, 3),
+        "differences": [
+            {
+                "path": one.path,
+                "odd": list(one.odd),
+                "digests": {node: sha or None for node, sha in one.digests.items()},
+            }
+            for one in verified.differences
+        ],
+        "nodes": [_node(name, verified) for name in verified.directories],
+    }
+
+
+def _difference(one: Difference) -> dict[str, Any]:
+    digests = {node: digest or None for node, digest in one.digests.items()}
+    return {"path": one.path, "odd": list(one.odd), "digests": digests}
+
+
+def _node(name: str, verified: Verified) -> dict[str, Any]:
+    failure = verified.copies.failures.get(name)
+    return {
+        "name": name,
+        "directory": verified.directories[name],
+        "files": len(verified.copies.values.get(name, {})) or None,
+        "same_as": verified.shared.get(name),
+        "error": {"what": failure.what, "where": failure.where, "fix": failure.fix} if failure else None,
+    }
+
+
+def _show(verified: Verified, screen: Screen) -> None:
+    for name, owner in verified.shared.items():
+        screen.out.print(printable(f"{name}: the same directory as {owner}'s, read once"))
+    for difference in verified.differences:
+        screen.out.print(printable(f"{difference.path}: {difference.words()}"), style="bold red")
+    for failure in verified.copies.failures.values():
+        screen.out.print(printable(f"{failure.where}: {failure.what}"), style="bold red")
+        screen.out.print(printable(f"  fix: {failure.fix}"))
+    read = verified.copies.values
+    files = max((len(copy) for copy in read.values()), default=0)
+    took = duration(verified.seconds)
+    if verified.same:
+        copies = f"{len(read)} copies are the same" if len(read) > 1 else "one copy could be read"
+        screen.out.print(f"{copies}: {files} files by SHA-256, {took}")
+    elif verified.differences:
+        screen.out.print(f"{len(verified.differences)} of {files} files differ, {took}")
+        screen.out.print("  fix: move the directory of the odd node away, then l40s-deploy checkpoint push NODE:DIR")
+
+
+class _Picture(LivePicture):
+    """A line a node on a terminal, else a line now and then. Told from the nodes' threads."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(screen)
+        self._paces: dict[str, Pace] = {}
+        self._seen: dict[str, tuple[int, int, float]] = {}
+        self._said = time.monotonic()
+        self._lock = threading.Lock()
+
+    def read(self, node: str, done: int, total: int) -> None:
+        """How many bytes a node has read."""
+        with self._lock:
+            self._seen[node] = (done, total, self._paces.setdefault(node, Pace()).at(done))
+            if self._live is not None:
+                self._live.update(self._table())
+            elif time.monotonic() - self._said >= _LINE_EVERY_S:
+                self._said = time.monotonic()
+                for name, (bytes_read, there, pace) in self._seen.items():
+                    self._screen.say(f"{name}: {size(bytes_read)} of {size(there)} read, {size(int(pace))}/s")
+
+    def _table(self) -> Table:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False)
+        for column in ("node", "", "read", "rate"):
+            table.add_column(column)
+        for name, (done, total, pace) in sorted(self._seen.items()):
+            bar = ProgressBar(total=max(1, total), completed=done, width=30)
+            table.add_row(Text(printable(name)), bar, size(done), f"{size(int(pace))}/s")
+        return table
