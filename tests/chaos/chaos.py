@@ -67,7 +67,7 @@ def play_all(rows: Sequence[Row], labs: int) -> list[Result]:
     """All rows in so many labs; each takes the next row when it is free. Results in the order of the rows."""
     queue: SimpleQueue[int] = multiprocessing.SimpleQueue()
     results: SimpleQueue[tuple[int, Result | str]] = multiprocessing.SimpleQueue()
-    order = sorted(range(len(rows)), key=lambda place: not rows[place].slow)
+    order = sorted(range(len(rows)), key=lambda place: (not rows[place].slow, rows[place].at != "ready"))
     for place in (*order, *([-1] * labs)):
         queue.put(place)
     workers = [

@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tests.chaos.watch import NodeGone, Watch
 from tests.support.load import Load
 from tests.support.small_lab import L40S_DEPLOY, MODEL, SmallLab
 
+from orchestrator.lab.breaking import break_node, heal_node
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.inventory import GangSpec
 from orchestrator.remote.fleet import Fleet
@@ -59,7 +60,10 @@ class Stage:
     """Nodes that have a fault of the lab now."""
     off: set[str] = field(default_factory=set)
     """Nodes that are switched off now."""
+    serving: bool = False
+    """The last row has left a gang that is ready: the next may take it."""
     _fleet: Fleet | None = None
+    _seen: dict[str, str] = field(default_factory=dict)
     _gangs: tuple[GangSpec, ...] = ()
 
     @classmethod
@@ -75,14 +79,17 @@ class Stage:
         return Command(self.lab, name, words)
 
     def gang(self) -> dict[str, Any]:
-        """What `status` shows; over connections that are kept, as long as nothing is broken that they would hide."""
+        """What `status` shows; over connections that are kept, as long as nothing is broken that they would hide.
+
+        The nodes answer when something has changed, or after a second: looking costs this machine little.
+        """
         if self.broken:
             self.close()
             return self.lab.gang()
         if self._fleet is None:
             inventory = load_inventory(self.lab.inventory)
             self._fleet, self._gangs = Fleet(inventory.nodes), inventory.gangs
-        gang: dict[str, Any] = status_json(see(self._fleet, self._gangs))["gangs"][0]
+        gang: dict[str, Any] = status_json(see(self._fleet, self._gangs, seen=self._seen))["gangs"][0]
         return gang
 
     def close(self) -> None:
@@ -90,17 +97,43 @@ class Stage:
         if self._fleet is not None:
             self._fleet.close()
             self._fleet = None
+            self._seen.clear()
 
     def fault(self, verb: str, node: str, *words: str) -> None:
         """`lab break` or `lab heal`."""
         if verb == "break":
             self.broken.add(node)
-        self.lab.deploy("lab", verb, node, *words, "--name", self.lab.name)
+        with self._root_of_labs():
+            if verb == "break":
+                break_node(self.lab.name, node, words[0], words[1:])
+            else:
+                heal_node(self.lab.name, node, None)
         if words[:1] == ("power-off",) and verb == "break":
             self.off.add(node)
         elif verb == "heal":
             self.broken.discard(node)
-            self.off.discard(node)
+            if node in self.off:
+                self.off.discard(node)
+                self._put_back(node)
+
+    @contextmanager
+    def _root_of_labs(self) -> Iterator[None]:
+        """Where ours lies; a fault shall not wait until a Python of its own has started."""
+        before = os.environ.get("L40S_LAB_ROOT")
+        os.environ["L40S_LAB_ROOT"] = self.lab.environment["L40S_LAB_ROOT"]
+        try:
+            yield
+        finally:
+            del os.environ["L40S_LAB_ROOT"]
+            if before is not None:
+                os.environ["L40S_LAB_ROOT"] = before
+
+    def _put_back(self, node: str) -> None:
+        """A lab's node has its disk in memory: once it has booted, the model is copied again."""
+        if not until(lambda: "up" in self.lab.on(node, "echo up", check=False), 60):
+            raise Otherwise(f"{node} does not come up again")
+        self.lab.place_model(node)
+        self.watch[node].ask(do="baseline")
 
     def left(self) -> list[str]:
         """What is left on the nodes that run."""
@@ -150,6 +183,7 @@ def play(stage: Stage, row: Row) -> str:
         game = _Game(stage, row, over)
         try:
             game.play()
+            stage.serving = row.end["state"] == "ready" and not stage.broken and not row.first
         except Otherwise as words:
             return str(words)
         except NodeGone as gone:
@@ -163,6 +197,8 @@ def _clear(stage: Stage) -> None:
     """Whatever it was: healed, and nothing runs."""
     for node in sorted(stage.broken):
         stage.fault("heal", node)
+    if stage.serving:
+        return
     with suppress(NodeGone):
         if not stage.left():
             return
@@ -187,12 +223,16 @@ class _Game:
 
     def play(self) -> None:
         row, stage = self.row, self.stage
+        ready, stage.serving = stage.serving, False
+        if ready and (row.first or row.at not in ("ready", *ENDING)):
+            stage.lab.deploy("down", "--now")
         if row.first:
             node, *words = row.first.split()
             stage.fault("break", node, *words)
         before = str(stage.watch["node0"].ask(do="run")["run"])
         if row.at in ("ready", *ENDING):
-            stage.lab.serve()
+            if not (ready and stage.gang()["state"] == "ready"):
+                stage.lab.serve()
             if "failed_requests" in row.end:
                 self._load()
         self._strike(before)
@@ -340,7 +380,7 @@ class _Game:
         elif step == "dead":
             self._expect({"state": "failed"}, "after its lease")
         else:
-            lab.deploy(step, check=not self.stage.off and row.how != "sshd-dead")
+            lab.deploy(step, check=not self.stage.broken)
 
     def _serve_more(self) -> None:
         if self.load is None:
@@ -380,7 +420,7 @@ class _Game:
             trouble[:] = self._differences(gang, wanted)
             return not trouble
 
-        if not until(is_so, SHOWN_S):
+        if not until(is_so, SHOWN_S, 1.0 if self.stage.broken else 0.1):
             raise Otherwise(f"{when}: {'; '.join(trouble)}")
 
     def _differences(self, gang: dict[str, Any], wanted: dict[str, Any]) -> list[str]:

@@ -95,16 +95,14 @@ class SmallLab:
         )
         self.write_inventory()
         if self.engine == "standin":
-            self._place_model()
+            for node in self.hosts():
+                self.place_model(node)
 
-    def _place_model(self) -> None:
+    def place_model(self, node: str) -> None:
+        """Onto the node's disk, which is empty after a power-off."""
         config = json.dumps({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **_DIMENSIONS})
-        for node in self.hosts():
-            self.on(
-                node,
-                f"mkdir -p /workspace/{MODEL} && cd /workspace/{MODEL} && touch .standin && cat >config.json",
-                config.encode(),
-            )
+        place = f"/workspace/{MODEL}"
+        self.on(node, f"mkdir -p {place} && cd {place} && touch .standin && cat >config.json", config.encode())
 
     def write_inventory(self, **more: Any) -> None:
         """The lab's own, with our engine environment, and other variables of the gangs where given."""

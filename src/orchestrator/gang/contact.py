@@ -27,6 +27,8 @@ class Contact(str, Enum):
 def contact(name: str, error: DeployError | None, current: Mapping[str, NodeReport], *, stuck: bool) -> Contact:
     """How a node is heard. error: why SSH failed; stuck: its agent lives and has written nothing for long."""
     heard = fellows(name, current)
+    if error is not None and not heard:
+        heard = _last_words(name, current)
     if error is None:
         if stuck:
             return Contact.AGENT
@@ -45,7 +47,8 @@ def fellows(name: str, current: Mapping[str, NodeReport]) -> dict[str, str]:
 def sentence(name: str, found: Contact, error: DeployError | None, current: Mapping[str, NodeReport]) -> str:
     """For the operator; '' where nothing is wrong."""
     what = error.what if error is not None else ""
-    others = ", ".join(other for other, word in fellows(name, current).items() if word != "ended")
+    told = fellows(name, current) or _last_words(name, current)
+    others = ", ".join(other for other, word in told.items() if word != "ended")
     return {
         Contact.FINE: "",
         Contact.SSH: f"{name} can't be reached by SSH ({what}), but {others} hears its agent: only SSH is broken "
@@ -56,6 +59,12 @@ def sentence(name: str, found: Contact, error: DeployError | None, current: Mapp
         Contact.LINK: f"{name} answers by SSH and {others} does not hear its agent: the link between them is cut",
         Contact.AGENT: f"{name} answers by SSH and its agent has written nothing for long: it is stuck or stopped",
     }[found]
+
+
+def _last_words(name: str, current: Mapping[str, NodeReport]) -> dict[str, str]:
+    """Who did not hear it any more when its own agent ended: where nobody lives to tell, that still says something."""
+    told = {other: dict(report.links).get(name) for other, report in current.items() if other != name}
+    return {other: word for other, word in told.items() if word in ("silent", "lost")}
 
 
 def _ended(heard: Mapping[str, str]) -> set[str]:

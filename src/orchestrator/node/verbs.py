@@ -42,6 +42,7 @@ VERBS = {
 PROCESSES = {
     "agent": "orchestrator.node.agent",
     "gpus": "orchestrator.node.gpus",
+    "light": "orchestrator.node.light",
     "nvml": "orchestrator.node.nvml",
 }
 """Roles that live on: a module with `run(arguments) -> exit status`; no request, no answer."""
@@ -54,22 +55,39 @@ def serve(argv: Sequence[str]) -> int:
         return int(importlib.import_module(PROCESSES[name]).run(argv[1:]))
     if name not in VERBS:
         known = ", ".join(VERBS)
-        _refuse(Failure("unknown-verb", f"no verb {name!r}; known: {known}", "node application"))
+        say(refusal(Failure("unknown-verb", f"no verb {name!r}; known: {known}", "node application")))
         return 2
     try:
-        module = importlib.import_module(VERBS[name])
+        _run(name)
+    except BrokenPipeError:
+        return 1
+    return 0
+
+
+def _run(name: str) -> None:
+    try:
         request = _request()
+        module = importlib.import_module(VERBS[name])
         if hasattr(module, "stream"):
             module.stream(request)
         else:
-            _say({"ok": True, "value": module.answer(request)})
-    except Failure as failure:
-        _refuse(failure)
+            say(answer_of(name, request))
     except BrokenPipeError:
-        return 1
+        raise
+    except Failure as failure:
+        say(refusal(failure))
     except Exception as defect:
-        _refuse_defect(name, defect)
-    return 0
+        say(_defect(name, defect))
+
+
+def answer_of(name: str, request: dict[str, Any]) -> dict[str, Any]:
+    """What a verb says to a request, as it is written."""
+    try:
+        return {"ok": True, "value": importlib.import_module(VERBS[name]).answer(request)}
+    except Failure as failure:
+        return refusal(failure)
+    except Exception as defect:
+        return _defect(name, defect)
 
 
 def _request() -> dict[str, Any]:
@@ -83,16 +101,18 @@ def _request() -> dict[str, Any]:
     return request
 
 
-def _say(document: dict[str, Any]) -> None:
+def say(document: dict[str, Any]) -> None:
+    """One answer, one line."""
     sys.stdout.write(json.dumps(document, separators=(",", ":")) + "\n")
     sys.stdout.flush()
 
 
-def _refuse(failure: Failure) -> None:
-    _say({"ok": False, "error": failure.as_json()})
+def refusal(failure: Failure) -> dict[str, Any]:
+    """The answer that tells a failure."""
+    return {"ok": False, "error": failure.as_json()}
 
 
-def _refuse_defect(verb: str, defect: Exception) -> None:
+def _defect(verb: str, defect: Exception) -> dict[str, Any]:
     import traceback
 
     failure = Failure(
@@ -102,4 +122,4 @@ def _refuse_defect(verb: str, defect: Exception) -> None:
         "report this with the lines in `trace`",
     )
     trace = "".join(traceback.format_exception(defect))
-    _say({"ok": False, "error": {**failure.as_json(), "trace": trace}})
+    return {"ok": False, "error": {**failure.as_json(), "trace": trace}}

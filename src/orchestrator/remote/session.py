@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import NodeSpec
@@ -57,6 +57,24 @@ class Session(Protocol):
     def close(self) -> None:
         """End the session; what still runs on it ends with Unreachable."""
         ...
+
+
+class Conversation(Protocol):
+    """A command on a node that stays: one line in, one line out."""
+
+    def ask(self, line: bytes, *, deadline_s: float) -> bytes | None:
+        """The answer to a line, both without a newline; None where the command has ended instead.
+
+        Started at the first line. Raises what `Session.run` raises.
+        """
+        ...
+
+
+@runtime_checkable
+class Conversant(Protocol):
+    """A session on which a command may stay."""
+
+    def converse(self, command: str | Sequence[str]) -> Conversation: ...
 
 
 class Connection(Session, Protocol):

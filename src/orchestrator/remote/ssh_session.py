@@ -81,6 +81,10 @@ class SshSession:
                 err=bytes(err),
             )
 
+    def converse(self, command: str | Sequence[str]) -> SshConversation:
+        """A command that stays, in a channel of its own; it ends with the session."""
+        return SshConversation(self, command)
+
     def close(self) -> None:
         """End the connection and everything on it."""
         self._way.close()
@@ -136,6 +140,64 @@ class SshSession:
             where=self.spec.name,
             fix="check the node and the network, then give the same command again: it goes on from what it finds",
         )
+
+
+class SshConversation:
+    """See session.Conversation. One line at a time."""
+
+    def __init__(self, session: SshSession, command: str | Sequence[str]) -> None:
+        self._session = session
+        self._command = command
+        self._channel: paramiko.Channel | None = None
+        self._arrived = _Arrived()
+        self._rest = bytearray()
+
+    def ask(self, line: bytes, *, deadline_s: float) -> bytes | None:
+        """As Conversation.ask."""
+        session, deadline = self._session, Deadline(deadline_s)
+        with session._bounded(self._command, deadline):
+            channel = self._open(deadline)
+            try:
+                channel.settimeout(deadline.left())
+                channel.sendall(line + b"\n")
+            except (OSError, EOFError, paramiko.SSHException):
+                deadline.left()
+                self._ended(channel)
+                return None
+            return self._answer(channel, deadline)
+
+    def _open(self, deadline: Deadline) -> paramiko.Channel:
+        if self._channel is None:
+            line = command_line(self._command, self._session.spec.reach, None)
+            self._channel = self._session._start(line, deadline)
+            self._channel.in_buffer.set_event(self._arrived)
+            self._channel.in_stderr_buffer.set_event(self._arrived)
+        return self._channel
+
+    def _answer(self, channel: paramiko.Channel, deadline: Deadline) -> bytes | None:
+        while True:
+            self._arrived.forget()
+            finished = channel.closed or channel.eof_received
+            while channel.recv_ready():
+                self._rest += channel.recv(_CHUNK)
+            while channel.recv_stderr_ready():
+                channel.recv_stderr(_CHUNK)
+            answer, newline, rest = bytes(self._rest).partition(b"\n")
+            if newline:
+                self._rest = bytearray(rest)
+                return answer
+            if finished:
+                self._ended(channel)
+                return None
+            deadline.wait(self._arrived)
+
+    def _ended(self, channel: paramiko.Channel) -> None:
+        """The command is over, and the next line would start it again; a lost connection is a failure."""
+        self._channel, self._arrived, self._rest = None, _Arrived(), bytearray()
+        lost = not self._session.alive
+        channel.close()
+        if lost:
+            raise self._session._lost(f" while `{shown(self._command)}` ran")
 
 
 def _feed(channel: paramiko.Channel, stdin: bytes, deadline: Deadline) -> None:

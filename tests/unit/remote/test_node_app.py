@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -219,3 +220,43 @@ def test_the_real_application_answers_on_this_machine(tmp_path: Path) -> None:
     assert json.dumps(value)
     with pytest.raises(node_app.NodeRefusal, match="no verb 'nonsense'"):
         node_app.call(connect(spec, deadline_s=1), "nonsense", {}, deadline_s=60)
+
+
+LIGHT = """
+import json, sys
+if sys.argv[1] == "light":
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if asked["request"].get("die"):
+            sys.exit(3)
+        print(json.dumps({"ok": True, "value": ["stays", asked["verb"], asked["request"]]}), flush=True)
+else:
+    print(json.dumps({"ok": True, "value": ["by itself", sys.argv[1], json.load(sys.stdin)]}))
+"""
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = app_archive.build({"__main__.py": LIGHT.encode()})
+    made = App(content, hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(node_app, "application", lambda: made)
+
+
+@pytest.mark.usefixtures("light")
+def test_a_light_verb_is_answered_by_a_process_that_stays(sshd: Sshd) -> None:
+    with closing(open_session(sshd.spec(), deadline_s=10)) as session:
+        told = [node_app.call(session, "report", {"n": n}, deadline_s=10) for n in range(3)]
+        assert told[0][0] == "by itself"  # the application was not there yet
+        assert told[1:] == [["stays", "report", {"n": 1}], ["stays", "report", {"n": 2}]]
+        assert node_app.call(session, "stop", {}, deadline_s=10)[0] == "by itself"
+
+
+@pytest.mark.usefixtures("light")
+def test_a_process_that_ends_is_replaced_and_one_that_ends_always_is_given_up(sshd: Sshd) -> None:
+    with closing(open_session(sshd.spec(), deadline_s=10)) as session:
+        node_app.call(session, "report", {}, deadline_s=10)
+        assert node_app.call(session, "report", {"die": 1}, deadline_s=10)[0] == "by itself"
+        assert node_app.call(session, "report", {}, deadline_s=10)[0] == "stays"
+        told = [node_app.call(session, "report", {"die": 1}, deadline_s=10)[0] for _ in range(5)]
+        assert told == ["by itself"] * 5
+        assert node_app.call(session, "report", {}, deadline_s=10)[0] == "by itself"
