@@ -13,7 +13,7 @@ setup: ## .venv with everything, and the Debian packages that the machine lacks
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	shellcheck scripts/*.sh .ci/run
+	shellcheck scripts/*.sh .ci/run inventory/stacks/*.recipe/*.sh
 	$(BIN)/ansible-lint --offline -q playbooks
 
 types: setup

@@ -21,6 +21,9 @@ declare -A needs=(
   [mmdebstrap]=mmdebstrap
   [xfsprogs]=mkfs.xfs
   [btrfs-progs]=mkfs.btrfs
+  [podman]=podman
+  [crun]=crun
+  [catatonit]=catatonit
 )
 
 missing_packages() {

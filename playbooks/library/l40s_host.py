@@ -112,7 +112,7 @@ made:
 VENDOR = re.compile(r"(mlnx-ofed|mlnx-ofa|ofed-scripts|doca-).*")
 PYTHON = re.compile(r"python(3\.\d+)")
 NOFILE = 1048576
-KINDS = ("file", "folder", "tree", "user", "package", "module", "sysctl")
+KINDS = ("file", "folder", "tree", "user", "package", "module", "sysctl", "image")
 
 
 def main() -> None:

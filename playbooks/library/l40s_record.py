@@ -16,7 +16,8 @@ description:
   - Adds lines to a list on the host, each a kind and a name. What is there already was made by somebody else, or is
     recorded already, and is not added.
   - Kinds are C(file) (always ours), C(folder) (removed when empty), C(tree) (removed with all that is in it),
-    C(user), C(package) and C(module) (the caller has seen that it is missing), and C(sysctl) as NAME=OLD VALUE.
+    C(user), C(package) and C(module) (the caller has seen that it is missing), C(sysctl) as NAME=OLD VALUE, and
+    C(image) as PROGRAM NAME.
 options:
   path:
     description: The list.

@@ -43,6 +43,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--find-links", default="", metavar="PLACE", help="one more place where pip on the nodes looks for packages"
     )
+    parser.add_argument(
+        "--install-containers",
+        action="store_true",
+        help="for a stack in a container: install Docker (or podman) and NVIDIA's toolkit where there is none",
+    )
     parser.add_argument("--become", action="store_true", help="use sudo where the inventory does not say so")
     parser.add_argument("-K", "--ask-become-pass", action="store_true", help="ask for sudo's password; with --become")
     parser.add_argument("--remove", action="store_true", help="take back what it made, by the list on each node")
@@ -79,6 +84,7 @@ def _request(args: argparse.Namespace) -> PrepareRequest:
         remove=args.remove,
         stack=args.stack,
         bundle=args.bundle,
+        install_containers=args.install_containers,
         become=args.become or args.ask_become_pass,
         become_password=getpass.getpass("sudo's password on the nodes: ") if args.ask_become_pass else None,
         find_links=args.find_links,

@@ -20,6 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy stack build sglang-0.5.23 --out gpu.bundle --debian    # for nodes without a package source too",
         "l40s-deploy stack build ./mine.yml --out mine.bundle --python 3.12    # beside it: mine.lock",
         "l40s-deploy prepare --bundle cpu.bundle",
+        "l40s-deploy stack recipe sglang-0.4.4-l40s --out l40s-image    # then l40s-image/build.sh makes the image",
     )
     add_examples(parser, *examples)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -42,10 +43,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     build.add_argument("--timeout", type=float, default=3600.0, metavar="S", help="give up after S seconds (3600)")
     add_json(build)
+    recipe = actions.add_parser("recipe", help="write what makes a container image of a stack that has no wheels")
+    add_examples(recipe, *examples)
+    recipe.add_argument("stack", metavar="STACK", help="a stack's name, or its .yml with the .recipe folder beside it")
+    recipe.add_argument("--out", required=True, metavar="DIR", type=Path, help="a folder, new or empty")
+    add_json(recipe)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """0 when the bundle is written."""
+    """0 when the bundle or the recipe is written."""
+    return _recipe(args, screen) if args.action == "recipe" else _build(args, screen)
+
+
+def _recipe(args: argparse.Namespace, screen: Screen) -> int:
+    from orchestrator.workflows.stack import write_recipe
+
+    files = write_recipe(args.stack, args.out)
+    if screen.as_json:
+        screen.json({"folder": str(args.out), "files": [str(file.relative_to(args.out)) for file in files]})
+        return 0
+    for file in files:
+        screen.out.print(printable(str(file)))
+    screen.say(printable(f"next, where Docker, a network and 60 GB of disk are: {args.out}/build.sh"))
+    return 0
+
+
+def _build(args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.workflows.stack import BuildRequest, build
 
     began = said = time.monotonic()
@@ -79,16 +102,17 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
                 "digest": bundle.digest,
                 "packages": bundle.packages,
                 "debian": bundle.debian or None,
+                "image": bundle.image,
                 "bytes": bundle.bytes,
                 "seconds": round(seconds, 3),
             }
         )
     else:
         size = f"{bundle.bytes / (1 << 20):.1f} MiB"
+        holds = "an image" if bundle.image else f"{bundle.packages} packages for Python {bundle.python}"
         screen.out.print(
             printable(
-                f"{bundle.path}: {bundle.stack} for Python {bundle.python}, {bundle.packages} packages, {size}, "
-                f"digest {bundle.digest[:16]}, after {seconds:.0f} s"
+                f"{bundle.path}: {bundle.stack}, {holds}, {size}, digest {bundle.digest[:16]}, after {seconds:.0f} s"
             )
         )
     return 0

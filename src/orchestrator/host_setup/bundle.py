@@ -1,8 +1,9 @@
 """A bundle: all packages of a stack in one file, with the digest of every part, for nodes that reach no package index.
 
 It is an uncompressed tar: manifest.json first, then requirements.txt (the lock with the digest of every wheel, so that
-pip on the node proves each once more), wheels/, and where they were asked for debs/ (Debian packages with their index)
-and vocabularies/ (what tokenizers would download). The same parts give the same bytes.
+pip on the node proves each once more) and wheels/, or image/ of a stack in a container; where they were asked for debs/
+(Debian packages with their index) and vocabularies/ (what tokenizers would download). The same parts give the same
+bytes.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _PIN = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(\[[^\]]*\])?==(?P<versi
 _PARTS = {
     "wheels": re.compile(r"wheels/[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl"),
     "debs": re.compile(r"debs/([A-Za-z0-9][A-Za-z0-9._+~-]*\.deb|Packages)"),
+    "image": re.compile(r"image/image\.tar"),
     "vocabularies": re.compile(r"vocabularies/[A-Za-z0-9][A-Za-z0-9._-]*"),
 }
 _BLOCK = 1 << 20
@@ -41,6 +43,7 @@ class Bundle:
     python: major.minor that its wheels were built for
     debian: release that its Debian packages are of, as 'debian bookworm amd64'; '' where it has none
     vocabularies: the tokenizers' files that it has
+    image:  it has the archive of a container image
     digest: SHA-256 of the manifest, which holds the digests of all else
     lock:   text of its requirements.txt
     """
@@ -55,6 +58,7 @@ class Bundle:
     bytes: int
     debian: str = ""
     vocabularies: tuple[str, ...] = ()
+    image: bool = False
 
 
 def write_bundle(
@@ -67,11 +71,13 @@ def write_bundle(
     debs: Path | None = None,
     debian: str = "",
     vocabularies: Path | None = None,
+    image: Path | None = None,
 ) -> Bundle:
     """Make `path` of the wheels in a folder; it appears whole or not at all.
 
     debs: a folder of Debian packages with their index, and `debian` the release that they are of
     vocabularies: a folder of tokenizers' files
+    image: a folder with the archive of the stack's image, image.tar
     Raises InputError where the lock names a package that the folder lacks.
     """
     files = {f"wheels/{file.name}": file for file in sorted(wheels.glob("*.whl"))}
@@ -79,7 +85,7 @@ def write_bundle(
     requirements = _with_digests(
         lock, {name.partition("/")[2]: digest for name, digest in digests.items()}, str(wheels)
     )
-    for kind, folder in (("debs", debs), ("vocabularies", vocabularies)):
+    for kind, folder in (("debs", debs), ("vocabularies", vocabularies), ("image", image)):
         for file in sorted(folder.iterdir()) if folder else ():
             files[f"{kind}/{file.name}"] = file
             digests[f"{kind}/{file.name}"] = _digest(file.open("rb"))
@@ -184,6 +190,7 @@ def _bundle(path: Path, manifest: Mapping[str, Any], requirements: str) -> Bundl
         packages=sum(name.startswith("wheels/") for name in names),
         bytes=path.stat().st_size,
         debian=str(manifest.get("debian") or ""),
+        image=any(name.startswith("image/") for name in names),
         vocabularies=tuple(name.partition("/")[2] for name in names if name.startswith("vocabularies/")),
     )
 

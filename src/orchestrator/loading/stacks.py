@@ -50,10 +50,10 @@ def _install(top: Section) -> Install:
 
 
 def _image(top: Section, install: Install) -> str:
-    """By digest where we start it: a tag can mean another image on every node."""
+    """By digest or by id where we start it: a tag can mean another image on every node."""
     image = top.text("image", "")
-    if install != "venv" and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/-]*@sha256:[0-9a-f]{64}", image) is None:
-        raise top.wrong("image", f"found {image!r}, wanted an image by its digest, as NAME@sha256:64 HEX DIGITS")
+    if install != "venv" and re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._:/-]*@)?sha256:[0-9a-f]{64}", image) is None:
+        raise top.wrong("image", f"found {image!r}, wanted NAME@sha256:64 HEX DIGITS, or an image's id as sha256:...")
     return image
 
 
@@ -76,9 +76,25 @@ def stack_lock(name: str) -> Path:
         raise InputError(
             f"the stack {file.stem} has no lock file, so it can't be installed",
             where=str(lock),
-            fix="write `pip freeze` of an environment that works to that file, or install it by hand into l40s_venv",
+            fix=f"l40s-deploy stack recipe {file.stem} --out DIR makes an image; or install it by hand into l40s_venv"
+            if file.with_suffix(".recipe").is_dir()
+            else "write `pip freeze` of an environment that works to that file, or install it by hand into l40s_venv",
         )
     return lock.absolute()
+
+
+def stack_recipe(name: str) -> tuple[Path, Path]:
+    """The folder beside the stack's own file that makes an image of it, and that file. Raises InputError for none."""
+    file = yaml_fields.choose("stack", name, _folders())
+    folder = file.with_suffix(".recipe")
+    if not folder.is_dir():
+        having = ", ".join(known for known in stack_names() if _has_recipe(known))
+        raise InputError(f"the stack {file.stem} has no recipe", where=str(folder), fix=f"there is one of: {having}")
+    return folder, file
+
+
+def _has_recipe(name: str) -> bool:
+    return yaml_fields.choose("stack", name, _folders()).with_suffix(".recipe").is_dir()
 
 
 def stack_names() -> tuple[str, ...]:

@@ -87,7 +87,7 @@ class Stack:
     glibc_min, driver_min: oldest C library and NVIDIA driver it runs on, as 2.34 and 580.65.06; '' for no demand
     system_packages: Debian packages that the node needs beside the virtual environment
     install:         what it runs in; anything but venv needs an image
-    image:           container image that holds it, by digest (name@sha256:...); '' where nobody named one
+    image:           container image that holds it, by digest or id (NAME@sha256:..., sha256:...); '' for none
     contains:        what must be in it for this hardware, in words that a human can check
     """
 

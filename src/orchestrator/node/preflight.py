@@ -51,7 +51,7 @@ def _image(run: Run) -> Iterator[Failure]:
         return
     kind, words = lacks
     fix = {
-        "program": f"install {run.container_program}, or let l40s-deploy prepare do it (l40s_install_docker: true)",
+        "program": f"install {run.container_program}, or `l40s-deploy prepare --install-containers`",
         "daemon": f"start it, and let the agent use it: root may, and whoever is in the group {run.container_program}",
         "image": f"l40s-deploy prepare loads the image of the stack {run.stack}",
     }[kind]

@@ -16,6 +16,7 @@ from orchestrator.loading.stacks import load_stack, stack_lock
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import Inventory, NodeSpec, RouterSpec
 from orchestrator.model.per_node import PerNode
+from orchestrator.model.profile import Stack
 from orchestrator.planning.places import venv
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.reports import see
@@ -31,12 +32,14 @@ ENGINE_USER = "l40s"
 
 TIMEOUT_S = 3600.0
 _DEBS = "debs.tar"
+_IMAGE = "image.tar"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareRequest:
     """What an operator asks for. () means all, None the inventory's.
 
+    install_containers: install the distribution's own Docker or podman where the stack wants it and there is none
     become:          over the inventory: use sudo
     become_password: what sudo wants to hear
     find_links:      one more place where pip on the nodes looks
@@ -48,6 +51,7 @@ class PrepareRequest:
     remove: bool = False
     stack: str | None = None
     bundle: Path | None = None
+    install_containers: bool = False
     become: bool = False
     become_password: str | None = None
     find_links: str = ""
@@ -104,6 +108,8 @@ def play_variables(
     bundle = read_bundle(request.bundle) if request.bundle else None
     if bundle and bundle.debian:
         copy_part(bundle, "debs", folder / _DEBS)
+    if bundle and bundle.image:
+        copy_part(bundle, "image", folder / _IMAGE)
     hosts = {node.name: _host(node, request, bundle, folder) for node in nodes}
     variables = {"prepare_hosts": hosts, **_become(request)}
     if router is not None and not request.bundle:
@@ -171,8 +177,8 @@ def _host(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None, folder
     up_becomes = node.reach.become_user if node.reach.become else ""
     return {
         "stack": stack.name,
-        "lock": str(_unpacked_lock(bundle, folder) if bundle else stack_lock(name)),
-        "bundle": str(bundle.path.absolute()) if bundle else "",
+        **_what_to_install(stack, name, bundle, folder),
+        "install_containers": request.install_containers,
         "python": bundle.python if bundle else stack.python,
         "packages": list(stack.system_packages),
         "debian": str(folder / _DEBS) if bundle and bundle.debian else "",
@@ -183,6 +189,21 @@ def _host(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None, folder
         "up_becomes": up_becomes,
         "model_root": node.model_root,
         "state_dir": node.state_dir or "",
+    }
+
+
+def _what_to_install(stack: Stack, name: str, bundle: Bundle | None, folder: Path) -> dict[str, Any]:
+    """The packages of a virtual environment, or an image: what the one wants is '' for the other."""
+    shared = {"install": stack.install, "gpus": stack.device == "cuda", "image": stack.image}
+    if stack.install != "venv":
+        archive = str(folder / _IMAGE) if bundle and bundle.image else ""
+        return {**shared, "image_archive": archive, "lock": "", "bundle": ""}
+    lock = _unpacked_lock(bundle, folder) if bundle else stack_lock(name)
+    return {
+        **shared,
+        "image_archive": "",
+        "lock": str(lock),
+        "bundle": str(bundle.path.absolute()) if bundle else "",
     }
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.host_setup import debian, wheelhouse
+from orchestrator.host_setup import debian, images, wheelhouse
 from orchestrator.host_setup.bundle import Bundle, pins, write_bundle
-from orchestrator.loading.stacks import load_stack, stack_lock
+from orchestrator.loading.stacks import load_stack, stack_lock, stack_recipe
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Stack
 
@@ -44,6 +45,8 @@ def build(request: BuildRequest, progress: Callable[[str, int, int], None] = lam
         raise InputError(f"found {python!r}, wanted a version like 3.11", where="--python", fix="--python 3.11")
     if not request.out.parent.is_dir():
         raise InputError("no such directory", where=str(request.out.parent), fix="name another --out FILE")
+    if stack.install != "venv":
+        return _build_with_image(request, stack)
     lock = stack_lock(request.stack).read_text("utf-8")
     count = len(list(pins(lock)))
     come = 0
@@ -68,6 +71,37 @@ def build(request: BuildRequest, progress: Callable[[str, int, int], None] = lam
             debs=debs,
             debian=debian.release() if debs else "",
         )
+
+
+def _build_with_image(request: BuildRequest, stack: Stack) -> Bundle:
+    with tempfile.TemporaryDirectory(prefix=".l40s-image-", dir=request.out.absolute().parent) as folder:
+        place = Path(folder)
+        (place / "image").mkdir()
+        images.save(stack, place / "image" / "image.tar", deadline_s=request.timeout_s)
+        debs = _debs(request, stack, stack.python, place) if request.debian else None
+        return write_bundle(
+            request.out,
+            stack,
+            python=stack.python,
+            lock="",
+            wheels=place,
+            debs=debs,
+            debian=debian.release() if debs else "",
+            image=place / "image",
+        )
+
+
+def write_recipe(name: str, folder: Path) -> tuple[Path, ...]:
+    """Put what makes an image of a stack into a folder, with the stack's own file as stack.yml; gives the files."""
+    source, stack = stack_recipe(name)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError("is there already, and not empty", where=str(folder), fix="name another --out DIR")
+    try:
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+        shutil.copyfile(stack, folder / "stack.yml")
+    except OSError as error:
+        raise InputError(f"can't be written: {error.strerror or error}", where=str(folder), fix="--out DIR") from None
+    return tuple(sorted(path for path in folder.rglob("*") if path.is_file()))
 
 
 def _debs(request: BuildRequest, stack: Stack, python: str, beside: Path) -> Path:

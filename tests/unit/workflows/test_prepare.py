@@ -129,3 +129,16 @@ def a_bundle(folder: Path) -> tuple[Path, Path]:
     lock, wheels = stack.with_suffix(".lock").read_text(), stack.parent / "wheels"
     write_bundle(folder / "b", load_stack(str(stack)), python="3.12", lock=lock, wheels=wheels)
     return stack, folder / "b"
+
+
+def test_a_contained_stack_wants_its_image_and_no_packages(tmp_path: Path) -> None:
+    file = tmp_path / "contained.yml"
+    image = f"sha256:{'8' * 64}"
+    file.write_text(
+        f"name: contained\nsource: x\ndialect: sglang-0.5\nengine_version: 0.5.23\ninstall: docker\nimage: {image}\n"
+    )
+    host = variables(node(), tmp_path, stack=str(file))["prepare_hosts"]["a"]
+    assert (host["install"], host["image"], host["gpus"]) == ("docker", image, True)
+    assert (host["lock"], host["bundle"], host["image_archive"]) == ("", "", "")
+    assert host["install_containers"] is False
+    assert variables(node(), tmp_path)["prepare_hosts"]["a"]["install"] == "venv"

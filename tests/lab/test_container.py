@@ -1,0 +1,198 @@
+"""An engine in a real container: podman, an image of this machine's own release, and agents that lose their lives.
+
+The rendered launch script is run as it is. A machine whose own control groups or limits podman can't use is met in a
+wrapper of the program `podman`, so that the product's words stay the same.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.gang import FAKE_ENGINE, Cluster, until
+
+from orchestrator.lab import rootfs
+from orchestrator.loading.templates import template
+from orchestrator.model.errors import NodeError
+from orchestrator.model.plan import Container, GangPlan, Layout, Memory, NodePlan
+from orchestrator.model.profile import Canary
+from orchestrator.node import containers, processes
+from orchestrator.node.run import Run
+from orchestrator.rendering import launch_script, launch_template
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="podman is tried as root"),
+    pytest.mark.skipif(not (shutil.which("podman") and shutil.which("catatonit")), reason="podman is not installed"),
+]
+WRAPPER = """#!/bin/sh
+# A control group file system of its own kind alone, and no limits that this machine can't give.
+podman="{podman} --root {folder}/store --runroot {folder}/run --cgroup-manager cgroupfs"
+case $1 in
+run) shift; set -- run --cgroups=disabled --ulimit nofile=1024:1024 --ulimit nproc=1000:1000 "$@" ;;
+esac
+exec unshare --mount --propagation private sh -c 'umount -R /sys/fs/cgroup/unified 2>/dev/null
+mount -t cgroup2 cgroup2 /sys/fs/cgroup; exec "$@"' sh $podman "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a `podman` that runs here."""
+    folder = tmp_path_factory.mktemp("podman")
+    (folder / "bin").mkdir()
+    program = folder / "bin" / "podman"
+    program.write_text(WRAPPER.format(podman=shutil.which("podman"), folder=folder))
+    program.chmod(0o755)
+    yield folder / "bin"
+    subprocess.run([program, "rm", "--force", "--all"], capture_output=True, timeout=60, check=False)
+    subprocess.run(
+        ["sh", "-c", f"umount -R {folder}/store/overlay; true"], capture_output=True, timeout=60, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def image(podman: Path) -> str:
+    """Its id: an image of the lab's root file system."""
+    try:
+        root = rootfs.ensure(print)
+    except NodeError as error:
+        pytest.skip(f"no root file system for an image: {error.what}")
+    with subprocess.Popen(["tar", "-C", str(root), "-c", "."], stdout=subprocess.PIPE) as tar:
+        made = subprocess.run(
+            [podman / "podman", "import", "-"],
+            stdin=tar.stdout,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    if made.returncode:
+        pytest.skip(f"podman can't keep an image here: {made.stderr.strip()}")
+    image = made.stdout.strip().splitlines()[-1]
+    tried = subprocess.run(
+        [podman / "podman", "run", "--rm", "--init", "--network", "host", image, "true"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if tried.returncode:
+        pytest.skip(f"podman can't run a container here: {tried.stderr.strip()}")
+    return f"sha256:{image.removeprefix('sha256:')}"
+
+
+@pytest.fixture
+def gang(podman: Path, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """One node whose engine runs in a container, by the script that a plan would render."""
+    monkeypatch.setenv("PATH", f"{podman}:{os.environ['PATH']}")
+    made = Cluster(tmp_path, nodes=1)
+    asked = made.staging(0)
+    tmp_path.chmod(0o755)
+    node = NodePlan(
+        gang="gang0",
+        name="node0",
+        node_rank=0,
+        address="127.0.0.1",
+        argv=("/usr/bin/python3", str(FAKE_ENGINE)),
+        env=tuple(asked["env"].items()),
+        sources=(),
+        gpus=(),
+        tp_ranks=tuple(asked["tp_ranks"]),
+        working_dir="/",
+        model_path=asked["model_path"],
+        http_url=asked["service"]["url"],
+        container=Container(
+            program="podman", image=image, shown=((str(FAKE_ENGINE.parent), False), (asked["model_path"], False))
+        ),
+    )
+    script = launch_script(node, _plan(node), "plan1", template(launch_template(node)))
+    made.changes[0] = {
+        "launch_script": script,
+        "container": {"program": "podman", "image": image},
+        "venv_python": "",
+    }
+    yield made
+    made.close()
+
+
+def test_ranks_are_watched_and_one_that_dies_takes_the_container_with_it(gang: Cluster, podman: Path) -> None:
+    gang.ready(60)
+    rank = gang.rank_pid(0)
+    assert Path(f"/proc/{rank}/ns/pid").readlink() != Path("/proc/self/ns/pid").readlink(), "it is in a container"
+    assert gang.mark.encode() not in _command_lines(), "values are in no command line"
+    gang.kill_rank(1)
+    until(lambda: gang.states() == ["failed"], 30, f"failed: {gang.states()}")
+    assert gang.report(0)["cause"]["tp_rank"] == 1
+    _nothing_left(gang, podman)
+
+
+def test_a_stop_in_good_order_reaches_the_engine(gang: Cluster, podman: Path) -> None:
+    gang.ready(60)
+    answer = gang.stop(0)
+    assert (answer["state"], answer["left_behind"]) == ("stopped", [])
+    assert "gracefully exiting" in _log(gang), "SIGTERM to the client reaches the engine"
+    _nothing_left(gang, podman)
+
+
+def test_agent_and_guardian_killed_at_once_leave_nothing(gang: Cluster, podman: Path) -> None:
+    gang.ready(60)
+    agent, _ = gang.agent(0)
+    guardians = [process.pid for process in processes.everything() if process.parent == agent]
+    for pid in (agent, *guardians):
+        os.kill(pid, signal.SIGKILL)
+    _nothing_left(gang, podman)
+
+
+def test_an_image_that_is_not_there_is_refused_before_anything_starts(gang: Cluster) -> None:
+    gang.changes[0]["container"] = {"program": "podman", "image": "sha256:" + "0" * 64}
+    gang.stage()
+    refused = gang.arm(0)["error"]
+    assert refused["kind"] == "no-stack"
+    assert "prepare loads the image" in refused["fix"]
+
+
+def _nothing_left(gang: Cluster, podman: Path) -> None:
+    gang.nothing_left(30)
+    name = containers.name_of(Run.of(gang.staging(0), gang.state_dir(0)))
+
+    def gone() -> bool:
+        words = [str(podman / "podman"), "ps", "--all", "--format", "{{.Names}} {{.Status}}"]
+        listed = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True).stdout
+        return not any(line.startswith(name) and " Up" in line for line in listed.splitlines())
+
+    until(gone, 30, "the container is gone")
+
+
+def _command_lines() -> bytes:
+    return b"\n".join(processes.title(process.pid).encode() for process in processes.everything())
+
+
+def _log(gang: Cluster) -> str:
+    return Path(gang.state_dir(0), "gangs/gang0/runs", gang.run_id, "engine.log").read_text()
+
+
+def _plan(node: NodePlan) -> GangPlan:
+    return GangPlan(
+        name="gang0",
+        model="Fake",
+        stack="fake",
+        dialect="fake",
+        layout=Layout(tensor_parallel=2, nnodes=1, gpus_per_node=0),
+        memory=Memory(),
+        dist_init="127.0.0.1:1",
+        service_url=node.http_url,
+        agent_address="127.0.0.1",
+        agent_port=1,
+        http_port=1,
+        lease_s=30.0,
+        model_bytes=0,
+        canary=Canary(prompt=""),
+        nodes=(node,),
+    )
