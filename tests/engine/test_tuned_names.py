@@ -17,7 +17,9 @@ import pytest
 
 from orchestrator.lab.engine import ensure_engine
 from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
 from orchestrator.model.plan import Layout
+from orchestrator.node.reading import LARGEST_TEXT
 from orchestrator.tuning.lookup import lookup_of
 from orchestrator.tuning.wanted import Wanted, resolve, wanted_files
 
@@ -205,6 +207,18 @@ def test_0_5_fuses_the_shared_expert_on_sm89_but_not_with_expert_parallelism(sai
     without, spread = said_by_0_5["reasons"]
     assert without is None
     assert "expert parallelism" in spread
+
+
+def test_0_5_has_the_evidence_that_its_stack_names_where_a_look_reads_it() -> None:
+    (site,) = (ensure_engine() / "lib").glob("python3*/site-packages")
+    for file, text in load_stack("sglang-0.5.23").evidence:
+        assert text.encode() in (site / file).read_bytes()[:LARGEST_TEXT]
+
+
+def test_the_stock_wheel_of_0_4_4_lacks_what_the_articles_stack_has(wheel_of_0_4_4: Path) -> None:
+    with zipfile.ZipFile(wheel_of_0_4_4) as wheel:
+        for file, text in load_stack("sglang-0.4.4-l40s").evidence:
+            assert text.encode() not in wheel.read(file)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tests.support.healthy_cluster import UNLIMITED, HealthyNode
+from tests.support.healthy_cluster import SITE, TILES, TUNED, TUNED_PATH, UNLIMITED, VENV, HealthyNode, tuned
 
 from orchestrator.model.finding import Severity
 from orchestrator.model.reach import Outcome, Trial
@@ -35,6 +35,27 @@ class Fault:
     devices: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     trials: tuple[Trial, ...] = ()
+
+
+def _package(name: str, old: str, new: str) -> Callable[[HealthyNode], None]:
+    """Another version of a package in the stack's environment."""
+
+    def breaks(node: HealthyNode) -> None:
+        text = node.files.pop(f"{SITE}/{name}-{old}.dist-info/WHEEL")
+        node.files[f"{SITE}/{name}-{new}.dist-info/WHEEL"] = text
+
+    return breaks
+
+
+def _no_packages(node: HealthyNode) -> None:
+    for path in [path for path in node.files if ".dist-info/" in path]:
+        del node.files[path]
+
+
+def _no_stack(node: HealthyNode) -> None:
+    for path in [path for path in node.files if path.startswith(VENV)]:
+        del node.files[path]
+    node.host["stack"] = {**node.host["stack"], "python": False}
 
 
 def _card_in_a_root_port_slot(node: HealthyNode) -> None:
@@ -407,6 +428,22 @@ FAULTS = (
           "MODEL-ROOT-REMOTE", NOTE, ("/workspace",)),
     Fault("another network than its peers", _other_network, "NO-COMMON-NETWORK", STOP,
           also=("TRAFFIC-ON-TCP", "RDMA-PORT-UNCONFIGURED", "NODE-DIFFERS")),
+    Fault("another engine version", _package("sglang", "0.5.23", "0.5.22"), "STACK-DIFFERS", STOP,
+          ("engine (sglang)",)),
+    Fault("another torch", _package("torch", "2.14.1", "2.13.0"), "STACK-DIFFERS", STOP, ("torch",)),
+    Fault("another NCCL", _package("nvidia_nccl_cu13", "2.30.7", "2.28.9"), "STACK-DIFFERS", STOP, ("NCCL",)),
+    Fault("another kernel package", _package("sglang_kernel", "0.4.10", "0.4.9"), "STACK-DIFFERS", SLOW),
+    Fault("another Triton", _package("triton", "3.8.0", "3.7.1"), "STACK-DIFFERS", SLOW, ("Triton",)),
+    Fault("package names unreadable", _no_packages, "STACK-DIFFERS", UNKNOWN, (VENV,)),
+    Fault("stack not installed", _no_stack, "STACK-ABSENT", NOTE, (VENV,)),
+    Fault("engine without the SM89 tiles", _set(lambda n: n.files.update({TILES: "if CUDA_CAPABILITY[0] >= 8:"})),
+          "STACK-PATCHES", STOP),
+    Fault("engine's sources unreadable", _set(lambda n: n.files.pop(TILES)), "STACK-PATCHES", UNKNOWN),
+    Fault("tuned config missing", _set(lambda n: n.files.pop(TUNED_PATH)), "TUNED-CONFIGS", SLOW, (TUNED,)),
+    Fault("another tuned config", _set(lambda n: n.files.update({TUNED_PATH: tuned(num_stages=2)})), "TUNED-CONFIGS",
+          SLOW, (TUNED,)),
+    Fault("tuned config that gives wrong text", _set(lambda n: n.files.update({TUNED_PATH: tuned(BLOCK_SIZE_K=128)})),
+          "TUNED-CONFIGS", SLOW, (TUNED,)),
     Fault("firewall drops everything", lambda _: None, "WAY-BLOCKED", STOP, trials=trials(Outcome.SILENT)),
     Fault("firewall drops one port", lambda _: None, "WAY-BLOCKED", STOP, ("tcp/5000",),
           trials=trials(Outcome.SILENT, kind="tcp", port=5000, inbound=True)),

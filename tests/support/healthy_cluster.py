@@ -7,6 +7,7 @@ independently of the lab.
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -16,6 +17,7 @@ from typing import Any
 
 from tests.support.machine_files import MachineFiles, reference_machine
 
+from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.reach import Trial
 from orchestrator.rules.cluster import Cluster
@@ -153,7 +155,34 @@ def _healthy_node(name: str, number: int) -> HealthyNode:
         machine.write(f"{node.interface(slave)}/bonding_slave", {"ad_aggregator_id": 1})
     for place, gpu in enumerate(machine.devices):
         _gpu(gpu, place)
+    _stack(node)
     return node
+
+
+STACK = load_stack("sglang-0.5.23")
+VENV = "/opt/l40s/venvs/sglang-0.5.23"
+SITE = f"{VENV}/lib/python3.11/site-packages"
+PACKAGES = {
+    "sglang": "0.5.23", "torch": "2.14.1", "nvidia_nccl_cu13": "2.30.7", "sglang_kernel": "0.4.10", "triton": "3.8.0",
+}  # fmt: skip
+TUNED = "N=2112,K=7168,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[64, 64].json"
+TUNED_PATH = f"{SITE}/sglang/kernels/ops/gemm/configs/{TUNED}"
+TILES = f"{SITE}/sglang/kernels/ops/attention/extend_attention.py"
+
+
+def tuned(**changed: int) -> str:
+    """A config that an engine can use, or one that it can't."""
+    config = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1} | changed
+    return json.dumps({"1": config, "4096": config})
+
+
+def _stack(node: HealthyNode) -> None:
+    """What a look reads of an environment that `prepare` made."""
+    for package, version in PACKAGES.items():
+        node.files[f"{SITE}/{package}-{version}.dist-info/WHEEL"] = "Wheel-Version: 1.0\n"
+    node.files[f"{SITE}/sglang/__init__.py"] = ""
+    node.files[TILES] = "if CUDA_CAPABILITY[1] == 9 or CUDA_CAPABILITY[1] == 6:\n"
+    node.files[TUNED_PATH] = tuned()
 
 
 def _host(machine: MachineFiles) -> dict[str, Any]:
@@ -172,6 +201,7 @@ def _host(machine: MachineFiles) -> dict[str, Any]:
         "shm_bytes": 512 << 30,
         "clock_offset_s": 0.01,
         "round_trip_s": 0.02,
+        "stack": {"venv": VENV, "name": STACK.name, "python": True},
     }
 
 
@@ -247,6 +277,7 @@ def cluster_with(name: str, breaks: Callable[[HealthyNode], object], trials: tup
         snapshots={**whole.snapshots, **changed.snapshots},
         specs={**whole.specs, **changed.specs},
         trials=trials,
+        stacks={**whole.stacks, **changed.stacks},
     )
 
 
@@ -276,4 +307,4 @@ def cluster_of(
         for number, (name, node) in enumerate(nodes.items(), first)
     }
     topologies = {name: build(snapshot) for name, snapshot in snapshots.items()}
-    return Cluster(topologies=topologies, snapshots=snapshots, specs=specs)
+    return Cluster(topologies=topologies, snapshots=snapshots, specs=specs, stacks=dict.fromkeys(nodes, STACK))

@@ -14,6 +14,8 @@ from orchestrator.lab.hardware.machine import NodeMachine
 from orchestrator.lab.hardware.realise import digest
 from orchestrator.lab.nvml import config, library
 from orchestrator.lab.tree import FileTree
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.profile import Stack
 
 LAB_HOME = "/opt/l40s/lab"
 VENVS = "/opt/l40s/venvs"
@@ -83,6 +85,22 @@ def engine_files(home: str, venvs: str, *, exports: str = "", below: str = "") -
     tree.put(f"{home}/sglang/launch_server.py", _LAUNCH_SERVER.encode())
     for stack, version in PLAYS.items():
         tree.put(f"{venvs}/{stack}/bin/python3", _launcher(f"{below}{home}", version, exports).encode(), 0o755)
+        tree.update(_packages(f"{venvs}/{stack}/lib/python3/site-packages", load_stack(stack)))
+    return tree
+
+
+def _packages(site: str, stack: Stack) -> FileTree:
+    """The names that tell what is installed there: the stack's own versions, without the packages."""
+    versions = {
+        "sglang": stack.engine_version,
+        "torch": stack.torch_version,
+        "triton": stack.triton_version,
+        "nvidia_nccl_cu12": stack.nccl_version,
+    }
+    tree = FileTree()
+    for package, version in versions.items():
+        if version:
+            tree.put(f"{site}/{package}-{version}.dist-info/WHEEL", b"Wheel-Version: 1.0\n")
     return tree
 
 

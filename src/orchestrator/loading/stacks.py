@@ -35,6 +35,7 @@ def load_stack(name: str) -> Stack:
         install=install,
         image=_image(top, install),
         contains=top.texts("contains"),
+        evidence=top.words("evidence"),
         device="cpu" if device == "cpu" else "cuda",
         launch=top.texts("launch") or _LAUNCH,
         env=top.words("env"),

@@ -1,6 +1,7 @@
 """Verb `probe`: everything that a look reads of this machine, as raw as the machine gives it.
 
-Request: {"node": name in the inventory, "fs_root": where hardware is read ('/'), "nvml_deadline_s": seconds}.
+Request: {"node": name in the inventory, "fs_root": where hardware is read ('/'), "nvml_deadline_s": seconds,
+"stack": what to read of the installed engine (node/stack_files.py), or nothing}.
 Answer: the fields of a snapshot (files, links, errors, nvml, host; see model/snapshot.py) with "format": 1.
 """
 
@@ -15,6 +16,7 @@ import sys
 import time
 from typing import Any
 
+from orchestrator.node import stack_files
 from orchestrator.node.addresses import addresses
 from orchestrator.node.kernel_log import driver_errors
 from orchestrator.node.nvml import NvmlChild
@@ -44,6 +46,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     host = host_facts(root)
     host["probe_seconds"] = {"files": round(time.monotonic() - started, 4)}
     nvml = question.answer(float(request.get("nvml_deadline_s") or NVML_DEADLINE_S))
+    if isinstance(request.get("stack"), dict):
+        host["stack"] = _stack(request["stack"], nvml, hardware)
     host["probe_seconds"]["all"] = round(_age_of_this_process(), 4)
     host["clock"] = time.time()
     return {
@@ -54,6 +58,21 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         "nvml": nvml,
         "host": host,
     }
+
+
+def _stack(asked: dict[str, Any], nvml: dict[str, Any], hardware: dict[str, Any]) -> dict[str, Any]:
+    """Its files go beside the hardware's, by their own paths; an environment on a file system that hangs costs its
+    deadline. python: whether the interpreter is there, None where that can't be read."""
+    devices = nvml.get("devices")
+    first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
+    device = str(first.get("name") or "").strip().replace(" ", "_")
+    part = stack_files.part({**asked, "device": device})
+    read = read_hardware("/", parts=(part,))
+    for kind, found in read.items():
+        hardware[kind].update(found)
+    hangs = part.name in read["errors"] or "ETIMEDOUT" in read["errors"].values()
+    python = None if hangs else os.path.exists(f"{asked.get('venv')}/bin/python3")
+    return {"venv": str(asked.get("venv") or ""), "name": str(asked.get("name") or ""), "python": python}
 
 
 def _age_of_this_process() -> float:

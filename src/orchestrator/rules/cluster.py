@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
+from orchestrator.model.plan import Layout
+from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Interface, PciDevice, RdmaPort, Switch, Topology
@@ -132,12 +134,16 @@ class Cluster:
     """The nodes that answered. `specs` may name more nodes than `topologies`: those did not answer.
 
     trials: what the nodes could reach on each other; empty where nobody tried (offline)
+    stacks: the stack that each node is looked at for, by node name; those of no known stack are missing
+    served: the model that is planned on a gang, and its layout; empty where nothing is planned
     """
 
     topologies: Mapping[str, Topology]
     snapshots: Mapping[str, Snapshot]
     specs: Mapping[str, NodeSpec]
     trials: tuple[Trial, ...] = ()
+    stacks: Mapping[str, Stack] = field(default_factory=dict)
+    served: Mapping[str, tuple[ModelProfile, Layout]] = field(default_factory=dict)
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:

@@ -13,8 +13,8 @@ RULE = Rule(
     id="MODEL-ROOT-REMOTE",
     title="the model root lies on a network file system",
     explain=(
-        "Every node reads about half of a checkpoint at TP32, all at once from one server. sglang 0.5.23 ends itself when "
-        "a rank has waited 480 s for the others' loading (0.4.4: 300 s), and no flag changes that."
+        "Every node reads about half of a checkpoint at TP32, all at once from one server. sglang 0.5.23 ends itself "
+        "when a rank has waited 480 s for the others' loading (0.4.4: 300 s), and no flag changes that."
     ),
     reads=("/proc/mounts", "l40s_model_root of the inventory"),
     source="sglang 0.5.23 srt/model_executor/model_runner_components/load_model_utils.py and 0.4.4 model_runner.py, "

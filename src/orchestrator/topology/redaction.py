@@ -54,7 +54,8 @@ def redact(snapshots: Iterable[Snapshot], key: bytes) -> tuple[Snapshot, ...]:
     return done
 
 
-def _redacted(snapshot: Snapshot, names: Pseudonyms) -> Snapshot:
+def _redacted(original: Snapshot, names: Pseudonyms) -> Snapshot:
+    snapshot = _at_an_ordinary_place(original)
     host = _host(snapshot.host, names)
     return replace(
         snapshot,
@@ -65,6 +66,46 @@ def _redacted(snapshot: Snapshot, names: Pseudonyms) -> Snapshot:
         nvml=_nvml(snapshot.nvml, names),
         host=host,
     )
+
+
+def _at_an_ordinary_place(snapshot: Snapshot) -> Snapshot:
+    """The stack's environment, and an engine installed from its sources, without the folders that they lie in."""
+    stack = snapshot.host.get("stack")
+    venv = str(stack.get("venv") or "") if isinstance(stack, Mapping) else ""
+    if not isinstance(stack, Mapping) or not venv:
+        return snapshot
+    inside = f"{snapshot.realpath(venv)}/"
+    sources = {
+        line.strip().rstrip("/") + "/"
+        for path, text in snapshot.files.items()
+        if path.startswith(inside) and path.endswith(".pth")
+        for line in text.splitlines()
+        if line.startswith("/")
+    }
+    moved = {inside: f"{_VENV}/"} | {source: f"/source{number}/" for number, source in enumerate(sorted(sources))}
+
+    def place(path: str) -> str:
+        old = next((old for old in moved if path.startswith(old)), "")
+        return moved[old] + path[len(old) :] if old else path
+
+    files = {}
+    for path, text in snapshot.files.items():
+        if path.startswith(inside) and path.endswith("/pyvenv.cfg"):
+            continue
+        pth = path.startswith(inside) and path.endswith(".pth")
+        files[place(path)] = "\n".join(place(f"{line}/").rstrip("/") for line in text.splitlines()) if pth else text
+    return replace(
+        snapshot,
+        files=files,
+        links={path: target for path, target in snapshot.links.items() if path.startswith(_SYSTEM)},
+        errors={place(path): reason for path, reason in snapshot.errors.items()},
+        host={**snapshot.host, "stack": {**stack, "venv": _VENV}},
+    )
+
+
+_VENV = "/opt/venv"
+_SYSTEM = ("/sys/", "/proc/", "/dev/", "/etc/", "/var/run")
+"""Links of the machine's own; those of a user's environment are resolved in the files' paths."""
 
 
 def _file(path: str, text: str, names: Pseudonyms) -> str:

@@ -52,7 +52,7 @@ class Lookup:
     skips_compiled: bool
 
 
-_LOOKUPS: Mapping[str, Lookup] = {
+LOOKUPS: Mapping[str, Lookup] = {
     "sglang-0.4.4": Lookup(
         moe_parent="sglang/srt/layers/moe/fused_moe_triton",
         linear="sglang/srt/layers/quantization/configs",
@@ -81,12 +81,12 @@ _LOOKUPS: Mapping[str, Lookup] = {
 def lookup_of(dialect: str) -> Lookup:
     """The rules of an engine adapter's versions. Raises InputError for an adapter that has none."""
     try:
-        return _LOOKUPS[dialect]
+        return LOOKUPS[dialect]
     except KeyError:
         raise InputError(
             f"where {dialect} looks for tuned configs is not known",
             where="stack: dialect",
-            fix="one of: " + ", ".join(_LOOKUPS),
+            fix="one of: " + ", ".join(LOOKUPS),
         ) from None
 
 

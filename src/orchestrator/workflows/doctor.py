@@ -10,6 +10,7 @@ from pathlib import Path
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
+from orchestrator.model.profile import Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
 from orchestrator.remote.fleet import Fleet
@@ -18,7 +19,7 @@ from orchestrator.rules.registry import all_rules, run_rules
 from orchestrator.topology.build import BuildOptions, build
 from orchestrator.topology.nccl_xml import topology_of_xml
 from orchestrator.workflows.connectivity import try_ways
-from orchestrator.workflows.look import look
+from orchestrator.workflows.look import look, named_stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def examine(fleet: Fleet, specs: Mapping[str, NodeSpec], *, accept: Iterable[str
     """All nodes at once. A node that does not answer is among the failures, the others are examined."""
     looked = look(fleet, specs.values())
     topologies = {name: build(snapshot) for name, snapshot in looked.values.items()}
-    cluster = Cluster(topologies=topologies, snapshots=looked.values, specs=specs)
+    cluster = Cluster(topologies=topologies, snapshots=looked.values, specs=specs, stacks=stacks_of(looked.values))
     cluster = replace(cluster, trials=try_ways(fleet, cluster))
     return diagnose(cluster, looked.failures, accept=accept)
 
@@ -67,7 +68,8 @@ def examine_topologies(
     """The same on topologies that are there already; all nodes are taken for one gang."""
     check_accept(accept, topologies)
     specs = {name: _assumed(name, rank, topology) for rank, (name, topology) in enumerate(topologies.items())}
-    return diagnose(Cluster(topologies=topologies, snapshots=snapshots, specs=specs), {}, accept=accept)
+    cluster = Cluster(topologies=topologies, snapshots=snapshots, specs=specs, stacks=stacks_of(snapshots))
+    return diagnose(cluster, {}, accept=accept)
 
 
 def examine_xml(path: Path, *, accept: Collection[str] = ()) -> Examination:
@@ -87,7 +89,15 @@ def cluster_of(
 ) -> Cluster:
     """What rules look at, of gangs whose nodes were looked at already."""
     specs = {node.name: node for gang in gangs for node in gang.nodes if node.name in topologies}
-    return Cluster(topologies=topologies, snapshots=snapshots, specs=specs)
+    return Cluster(topologies=topologies, snapshots=snapshots, specs=specs, stacks=stacks_of(snapshots))
+
+
+def stacks_of(snapshots: Mapping[str, Snapshot]) -> dict[str, Stack]:
+    """The stack that each node was looked at for; one that has no file any more can't be compared with."""
+    asked = {name: snapshot.host.get("stack") for name, snapshot in snapshots.items()}
+    named = {name: str(said.get("name") or "") for name, said in asked.items() if isinstance(said, Mapping)}
+    known = {stack: named_stack(stack) for stack in set(named.values())}
+    return {name: stack for name, value in named.items() if (stack := known[value]) is not None}
 
 
 def diagnose(cluster: Cluster, failures: Mapping[str, DeployError], *, accept: Iterable[str] = ()) -> Examination:

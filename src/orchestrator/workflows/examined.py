@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from orchestrator.loading.profiles import load_profile
+from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec
-from orchestrator.model.plan import Plan
+from orchestrator.model.plan import Layout, Plan
+from orchestrator.model.profile import ModelProfile
 from orchestrator.remote.fleet import Fleet
 from orchestrator.rules.registry import in_order, run_rules
 from orchestrator.workflows.connectivity import try_ways
@@ -29,7 +33,7 @@ def examined(
     fleet: tries the ways between the nodes too; None where engines run already
     Raises InputError for a word in `accept` that names nothing.
     """
-    cluster = cluster_of(gangs, planned.topologies, planned.snapshots)
+    cluster = replace(cluster_of(gangs, planned.topologies, planned.snapshots), served=dict(_served(planned.plan)))
     own = planned.plan.findings
     check_accept(accept, cluster.specs, {finding.id for finding in own})
     if fleet is not None:
@@ -38,6 +42,13 @@ def examined(
     merged = in_order([*_not_told_better(own, found), *found], list(cluster.topologies))
     findings, accepted = sort_out(merged, cluster.specs, accept)
     return replace(planned.plan, findings=findings, accepted=accepted)
+
+
+def _served(plan: Plan) -> Iterator[tuple[str, tuple[ModelProfile, Layout]]]:
+    """What is planned on each gang; a profile that is gone since can't be asked."""
+    for gang in plan.gangs:
+        with contextlib.suppress(InputError):
+            yield gang.name, (load_profile(gang.model), gang.layout)
 
 
 def _not_told_better(own: Sequence[Finding], found: Sequence[Finding]) -> Iterator[Finding]:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
-from orchestrator.model.errors import NodeError
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.per_node import PerNode
+from orchestrator.model.profile import Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.snapshot_json import snapshot_from_json
+from orchestrator.planning.places import venv
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
+from orchestrator.rules.stack_differs import PACKAGES
+from orchestrator.tuning.lookup import LOOKUPS
+from orchestrator.tuning.wanted import moe_root
 
 NVML_DEADLINE_S = 15.0
 """Without persistence mode the driver starts all GPUs at the first question, which takes seconds."""
@@ -21,18 +28,21 @@ DEADLINE_S = 45.0
 """For the whole look at one node: NVML's deadline, that of the files, and the way."""
 
 
-def look(fleet: Fleet, nodes: Iterable[NodeSpec]) -> PerNode[Snapshot]:
-    """A snapshot of each node.
+def look(fleet: Fleet, nodes: Iterable[NodeSpec], stack: Stack | None = None) -> PerNode[Snapshot]:
+    """A snapshot of each node, with what is installed there of its stack.
 
+    stack: None for the one that the inventory names for the node; where it names none, only l40s_venv is looked at
     Its host facts have two more than the node gave: `clock_offset_s`, the node's clock less ours, and
     `round_trip_s`, twice the most that the offset can be wrong by.
     """
-    return fleet.on_every(_look_at, only={node.name for node in nodes})
+    return fleet.on_every(lambda session: _look_at(session, stack), only={node.name for node in nodes})
 
 
-def _look_at(session: Session) -> Snapshot:
+def _look_at(session: Session, stack: Stack | None) -> Snapshot:
     spec = session.spec
-    request = {"node": spec.name, "fs_root": spec.fs_root, "nvml_deadline_s": NVML_DEADLINE_S}
+    request: dict[str, Any] = {"node": spec.name, "fs_root": spec.fs_root, "nvml_deadline_s": NVML_DEADLINE_S}
+    if question := _about_the_stack(spec, stack or named_stack(spec.stack)):
+        request["stack"] = question
     sent = time.time()
     answer = node_app.call(session, "probe", request, deadline_s=DEADLINE_S)
     received = time.time()
@@ -43,6 +53,32 @@ def _look_at(session: Session) -> Snapshot:
             f"the probe's answer is no snapshot: {wrong}", where=spec.name, fix="report this with `discover --save`"
         ) from None
     return replace(snapshot, node=spec.name, host=_with_clock_offset(snapshot, sent, received))
+
+
+def named_stack(name: object) -> Stack | None:
+    """The stack of this name; None where there is none, which is for those to tell who need it."""
+    if not isinstance(name, str) or not name:
+        return None
+    try:
+        return load_stack(name)
+    except InputError:
+        return None
+
+
+def _about_the_stack(spec: NodeSpec, stack: Stack | None) -> dict[str, Any] | None:
+    if stack is None:
+        return {"venv": spec.venv, "packages": PACKAGES} if spec.venv else None
+    question: dict[str, Any] = {
+        "venv": venv(spec, stack.name),
+        "name": stack.name,
+        "packages": PACKAGES,
+        "evidence": dict(stack.evidence),
+    }
+    rules = LOOKUPS.get(stack.dialect)
+    if rules is not None and stack.device == "cuda":
+        directory = {**dict(stack.env), **dict(spec.overrides.env)}.get(rules.variable, "") if rules.variable else ""
+        question |= {"moe": moe_root(rules, directory), "by_triton": rules.by_triton, "linear": rules.linear}
+    return question
 
 
 def _with_clock_offset(snapshot: Snapshot, sent: float, received: float) -> dict[str, object]:

@@ -74,7 +74,7 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> Plann
     profile = load_profile(request.model)
     stack = load_stack(stack_name(gangs, profile, request.stack))
     nodes = [node for gang in gangs for node in gang.nodes]
-    snapshots = look(fleet, nodes).all()
+    snapshots = look(fleet, nodes, stack).all()
     topologies = {name: build(snapshot) for name, snapshot in snapshots.items()}
     hosts = facts_of_hosts(snapshots, prerequisites(fleet, nodes, profile, stack))
     for node in nodes:

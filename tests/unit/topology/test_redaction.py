@@ -16,12 +16,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from tests.support.faults import FAULTS, ODD, Fault
-from tests.support.healthy_cluster import cluster_with, configuration_space, healthy_node, healthy_nodes
+from tests.support.healthy_cluster import (
+    SITE,
+    VENV,
+    cluster_of,
+    cluster_with,
+    configuration_space,
+    healthy_node,
+    healthy_nodes,
+)
 
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.snapshot_json import snapshot_from_json, snapshot_json
-from orchestrator.rules.cluster import Cluster
+from orchestrator.rules.cluster import Cluster, Node
+from orchestrator.rules.installed import installed
 from orchestrator.rules.registry import run_rules
 from orchestrator.topology.build import build
 from orchestrator.topology.config_space import config_space
@@ -149,6 +158,31 @@ def test_a_card_keeps_its_configuration_but_for_its_serial_number() -> None:
     assert old.serial_number_at == new.serial_number_at == 0x104
     assert old.data[:0x104] == new.data[:0x104] and old.data[0x10C:] == new.data[0x10C:]
     assert new.data[0x104:0x10C] != serial
+
+
+def test_a_stack_in_somebodys_home_is_shown_elsewhere_and_judged_alike() -> None:
+    node = healthy_node("node1", 1)
+    home = "/home/somebody/work"
+    for path in [path for path in node.files if path.startswith(VENV)]:
+        node.files[path.replace(VENV, f"{home}/venv")] = node.files.pop(path)
+    site = SITE.replace(VENV, f"{home}/venv")
+    for path in [path for path in node.files if path.startswith(f"{site}/sglang/")]:
+        node.files[path.replace(site, f"{home}/sources")] = node.files.pop(path)
+    node.files[f"{site}/editable.pth"] = f"{home}/sources\n"
+    node.files[f"{home}/venv/pyvenv.cfg"] = f"command = python -m venv {home}/venv\n"
+    node.host["stack"] = {**node.host["stack"], "venv": f"{home}/venv"}
+    node.host |= {"user": "somebody", "home": "/home/somebody"}
+    whole = cluster_of({"node1": node}, first=1)
+    (hidden,) = redact(whole.snapshots.values(), KEY)
+    assert "somebody" not in json.dumps(snapshot_json(hidden))
+    spec = replace(whole.specs["node1"], name=hidden.node)
+    before = installed(whole.nodes[0])
+    after = installed(Node(hidden.node, spec, build(hidden), hidden, None))
+    assert before is not None
+    assert after is not None
+    assert after.versions == before.versions
+    assert len(after.versions) == 5
+    assert after.root == "/source0"
 
 
 def test_what_is_equal_between_machines_stays_equal() -> None:

@@ -15,6 +15,7 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.model.errors import DeployError, FindingsError, InputError, Unreachable
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
+from orchestrator.model.profile import Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning.options import HostFacts
 from orchestrator.remote.fleet import Fleet
@@ -39,7 +40,8 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the nodes that were looked at; each shows the reference machine."""
     names: list[str] = []
 
-    def look(_: Fleet, nodes: Iterable[NodeSpec]) -> PerNode[Snapshot]:
+    def look(_: Fleet, nodes: Iterable[NodeSpec], stack: Stack) -> PerNode[Snapshot]:
+        assert stack.device == "cuda"
         names.extend(node.name for node in nodes)
         host: Mapping[str, Any] = {"user": "root", "home": "/root", "cpu_count": 2}
         return PerNode({name: Snapshot(node=name, taken_at=0.0, files={}, host=host) for name in names}, {})

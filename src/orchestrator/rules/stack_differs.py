@@ -1,0 +1,128 @@
+"""Versions of the engine, its kernels and its libraries: the same on every node, and those of the stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.profile import Stack
+from orchestrator.rules.cluster import Cluster, Node, majority
+from orchestrator.rules.installed import Installed, installed, release
+from orchestrator.rules.registry import Rule
+
+RULE = Rule(
+    id="STACK-DIFFERS",
+    title="packages of the stack differ between nodes or from the stack's file",
+    explain=(
+        "Compares the versions in the stack's virtual environment with the peers', and with what the stack's file "
+        "demands. Read from the names of *.dist-info folders: nothing is imported. Releases are compared with the "
+        "stack (0.4.4.post1 and 0.4.4 are one), whole versions between nodes."
+    ),
+    reads=("VENV/lib/python3*/site-packages/*.dist-info", "inventory/stacks/*.yml"),
+    source="NCCL src/init.cc (a version mismatch between ranks is fatal); one engine's ranks run the same code",
+    weight=8,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """words: what an operator calls it; names: packages that are it; demand: what a stack's file says of it."""
+
+    words: str
+    names: tuple[str, ...]
+    severity: Severity
+    effect: str
+    demand: Callable[[Stack], str]
+    refused: bool = False
+    """Whether `up` refuses a node with another release than the stack's (node/preflight.py)."""
+
+
+_KINDS = (
+    _Kind("engine (sglang)", ("sglang",), Severity.STOP,
+          "the ranks of one gang speak different versions' messages, and `up` refuses what is not the stack's",
+          lambda stack: stack.engine_version, refused=True),
+    _Kind("torch", ("torch",), Severity.STOP,
+          "it brings NCCL and CUDA along: ranks that differ may not find each other, and `up` refuses what is not "
+          "the stack's", lambda stack: stack.torch_version, refused=True),
+    _Kind("NCCL", ("nvidia-nccl-cu12", "nvidia-nccl-cu13"), Severity.STOP,
+          "NCCL ends at start where ranks have different versions", lambda stack: stack.nccl_version),
+    _Kind("kernels (sglang-kernel, sgl-kernel)", ("sglang-kernel", "sgl-kernel"), Severity.SLOW,
+          "not measured: ranks compute with different kernels, and the slowest is waited for", lambda _: ""),
+    _Kind("Triton", ("triton",), Severity.SLOW,
+          "not measured: tuned configs are looked up by its version, so that nodes run different tiles",
+          lambda stack: stack.triton_version),
+)  # fmt: skip
+
+PACKAGES = tuple(name for kind in _KINDS for name in kind.names)
+"""What a look must read for this rule."""
+
+
+def check(cluster: Cluster) -> Iterator[Finding]:
+    """One finding for each kind and odd node; one `unknown` for nodes whose environment can't be read."""
+    seen = {node.name: found for node in cluster.nodes if (found := installed(node)) and found.there}
+    for kind in _KINDS:
+        yield from _between_nodes(cluster, kind, seen)
+        yield from _against_the_stack(cluster, kind, seen)
+    for name, found in seen.items():
+        if not found.versions:
+            yield _unreadable(name, found)
+
+
+def _between_nodes(cluster: Cluster, kind: _Kind, seen: Mapping[str, Installed]) -> Iterator[Finding]:
+    def version(node: Node) -> str | None:
+        return _version(seen[node.name], kind) if node.name in seen else None
+
+    for values in cluster.compared(version):
+        odd = majority(values)
+        if odd:
+            for name, value in odd[1].items():
+                yield _finding(
+                    kind, name, f"{kind.words} is {value}, on the other nodes {odd[0]}", seen[name], kind.severity
+                )
+        elif len(set(values.values())) > 1:
+            each = "; ".join(f"{name} {value}" for name, value in values.items())
+            first = next(iter(values))
+            yield _finding(kind, "", f"the nodes differ in {kind.words}: {each}", seen[first], kind.severity)
+
+
+def _against_the_stack(cluster: Cluster, kind: _Kind, seen: Mapping[str, Installed]) -> Iterator[Finding]:
+    for name, found in seen.items():
+        stack = cluster.stacks.get(name)
+        version, wanted = _version(found, kind), kind.demand(stack) if stack else ""
+        if stack and version and wanted and release(version) != release(wanted):
+            severity = Severity.STOP if kind.refused else Severity.NOTE
+            yield _finding(
+                kind, name, f"{kind.words} is {version}, and the stack {stack.name} has {wanted}", found, severity
+            )
+
+
+def _version(found: Installed, kind: _Kind) -> str | None:
+    return next((f"{found.versions[name]}" for name in kind.names if name in found.versions), None)
+
+
+def _finding(kind: _Kind, node: str, title: str, found: Installed, severity: Severity) -> Finding:
+    there = [f"{name}-{found.versions[name]}.dist-info" for name in kind.names if name in found.versions]
+    return Finding(
+        id=RULE.id,
+        severity=severity,
+        node=node,
+        devices=(kind.words,),
+        title=title,
+        evidence=tuple(f"{found.venv}: {name}" for name in there) or (f"{found.venv}",),
+        effect=kind.effect if severity is not Severity.NOTE else "not measured: what is planned rests on the stack's",
+        fix="l40s-deploy prepare puts the stack's own packages there; or choose the stack that is there with --stack",
+    )
+
+
+def _unreadable(name: str, found: Installed) -> Finding:
+    return Finding(
+        id=RULE.id,
+        severity=Severity.UNKNOWN,
+        node=name,
+        devices=(found.venv,),
+        title="which packages are installed can't be read",
+        evidence=(f"no *.dist-info of {', '.join(PACKAGES[:2])} below {found.venv}/lib",),
+        effect="whether the nodes' engines are alike is not known",
+        fix="install the stack with `l40s-deploy prepare`, or let the SSH user read the environment",
+    )

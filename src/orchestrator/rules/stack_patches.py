@@ -1,0 +1,59 @@
+"""Code that a stack must have for Ada GPUs, where it can be read from the engine's files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.rules.cluster import Cluster, Node
+from orchestrator.rules.installed import Installed, installed
+from orchestrator.rules.registry import Rule
+from orchestrator.tuning.lookup import device_name
+from orchestrator.tuning.validity import SHARED_MEMORY
+
+RULE = Rule(
+    id="STACK-PATCHES",
+    title="the installed engine lacks what the stack has for this GPU",
+    explain=(
+        "A stack's file names source files of the engine and a text that must stand in each (`evidence`). Without the "
+        "SM89 tiles, attention asks for more shared memory than the GPU has. What is compiled (the int8 dispatch in "
+        "sgl-kernel) can't be read from disk and is not judged. Only on GPUs of compute capability 8.9."
+    ),
+    reads=("files of the engine that inventory/stacks/*.yml names under `evidence`",),
+    source="sglang PR 4418; CUDA C++ Programming Guide: 99 KB of shared memory a block on compute capability 8.9",
+    weight=9,
+)
+
+
+def check(cluster: Cluster) -> Iterator[Finding]:
+    """One finding a node and file."""
+    for node in cluster.nodes:
+        stack, found = cluster.stacks.get(node.name), installed(node)
+        if stack is None or found is None or not found.root or not _is_ada(node):
+            continue
+        for file, text in stack.evidence:
+            yield from _judged(node, found, stack.name, file, text)
+
+
+def _is_ada(node: Node) -> bool:
+    return any(device_name(gpu.name) in SHARED_MEMORY for gpu in node.topology.gpus)
+
+
+def _judged(node: Node, found: Installed, stack: str, file: str, text: str) -> Iterator[Finding]:
+    path = f"{found.root}/{file}"
+    content = node.snapshot.text(path)
+    if text in content:
+        return
+    unread = not content
+    yield Finding(
+        id=RULE.id,
+        severity=Severity.UNKNOWN if unread else Severity.STOP,
+        node=node.name,
+        devices=(file,),
+        title=f"whether the engine has the SM89 tiles of {stack} can't be read" if unread
+        else f"the engine lacks the SM89 tiles of {stack}",
+        evidence=(f"{path}: {'not readable' if unread else f'no {text!r}'}",),
+        effect="attention asks for more than this GPU's 101376 bytes of shared memory: OutOfResources at the first "
+        "long prompt",
+        fix=f"install {stack} as its file says; a stock wheel of the same version is not enough",
+    )  # fmt: skip

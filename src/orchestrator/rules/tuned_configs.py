@@ -1,0 +1,138 @@
+"""Tuned kernel configs: the same on every node, usable, and there for the model that is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.rules.cluster import Cluster, Node, majority
+from orchestrator.rules.installed import held, installed
+from orchestrator.rules.registry import Rule
+from orchestrator.tuning.holdings import Holding, Holdings, State, digest, judged
+from orchestrator.tuning.lookup import Lookup, lookup_of
+from orchestrator.tuning.validity import flaws
+from orchestrator.tuning.wanted import Wanted, wanted_files
+
+RULE = Rule(
+    id="TUNED-CONFIGS",
+    title="tuned kernel configs differ, can't be used, or are missing",
+    explain=(
+        "Compares the tuned configs for this GPU between nodes and judges each (tiles that give wrong text, tiles that "
+        "do not fit). `up` knows the model and layout: it also says which of the files that the engine will look for, "
+        "by its version's rules, are not there. docs/tuning.md has the rules."
+    ),
+    reads=("E=*.json and N=*.json for this GPU below the engine's config folders", "triton-*.dist-info"),
+    source="sglang fused_moe_triton_config.get_moe_configs, fp8_kernel.get_w8a8_block_fp8_configs; sglang issue 39626",
+    weight=30,
+)
+
+
+def check(cluster: Cluster) -> Iterator[Finding]:
+    """Differences between nodes, unusable files, and what the planned model misses."""
+    holdings = {node.name: known for node in cluster.nodes if (known := _held(cluster, node))}
+    yield from _differences(cluster, {name: found for name, (_, found) in holdings.items()})
+    for node in cluster.nodes:
+        if node.name in holdings:
+            rules, found = holdings[node.name]
+            planned = _planned(cluster, node, rules, found)
+            yield from _unusable(node, found, {row.name for _, row in planned})
+            yield from _missing(node, planned)
+
+
+def _held(cluster: Cluster, node: Node) -> tuple[Lookup, Holdings] | None:
+    stack, found = cluster.stacks.get(node.name), installed(node)
+    if stack is None or found is None or not found.root or stack.device != "cuda":
+        return None
+    rules = lookup_of(stack.dialect)
+    return rules, held(node, found, rules, _directory(cluster, node, rules))
+
+
+def _directory(cluster: Cluster, node: Node, rules: Lookup) -> str:
+    stack = cluster.stacks[node.name]
+    return {**dict(stack.env), **dict(node.spec.overrides.env)}.get(rules.variable, "") if rules.variable else ""
+
+
+def _differences(cluster: Cluster, holdings: Mapping[str, Holdings]) -> Iterator[Finding]:
+    """A file at a time; what nobody has is no difference."""
+    files = sorted({(folder, name) for found in holdings.values() for folder, texts in found.folders.items()
+                    for name in texts})  # fmt: skip
+    for folder, name in files:
+        for values in cluster.compared(lambda node: _print(holdings.get(node.name), folder, name)):  # noqa: B023
+            odd = majority(values)
+            if odd:
+                for where, value in odd[1].items():
+                    yield _odd(where, folder, name, value, odd[0])
+            elif len(set(values.values())) > 1:
+                each = "; ".join(f"{where}: {value}" for where, value in values.items())
+                yield _odd("", folder, name, each, "")
+
+
+def _print(found: Holdings | None, folder: str, name: str) -> str | None:
+    if found is None:
+        return None
+    text = found.folders.get(folder, {}).get(name)
+    return "none" if text is None else digest(text)[:12]
+
+
+def _odd(node: str, folder: str, name: str, value: str, common: str) -> Finding:
+    has = "is missing here and on the other nodes" if value == "none" else "is another file than on the other nodes"
+    return Finding(
+        id=RULE.id,
+        severity=Severity.SLOW,
+        node=node,
+        devices=(name,),
+        title=f"the tuned config {name} {has}" if common else f"the nodes have different tuned configs {name}: {value}",
+        evidence=(f"{folder}/{name} = {value or 'none'}" + (f", elsewhere {common}" if common else ""),),
+        effect="not measured: every step of the gang waits for the node with the slower tiles",
+        fix="l40s-deploy tuning pull --from a node that is right, then l40s-deploy tuning push",
+    )
+
+
+def _planned(cluster: Cluster, node: Node, rules: Lookup, found: Holdings) -> list[tuple[Wanted, Holding]]:
+    """What the planned model looks for here, and what it takes; nothing where no model is planned."""
+    served = cluster.served.get(node.spec.gang)
+    names = {gpu.name for gpu in node.topology.gpus if gpu.name}
+    if served is None or len(names) != 1:
+        return []
+    wanted = wanted_files(
+        served[0],
+        served[1],
+        rules,
+        gpu=names.pop(),
+        triton=found.versions.get("triton", cluster.stacks[node.name].triton_version),
+        moe_directory=_directory(cluster, node, rules),
+    )
+    return [(one, judged(one, rules, found)) for one in wanted]
+
+
+def _unusable(node: Node, found: Holdings, taken: set[str]) -> Iterator[Finding]:
+    for folder, texts in found.folders.items():
+        for name, text in texts.items():
+            for flaw in flaws(name, text):
+                if flaw.severity is Severity.STOP:
+                    yield Finding(
+                        id=RULE.id,
+                        severity=Severity.STOP if name in taken else Severity.SLOW,
+                        node=node.name,
+                        devices=(name,),
+                        title=f"the tuned config {name} can't be used",
+                        evidence=(f"{folder}/{name}: {flaw.text}",),
+                        effect="an engine whose model looks for it fails, or answers with wrong text",
+                        fix="l40s-deploy tuning push --remove where it was pushed, or remove the file and tune again",
+                    )
+
+
+def _missing(node: Node, planned: list[tuple[Wanted, Holding]]) -> Iterator[Finding]:
+    missing = [one for one, row in planned if row.state is State.DEFAULT and not one.optional]
+    needed = [one for one, _ in planned if not one.optional]
+    if missing:
+        yield Finding(
+            id=RULE.id,
+            severity=Severity.NOTE,
+            node=node.name,
+            devices=(),
+            title=f"{len(missing)} of the {len(needed)} tuned configs that the model looks for are not there",
+            evidence=tuple(f"{one.folder}/{one.name}" for one in missing),
+            effect="these kernels run with the engine's default tiles; the price is not measured",
+            fix="l40s-deploy tuning status --model NAME lists them; docs/tuning.md says how they are made and carried",
+        )
