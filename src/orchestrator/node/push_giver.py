@@ -17,7 +17,7 @@ import threading
 import time
 from pathlib import Path
 
-from orchestrator.node import files
+from orchestrator.node import files, processes
 from orchestrator.node.failure import Failure
 from orchestrator.node.push_notes import HELLO, Ready, tell_ready
 
@@ -38,6 +38,16 @@ def rsync(*words: str) -> list[str]:
     return [*((ender, "--pdeathsig", "KILL", "--") if ender else ()), program, *words]
 
 
+def own_folder(state: str, role: str) -> Path:
+    """A folder for the secrets of this process. Those of processes that were killed are taken away."""
+    host, parent = socket.gethostname(), Path(state, "push")
+    for found in parent.glob(f"*-{host}-*-*"):
+        pid, start = found.name.rsplit("-", 2)[1:]
+        if pid.isdigit() and start.isdigit() and not processes.alive(int(pid), int(start)):
+            shutil.rmtree(found, ignore_errors=True)
+    return parent / f"{role}-{host}-{os.getpid()}-{processes.start_of(os.getpid())}"
+
+
 class Giver:
     """Offers one directory to whoever has the secret. folder: our own, for the secret and the list; it is removed."""
 
@@ -52,7 +62,6 @@ class Giver:
 
     def listen(self, address: str, port: int) -> int:
         """Begin; port 0 takes a free one. Returns the port. Raises Failure where it can't be opened."""
-        shutil.rmtree(self._folder, ignore_errors=True)
         with files.told(str(self._folder)):
             self._folder.mkdir(mode=0o700, parents=True)
             self._folder.chmod(0o700)

@@ -16,9 +16,8 @@ from typing import Any
 from orchestrator.node import files
 from orchestrator.node.digests import Digests
 from orchestrator.node.failure import Failure
-from orchestrator.node.push_giver import Giver
+from orchestrator.node.push_giver import Giver, own_folder
 from orchestrator.node.push_manifest import Manifest, read
-from orchestrator.node.push_receive import own_folder
 from orchestrator.node.push_target import Entry
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
 
@@ -31,7 +30,7 @@ def stream(request: dict[str, Any]) -> None:
     state = files.state_dir(request)
     directory = Path(str(request["directory"]))
     manifest = read(directory)
-    giver = Giver(own_folder(state, "offer", str(directory)), manifest.root)
+    giver = Giver(own_folder(state, "offer"), manifest.root)
     try:
         port = giver.listen(str(request["address"]), int(request.get("port") or 0))
         listed = [[entry.path, entry.source, entry.size] for entry in manifest.entries]

@@ -8,7 +8,6 @@ It ends when nobody reads any more, and with it everything that it started.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections import deque
@@ -20,7 +19,7 @@ from orchestrator.node import files
 from orchestrator.node.digests import Digests
 from orchestrator.node.failure import Failure
 from orchestrator.node.push_fetch import Fetch, Lost, Upstream
-from orchestrator.node.push_giver import Giver
+from orchestrator.node.push_giver import Giver, own_folder
 from orchestrator.node.push_notes import NoNotes, hear_ready
 from orchestrator.node.push_target import Entry, Target
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
@@ -39,7 +38,7 @@ def stream(request: dict[str, Any]) -> None:
     directory = Path(str(request["directory"]))
     entries = [Entry(str(path), str(source), int(size)) for path, source, size in request["files"]]
     target = Target(directory, entries)
-    folder = own_folder(state, "receive", str(directory))
+    folder = own_folder(state, "receive")
     target.open()
     giver = Giver(folder, target.folder)
     try:
@@ -51,11 +50,6 @@ def stream(request: dict[str, Any]) -> None:
     finally:
         giver.close()
         target.close()
-
-
-def own_folder(state: str, role: str, directory: str) -> Path:
-    """A folder of this push alone: nobody else receives into (or offers) the same directory."""
-    return Path(state, "push", f"{role}-{hashlib.sha256(directory.encode()).hexdigest()[:16]}")
 
 
 def _upstream(request: dict[str, Any], folder: Path) -> Upstream:
