@@ -88,6 +88,11 @@ def test_a_plan_file_is_carried_out_and_its_api_key_shows_nowhere(lab: RunningLa
         changed = json.loads(more)["gangs"][0]
         assert changed["restart"]
         assert {change["name"] for change in changed["changes"]} == {"--enable-metrics"}
+        again = json.loads(
+            command(lab, inventory, "restart", "--now", "--json")
+        )  # whoever restarts need not have the key
+        assert again["gangs"][0]["run_id"] != up["gangs"][0]["run_id"] and key not in json.dumps(again)
+        assert [status(url, header) for header in (None, f"Bearer {key}")] == [401, 200]
     finally:
         command(lab, inventory, "down")
 

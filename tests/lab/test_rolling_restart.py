@@ -99,7 +99,7 @@ def test_the_first_gang_goes_back_when_it_fails_with_the_changed_plan(lab: Small
         ended = lab.deploy("up", "--model", str(lab.profile), check=False)
     plan_for(lab)
     assert ended.returncode == 5, ended.stderr
-    assert "gang0: node0 TP1" in ended.stderr and "out of memory" in ended.stderr
+    assert "error: gang gang0: node0" in ended.stderr and "out of memory" in ended.stderr, ended.stderr
     assert f"gang0 serves its previous plan {before[0]['plan_id']} again; not touched: gang1, gang2" in ended.stderr
     assert load.bad == [] and load.good > 50
     after = lab.json("status")["gangs"]
@@ -153,5 +153,8 @@ def test_it_ends_at_the_first_gang_that_does_not_come_back_and_the_rest_serves(l
 def test_down_takes_a_gang_out_before_it_stops(lab: SmallLab) -> None:
     lab.deploy("down", "--gang", "gang2")
     assert len(workers(lab)) == 1
+    told = lab.json("status")
+    assert [gang["router"] for gang in told["gangs"]] == ["in", "out", "out"]
+    assert told["router"]["healthy"] and [worker["gang"] for worker in told["router"]["workers"]] == ["gang0"]
     refused = lab.deploy("restart", "--rolling", check=False)
     assert refused.returncode == 2 and "none would be left" in refused.stderr

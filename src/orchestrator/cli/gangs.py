@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
     from rich.table import Table
     from rich.text import Text
 
+    from orchestrator.workflows.overview import Overview, RouterGlance
+
 STYLES = {
     "ready": "green",
     "starting": "yellow",
@@ -33,7 +35,7 @@ STYLES = {
 _BAR = 18
 
 
-def gang_block(view: GangView) -> list[RenderableType]:
+def gang_block(view: GangView, router: RouterGlance | None = None) -> list[RenderableType]:
     """One gang for `status`: headline, cause, nodes, ranks, remarks."""
     from rich.text import Text
 
@@ -47,11 +49,47 @@ def gang_block(view: GangView) -> list[RenderableType]:
     if view.service_url and view.state.value not in ("absent", "failed", "staged", "armed"):
         waiting = "not answering" if view.state.value == "degraded" else "not answering yet"
         word = "healthy" if view.service_healthy else waiting
-        blocks.append(Text.assemble("service ", printable(view.service_url), f" ({word})"))
+        blocks.append(Text.assemble("service ", printable(view.service_url), f" ({word}{_routed(view, router)})"))
     blocks.append(nodes_table(view))
     blocks += [Text(printable(words), "bold yellow") for words in transport_words(view)]
     blocks += [Text(printable(text), "yellow") for text in (view.progress, *view.remarks) if text]
     return blocks
+
+
+def _routed(view: GangView, router: RouterGlance | None) -> str:
+    """What the router makes of a gang, after what the gang says of itself."""
+    place = router.place(view.service_url) if router is not None else None
+    worker = router.worker(view.service_url) if router is not None else None
+    if place is None:
+        return ""
+    if worker is None:
+        return "; out of the router"
+    words = f"{worker.load} request" + ("" if worker.load == 1 else "s")
+    return f"; in the router, {words}" if worker.healthy else "; the router finds it unhealthy"
+
+
+def router_block(seen: Overview) -> list[RenderableType]:
+    """The router for `status`: where, how it is, which gangs it sends requests to."""
+    from rich.text import Text
+
+    router = seen.router
+    if router is None:
+        return []
+    state = router.state or "unreachable"
+    head = Text.assemble(("router", "bold"), " ", (state, STYLES.get(state, "")), f"  {printable(router.url)}")
+    gangs: dict[str, list[str]] = {"in": [], "unhealthy": [], "out": []}
+    for view in seen.views:
+        if (place := router.place(view.service_url)) is not None:
+            gangs[place].append(view.name)
+    known = {view.service_url.rstrip("/") for view in seen.views}
+    strange = [one.url for one in router.workers or () if one.url not in known]
+    told = [f"{word}: {', '.join(names)}" for word, names in gangs.items() if names]
+    told += [f"of no gang here: {', '.join(strange)}"] if strange else []
+    if told:
+        head.append(f"  {printable('; '.join(told))}")
+    if router.error is None:
+        return [head]
+    return [head, Text(printable(f"  {router.error.where}: {router.error.what} (fix: {router.error.fix})"), "yellow")]
 
 
 def transport_words(view: GangView) -> list[str]:

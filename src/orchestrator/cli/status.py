@@ -6,7 +6,8 @@ import argparse
 
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen
-from orchestrator.workflows.status import everybody_answered, status, status_json
+from orchestrator.workflows.overview import overview, overview_json
+from orchestrator.workflows.status import everybody_answered
 
 UNREACHABLE = 4
 
@@ -17,6 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         "l40s-deploy status",
         "l40s-deploy status --json | jq '.gangs[].state'",
+        "l40s-deploy status --json | jq '.router.workers'",
     )
     add_inventory(parser)
     add_json(parser)
@@ -24,13 +26,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every node answered, whatever the state; 4 otherwise, with what the others said."""
-    views = status(open_inventory(args, screen))
+    seen = overview(open_inventory(args, screen))
     if args.json:
-        screen.json(status_json(views))
+        screen.json(overview_json(seen))
     else:
-        from orchestrator.cli.gangs import gang_block
+        from orchestrator.cli.gangs import gang_block, router_block
 
-        for view in views:
-            for block in gang_block(view):
+        for view in seen.views:
+            for block in gang_block(view, seen.router):
                 screen.out.print(block)
-    return 0 if everybody_answered(views) else UNREACHABLE
+        for block in router_block(seen):
+            screen.out.print(block)
+    return 0 if everybody_answered(seen.views) else UNREACHABLE

@@ -5,10 +5,9 @@ All HTTP goes through the node's verb `ask`: the router's host must reach the ga
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -19,14 +18,12 @@ from orchestrator.model.errors import GangFailed, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.planning.digest import short_digest
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import call
 from orchestrator.workflows.down import Stopped, stop_gangs
 from orchestrator.workflows.locks import GangLock
 from orchestrator.workflows.reports import see, where
+from orchestrator.workflows.router_host import GANG, ask_from, router_ask, router_gang
 from orchestrator.workflows.up import Rising, Watcher, raise_all
 
-GANG = "router"
-"""Its name among the gangs on its host."""
 TAKE_IN_S = 90.0
 """Above the router's own 60 s for a worker's start."""
 TAKE_OUT_S = 15.0
@@ -49,7 +46,7 @@ class Router:
 
     def __init__(self, spec: RouterSpec) -> None:
         self.spec = spec
-        self.gang = GangSpec(name=GANG, nodes=(replace(spec.node, gang=GANG),))
+        self.gang = router_gang(spec)
         self.fleet = Fleet(self.gang.nodes)
 
     def __enter__(self) -> Router:
@@ -94,11 +91,8 @@ class Router:
 
     def ask(self, method: str, path: str, body: object = None) -> Mapping[str, Any]:
         """One request to the router's own interface, made on its host."""
-        host = self.spec.node.http_host
-        local = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared, not bound
-        url = f"http://[{local}]:{self.spec.port}{path}" if ":" in local else f"http://{local}:{self.spec.port}{path}"
-        ask = {"method": method, "url": url, "body": None if body is None else json.dumps(body), "timeout_s": ASK_S}
-        return ask_from(self.fleet, self.spec.node.name, [ask])[0]
+        asked = router_ask(self.spec, method, path, body, timeout_s=ASK_S)
+        return ask_from(self.fleet, self.spec.node.name, [asked])[0]
 
     def _until(self, done: Callable[[], bool], deadline_s: float) -> bool:
         end = time.monotonic() + deadline_s
@@ -116,16 +110,6 @@ class Router:
             where=self.spec.node.name,
             fix="l40s-deploy router status; its log is in the node's state directory, gangs/router",
         )
-
-
-def ask_from(fleet: Fleet, node: str, asks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """HTTP requests made on a node. Raises what the node's answer raises; a refused connection is an answer."""
-    deadline_s = sum(float(ask.get("timeout_s") or 5.0) for ask in asks) + 10.0
-    told = fleet.on_every(
-        lambda session: call(session, "ask", {"asks": list(asks)}, deadline_s=deadline_s), only=[node]
-    )
-    answers: list[Mapping[str, Any]] = told.all()[node]["answers"]
-    return answers
 
 
 def wanted_router(inventory: Inventory) -> RouterSpec:

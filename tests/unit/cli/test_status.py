@@ -11,10 +11,12 @@ import pytest
 
 from orchestrator.cli import status as verb
 from orchestrator.cli.main import main
+from orchestrator.engines.router import Worker
 from orchestrator.gang.contact import Contact
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.report import Cause, GangState, Phase, RankReport
+from orchestrator.workflows.overview import Overview, RouterGlance
 
 INVENTORY = """
 all:
@@ -53,8 +55,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     inventory = tmp_path / "hosts.yml"
     inventory.write_text(INVENTORY)
 
-    def type_it(view: GangView, *words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(verb, "status", lambda *_: (view,))
+    def type_it(view: GangView, *words: str, router: RouterGlance | None = None) -> tuple[int, str, str]:
+        monkeypatch.setattr(verb, "overview", lambda *_: Overview(views=(view,), router=router))
         code = main(["status", "-i", str(inventory), *words])
         said = capsys.readouterr()
         return code, said.out, said.err
@@ -124,6 +126,47 @@ def test_a_hung_engine_a_stopped_rank_and_a_straggler_show(run: Run) -> None:
     loading = node("b", 1, "starting", phase=Phase(name="weights", step=41, of=163))
     out = run(gang("starting", (node("a", 0, "starting"), loading), progress=words))[1]
     assert words in out and "weights 41/163" in out
+
+
+SERVES = "http://192.0.2.1:8000"
+LOST = Unreachable("no route", where="head", fix="look")
+
+
+def router(*workers: Worker, **more: Any) -> RouterGlance:
+    return RouterGlance(**{"url": "http://h:3", "node": "head", "state": "ready", "workers": workers, **more})
+
+
+ROUTERS = [
+    (
+        "in",
+        router(Worker("1", SERVES, True, 3)),
+        "(healthy; in the router, 3 requests)",
+        "router ready  http://h:3  in: g",
+    ),
+    ("unhealthy", router(Worker("1", SERVES, False, 0)), "; the router finds it unhealthy)", "unhealthy: g"),
+    ("out", router(Worker("1", "http://x", True, 0)), "; out of the router)", "out: g; of no gang here: http://x"),
+    ("out", router(state="absent", workers=None), "; out of the router)", "router absent  http://h:3  out: g"),
+    (None, router(state="", workers=None, error=LOST), "(healthy)", "head: no route (fix: look)"),
+    (None, router(workers=None, error=LOST), "(healthy)", "router ready"),
+]
+
+
+@pytest.mark.parametrize(("place", "seen", "beside", "line"), ROUTERS)
+def test_the_router(run: Run, place: str | None, seen: RouterGlance, beside: str, line: str) -> None:
+    code, out, _ = run(gang(), router=seen)
+    assert code == 0
+    assert beside in out and line in out
+    told = json.loads(run(gang(), "--json", router=seen)[1])
+    assert told["gangs"][0]["router"] == place
+    assert told["router"]["healthy"] == (seen.state == "ready" and seen.workers is not None)
+    assert (told["router"]["workers"] is None) == (seen.workers is None)
+    assert (told["router"]["error"] is None) == (seen.error is None)
+
+
+def test_without_a_router_nothing_is_said_of_one(run: Run) -> None:
+    assert "router" not in run(gang())[1]
+    told = json.loads(run(gang(), "--json")[1])
+    assert told["router"] is None and told["gangs"][0]["router"] is None
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])

@@ -1,0 +1,41 @@
+"""The machine that the router runs on: its agent's gang of one node, and HTTP requests made there.
+
+Our own machine needs to reach SSH only, so the router is asked on its host.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.model.inventory import GangSpec, RouterSpec
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import call
+
+GANG = "router"
+"""Its name among the gangs on its host."""
+
+
+def router_gang(spec: RouterSpec) -> GangSpec:
+    """The router as a gang of one node."""
+    return GangSpec(name=GANG, nodes=(replace(spec.node, gang=GANG),))
+
+
+def router_ask(spec: RouterSpec, method: str, path: str, body: object = None, *, timeout_s: float) -> Mapping[str, Any]:
+    """A request to the router's own interface as the verb `ask` takes it."""
+    host = spec.node.http_host
+    local = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared, not bound
+    url = f"http://[{local}]:{spec.port}{path}" if ":" in local else f"http://{local}:{spec.port}{path}"
+    return {"method": method, "url": url, "body": None if body is None else json.dumps(body), "timeout_s": timeout_s}
+
+
+def ask_from(fleet: Fleet, node: str, asks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """HTTP requests made on a node. Raises what the node's answer raises; a refused connection is an answer."""
+    deadline_s = sum(float(ask.get("timeout_s") or 5.0) for ask in asks) + 10.0
+    told = fleet.on_every(
+        lambda session: call(session, "ask", {"asks": list(asks)}, deadline_s=deadline_s), only=[node]
+    )
+    answers: list[Mapping[str, Any]] = told.all()[node]["answers"]
+    return answers
