@@ -1,6 +1,6 @@
-"""Verb `arm`: start the agent of a staged run, and come back once its checks have passed or it has told why not.
+"""Verb `arm`: start the agent of a staged run, and come back once it is armed or has told why not.
 
-It is *armed* a moment later, when it has reached the leader's agent; the reports show that.
+Its checks come first; then it reaches for the leader's agent. That is waited for a moment only: the reports show it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from orchestrator.node.run import AGENT_FILE, AGENT_LOG, GOAL_FILE, Run
 SYSTEMD = pathlib.Path("/run/systemd/system")
 START_S = 10.0
 POLL_S = 0.02
+REACH_S = 2.0
+"""For the leader's agent, whose own checks may take longer than ours."""
 _INHERITED = ("PATH", "LD_LIBRARY_PATH", "LANG", "HOME", "L40S_LAB_NVML", "L40S_LAB_GPU_CLAIMS")
 PROPERTIES = (
     "KillMode=control-group",
@@ -33,7 +35,8 @@ PROPERTIES = (
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """{"state": "staged" or "armed"} when the checks have passed; their refusal is raised as it was told."""
+    """{"state": "armed"}, or "staged" where the checks have passed and the leader's agent is not reached yet; a
+    refusal is raised as it was told."""
     folder = files.wanted_run(request)
     with files.told(folder):
         if not _agent_lives(folder):
@@ -111,11 +114,13 @@ def _start_daemon(run: Run, command: list[str]) -> None:
 
 
 def _wait(folder: str, deadline_s: float) -> dict[str, Any]:
-    begin = time.monotonic()
+    begin, checked = time.monotonic(), 0.0
     while time.monotonic() - begin < deadline_s:
         now = report.of_run(folder)
         if now.get("alive") and now.get("checked") and now.get("state") not in ("failed", "stopped"):
-            return {"state": now["state"]}
+            checked = checked or time.monotonic()
+            if now["state"] != "staged" or time.monotonic() - checked > REACH_S:
+                return {"state": now["state"]}
         if now.get("state") in ("failed", "stopped"):
             raise _refusal(now, folder)
         if processes.stopped(_agent_pid(folder)) and time.monotonic() - begin > START_S:

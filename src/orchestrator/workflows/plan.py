@@ -31,6 +31,7 @@ from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 from orchestrator.rendering import compose_file, launch_script, launch_template, unit_file
 from orchestrator.topology.build import build
+from orchestrator.workflows.ahead import ahead
 from orchestrator.workflows.look import look
 
 SEEN_TO_WORK = "sglang-0.4.4-l40s"
@@ -74,9 +75,10 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> Plann
     profile = load_profile(request.model)
     stack = load_stack(stack_name(gangs, profile, request.stack))
     nodes = [node for gang in gangs for node in gang.nodes]
+    told = ahead(lambda: prerequisites(fleet, nodes, profile, stack))
     snapshots = look(fleet, nodes, stack).all()
     topologies = {name: build(snapshot) for name, snapshot in snapshots.items()}
-    hosts = facts_of_hosts(snapshots, prerequisites(fleet, nodes, profile, stack))
+    hosts = facts_of_hosts(snapshots, told.result())
     for node in nodes:
         if (config := hosts[node.name].config) is not None:
             check_checkpoint(node, profile, config, _built_in())

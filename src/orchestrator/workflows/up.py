@@ -27,6 +27,7 @@ from orchestrator.records.runs import RunRecord
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
+from orchestrator.workflows.ahead import ahead
 from orchestrator.workflows.doctor import refuse
 from orchestrator.workflows.examined import examined
 from orchestrator.workflows.locks import GangLock
@@ -132,11 +133,12 @@ def ground(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Iterat
     """
     gangs = chosen_gangs(inventory, request.plan.gangs)
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as locks:
+        planning = ahead(lambda: make_plan(inventory, request.plan, fleet))
         views = see(fleet, gangs)
         everybody_answers(views)
         for gang in gangs:
             locks.enter_context(GangLock(fleet, gang, request.command))
-        planned = make_plan(inventory, request.plan, fleet)
+        planned = planning.result()
         quiet = all(view.state is GangState.ABSENT for view in views)
         plan = examined(planned, gangs, fleet if quiet else None, accept=request.accept)
         watcher.planned(plan)
@@ -333,11 +335,22 @@ class _Rise:
         self.watcher.step(self.gang.name, "staging")
         requests = self.rising.requests(run_id, secrets.token_hex(32))
         self.goal = replace(self.goal, run_id=run_id)
-        self._on([node.name for node in self.gang.nodes], "stage", lambda name: requests[name], STAGE_S).all()
+        nodes = tuple(node.name for node in self.gang.nodes)
+        self._on(nodes, "stage", lambda name: requests[name], STAGE_S).all()
+        self._at_once(Do.ARM, nodes, "staged")
+        self._arm(nodes)
 
     def _arm(self, nodes: Sequence[str]) -> None:
         self.watcher.step(self.gang.name, "checking ports, GPUs and model on every node")
-        self._on(nodes, "arm", lambda _: {"run_id": self.goal.run_id, "deadline_s": ARM_S - 10}, ARM_S).all()
+        told = self._on(nodes, "arm", lambda _: {"run_id": self.goal.run_id, "deadline_s": ARM_S - 10}, ARM_S).all()
+        armed = tuple(name for name, answer in told.items() if answer.get("state") == "armed")
+        if len(armed) == len(self.gang.nodes):
+            self._at_once(Do.GO, armed, "all are armed")
+            self._go(armed)
+
+    def _at_once(self, do: Do, nodes: Sequence[str], why: str) -> None:
+        """What the nodes have just said is what another look would show."""
+        self._event(do.value, nodes=nodes, why=why)
 
     def _go(self, nodes: Sequence[str]) -> None:
         self.watcher.step(self.gang.name, "go")
