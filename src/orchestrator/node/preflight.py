@@ -9,6 +9,7 @@ import os
 import pathlib
 import pwd
 import socket
+import time
 from collections.abc import Callable, Iterator
 
 from orchestrator.node import containers, gpus, guardian, installed, processes, weights
@@ -21,7 +22,12 @@ SHM_BYTES = 512 << 20
 
 
 def check(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
-    """Every failure found, in the order an operator would mend them; empty when the run may be armed."""
+    """Every failure found, in the order an operator would mend them; empty when the run may be armed.
+
+    NVML is asked first and heard last: its process starts, and its driver wakes, while the rest is looked at.
+    """
+    if run.device == "cuda" and run.gpus:
+        memory.ask(time.monotonic())
     steps: tuple[Callable[[], Iterator[Failure]], ...] = (
         lambda: _python(run),
         lambda: _image(run),

@@ -16,7 +16,7 @@ from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 
 ANSWER_S = 15.0
-WAIT_S = 1.0
+WAIT_S = 0.2
 OLD_S = 1.0
 """Who answered so long before another node was given up is asked again: what it said of that one is old."""
 
@@ -30,7 +30,7 @@ def see(fleet: Fleet, gangs: Iterable[GangSpec], *, seen: dict[str, str] | None 
     """Every gang as it is now, one question a node.
 
     seen: what each node said last, kept here from call to call: a node then answers when something has changed, or
-    after WAIT_S.
+    after WAIT_S. One node's news waits for the others' answers, so that is short.
     """
     chosen = tuple(gangs)
     began = time.monotonic()
