@@ -388,16 +388,21 @@ def test_power_off_and_on_keeps_what_is_wrong_with_the_hardware(bench: Bench) ->
 
 
 def test_the_page_says_what_was_found(bench: Bench) -> None:
+    """Of faults that this run did not try, what the page says is taken for true; all else is held to it."""
     assert bench.whole
-    if {words[0] for words in PLACES} - SAID.keys():
-        pytest.skip("only some of the faults were tried")
-    page = render_page()
+    page = render_page(_on_the_page() | SAID)
     if os.environ.get("UPDATE_GOLDEN"):
         PAGE.write_text(page)
     assert PAGE.read_text() == page, "UPDATE_GOLDEN=1 writes it anew"
 
 
-def render_page() -> str:
+def _on_the_page() -> dict[str, tuple[str, ...]]:
+    """Fault -> the last column of its row."""
+    rows = re.findall(r"^\| `([a-z0-9-]+).*\| ([A-Z0-9, -]*) ?\|$", PAGE.read_text(), re.MULTILINE)
+    return {fault: tuple(said.strip().split(", ")) if said.strip() else () for fault, said in rows}
+
+
+def render_page(found: Mapping[str, tuple[str, ...]]) -> str:
     lines = [
         "# Faults that a lab's node can have",
         "",
@@ -417,6 +422,6 @@ def render_page() -> str:
         fault = loaded.fault
         levels = "any" if fault.levels == (0, 1, 2) else ", ".join(map(str, fault.levels))
         name = f"{fault.name} {fault.argument}".strip().replace("|", "\\|")
-        said = ", ".join(SAID.get(fault.name, ()))
+        said = ", ".join(found.get(fault.name, ()))
         lines.append(f"| `{name}` | {levels} | {fault.summary} | {fault.shows} | {said} |")
     return "\n".join(lines) + "\n"

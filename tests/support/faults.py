@@ -250,6 +250,12 @@ def _silent_driver(node: HealthyNode) -> None:
     node.gpus.clear()
 
 
+def _hung_driver(node: HealthyNode) -> None:
+    _silent_driver(node)
+    line = "3,1201,73000,-;NVRM: Xid (PCI:0000:9b:00): 119, pid=4711, Timeout waiting for RPC from GSP!"
+    node.host.update(kernel_log={"xid": [line]})
+
+
 def _lost_gpu(node: HealthyNode) -> None:
     node.machine.devices[2] = {"index": 2, "errors": {"nvmlDeviceGetHandleByIndex": "GPU is lost"}}
 
@@ -373,6 +379,8 @@ FAULTS = (
     Fault("Xid 79 in the kernel's log", _set(lambda n: n.host.update(kernel_log={"xid": [
         "3,1201,73000,-;NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', GPU has fallen off the bus."]})), "GPU-XID",
           SLOW, ("0000:9b:00",)),
+    Fault("Xid 119 of a driver that answers nobody", _hung_driver, "GPU-XID", SLOW, ("0000:9b:00",),
+          also=("NVML-UNREADABLE",)),
     Fault("kernel's log not readable", _set(lambda n: n.host.update(kernel_log={"error": "EPERM"})), "GPU-XID",
           UNKNOWN),
     Fault("BAR 1 of 256 MiB", _gpu(5, bar1_total=256 << 20), "GPU-BAR1-SMALL", SLOW, ("0000:9b:00.0",)),
@@ -398,6 +406,8 @@ FAULTS = (
           "NODE-DIFFERS", SLOW, ("best PCIe link of the GPUs",)),
     Fault("another kernel", _set(lambda n: n.host.update(uname={"release": "5.15.0-105-generic"})), "NODE-DIFFERS",
           NOTE, ("kernel",)),
+    Fault("another kernel than the one that reads", _set(lambda n: n.machine.write(
+        "/proc/sys/kernel", {"osrelease": "5.15.0-105-generic"})), "NODE-DIFFERS", NOTE, ("kernel",)),
     Fault("another firmware of the cards", _set(lambda n: [n.machine.write(
         n.port(f"mlx5_{i}").removesuffix("/ports/1"), {"fw_ver": "22.31.1014"}) for i in range(4)]), "NODE-DIFFERS",
           NOTE, ("RDMA card firmware",)),

@@ -49,6 +49,14 @@ class Node:
     snapshot: Snapshot
     tcp: Choice | None
 
+    @property
+    def kernel_release(self) -> str:
+        """As `uname -r` says, '' where unknown. The file is the looked-at machine's own; a machine that is recorded
+        or shown below another root is read by a kernel that is not its own."""
+        uname = self.snapshot.host.get("uname")
+        said = uname.get("release") if isinstance(uname, Mapping) else ""
+        return self.snapshot.text("/proc/sys/kernel/osrelease") or str(said or "")
+
     @cached_property
     def devices(self) -> Mapping[str, PciDevice]:
         """PCI functions by key."""

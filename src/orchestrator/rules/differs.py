@@ -92,9 +92,7 @@ def _switch_groups(node: Node) -> str | None:
 
 
 def _kernel(node: Node) -> str | None:
-    uname = node.snapshot.host.get("uname")
-    said = str(uname.get("release") or "") if isinstance(uname, Mapping) else ""
-    return said or node.snapshot.text("/proc/sys/kernel/osrelease") or None
+    return node.kernel_release or None
 
 
 def _file(path: str) -> Callable[[Node], str | None]:

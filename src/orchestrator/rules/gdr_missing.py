@@ -45,9 +45,7 @@ def _has_dma_buf(node: Node) -> bool:
 
 def _kernel(node: Node) -> tuple[int, int]:
     """Major and minor; a kernel that can't be told counts as new."""
-    uname = node.snapshot.host.get("uname")
-    release = uname.get("release") if isinstance(uname, dict) else ""
-    found = re.match(r"(\d{1,4})\.(\d{1,4})", str(release or node.snapshot.text("/proc/sys/kernel/osrelease")))
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", node.kernel_release)
     return (int(found[1]), int(found[2])) if found else (999, 0)
 
 

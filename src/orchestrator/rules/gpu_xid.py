@@ -38,12 +38,12 @@ def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding for each GPU with such an error since the last boot; unknown where the log may not be read."""
     for node in cluster.nodes:
         log = node.snapshot.host.get("kernel_log")
-        if not isinstance(log, Mapping) or not node.nvml_devices:
+        if not isinstance(log, Mapping):
             continue
         lines = log.get("xid")
         if isinstance(lines, (list, tuple)):
             yield from _findings(node, [str(line) for line in lines])
-        elif log.get("error"):
+        elif log.get("error") and node.nvml_devices:
             yield _unknown(node, str(log["error"]))
 
 

@@ -35,7 +35,7 @@ _OPAQUE = (
 _HEADER, _WHOLE_CONFIG = 64, 4096
 """Bytes of a configuration space that anybody may read, and root."""
 _THIS_MACHINES = ("/devices/system/cpu/online",)
-_SHOWN_SETTINGS = ("/sys/kernel/numa_balancing", "/sys/vm/nr_hugepages")
+_SHOWN_SETTINGS = ("/sys/kernel/numa_balancing", "/sys/kernel/osrelease", "/sys/vm/nr_hugepages")
 _SHOWN_ETC = ("/etc/nccl.conf", "/var/run/nvidia-topologyd/virtualTopology.xml")
 
 
