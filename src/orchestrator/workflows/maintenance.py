@@ -31,7 +31,7 @@ from orchestrator.workflows.locks import GangLock
 from orchestrator.workflows.plan import chosen_gangs
 from orchestrator.workflows.replay import Staged, staged_plan
 from orchestrator.workflows.reports import see
-from orchestrator.workflows.restart import Restarted, Watcher, stop
+from orchestrator.workflows.restart import Restarted, Watcher, say_gone, stop
 from orchestrator.workflows.routing import Router
 
 LOOK_EVERY_S = 2.0
@@ -240,6 +240,7 @@ def _against(work: _Work) -> DeployError | None:
     for one in examined.findings:
         if one.severity is Severity.STOP:
             return FindingsError(f"{one.id}: {one.title}", where=one.node or f"gang {work.gang.name}", fix=one.fix)
+    say_gone(work.plan, examined.cluster.topologies, work.watcher)
     return None
 
 

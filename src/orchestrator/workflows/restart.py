@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,10 +12,14 @@ from orchestrator.gang.downtime import Downtime, expected_downtime
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, GangFailed
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.topology import Topology
+from orchestrator.planning.still_there import gone
 from orchestrator.remote.fleet import Fleet
+from orchestrator.topology.build import build
 from orchestrator.workflows import up
 from orchestrator.workflows.down import Stopped, stop_gangs
 from orchestrator.workflows.locks import GangLock
+from orchestrator.workflows.look import look
 from orchestrator.workflows.plan import chosen_gangs
 from orchestrator.workflows.replay import Staged, staged_plan
 from orchestrator.workflows.reports import see
@@ -61,7 +65,19 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
             watcher.downtime(expected_downtime(view, 0.0 if request.now else plan.drain_s))
         for gang in gangs:
             locks.enter_context(GangLock(fleet, gang, request.command))
+        looked = look(fleet, [node for gang in gangs for node in gang.nodes]).values
+        for plan in plans:
+            say_gone(plan, {name: build(snapshot) for name, snapshot in looked.items()}, watcher)
         return again(fleet, plans, watcher, now=request.now, timeout_s=request.timeout_s)
+
+
+def say_gone(plan: Staged, nodes: Mapping[str, Topology], watcher: up.Watcher) -> None:
+    """Nothing is planned anew; who changed the hardware is told what the plan still counts on."""
+    for name, request in plan.requests.items():
+        words = ", ".join(gone(request, nodes[name])) if name in nodes else ""
+        if words:
+            words = f"{name} does not have what its plan names: {words}"
+            watcher.step(plan.gang.name, f"{words}; `l40s-deploy plan --diff` shows what `up` would change")
 
 
 def again(

@@ -25,6 +25,10 @@ pytestmark = pytest.mark.processes
 Local = Callable[..., "LocalGang"]
 
 
+def seen(found: list[Finding]) -> SimpleNamespace:
+    return SimpleNamespace(findings=tuple(found), failures={}, cluster=SimpleNamespace(topologies={}))
+
+
 class Told:
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -48,7 +52,7 @@ class Told:
 def findings(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     """The doctor finds what is in this list: this machine is no node."""
     found: list[Finding] = []
-    monkeypatch.setattr(maintenance, "examine", lambda *_: SimpleNamespace(findings=tuple(found), failures={}))
+    monkeypatch.setattr(maintenance, "examine", lambda *_: seen(found))
     monkeypatch.setattr(maintenance, "LOOK_EVERY_S", 0.02)
     monkeypatch.setattr(maintenance, "SETTLE_S", 0.2)
     return found

@@ -1,0 +1,38 @@
+"""Whether a node still has what a plan of earlier times names: what a reboot or a changed card takes from under it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.model.topology import RdmaPort, Topology
+
+
+def gone(request: Mapping[str, Any], node: Topology) -> Iterator[str]:
+    """What a staging request (docs/agent.md) names and the node does not have now, each in words.
+
+    GPUs by index, RDMA ports that NCCL_IB_HCA names whole (`=`), and the kind of the GID at NCCL_IB_GID_INDEX (NCCL's
+    environment variables, docs.nvidia.com): with RoCE another kind means another network. What could not be read is
+    left to the doctor, who says so.
+    """
+    env = {str(name): str(value) for name, value in dict(request.get("env") or {}).items()}
+    if not node.nvml_error:
+        there = {gpu.index for gpu in node.gpus if not gpu.lost}
+        yield from (f"GPU {gpu}" for gpu in request.get("gpus") or () if gpu not in there)
+    if env.get("NCCL_IB_DISABLE") == "1" or not env.get("NCCL_IB_HCA", "").startswith("="):
+        return
+    ports = {port.name: port for port in node.rdma}
+    for name in env["NCCL_IB_HCA"][1:].split(","):
+        port = ports.get(name if ":" in name else f"{name}:1")
+        if port is None or not port.active:
+            yield f"RDMA port {name}" + ("" if port is None else f" ({port.state or 'state unknown'})")
+        elif index := env.get("NCCL_IB_GID_INDEX", ""):
+            yield from _gid(port, index)
+
+
+def _gid(port: RdmaPort, index: str) -> Iterator[str]:
+    if port.link_layer != "Ethernet" or not port.gids or not index.isdigit():
+        return
+    kind = next((gid.type for gid in port.gids if gid.index == int(index)), None)
+    if kind != "RoCE v2":
+        yield f"a RoCE v2 GID at index {index} of {port.name} (it has {kind or 'none'} there)"

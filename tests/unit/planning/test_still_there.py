@@ -1,0 +1,51 @@
+"""What a plan names and a node does not have any more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.support.reference_cluster import topology
+
+from orchestrator.model.topology import RdmaPort, Topology
+from orchestrator.planning.still_there import gone
+
+WAS = topology()
+REQUEST: dict[str, Any] = {
+    "gpus": list(range(8)),
+    "env": {"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1", "NCCL_IB_GID_INDEX": "3"},
+}
+
+
+def with_port(**changes: Any) -> Topology:
+    first, *rest = WAS.rdma
+    return replace(WAS, rdma=(replace(first, **changes), *rest))
+
+
+def shifted(port: RdmaPort) -> Topology:
+    return with_port(gids=tuple(replace(gid, index=gid.index + 1) for gid in port.gids))
+
+
+CASES = [
+    ("nothing changed", WAS, []),
+    ("a GPU is lost", replace(WAS, gpus=(*WAS.gpus[:7], replace(WAS.gpus[7], lost="GPU is lost"))), ["GPU 7"]),
+    ("a GPU is gone", replace(WAS, gpus=WAS.gpus[1:]), ["GPU 0"]),
+    ("a card is gone", replace(WAS, rdma=WAS.rdma[1:]), ["RDMA port mlx5_0:1"]),
+    ("a cable", with_port(state="DOWN"), ["RDMA port mlx5_0:1 (DOWN)"]),
+    ("the GIDs moved", shifted(WAS.rdma[0]), ["a RoCE v2 GID at index 3 of mlx5_0:1 (it has "]),
+    ("NVML does not answer", replace(WAS, gpus=(), nvml_error="timeout"), []),
+]
+
+
+@pytest.mark.parametrize(("now", "wanted"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_what_is_gone(now: Topology, wanted: list[str]) -> None:
+    told = list(gone(REQUEST, now))
+    assert len(told) == len(wanted)
+    assert all(words.startswith(start) for words, start in zip(told, wanted, strict=True))
+
+
+def test_a_plan_over_tcp_needs_no_port() -> None:
+    env = {**REQUEST["env"], "NCCL_IB_DISABLE": "1"}
+    assert list(gone({**REQUEST, "env": env}, replace(WAS, rdma=()))) == []
+    assert list(gone({"gpus": [], "env": {}}, replace(WAS, rdma=()))) == []
