@@ -8,6 +8,7 @@ It ends when nobody reads any more, and with it everything that it started.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -34,6 +35,7 @@ TRIES = 2
 
 def stream(request: dict[str, Any]) -> None:
     """Fetch, check, offer, finish, and serve until the caller goes away."""
+    os.umask(0o022)  # whoever the engine runs as must be able to read what arrives
     state = files.state_dir(request)
     directory = Path(str(request["directory"]))
     entries = [Entry(str(path), str(source), int(size)) for path, source, size in request["files"]]

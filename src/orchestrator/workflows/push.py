@@ -115,7 +115,7 @@ def push(inventory: Inventory, request: PushRequest, watcher: Watcher) -> Pushed
                 source=request.source, directories=directories, bytes=0, files=0, nodes=nothing, shared=shared,
                 network="", seconds=time.monotonic() - began,
             )  # fmt: skip
-        addresses, network = _network(fleet, everyone, wanted, node, request, watcher)
+        addresses, network, lost = _network(fleet, everyone, wanted, node, request, watcher)
         with _origin(own if node is None else fleet, node, path, addresses, request) as (origin, offer):
             chain = Chain(
                 fleet=fleet,
@@ -126,7 +126,7 @@ def push(inventory: Inventory, request: PushRequest, watcher: Watcher) -> Pushed
                 addresses=addresses,
                 requests={name: _asked(everyone[name], directories[name], request) for name in wanted},
             )
-            nodes = _all(chain, wanted, watcher)
+            nodes = _all(chain, wanted, watcher, lost)
     return Pushed(
         source=request.source,
         directories=directories,
@@ -208,15 +208,22 @@ def _network(
     node: NodeSpec | None,
     request: PushRequest,
     watcher: Watcher,
-) -> tuple[Mapping[str, str], str]:
-    """Every node's address for the others, and why that one; nothing is looked at for a chain of one."""
+) -> tuple[Mapping[str, str], str, Mapping[str, DeployError]]:
+    """Every node's address for the others, why that one, and the nodes that did not answer.
+
+    Nothing is looked at for a chain of one. Raises the source's failure, InputError where no network is shared.
+    """
     between = list(dict.fromkeys([*([node.name] if node else []), *wanted]))
     if len(between) < 2:
-        return dict.fromkeys(between, LOOPBACK), ""
+        return dict.fromkeys(between, LOOPBACK), "", {}
     looked = look(fleet, [specs[name] for name in between])
+    if node is not None and node.name in looked.failures:
+        raise looked.failures[node.name]
+    if not looked.values:
+        raise looked.failures[between[0]]
     network = data_network({name: build(snapshot) for name, snapshot in looked.values.items()}, request.interface)
     watcher.say(f"between nodes over {network.reason}")
-    return network.addresses, network.reason
+    return network.addresses, network.reason, looked.failures
 
 
 @contextmanager
@@ -248,10 +255,10 @@ def _asked(spec: NodeSpec, directory: str, request: PushRequest) -> dict[str, An
     }
 
 
-def _all(chain: Chain, wanted: Sequence[str], watcher: Watcher) -> PerNode[Hop]:
+def _all(chain: Chain, wanted: Sequence[str], watcher: Watcher, lost: Mapping[str, DeployError]) -> PerNode[Hop]:
     """One chain after another, each without the nodes that failed: the rest goes on where it stopped."""
     complete: dict[str, Hop] = {}
-    failures: dict[str, DeployError] = {name: _no_network(name) for name in wanted if name not in chain.addresses}
+    failures: dict[str, DeployError] = {name: lost[name] for name in wanted if name in lost}
 
     def report(hops: Sequence[Hop]) -> None:
         shown = {**complete, **{hop.name: hop for hop in hops}}
@@ -273,7 +280,3 @@ def _all(chain: Chain, wanted: Sequence[str], watcher: Watcher) -> PerNode[Hop]:
         values={name: complete[name] for name in wanted if name in complete},
         failures={name: failures[name] for name in wanted if name in failures},
     )
-
-
-def _no_network(name: str) -> DeployError:
-    return InputError("its interfaces could not be read", where=name, fix="l40s-deploy doctor")
