@@ -41,6 +41,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,...",
         help="bring the Debian packages that `prepare` installs too (or these), of this machine's own release",
     )
+    build.add_argument(
+        "--vocabularies",
+        nargs="?",
+        const="",
+        metavar="DIR",
+        help="bring what tokenizers would download (gpt-oss), from a folder or from where they take it",
+    )
     build.add_argument("--timeout", type=float, default=3600.0, metavar="S", help="give up after S seconds (3600)")
     add_json(build)
     recipe = actions.add_parser("recipe", help="write what makes a container image of a stack that has no wheels")
@@ -86,6 +93,8 @@ def _build(args: argparse.Namespace, screen: Screen) -> int:
                 out=args.out,
                 python=args.python,
                 find_links=args.find_links,
+                vocabularies=args.vocabularies is not None,
+                vocabularies_from=args.vocabularies or "",
                 debian=args.debian is not None,
                 debian_packages=tuple(name for name in (args.debian or "").split(",") if name),
                 timeout_s=args.timeout,
@@ -103,6 +112,7 @@ def _build(args: argparse.Namespace, screen: Screen) -> int:
                 "packages": bundle.packages,
                 "debian": bundle.debian or None,
                 "image": bundle.image,
+                "vocabularies": list(bundle.vocabularies),
                 "bytes": bundle.bytes,
                 "seconds": round(seconds, 3),
             }

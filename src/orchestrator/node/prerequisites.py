@@ -2,7 +2,8 @@
 virtual environment, the C library.
 
 Request: {"model_path", "venv"}. Answer: {"config": text or null, "config_error": errno name or "",
-"engine": whether the environment's python3 is there, "engine_python": version as 3.11.2 or "", "glibc": "2.36" or ""}.
+"engine": whether the environment's python3 is there, "engine_python": version as 3.11.2 or "", "vocabularies": whether
+tokenizers' are beside it, "glibc": "2.36" or ""}.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         "config_error": wrong,
         "engine": (venv / "bin" / "python3").exists(),
         "engine_python": _python(venv),
+        "vocabularies": (venv / "vocabularies").is_dir(),
         "glibc": _glibc(),
     }
 

@@ -13,7 +13,7 @@ from orchestrator.planning.environment import Setting
 
 PYTHON = "python3"
 """The image's own, in place of the virtual environment's."""
-OF_THE_HOST = ("PATH", "CUDA_VISIBLE_DEVICES")
+OF_THE_HOST = ("PATH", "CUDA_VISIBLE_DEVICES", "TIKTOKEN_ENCODINGS_BASE")
 """Variables that name the host's places and GPU numbers; a container has its own."""
 
 

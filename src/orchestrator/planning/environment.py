@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.profile import Stack
+from orchestrator.planning import places
 from orchestrator.planning.choices import RdmaChoice
 from orchestrator.planning.options import HostFacts
 from orchestrator.planning.redaction import is_secret
@@ -163,6 +164,12 @@ def _process(about: Surroundings) -> Iterator[Setting]:
     yield Setting("LANG", "C.UTF-8", "the log is UTF-8 on every node")
     yield Setting("PYTHONUNBUFFERED", "1", "log lines reach the agent when they are written")
     yield Setting("HF_HUB_OFFLINE", "1", "the checkpoint is local: no name is looked up on the internet")
+    if about.host.vocabularies:
+        yield Setting(
+            "TIKTOKEN_ENCODINGS_BASE",
+            places.vocabularies(about.venv),
+            "the vocabularies that the stack's bundle brought: openai_harmony (gpt-oss) would download them",
+        )
 
 
 def _home(about: Surroundings) -> tuple[str, str]:

@@ -17,6 +17,7 @@ class HostFacts:
     glibc:     version of the C library, as 2.36
     engine:    whether the stack's virtual environment is there
     engine_python: version of its interpreter, as 3.11.2
+    vocabularies: whether `prepare` has put tokenizers' vocabularies beside it
     config:    the checkpoint's config.json
     config_error: why config.json could not be read, an errno's name; '' where nobody asked
     """
@@ -27,6 +28,7 @@ class HostFacts:
     glibc: str | None = None
     engine: bool | None = None
     engine_python: str | None = None
+    vocabularies: bool | None = None
     config: Mapping[str, Any] | None = None
     config_error: str = ""
 

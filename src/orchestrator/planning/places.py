@@ -14,6 +14,11 @@ def venv(node: NodeSpec, stack: str) -> str:
     return node.venv or f"/opt/l40s/venvs/{stack}"
 
 
+def vocabularies(venv: str) -> str:
+    """What tokenizers would download, where a bundle brought it."""
+    return f"{venv}/vocabularies"
+
+
 def state_dir(node: NodeSpec, host: HostFacts) -> str:
     """Where runs and caches lie: l40s_state_dir, else root's or the user's place for state."""
     if node.state_dir:

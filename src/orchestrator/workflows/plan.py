@@ -170,6 +170,7 @@ def host_facts(snapshot: Snapshot, told: Mapping[str, Any]) -> HostFacts:
         glibc=_text(told.get("glibc")),
         engine=engine if isinstance(engine, bool) else None,
         engine_python=_text(told.get("engine_python")),
+        vocabularies=told.get("vocabularies") is True,
         config=config,
         config_error=wrong,
     )

@@ -33,6 +33,7 @@ ENGINE_USER = "l40s"
 TIMEOUT_S = 3600.0
 _DEBS = "debs.tar"
 _IMAGE = "image.tar"
+_VOCABULARIES = "vocabularies.tar"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,8 @@ def play_variables(
     bundle = read_bundle(request.bundle) if request.bundle else None
     if bundle and bundle.debian:
         copy_part(bundle, "debs", folder / _DEBS)
+    if bundle and bundle.vocabularies:
+        copy_part(bundle, "vocabularies", folder / _VOCABULARIES)
     if bundle and bundle.image:
         copy_part(bundle, "image", folder / _IMAGE)
     hosts = {node.name: _host(node, request, bundle, folder) for node in nodes}
@@ -197,11 +200,12 @@ def _what_to_install(stack: Stack, name: str, bundle: Bundle | None, folder: Pat
     shared = {"install": stack.install, "gpus": stack.device == "cuda", "image": stack.image}
     if stack.install != "venv":
         archive = str(folder / _IMAGE) if bundle and bundle.image else ""
-        return {**shared, "image_archive": archive, "lock": "", "bundle": ""}
+        return {**shared, "image_archive": archive, "lock": "", "bundle": "", "vocabularies": ""}
     lock = _unpacked_lock(bundle, folder) if bundle else stack_lock(name)
     return {
         **shared,
         "image_archive": "",
+        "vocabularies": str(folder / _VOCABULARIES) if bundle and bundle.vocabularies else "",
         "lock": str(lock),
         "bundle": str(bundle.path.absolute()) if bundle else "",
     }

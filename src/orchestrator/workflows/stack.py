@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.host_setup import debian, images, wheelhouse
+from orchestrator.host_setup import debian, images, vocabularies, wheelhouse
 from orchestrator.host_setup.bundle import Bundle, pins, write_bundle
 from orchestrator.loading.stacks import load_stack, stack_lock, stack_recipe
 from orchestrator.model.errors import InputError
@@ -21,6 +21,7 @@ class BuildRequest:
     """What to build.
 
     python: None is the stack's own; find_links: '' leaves it to pip's configuration
+    vocabularies: what tokenizers would download comes along; from a folder, or '' for where they download it
     debian: the Debian packages that `prepare` installs come along, of this machine's release
     debian_packages: these, beside the stack's and Python's, in place of the usual ones; () for the usual ones
     """
@@ -29,6 +30,8 @@ class BuildRequest:
     out: Path
     python: str | None = None
     find_links: str = ""
+    vocabularies: bool = False
+    vocabularies_from: str = ""
     debian: bool = False
     debian_packages: tuple[str, ...] = ()
     timeout_s: float = 3600.0
@@ -62,6 +65,7 @@ def build(request: BuildRequest, progress: Callable[[str, int, int], None] = lam
             lock, wheels, python=python, find_links=request.find_links, deadline_s=request.timeout_s, progress=tell
         )
         debs = _debs(request, stack, python, wheels) if request.debian else None
+        words = _vocabularies(request, wheels) if request.vocabularies else None
         return write_bundle(
             request.out,
             stack,
@@ -69,6 +73,7 @@ def build(request: BuildRequest, progress: Callable[[str, int, int], None] = lam
             lock=lock,
             wheels=wheels,
             debs=debs,
+            vocabularies=words,
             debian=debian.release() if debs else "",
         )
 
@@ -102,6 +107,13 @@ def write_recipe(name: str, folder: Path) -> tuple[Path, ...]:
     except OSError as error:
         raise InputError(f"can't be written: {error.strerror or error}", where=str(folder), fix="--out DIR") from None
     return tuple(sorted(path for path in folder.rglob("*") if path.is_file()))
+
+
+def _vocabularies(request: BuildRequest, beside: Path) -> Path:
+    folder = beside / "vocabularies"
+    folder.mkdir()
+    vocabularies.bring(folder, source=request.vocabularies_from, deadline_s=request.timeout_s)
+    return folder
 
 
 def _debs(request: BuildRequest, stack: Stack, python: str, beside: Path) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.wheels import small_stack
 
-from orchestrator.host_setup.bundle import Bundle, read_bundle, write_bundle
+from orchestrator.host_setup.bundle import Bundle, copy_part, read_bundle, write_bundle
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError, VerificationDiffers
 
@@ -38,6 +38,27 @@ def test_what_was_written_is_read(stack: Path, tmp_path: Path) -> None:
     first, second = written.lock.splitlines()
     assert first.startswith("l40s-probe.one==1.0 --hash=sha256:")
     assert second.startswith("l40s_probe_two==2.0+cpu --hash=sha256:")
+
+
+def test_debian_packages_and_vocabularies_come_along_and_can_be_taken_out(stack: Path, tmp_path: Path) -> None:
+    for kind, name in (("debs", "rsync_3.2.7-1+b1_amd64.deb"), ("debs", "Packages"), ("words", "a.tiktoken")):
+        (tmp_path / kind).mkdir(exist_ok=True)
+        (tmp_path / kind / name).write_text(name)
+    made = write_bundle(
+        tmp_path / "b",
+        load_stack(str(stack)),
+        python="3.11",
+        lock=stack.with_suffix(".lock").read_text(),
+        wheels=stack.parent / "wheels",
+        debs=tmp_path / "debs",
+        debian="debian bookworm amd64",
+        vocabularies=tmp_path / "words",
+    )
+    assert read_bundle(tmp_path / "b") == made
+    assert (made.packages, made.debian, made.vocabularies) == (2, "debian bookworm amd64", ("a.tiktoken",))
+    copy_part(made, "debs", tmp_path / "debs.tar")
+    with tarfile.open(tmp_path / "debs.tar") as tar:
+        assert tar.getnames() == ["debs/Packages", "debs/rsync_3.2.7-1+b1_amd64.deb"]
 
 
 def test_the_same_parts_give_the_same_bytes(stack: Path, tmp_path: Path) -> None:

@@ -21,6 +21,9 @@ def test_a_checkpoint_and_an_environment(tmp_path: Path) -> None:
     told = answer({"model_path": str(model), "venv": str(venv)})
     assert json.loads(told["config"]) == {"hidden_size": 1}
     assert (told["config_error"], told["engine"], told["engine_python"]) == ("", True, "3.11.2")
+    assert told["vocabularies"] is False
+    (venv / "vocabularies").mkdir()
+    assert answer({"model_path": "/", "venv": str(venv)})["vocabularies"] is True
     assert told["glibc"] == os.confstr("CS_GNU_LIBC_VERSION").split()[1]  # type: ignore[union-attr]
 
 
