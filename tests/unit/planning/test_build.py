@@ -88,6 +88,13 @@ def test_int8_asks_for_its_quantisation() -> None:
     assert dict(node.sources)["--quantization"] == "profile DeepSeek-R1-Channel-INT8"
 
 
+def test_vocabularies_that_lie_there_are_told_to_the_engine() -> None:
+    hosts = {"node0": HostFacts(vocabularies=True), "node1": HostFacts(vocabularies=False)}
+    first, second = nodes(plan_of(gang(2, gpus=1), model="tiny-deepseek-v3", stack="sglang-0.5.23-cpu", hosts=hosts))
+    assert dict(first.env)["TIKTOKEN_ENCODINGS_BASE"] == "/opt/l40s/venvs/sglang-0.5.23-cpu/vocabularies"
+    assert "TIKTOKEN_ENCODINGS_BASE" not in dict(second.env)
+
+
 def test_an_engine_on_cpu_uses_gloo_and_no_nccl() -> None:
     hosts = {"node0": HostFacts(home="/root", user="root", cpu_count=2), "node1": HostFacts(cpu_count=1)}
     plan = plan_of(gang(2, gpus=1), model="tiny-deepseek-v3", stack="sglang-0.5.23-cpu", hosts=hosts)
