@@ -298,12 +298,12 @@ def test_the_json_document_is_json_and_has_the_promised_keys() -> None:
     assert document["nodes"][0]["sources"]["NCCL_IB_GID_INDEX"]
 
 
-def test_256_nodes_are_planned_in_less_than_two_seconds() -> None:
+def test_256_nodes_are_planned_in_less_than_two_seconds_of_a_processor() -> None:
     gangs = [gang(4, name=f"gang{number}", first=4 * number) for number in range(64)]
     facts = {name: topology for spec in gangs for name, topology in topologies(spec).items()}
-    begun = time.perf_counter()
+    begun = time.process_time()
     plan = build_plan(
         gangs, load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23"), facts, PlanOptions()
     )
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
     assert sum(len(planned.nodes) for planned in plan.gangs) == 256
