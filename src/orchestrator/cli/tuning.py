@@ -245,8 +245,8 @@ def _remarks(kit: Kit) -> Iterator[str]:
     missing = [one for place, one in enumerate(kit.wanted) if not one.optional and _missing(kit, place)]
     if missing:
         yield (
-            f"none: for {len(missing)} of {sum(not one.optional for one in kit.wanted)} the engine takes its default "
-            "tiles and says 'Using default ... kernel config' in its log; the price is not measured"
+            f"none, on at least one node: {len(missing)} of {sum(not one.optional for one in kit.wanted)}; there the "
+            "engine takes its default tiles ('Using default ... kernel config' in its log); the price is not measured"
         )
         yield (
             "a file of a larger GPU under this GPU's name is no way out: an L40S has 101376 bytes of shared memory "

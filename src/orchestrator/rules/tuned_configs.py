@@ -53,36 +53,40 @@ def _directory(cluster: Cluster, node: Node, rules: Lookup) -> str:
 
 
 def _differences(cluster: Cluster, holdings: Mapping[str, Holdings]) -> Iterator[Finding]:
-    """A file at a time; what nobody has is no difference."""
+    """One finding for each odd node, and one where no value has a majority; what nobody has is no difference."""
     files = sorted({(folder, name) for found in holdings.values() for folder, texts in found.folders.items()
                     for name in texts})  # fmt: skip
+    odd: dict[str, list[tuple[str, str]]] = {}
     for folder, name in files:
         for values in cluster.compared(lambda node: _print(holdings.get(node.name), folder, name)):  # noqa: B023
-            odd = majority(values)
-            if odd:
-                for where, value in odd[1].items():
-                    yield _odd(where, folder, name, value, odd[0])
+            common = majority(values)
+            if common:
+                for where, value in common[1].items():
+                    said = f"{folder}/{name} = {value}, on the other nodes {common[0]}"
+                    odd.setdefault(where, []).append((name, said))
             elif len(set(values.values())) > 1:
-                each = "; ".join(f"{where}: {value}" for where, value in values.items())
-                yield _odd("", folder, name, each, "")
+                each = "; ".join(f"{where} {value}" for where, value in values.items())
+                odd.setdefault("", []).append((name, f"{folder}/{name}: {each}"))
+    yield from (_odd(node, differing) for node, differing in odd.items())
 
 
 def _print(found: Holdings | None, folder: str, name: str) -> str | None:
+    """The beginning of a file's SHA-256, or that it is missing."""
     if found is None:
         return None
     text = found.folders.get(folder, {}).get(name)
-    return "none" if text is None else digest(text)[:12]
+    return "missing" if text is None else digest(text)[:12]
 
 
-def _odd(node: str, folder: str, name: str, value: str, common: str) -> Finding:
-    has = "is missing here and on the other nodes" if value == "none" else "is another file than on the other nodes"
+def _odd(node: str, differing: list[tuple[str, str]]) -> Finding:
+    count = f"{len(differing)} tuned config{'s' * (len(differing) != 1)}"
     return Finding(
         id=RULE.id,
         severity=Severity.SLOW,
         node=node,
-        devices=(name,),
-        title=f"the tuned config {name} {has}" if common else f"the nodes have different tuned configs {name}: {value}",
-        evidence=(f"{folder}/{name} = {value or 'none'}" + (f", elsewhere {common}" if common else ""),),
+        devices=tuple(name for name, _ in differing),
+        title=f"{count}: not the other nodes'" if node else f"the nodes differ in {count}",
+        evidence=tuple(said for _, said in differing),
         effect="not measured: every step of the gang waits for the node with the slower tiles",
         fix="l40s-deploy tuning pull --from a node that is right, then l40s-deploy tuning push",
     )

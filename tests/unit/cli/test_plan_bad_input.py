@@ -32,7 +32,7 @@ class Bench:
         self.facts: dict[str, Any] = {}
         self.told: dict[str, dict[str, Any]] = {}
 
-    def look(self, _: object, nodes: Iterable[NodeSpec]) -> PerNode[Snapshot]:
+    def look(self, _: object, nodes: Iterable[NodeSpec], __: object) -> PerNode[Snapshot]:
         host = {"user": "root", "home": "/root", "cpu_count": 2}
         return PerNode({node.name: Snapshot(node=node.name, taken_at=0.0, files={}, host=host) for node in nodes}, {})
 

@@ -103,6 +103,17 @@ def test_the_articles_stack_wants_its_own_file() -> None:
     assert not found(replace(cluster_of(nodes), stacks=dict.fromkeys(nodes, stack)), "STACK-PATCHES")
 
 
+def test_two_nodes_that_differ_in_two_files_are_told_once() -> None:
+    nodes = healthy_nodes(2)
+    del nodes["node1"].files[TUNED_PATH]
+    nodes["node1"].files[TUNED_PATH.replace("N=2112", "N=768")] = tuned()
+    (only,) = found(cluster_of(nodes), "TUNED-CONFIGS")
+    assert (only.node, only.severity) == ("", Severity.SLOW)
+    assert only.title == "the nodes differ in 2 tuned configs"
+    assert "node1 missing" in only.evidence[0]
+    assert "node0 missing" in only.evidence[1]
+
+
 def planned(nodes: dict[str, HealthyNode]) -> Cluster:
     return replace(cluster_of(nodes), served={"gang0": (FINE, TP32)})
 
