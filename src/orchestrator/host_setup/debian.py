@@ -46,26 +46,31 @@ def download(packages: Sequence[str], folder: Path, *, deadline_s: float) -> Non
             "this machine has no apt-get", where="--debian", fix="build the bundle on a machine of the nodes' release"
         )
     with tempfile.TemporaryDirectory(prefix=".l40s-apt-", dir=folder.parent) as scratch:
-        _said(_fetch(packages, Path(scratch)), deadline_s)
-        for file in sorted(Path(scratch).glob("*.deb")):
+        apt = _apt(Path(scratch))
+        _said([*apt, "update"], deadline_s)
+        _said([*apt, "--yes", "--no-install-recommends", "--download-only", "install", *packages], deadline_s)
+        for file in sorted(Path(scratch, "archives").glob("*.deb")):
             file.rename(folder / file.name.replace("%3a", "."))  # an epoch's colon, which tar takes for a host's
     (folder / INDEX).write_text("".join(_entry(file) for file in sorted(folder.glob("*.deb"))), "utf-8")
 
 
-def _fetch(packages: Sequence[str], folder: Path) -> list[str]:
-    """An empty list of installed packages makes apt bring everything that they depend on."""
-    (folder / "partial").mkdir()
+def _apt(folder: Path) -> list[str]:
+    """apt-get with this machine's sources and nothing else of it: its lists may be old or away, and with no package
+    installed all that one depends on is brought."""
+    for name in ("lists", "archives"):
+        (folder / name / "partial").mkdir(parents=True)
     options = {
         "Dir::State::status": "/dev/null",
-        "Dir::Cache::archives": str(folder),
+        "Dir::State::lists": str(folder / "lists"),
+        "Dir::Cache::archives": str(folder / "archives"),
         "Dir::Cache::pkgcache": "",
         "Dir::Cache::srcpkgcache": "",
         "pkgCacheGen::ForceEssential": ",",
         "Debug::NoLocking": "1",
+        "Acquire::Languages": "none",
         "APT::Sandbox::User": "root",
     }
-    words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-    return ["apt-get", "--yes", "--quiet", "--no-install-recommends", "--download-only", *words, "install", *packages]
+    return ["apt-get", "--quiet", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
 
 
 def _entry(file: Path) -> str:
@@ -87,6 +92,9 @@ def _said(words: Sequence[str], deadline_s: float) -> str:
         raise InputError("is not there", where=words[0], fix="build the bundle on a Debian or Ubuntu machine") from None
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()[-1:]
-        raise InputError(" | ".join(errors) or "gave no reason", where=words[0], fix="apt-get update, and name packages"
-                         " that this release has")  # fmt: skip
+        raise InputError(
+            " | ".join(errors) or "gave no reason",
+            where=words[0],
+            fix="name packages that this release has, or mend the sources of apt",
+        )
     return done.stdout
