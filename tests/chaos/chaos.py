@@ -39,7 +39,7 @@ class Result:
     def line(self) -> str:
         """For whoever watches."""
         again = f", moment missed {self.missed} times" if self.missed else ""
-        return f"{self.row.id}: {self.trouble or 'as expected'} ({self.seconds:.1f} s{again})"
+        return f"{self.row.id}: {self.trouble[-400:] or 'as expected'} ({self.seconds:.1f} s{again})"
 
 
 def chaos_lab(name: str) -> SmallLab:

@@ -236,7 +236,8 @@ class _Game:
             if "failed_requests" in row.end:
                 self._load()
         self._strike(before)
-        self._expect(dict(row.end.get("meanwhile") or {}), "meanwhile")
+        if row.end.get("meanwhile"):
+            self._expect(dict(row.end["meanwhile"]), "meanwhile")
         for step in row.steps:
             self._do(step)
         self._verb_ended()
@@ -371,10 +372,11 @@ class _Game:
             self._verb_ended()
             lab.serve()
         elif step == "guard":
-            self._expect({"state": "failed"} if row.how != "STOP" else {}, "before the guard looks")
+            if row.how != "STOP":
+                self._expect({"state": "failed"}, "before the guard looks")
             lab.deploy("guard", "--once")
         elif step == "status":
-            self._expect({}, "after it")
+            self.stage.lab.deploy("status")
         elif step == "serve":
             self._serve_more()
         elif step == "dead":
@@ -390,7 +392,9 @@ class _Game:
         assert load is not None
         goal = load.good + MORE_ANSWERS
         if not until(lambda: load.good >= goal or bool(load.bad), SHOWN_S) or load.bad:
-            raise Otherwise(f"{load.good} of {goal} answers, and failed: {load.bad[:2]}")
+            gang = self.stage.gang()
+            cause = (gang["cause"] or {}).get("text", "no cause")
+            raise Otherwise(f"{load.good} of {goal} answers, failed: {load.bad[:2]}; {gang['state']}: {cause}")
 
     def _verb_ended(self) -> None:
         """The command that was under way, where it was not hit itself; a guard at work goes on."""
