@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
+
+_WAITERS_S = 0.3
+"""After so long an end is not just on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +42,17 @@ class Identity:
                 return
 
     def end(self, *, deadline_s: float) -> bool:
-        """Kill it and wait until it is gone; False when it outlived the deadline."""
+        """Kill it and wait until it is gone; False when it outlived the deadline.
+
+        PID 1 of a namespace is gone when all in it are, and have been waited for.
+        """
         self.kill()
-        return wait_until(lambda: not self.alive, deadline_s=deadline_s)
+        deadline = time.monotonic() + deadline_s
+        while not wait_until(lambda: not self.alive, deadline_s=_WAITERS_S):
+            wake_waiters(self.pid)
+            if time.monotonic() > deadline:
+                return False
+        return True
 
 
 def wait_until(condition: Callable[[], bool], *, deadline_s: float, step_s: float = 0.005) -> bool:
@@ -52,6 +63,32 @@ def wait_until(condition: Callable[[], bool], *, deadline_s: float, step_s: floa
             return False
         time.sleep(step_s)
     return True
+
+
+def wake_waiters(pid: int) -> None:
+    """Let every nsenter(1) go on that entered the namespaces of this process, or of one below it, and stands still.
+
+    It stops itself when what it runs there is stopped (util-linux, sys-utils/nsenter.c:continue_as_child), and then
+    nobody waits for that process' end.
+    """
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if words[:2] != [b"nsenter", b"-t"] or _state(int(entry.name)) != b"T":
+                continue
+            if pid in _line_of(int(words[2])):
+                os.kill(int(entry.name), signal.SIGCONT)
+        except (OSError, ValueError, IndexError):
+            continue  # it ended while we looked, or is somebody else's
+
+
+def _line_of(pid: int) -> Iterator[int]:
+    """A process, its parent, and so on."""
+    while pid > 1:
+        yield pid
+        pid = int(_stat(pid)[1])
 
 
 def reap_for_ever() -> NoReturn:
@@ -76,8 +113,17 @@ def boot_id() -> str:
 
 def _start_of_living(pid: int) -> int | None:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        state, *fields = _stat(pid)
     except (FileNotFoundError, ProcessLookupError):
         return None
-    state, *fields = stat[stat.rindex(b")") + 2 :].split()
     return None if state in (b"Z", b"X") else int(fields[18])
+
+
+def _state(pid: int) -> bytes:
+    return _stat(pid)[0]
+
+
+def _stat(pid: int) -> list[bytes]:
+    """/proc/PID/stat from its third field on, the state (proc(5))."""
+    stat = Path(f"/proc/{pid}/stat").read_bytes()
+    return stat[stat.rindex(b")") + 2 :].split()

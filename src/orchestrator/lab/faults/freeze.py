@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.lab.faults import words
 from orchestrator.lab.faults.registry import Fault, Undo, Words
 from orchestrator.lab.living import LivingNode
-from orchestrator.lab.processes import Identity, wait_until
+from orchestrator.lab.processes import Identity, wait_until, wake_waiters
 from orchestrator.model.errors import NodeError
 
 FAULT = Fault(
@@ -39,10 +39,12 @@ def strike(node: LivingNode, asked: Words) -> Undo:
     return {"stopped": [asdict(one) for one in stopped.values()]}
 
 
-def heal(_: LivingNode, undo: Undo) -> None:
-    """Let those go on that we stopped."""
+def heal(node: LivingNode, undo: Undo) -> None:
+    """Let those go on that we stopped, and the shells into the node that stopped with them."""
     for one in undo["stopped"]:
         Identity(**one).kill(signal.SIGCONT)
+    if node.has_namespaces:
+        wake_waiters(node.pid)
 
 
 def _state(pid: int) -> str:
