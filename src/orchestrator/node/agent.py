@@ -386,7 +386,10 @@ class Agent(Part):
         elif now - self._began > LINK_S:
             address = f"{self.run.leader_address}:{self.run.leader_port}"
             text = f"the leader's agent does not answer at {address} ({self.spoke.trouble})"
-            self.fail(causes.make(self.run.node, text, time.time(), fix="open that port between the nodes"))
+            fix = "open that port between the nodes"
+            self.fail(
+                causes.make(self.run.node, text, time.time(), fix=fix, secondary=True)
+            )  # a dead leader comes first
 
     def _everybody_complete(self) -> bool:
         others = [name for name in self.run.members if name != self.run.node]
