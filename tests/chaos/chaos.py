@@ -6,12 +6,13 @@ Without words all rows, and docs/chaos.md is written; with words those whose id 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import SimpleQueue
@@ -63,11 +64,17 @@ def play_row(stage: Stage, row: Row) -> Result:
         return Result(row, " ".join(trouble.split()), time.monotonic() - began, missed)
 
 
-def play_all(rows: Sequence[Row], labs: int) -> list[Result]:
+def play_all(
+    rows: Sequence[Row], labs: int, known: Mapping[int, Result] | None = None, journal: Path | None = None
+) -> list[Result]:
     """All rows in so many labs; each takes the next row when it is free. Results in the order of the rows."""
+    found = dict(known or {})
+    labs = min(labs, len(rows) - len(found))
     queue: SimpleQueue[int] = multiprocessing.SimpleQueue()
     results: SimpleQueue[tuple[int, Result | str]] = multiprocessing.SimpleQueue()
-    order = sorted(range(len(rows)), key=lambda place: (not rows[place].slow, rows[place].at != "ready"))
+    order = sorted(
+        set(range(len(rows))) - found.keys(), key=lambda place: (not rows[place].slow, rows[place].at != "ready")
+    )
     for place in (*order, *([-1] * labs)):
         queue.put(place)
     workers = [
@@ -77,7 +84,6 @@ def play_all(rows: Sequence[Row], labs: int) -> list[Result]:
     for worker in workers:
         worker.start()
     signal.signal(signal.SIGTERM, lambda *_: _end(workers))
-    found: dict[int, Result] = {}
     working = labs
     while working:
         place, result = results.get()
@@ -86,11 +92,30 @@ def play_all(rows: Sequence[Row], labs: int) -> list[Result]:
             sys.stdout.write(f"{result}\n" if result else "")
         else:
             found[place] = result
+            _write(journal, result)
             sys.stdout.write(f"{len(found)}/{len(rows)} {result.line()}\n")
         sys.stdout.flush()
     for worker in workers:
         worker.join()
     return [found.get(place) or Result(row, "not played", 0.0) for place, row in enumerate(rows)]
+
+
+def _read(journal: Path, rows: Sequence[Row]) -> dict[int, Result]:
+    """What a run that was interrupted has found out, by place of the row."""
+    places = {row.id: place for place, row in enumerate(rows)}
+    told = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
+    return {
+        places[one["id"]]: Result(rows[places[one["id"]]], one["trouble"], one["seconds"], one["missed"])
+        for one in told
+        if one["id"] in places
+    }
+
+
+def _write(journal: Path | None, result: Result) -> None:
+    if journal is not None:
+        line = {"id": result.row.id, "trouble": result.trouble, "seconds": result.seconds, "missed": result.missed}
+        with journal.open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 def _end(workers: Sequence[BaseProcess]) -> None:
@@ -177,13 +202,15 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--labs", type=int, default=LABS, help=f"labs side by side ({LABS})")
     parser.add_argument("--times", type=int, default=1, help="so many runs in a row; the page is of the last")
     parser.add_argument("words", nargs="*", metavar="WORD")
+    parser.add_argument("--journal", type=Path, help="results as they come; rows that are in it are not played again")
     args = parser.parse_args(words)
     rows = [row for row in table() if not args.words or any(word in row.id for word in args.words)]
     failed = 0
     for number in range(args.times):
         began = time.monotonic()
-        results = play_all(rows, min(args.labs, len(rows)))
-        seconds = time.monotonic() - began
+        known = _read(args.journal, rows) if args.journal else {}
+        results = play_all(rows, args.labs, known, args.journal)
+        seconds = time.monotonic() - began + sum(result.seconds for result in known.values()) / args.labs
         bad = [result for result in results if result.trouble]
         failed += len(bad)
         sys.stdout.write(f"run {number + 1}: {len(rows) - len(bad)} of {len(rows)} as expected, {seconds:.0f} s\n")

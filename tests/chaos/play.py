@@ -103,6 +103,8 @@ class Stage:
         """`lab break` or `lab heal`."""
         if verb == "break":
             self.broken.add(node)
+            if words[0] in ("freeze", "power-off"):
+                self.watch[node].close()  # a frozen one would hold the node's end up
         with self._root_of_labs():
             if verb == "break":
                 break_node(self.lab.name, node, words[0], words[1:])
@@ -133,7 +135,6 @@ class Stage:
         if not until(lambda: "up" in self.lab.on(node, "echo up", check=False), 60):
             raise Otherwise(f"{node} does not come up again")
         self.lab.place_model(node)
-        self.watch[node].ask(do="baseline")
 
     def left(self) -> list[str]:
         """What is left on the nodes that run."""
@@ -367,6 +368,8 @@ class _Game:
             else:
                 self.stage.watch[row.node].ask(do="signal", pid=self.hit, how="CONT")
         elif step == "heal":
+            if row.at in ENDING:
+                self._verb_ended()  # it shall get by without the node
             self.stage.fault("heal", row.node)
         elif step == "up":
             self._verb_ended()
@@ -382,6 +385,7 @@ class _Game:
         elif step == "dead":
             self._expect({"state": "failed"}, "after its lease")
         else:
+            self._verb_ended()
             lab.deploy(step, check=not self.stage.broken)
 
     def _serve_more(self) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import select
+import signal
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -61,7 +63,8 @@ class Watchman:
     def close(self) -> None:
         """End it; it may be stopped or gone."""
         if self._process is not None:
-            self._process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # nsenter stops with what it has started
             for pipe in (self._process.stdin, self._process.stdout):
                 if pipe is not None:
                     with suppress(OSError):
@@ -82,6 +85,7 @@ class Watchman:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                start_new_session=True,
             )
         return self._process
 
@@ -92,6 +96,8 @@ class Watch:
 
     lab: SmallLab
     men: dict[str, Watchman] = field(default_factory=dict)
+    usual: dict[str, list[str]] = field(default_factory=dict)
+    """What listens on each node without a gang."""
 
     def __getitem__(self, node: str) -> Watchman:
         return self.men.setdefault(node, Watchman(self.lab, node))
@@ -99,14 +105,14 @@ class Watch:
     def baseline(self) -> None:
         """What listens on the nodes now is theirs."""
         for node in self.lab.hosts():
-            self[node].ask(do="baseline")
+            self.usual[node] = self[node].ask(do="listeners")["listeners"]
 
     def left(self, off: frozenset[str] = frozenset()) -> list[str]:
         """What is left, on any node that runs."""
         found = []
         for node in self.lab.hosts():
             if node not in off:
-                found += [f"{node}: {what}" for what in self[node].ask(do="left")["left"]]
+                found += [f"{node}: {what}" for what in self[node].ask(do="left", usual=self.usual[node])["left"]]
         return found
 
     def close(self) -> None:

@@ -6,8 +6,8 @@ Orders are lines of JSON on stdin, answers lines of JSON on stdout. Standard lib
 part of a gang is at one of those moments (the phase or the state of its report, in another run than `before`), the hit:
 `{"hit": pid}`, pid 0 where nothing was to be hit; `{"missed": where it was last}` when the moment did not come.
 {"do": "signal", "pid", "how"}. {"do": "run"}: the run that was staged last.
-{"do": "left"}: what an engine or an agent left here, in words.
-{"do": "baseline"}: what listens now is this machine's own.
+{"do": "listeners"}: the ports that somebody listens on.
+{"do": "left", "usual"}: what an engine or an agent left here, in words; usual: the machine's own listeners.
 {"do": "holds", "gang", "pid"}: whether the controller of that process id holds its lock.
 """
 
@@ -34,7 +34,6 @@ OWN_PORTS = range(1024, 32768)
 
 
 def main() -> None:
-    usual: set[str] = set()
     for line in sys.stdin:
         order = json.loads(line)
         do = order["do"]
@@ -49,11 +48,10 @@ def main() -> None:
             say(run=current())
         elif do == "holds":
             say(holds=read(GANG.parent / order["gang"] / "lock").get("pid") == order["pid"])
-        elif do == "baseline":
-            usual = set(listeners())
-            say(done=True)
+        elif do == "listeners":
+            say(listeners=sorted(set(listeners())))
         elif do == "left":
-            say(left=[*processes(), *claims(), *units(), *sorted(set(listeners()) - usual)])
+            say(left=[*processes(), *claims(), *units(), *sorted(set(listeners()) - set(order["usual"]))])
 
 
 def say(**answer: Any) -> None:
