@@ -81,3 +81,15 @@ def test_the_page_shows_what_went_wrong() -> None:
     rows = table()
     text = document([Result(rows[0], "", 1.0), Result(rows[1], "left | behind", 2.0, 1)], 3, 70.0)
     assert "1 of 2" in text and "**left / behind**" in text and "1 times" in text
+
+
+def test_a_run_goes_on_from_its_journal(tmp_path: Path) -> None:
+    from tests.chaos.chaos import NOT_PLAYED, Result, _read, _write, document
+
+    rows = table()
+    played = [Result(rows[3], "", 1.5), Result(rows[1], "left behind", 2.5, 1)]
+    for result in played:
+        _write(tmp_path / "journal", result)
+    assert _read(tmp_path / "journal", rows) == {3: played[0], 1: played[1]}
+    assert _read(tmp_path / "none", rows) == {}
+    assert "1 of 2 rows ended as the table says (1 more" in document([*played, Result(rows[0], NOT_PLAYED, 0.0)], 3, 60)
