@@ -161,16 +161,16 @@ def facts_of_hosts(snapshots: Mapping[str, Snapshot], told: Mapping[str, Mapping
 def host_facts(snapshot: Snapshot, told: Mapping[str, Any]) -> HostFacts:
     """From the probe and the verb `prerequisites`; what is missing or misshapen counts as not read."""
     host = snapshot.host
-    home, count, engine = host.get("home"), host.get("cpu_count"), told.get("engine")
+    home, count = host.get("home"), host.get("cpu_count")
     config, wrong = _config(told)
     return HostFacts(
         user=_text(host.get("user")),
         home=home if isinstance(home, str) and home.startswith("/") else None,
         cpu_count=count if isinstance(count, int) and count > 0 else None,
         glibc=_text(told.get("glibc")),
-        engine=engine if isinstance(engine, bool) else None,
+        engine=_yes_or_no(told.get("engine")),
         engine_python=_text(told.get("engine_python")),
-        vocabularies=told.get("vocabularies") is True,
+        vocabularies=_yes_or_no(told.get("vocabularies")),
         config=config,
         config_error=wrong,
     )
@@ -185,6 +185,10 @@ def _config(told: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
     except ValueError:
         return None, "it is no JSON"
     return (config, "") if isinstance(config, dict) else (None, "it is no JSON object")
+
+
+def _yes_or_no(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def _text(value: object) -> str | None:
