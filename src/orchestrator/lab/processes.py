@@ -76,7 +76,7 @@ def wake_waiters(pid: int) -> None:
             continue
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            if words[:2] != [b"nsenter", b"-t"] or _state(int(entry.name)) != b"T":
+            if words[:2] != [b"nsenter", b"-t"] or state(int(entry.name)) != b"T":
                 continue
             if pid in _line_of(int(words[2])):
                 os.kill(int(entry.name), signal.SIGCONT)
@@ -119,7 +119,8 @@ def _start_of_living(pid: int) -> int | None:
     return None if state in (b"Z", b"X") else int(fields[18])
 
 
-def _state(pid: int) -> bytes:
+def state(pid: int) -> bytes:
+    """The letter of a process' state, as b"T" for stopped (proc(5)); raises OSError where it is gone."""
     return _stat(pid)[0]
 
 

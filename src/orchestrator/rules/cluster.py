@@ -214,6 +214,16 @@ def majority(values: Mapping[str, V]) -> tuple[V, dict[str, V]] | None:
     return (common, odd) if odd and count * 2 > len(values) else None
 
 
+def port_folder(node: Node, port: RdmaPort) -> str:
+    """Where sysfs keeps what a port counts: counters/ and hw_counters/ lie below."""
+    return node.snapshot.realpath(f"/sys/class/infiniband/{port.device}") + f"/ports/{port.port}"
+
+
+def port_devices(port: RdmaPort) -> tuple[str, ...]:
+    """A port's names for a finding: the RDMA device, and its network interface where it has one."""
+    return (port.device, port.netdev) if port.netdev else (port.device,)
+
+
 def gpu_address(device: Mapping[str, Any]) -> str:
     """PCI address of what NVML described, as sysfs writes it; '' where it gave none."""
     said = device.get("pci_bus_id")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RdmaPort
-from orchestrator.rules.cluster import Cluster, Node
+from orchestrator.rules.cluster import Cluster, Node, port_devices, port_folder
 from orchestrator.rules.registry import Rule
 from orchestrator.topology.pci import number
 
@@ -43,7 +43,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _judged(node: Node, port: RdmaPort) -> Finding | None:
-    folder = node.snapshot.realpath(f"/sys/class/infiniband/{port.device}") + f"/ports/{port.port}"
+    folder = port_folder(node, port)
     counters = {
         f"{kind}/{name}": number(node.snapshot.text(f"{folder}/{kind}/{name}"))
         for kind in ("hw_counters", "counters")
@@ -61,7 +61,7 @@ def _judged(node: Node, port: RdmaPort) -> Finding | None:
         id=RULE.id,
         severity=Severity.NOTE,
         node=node.name,
-        devices=(port.device, port.netdev) if port.netdev else (port.device,),
+        devices=port_devices(port),
         title=f"{port.device} was told {max(signs.values())} times to slow down"
         + (f" in {packets} packets" if packets else ""),
         evidence=tuple(f"{folder}/{path} = {count}" for path, count in signs.items()),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RdmaPort
-from orchestrator.rules.cluster import Cluster, Node
+from orchestrator.rules.cluster import Cluster, Node, port_devices, port_folder
 from orchestrator.rules.registry import Rule
 from orchestrator.topology.pci import number
 
@@ -39,7 +39,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _judged(node: Node, port: RdmaPort) -> Finding | None:
-    folder = node.snapshot.realpath(f"/sys/class/infiniband/{port.device}") + f"/ports/{port.port}"
+    folder = port_folder(node, port)
     files = node.snapshot.files
 
     def counted(kind: str, names: tuple[str, ...]) -> dict[str, int]:
@@ -56,7 +56,7 @@ def _judged(node: Node, port: RdmaPort) -> Finding | None:
         id=RULE.id,
         severity=Severity.SLOW if often and lost else Severity.NOTE,
         node=node.name,
-        devices=(port.device, port.netdev) if port.netdev else (port.device,),
+        devices=port_devices(port),
         title=f"{port.device} counted {total} {'lost or repeated packets' if lost else 'link errors'}"
         + (f" in {packets} packets" if packets else ""),
         evidence=tuple(f"{folder}/{name} = {value}" for name, value in {**lost, **link}.items()),

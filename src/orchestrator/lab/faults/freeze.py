@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 from dataclasses import asdict
-from pathlib import Path
 
 from orchestrator.lab.faults import words
 from orchestrator.lab.faults.registry import Fault, Undo, Words
 from orchestrator.lab.living import LivingNode
-from orchestrator.lab.processes import Identity, wait_until, wake_waiters
+from orchestrator.lab.processes import Identity, state, wait_until, wake_waiters
 from orchestrator.model.errors import NodeError
 
 FAULT = Fault(
@@ -27,7 +26,7 @@ def strike(node: LivingNode, asked: Words) -> Undo:
     stopped: dict[int, Identity] = {}
 
     def all_stand_still() -> bool:
-        running = [one for one in node.processes() if _state(one.pid) not in "TZ"]
+        running = [one for one in node.processes() if not _stands(one)]
         for one in running:
             one.kill(signal.SIGSTOP)
             stopped[one.pid] = one
@@ -47,8 +46,8 @@ def heal(node: LivingNode, undo: Undo) -> None:
         wake_waiters(node.pid)
 
 
-def _state(pid: int) -> str:
+def _stands(one: Identity) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+        return state(one.pid) in (b"T", b"Z")
     except OSError:
-        return "Z"
+        return True
