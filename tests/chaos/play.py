@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from tests.support.load import Load
 from tests.support.small_lab import L40S_DEPLOY, MODEL, SmallLab
 
 from orchestrator.lab.breaking import break_node, heal_node
+from orchestrator.lab.processes import wait_until
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.inventory import GangSpec
 from orchestrator.remote.fleet import Fleet
@@ -479,13 +479,8 @@ class _Game:
 
 
 def until(done: Callable[[], bool], deadline_s: float, pause_s: float = 0.2) -> bool:
-    """Whether it came true in time."""
-    end = time.monotonic() + deadline_s
-    while not done():
-        if time.monotonic() > end:
-            return False
-        time.sleep(pause_s)
-    return True
+    """Whether it came true in time; looked at seldom, since a look is often a whole command."""
+    return wait_until(done, deadline_s=deadline_s, step_s=pause_s)
 
 
 def _open_files(pid: int) -> list[Path]:
