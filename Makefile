@@ -1,5 +1,5 @@
 # The commands a newcomer needs. `make demo` shows the product, `make test` is what CI runs.
-.PHONY: chaos help setup check lint types unit test demo demo-down bench contract golden clean
+.PHONY: chaos prepared help setup check lint types unit test demo demo-down bench contract golden clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -36,6 +36,9 @@ demo-down: ## stop the demo's gang and remove its lab
 
 chaos: setup ## every row of the chaos table, in a lab of its own; writes docs/chaos.md
 	$(BIN)/python -m tests.chaos.chaos
+
+prepared: setup ## the real CPU stack built, bundled, installed on two nodes by `prepare`, and served from there
+	$(BIN)/python -m pytest -q -m installs tests
 
 bench: setup ## the figures of the README, as ratios against a peer in the same run
 	$(BIN)/python benchmarks/run.py

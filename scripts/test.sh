@@ -13,4 +13,4 @@ with_second_chance() {
 
 .venv/bin/python -m pytest -q -n 2 -m "not lab and not engine and not processes" tests
 with_second_chance -n 2 -m "processes and not lab and not engine" tests
-with_second_chance -m "lab or engine" tests
+with_second_chance -m "(lab or engine) and not installs" tests

@@ -163,12 +163,21 @@ class Agent(Part):
         self.signalled = goal
 
     def _obey_goal(self) -> None:
-        goal = self.signalled or files.read_json(self.run.path(GOAL_FILE)).get("goal")
+        order = files.read_json(self.run.path(GOAL_FILE))
+        goal = self.signalled or order.get("goal")
         if goal == "run":
             self._start()
         elif goal == "stop":
             self._stop()
         elif goal == "stop-now":
+            self._end_because(order.get("because"))
+
+    def _end_because(self, failure: object) -> None:
+        """Told to end at once, for a failure that the controller saw and no agent could, or for none."""
+        if isinstance(failure, dict) and self.state not in ENDING:
+            node, text, fix = (str(failure.get(name) or "") for name in ("node", "text", "fix"))
+            self.fail(causes.make(node, text, time.time(), fix=fix))
+        else:
             self._stop_now()
 
     def _follow_guardian(self, ready: set[int]) -> None:

@@ -18,15 +18,15 @@ POLL_S = 0.02
 SIGNALS = {"stop": signal.SIGTERM, "stop-now": signal.SIGUSR2}
 
 
-def tell(folder: str, goal: str) -> bool:
-    """False where no agent lives. goal: run, stop, stop-now."""
+def tell(folder: str, goal: str, because: dict[str, Any] | None = None) -> bool:
+    """False where no agent lives. goal: run, stop, stop-now; because: the failure that it is ended for, if any."""
     agent = files.read_json(f"{folder}/agent.json")
     pid, start = int(agent.get("pid", 0)), int(agent.get("start", 0))
     if not processes.alive(pid, start):
         return False
     number = SIGNALS.get(goal, signal.SIGUSR1)
     try:
-        files.write_json(f"{folder}/goal.json", {"goal": goal})
+        files.write_json(f"{folder}/goal.json", {"goal": goal, **({"because": because} if because else {})})
         number = signal.SIGUSR1
     except OSError as error:
         if error.errno != errno.ENOSPC or goal not in SIGNALS:

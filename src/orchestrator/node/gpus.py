@@ -156,11 +156,12 @@ def _ask_nvml(indices: Sequence[int]) -> dict[str, Any]:
         import pynvml
     except ImportError as error:
         return {"error": f"pynvml is missing: {error}"}
+    asked = None
     try:
         pynvml.nvmlInit()  # counted by NVML: only the first of them costs
-        return {"gpus": [_ask_gpu(pynvml, index) for index in indices]}
+        return {"gpus": [_ask_gpu(pynvml, asked := index) for index in indices]}
     except pynvml.NVMLError as error:
-        return {"error": str(error)}
+        return {"error": str(error) if asked is None else f"GPU {asked}: {error}"}
 
 
 def _ask_gpu(pynvml: Any, index: int) -> dict[str, Any]:

@@ -21,7 +21,8 @@ STUCK_S = 15.0
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """{"state", "alive", "left_behind", "held"}; docs/agent.md.
 
-    now=true ends without draining; clear=true forgets a failed run's state.
+    now=true ends without draining; clear=true forgets a failed run's state; because={"node", "text", "fix"} is the
+    failure that the run is ended for, where none of its agents can have seen it.
     """
     state = files.state_dir(request)
     folder = files.current_run(state, request.get("gang"))
@@ -29,7 +30,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     if folder is None or not before:
         return {"state": "absent", "alive": False, "left_behind": [], "held": []}
     deadline_s = float(request.get("deadline_s") or 120.0)
-    told = goal.tell(folder, "stop-now" if request.get("now") else "stop")
+    told = goal.tell(folder, "stop-now" if request.get("now") else "stop", request.get("because"))
     if told:
         _await_end(folder, deadline_s, now=bool(request.get("now")))
     left = _end_orphans(folder) if not report.of_run(folder).get("alive") else []

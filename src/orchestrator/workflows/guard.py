@@ -24,9 +24,9 @@ from orchestrator.workflows.doctor import examine
 from orchestrator.workflows.hooks import Hook, run_hook
 from orchestrator.workflows.locks import GangLock
 from orchestrator.workflows.plan import chosen_gangs
-from orchestrator.workflows.replay import staged_plan
+from orchestrator.workflows.replay import Staged, staged_plan
 from orchestrator.workflows.reports import see
-from orchestrator.workflows.restart import again
+from orchestrator.workflows.restart import again, say_gone
 
 LOOK_EVERY_S = 2.0
 GUARD_LOCK = "guard."
@@ -130,8 +130,8 @@ class _Post:
                 if decide(now, replace(self.memory, not_before=0.0), 0.0, self.request.policy)[0].do is not Do.RESTART:
                     return  # somebody was quicker than our lock
                 self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
-                self._ask_the_doctor()
                 plan = staged_plan(self.fleet, self.gang)
+                self._ask_the_doctor(plan)
                 done = again(self.fleet, [plan], self.watcher, now=True, timeout_s=self.request.timeout_s)
                 self.seen = done.views[0]
         except LockHeld as held:
@@ -147,7 +147,7 @@ class _Post:
             self._tell(Decision(Do.NOTHING, "it serves again"))
             self._hook(self.request.on_ready, "ready", why)
 
-    def _ask_the_doctor(self) -> None:
+    def _ask_the_doctor(self, plan: Staged) -> None:
         """What would stop a start stops a restart too. GPUs that are still busy are the agents' to find."""
         self.watcher.step(self.gang.name, "asking the doctor")
         examined = examine(self.fleet, {node.name: node for node in self.gang.nodes})
@@ -158,6 +158,7 @@ class _Post:
                 raise FindingsError(
                     f"{finding.id}: {finding.title}", where=finding.node or f"gang {self.gang.name}", fix=finding.fix
                 )
+        say_gone(plan, examined.cluster.topologies, self.watcher)
 
     def _failed(self, why: str) -> None:
         self._hook(self.request.on_failed, "failed", why)

@@ -65,10 +65,16 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
             watcher.downtime(expected_downtime(view, 0.0 if request.now else plan.drain_s))
         for gang in gangs:
             locks.enter_context(GangLock(fleet, gang, request.command))
-        looked = look(fleet, [node for gang in gangs for node in gang.nodes]).values
-        for plan in plans:
-            say_gone(plan, {name: build(snapshot) for name, snapshot in looked.items()}, watcher)
+        say_gone_from(fleet, plans, watcher)
         return again(fleet, plans, watcher, now=request.now, timeout_s=request.timeout_s)
+
+
+def say_gone_from(fleet: Fleet, plans: Sequence[Staged], watcher: up.Watcher) -> None:
+    """Look at the nodes of these plans before anything is stopped, and say what they have no more."""
+    looked = look(fleet, [node for plan in plans for node in plan.gang.nodes]).values
+    topologies = {name: build(snapshot) for name, snapshot in looked.items()}
+    for plan in plans:
+        say_gone(plan, topologies, watcher)
 
 
 def say_gone(plan: Staged, nodes: Mapping[str, Topology], watcher: up.Watcher) -> None:

@@ -21,7 +21,7 @@ from orchestrator.workflows.locks import GangLock
 from orchestrator.workflows.plan import chosen_gangs
 from orchestrator.workflows.replay import Staged, staged_plan
 from orchestrator.workflows.reports import see
-from orchestrator.workflows.restart import again
+from orchestrator.workflows.restart import again, say_gone_from
 from orchestrator.workflows.routing import Router, wanted_router
 from orchestrator.workflows.turns import Place, put_back, set_aside
 
@@ -65,6 +65,7 @@ def roll(inventory: Inventory, request: RollingRequest, watcher: up.Watcher) -> 
         _refuse_too_few(inventory, fleet, request)
         for gang in gangs:
             opened.enter_context(GangLock(fleet, gang, request.command))
+        say_gone_from(fleet, plans, watcher)
         done: list[GangView] = []
         batches = _batches(_worst_first(fleet, plans), request.max_unavailable)
         for batch in batches:

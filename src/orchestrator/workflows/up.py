@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from orchestrator.gang.actions import Action, Do, Goal, Want, actions
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import DeployError, GangFailed, InputError
+from orchestrator.model.errors import DeployError, GangFailed, InputError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import GangPlan, Plan
@@ -267,6 +267,8 @@ class _Rise:
     failed: bool = False
     joined: bool = False
     """It was on its way already, by the same plan, when we came."""
+    lost: tuple[str, DeployError] | None = None
+    """The node that could not be reached when it was told something: no agent can know of it."""
 
     def __post_init__(self) -> None:
         self.goal = Goal(want=Want.RUN, plan_id=self.rising.plan_id)
@@ -336,13 +338,13 @@ class _Rise:
         requests = self.rising.requests(run_id, secrets.token_hex(32))
         self.goal = replace(self.goal, run_id=run_id)
         nodes = tuple(node.name for node in self.gang.nodes)
-        self._on(nodes, "stage", lambda name: requests[name], STAGE_S).all()
+        self._all(nodes, "stage", lambda name: requests[name], STAGE_S)
         self._at_once(Do.ARM, nodes, "staged")
         self._arm(nodes)
 
     def _arm(self, nodes: Sequence[str]) -> None:
         self.watcher.step(self.gang.name, "checking ports, GPUs and model on every node")
-        told = self._on(nodes, "arm", lambda _: {"run_id": self.goal.run_id, "deadline_s": ARM_S - 10}, ARM_S).all()
+        told = self._all(nodes, "arm", lambda _: {"run_id": self.goal.run_id, "deadline_s": ARM_S - 10}, ARM_S)
         armed = tuple(name for name, answer in told.items() if answer.get("state") == "armed")
         if len(armed) == len(self.gang.nodes):
             self._at_once(Do.GO, armed, "all are armed")
@@ -354,12 +356,20 @@ class _Rise:
 
     def _go(self, nodes: Sequence[str]) -> None:
         self.watcher.step(self.gang.name, "go")
-        self._on(nodes, "go", lambda _: {"run_id": self.goal.run_id}, GO_S).all()
+        self._all(nodes, "go", lambda _: {"run_id": self.goal.run_id}, GO_S)
 
     def _stop_now(self, nodes: Sequence[str]) -> None:
         self.watcher.step(self.gang.name, "ending what is left on " + ", ".join(nodes))
         ours = bool(self.goal.run_id)
-        self._on(nodes, "stop", lambda _: {"now": True, "clear": not ours, "deadline_s": STOP_S - 10}, STOP_S)
+        order = {"now": True, "clear": not ours, "deadline_s": STOP_S - 10, **self._because()}
+        self._on(nodes, "stop", lambda _: order, STOP_S)
+
+    def _because(self) -> dict[str, Any]:
+        """What `why` shall find on the nodes afterwards."""
+        if self.lost is None:
+            return {}
+        node, failure = self.lost
+        return {"because": {"node": node, "text": f"it could not be told to start: {failure.what}", "fix": failure.fix}}
 
     def _done(self) -> None:
         self.done = True
@@ -373,6 +383,15 @@ class _Rise:
             where=f"gang {self.gang.name}",
             fix="the same command again: it looks at what runs now",
         )
+
+    def _all(
+        self, nodes: Sequence[str], verb: str, request: Callable[[str], Mapping[str, Any]], deadline_s: float
+    ) -> Mapping[str, Any]:
+        """Every node's answer. Raises the first failure."""
+        told = self._on(nodes, verb, request, deadline_s)
+        lost = [(name, failure) for name, failure in told.failures.items() if isinstance(failure, Unreachable)]
+        self.lost = lost[0] if lost else None
+        return told.all()
 
     def _on(
         self, nodes: Sequence[str], verb: str, request: Callable[[str], Mapping[str, Any]], deadline_s: float

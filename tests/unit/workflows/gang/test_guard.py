@@ -51,7 +51,10 @@ class Told:
 def healthy(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     """The doctor finds what is in this list: this machine is no node."""
     found: list[Finding] = []
-    monkeypatch.setattr(guarding, "examine", lambda *_: SimpleNamespace(findings=tuple(found), failures={}))
+    cluster = SimpleNamespace(topologies={})
+    monkeypatch.setattr(
+        guarding, "examine", lambda *_: SimpleNamespace(findings=tuple(found), failures={}, cluster=cluster)
+    )
     return found
 
 

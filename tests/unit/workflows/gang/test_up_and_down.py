@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,10 +16,13 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.errors import GangFailed, InputError, LockHeld, NodeError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, Reach
 from orchestrator.model.report import GangState
+from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.session import Session
 from orchestrator.workflows.down import DownRequest, down
 from orchestrator.workflows.locks import GangLock
 from orchestrator.workflows.status import everybody_answered, status, status_json
+from orchestrator.workflows.why import why
 
 if TYPE_CHECKING:
     from tests.support.local_gang import LocalGang
@@ -75,6 +78,26 @@ def test_a_failure_has_one_cause_and_leaves_nothing(local: Local) -> None:
     seen = gang.view()
     assert seen.state is GangState.FAILED
     assert seen.cause is not None and seen.cause.node == "node2"
+
+
+def test_a_node_lost_on_the_way_to_go_is_the_cause_that_stays(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.workflows import up
+
+    def call(session: Session, verb: str, *words: Any, **more: Any) -> Any:
+        if verb == "go" and session.spec.name == "node1":
+            raise Unreachable("connection lost", where="node1", fix="look at node1")
+        return node_app.call(session, verb, *words, **more)
+
+    monkeypatch.setattr(up, "call", call)
+    gang = local(nodes=3)
+    with pytest.raises(Unreachable, match="connection lost"):
+        gang.up()
+    gang.nothing_left()
+    seen = gang.view()
+    assert seen.state is GangState.FAILED
+    assert seen.cause is not None and (seen.cause.node, seen.cause.fix) == ("node1", "look at node1")
+    (account,) = why(gang.inventory)
+    assert account.verdict is not None and "connection lost" in account.verdict.cause.text
 
 
 def test_out_of_time_names_who_was_late_and_leaves_nothing(local: Local) -> None:
