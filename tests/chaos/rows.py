@@ -21,7 +21,7 @@ ENDS = ("state", "blames", "verb", "meanwhile", "then", "failed_requests", "says
 class Row:
     """One line of the table: what is hit, on which node, at which moment, how, and how it must end.
 
-    slow: it waits for a lease or longer, so it is begun first
+    slow: it waits for a lease or longer, and leaves the machine to others meanwhile
     """
 
     hit: str
