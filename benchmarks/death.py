@@ -2,7 +2,8 @@
 
 The same gang is started by hand (launch scripts over ssh: the engine alone) and by `up`; twice: as 32 stand-in ranks,
 which like ranks in a NCCL collective take no notice of a dead peer, and as two ranks of the real SGLang on CPU, which
-do (Gloo closes their connections). Wanted: named by `status` within 2 s of the death, all others gone within 5 s.
+do (Gloo closes their connections). Wanted: named by `status`, a whole process each time, within 1 s of the death, and
+all others gone within 5 s. Ranks of several nodes are killed, the leader's among them; the slowest counts.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ import json
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,6 @@ from pathlib import Path
 from by_hand import ByHand, healthy
 from common import MODEL, command, lab, report, timed
 
-RUNS = 3
 PATIENCE_S = 60.0
 """The engine alone may never end; what is not seen by then counts as so long."""
 
@@ -37,23 +36,23 @@ class Ended:
 
 
 def main() -> None:
-    rows = [*compare("32 stand-in ranks", 19, MODEL)]
+    rows = [*compare("32 stand-in ranks", (19, 0, 15, 31), MODEL)]
     if "--standin" not in sys.argv:
-        rows += compare("2 ranks of SGLang, CPU", 1, "tiny-deepseek-v3", "--engine", "sglang", "--nodes", "2")
+        rows += compare("2 ranks of SGLang, CPU", (1, 0), "tiny-deepseek-v3", "--engine", "sglang", "--nodes", "2")
     report(f"SIGKILL of one rank; {PATIENCE_S:g} s: not seen by then", rows)
 
 
-def compare(title: str, rank: int, model: str, *shape: str) -> list[tuple[str, float, str]]:
-    """Rows of one engine."""
+def compare(title: str, ranks: Sequence[int], model: str, *shape: str) -> list[tuple[str, float, str]]:
+    """Rows of one engine. ranks: killed one after the other; the first of them in the engine alone too."""
     with lab("bench-death", "--level", "1", *shape) as inventory:
         processes = Processes(inventory)
-        alone = engine_alone(ByHand(inventory, model), processes, rank)
-        ours = [deployed(inventory, model, processes, rank) for _ in range(RUNS)]
-    noticed = statistics.median(one.noticed for one in ours)
-    gone = statistics.median(one.gone for one in ours)
+        alone = engine_alone(ByHand(inventory, model), processes, ranks[0])
+        ours = [deployed(inventory, model, processes, rank) for rank in ranks]
+    noticed = max(one.noticed for one in ours)
+    gone = max(one.gone for one in ours)
     return [
         (f"{title}: alone, /health says so", alone.noticed, ""),
-        (f"{title}: `status` names TP{rank}", noticed, faster(alone.noticed, noticed)),
+        (f"{title}: `status` names any of {len(ranks)}", noticed, faster(alone.noticed, noticed)),
         (f"{title}: alone, others gone", alone.gone, ""),
         (f"{title}: l40s-deploy, others gone", gone, faster(alone.gone, gone)),
     ]
