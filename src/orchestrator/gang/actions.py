@@ -59,6 +59,15 @@ class Action:
 _SERVING = (GangState.STARTING, GangState.WARMING, GangState.READY, GangState.DEGRADED)
 
 
+_RISING = (GangState.STAGED, GangState.ARMED, GangState.STARTING, GangState.WARMING)
+
+
+def on_its_way(goal: Goal, view: GangView) -> bool:
+    """Somebody's run of the very plan that we want, which has not served yet: ours to end should it not get there.
+    What has served is not, however badly it does."""
+    return view.plan_id == goal.plan_id and view.state in _RISING
+
+
 def actions(goal: Goal, view: GangView) -> tuple[Action, ...]:
     """The next steps; they may be done together, and then the gang must be looked at again."""
     if goal.want is not Want.RUN:
@@ -96,6 +105,8 @@ def _beside_another(goal: Goal, view: GangView) -> tuple[Action, ...]:
         return (Action(Do.STOP_NOW, living, "left by an interrupted or failed run"),)
     if view.state in (GangState.DRAINING, GangState.STOPPING):
         return (Action(Do.WAIT, why="the gang is ending"),)
+    if view.state is GangState.DEGRADED and view.service_healthy and view.trouble != "hung":
+        return (Action(Do.DONE, why=f"it serves, degraded: {view.trouble}"),)
     return _raise(view)
 
 

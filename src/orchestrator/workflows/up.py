@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from orchestrator.gang.actions import Action, Do, Goal, Want, actions
+from orchestrator.gang.actions import Action, Do, Goal, Want, actions, on_its_way
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, GangFailed, InputError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -218,7 +218,7 @@ def raise_all(
     return Raised(
         views=views,
         ready_before=frozenset(
-            rise.gang.name for rise in rises if rise.done and not rise.goal.run_id and not rise.joined
+            rise.gang.name for rise in rises if rise.done and not rise.goal.run_id and not rise.waited
         ),
         seconds=time.monotonic() - begin,
     )
@@ -265,8 +265,10 @@ class _Rise:
     record: RunRecord | None = None
     done: bool = False
     failed: bool = False
+    waited: bool = False
+    """It was there when we came, and was not ready."""
     joined: bool = False
-    """It was on its way already, by the same plan, when we came."""
+    """It is on its way by the same plan, and not by our doing."""
     lost: tuple[str, DeployError] | None = None
     """The node that could not be reached when it was told something: no agent can know of it."""
 
@@ -298,10 +300,11 @@ class _Rise:
     def give_up(self, view: GangView, waited: float) -> DeployError:
         """The timeout has passed: end it, and say who was late."""
         self.failed = True
+        left = "" if self.goal.run_id or self.joined else "; it is not this command's doing, and was left as it is"
         self.undo()
         late = view.progress or ", ".join(f"{node.name} {node.state} {node.phase.name}".strip() for node in view.nodes)
         return GangFailed(
-            f"not ready within {waited:.0f} s: {late}",
+            f"not ready within {waited:.0f} s: {late}{left}",
             where=f"gang {self.gang.name}",
             fix="read `l40s-deploy logs`, or give it longer with --timeout",
         )
@@ -313,6 +316,7 @@ class _Rise:
                 self._stop_now([node.name for node in self.gang.nodes])
 
     def _act(self, action: Action, view: GangView) -> bool:
+        self.joined = not self.goal.run_id and on_its_way(self.goal, view)
         if action.do is not Do.WAIT:
             self._event(action.do.value, nodes=action.nodes, why=action.why)
         carry_out: dict[Do, Callable[[], object]] = {
@@ -326,7 +330,7 @@ class _Rise:
             Do.GIVE_UP: lambda: self._fail(replace(view, cause=view.late), action.why),
         }
         if action.do is Do.WAIT:
-            self.joined = self.joined or not self.goal.run_id
+            self.waited = self.waited or not self.goal.run_id
             return False
         carry_out[action.do]()
         return True

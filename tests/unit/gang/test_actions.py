@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.gang.actions import Do, Goal, Want, actions
+from orchestrator.gang.actions import Do, Goal, Want, actions, on_its_way
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.report import Cause, GangState
@@ -25,8 +25,13 @@ def node(name: str, state: str) -> NodeView:
     )
 
 
-def seen(state: str, a: str, b: str, *, run: str = "r1", plan: str = "p1") -> GangView:
-    return GangView(name="g", state=GangState(state), run_id=run, plan_id=plan, nodes=(node("a", a), node("b", b)))
+def seen(state: str, a: str, b: str, *, run: str = "r1", plan: str = "p1", **more: Any) -> GangView:
+    nodes = (node("a", a), node("b", b))
+    return GangView(name="g", state=GangState(state), run_id=run, plan_id=plan, nodes=nodes, **more)
+
+
+def degraded(trouble: str, *, serves: bool, plan: str = "p1") -> GangView:
+    return seen("degraded", "ready", "ready", plan=plan, trouble=trouble, service_healthy=serves)
 
 
 FRESH = Goal(want=Want.RUN, plan_id="p1")
@@ -44,6 +49,10 @@ TABLE: list[tuple[str, Goal, GangView, Do, str]] = [
     ("half armed by a killed up", FRESH, seen("staged", "armed", "staged"), Do.STOP_NOW, "a"),
     ("starting by a killed up", FRESH, seen("starting", "starting", "starting"), Do.WAIT, ""),
     ("same plan is ready", FRESH, seen("ready", "ready", "ready"), Do.DONE, ""),
+    ("same plan serves, degraded", FRESH, degraded("stopped", serves=True), Do.DONE, ""),
+    ("same plan is slow", FRESH, degraded("slow", serves=False), Do.WAIT, ""),
+    ("same plan hangs", FRESH, degraded("hung", serves=True), Do.WAIT, ""),
+    ("another plan is degraded", FRESH, degraded("stopped", serves=True, plan="p0"), Do.REFUSE, ""),
     ("another plan is ready", FRESH, seen("ready", "ready", "ready", plan="p0"), Do.REFUSE, ""),
     ("another plan is starting", FRESH, seen("starting", "starting", "starting", plan="p0"), Do.REFUSE, ""),
     ("another plan is failing", FRESH, seen("failed", "failed", "ready", plan="p0"), Do.STOP_NOW, "b"),
@@ -93,3 +102,10 @@ def test_every_state_has_a_next_step(goal: Goal) -> None:
         for a in words:
             for b in words:
                 assert actions(goal, seen(state.value, a, b))
+
+
+@pytest.mark.parametrize("state", list(GangState))
+def test_only_what_has_not_served_yet_is_on_its_way(state: GangState) -> None:
+    rising = state.value in ("staged", "armed", "starting", "warming")
+    assert on_its_way(FRESH, seen(state.value, "ready", "ready")) is rising
+    assert not on_its_way(FRESH, seen(state.value, "ready", "ready", plan="p0"))

@@ -21,6 +21,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.workflows.down import DownRequest, down
 from orchestrator.workflows.locks import GangLock
+from orchestrator.workflows.reports import see
 from orchestrator.workflows.status import everybody_answered, status, status_json
 from orchestrator.workflows.why import why
 
@@ -105,6 +106,37 @@ def test_out_of_time_names_who_was_late_and_leaves_nothing(local: Local) -> None
     with pytest.raises(GangFailed, match=r"not ready within .*node0 starting"):
         gang.up(timeout_s=6.0)
     gang.nothing_left()
+
+
+@pytest.mark.parametrize("end", ["timeout", "interrupt"])
+def test_a_gang_that_serves_badly_is_not_ended_by_an_up_that_did_not_start_it(
+    local: Local, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    from tests.support.local_gang import Notes
+
+    from orchestrator.workflows import up
+
+    gang = local()
+    gang.up()
+    before = gang.view().run_id
+
+    def slow(*words: Any, **more: Any) -> tuple[GangView, ...]:
+        return tuple(
+            replace(view, state=GangState.DEGRADED, trouble="slow", service_healthy=False)
+            for view in see(*words, **more)
+        )
+
+    def interrupt(_: GangView) -> None:
+        if end == "interrupt" and len(notes.views) > 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(up, "see", slow)
+    notes = Notes(on_seen=interrupt)
+    with pytest.raises((GangFailed, KeyboardInterrupt)) as ended:
+        gang.up(notes=notes, timeout_s=0.5 if end == "timeout" else 20.0, undo_on_interrupt=True)
+    assert end == "interrupt" or "left as it is" in str(ended.value)
+    seen = gang.view()
+    assert (seen.state, seen.run_id) == (GangState.READY, before)
 
 
 def _interrupt(view: GangView) -> None:
