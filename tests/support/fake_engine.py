@@ -15,6 +15,7 @@ Behaviour comes from the environment:
     FAKE_STUCK       a file: while it is there a generation probe gets 503, after as long as the file says
     FAKE_TITLE       title of a rank's process, {} is its number
     FAKE_GPU_BYTES   bytes that each rank takes of GPU memory, on its GPU of FAKE_GPUS, for example 0,1 (needs a driver)
+A rank exits with code 0 on SIGUSR1, as if its engine's leader had told it to.
 By default nobody notices the death of anybody else.
 """
 
@@ -33,6 +34,7 @@ from pathlib import Path
 RANK = """
 import ctypes, os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
 if os.environ.get('FAKE_TIED'):
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 def cuda(name, *arguments):

@@ -22,7 +22,7 @@ from orchestrator.node.ending import end
 from orchestrator.node.failure import Failure
 from orchestrator.node.link import Hub, Joined, Left, Said, Spoke
 from orchestrator.node.logfile import LogFile
-from orchestrator.node.part import Part
+from orchestrator.node.part import TICK_S, Part
 from orchestrator.node.record import Record
 from orchestrator.node.redact import Redactor
 from orchestrator.node.run import AGENT_FILE, ENGINE_LOG, GOAL_FILE, Run
@@ -44,6 +44,10 @@ end before the leader's own ended (sglang 0.5: ShutdownReq), or none is ever tol
 
 SIGNALLED_GOALS = {signal.SIGTERM: "stop", signal.SIGUSR2: "stop-now"}
 """Orders that need no file: from systemd at a shutdown, and from a controller where the disk is full."""
+
+ORDERED_S = 1.0
+"""A member's process that exits with code 0 was told to: its engine's leader ends (sglang 0.5: ShutdownReq), and the
+leader's agent says within this long why. Its parent needs about half of it for the last words of its own ranks."""
 
 ITS_OWN_DEATHS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)
 """Signals that the engine's parent does not die of because a rank has (then it exits, or kills itself: SIGKILL)."""
@@ -100,6 +104,8 @@ class Agent(Part):
     signalled: str = ""
     """What a signal asked for."""
     _began: float = field(default_factory=time.monotonic)
+    _held: tuple[float, Cause] | None = None
+    """A death that follows an order, and until when (monotonic seconds) the leader may say whose."""
     _deadline: float = 0.0
     """When a drain has taken long enough, monotonic seconds."""
 
@@ -137,7 +143,7 @@ class Agent(Part):
             self.spoke = Spoke(self.run, self.run.key(), leader)
 
     def _step(self) -> None:
-        ready = self.wait()
+        ready = self.wait(self._patience())
         now = time.monotonic()
         self._obey_goal()
         self.read_log()
@@ -145,6 +151,7 @@ class Agent(Part):
         self._follow_ranks(now, ready)
         self._follow_memory(now)
         self._follow_link(now)
+        self._release_held(now)
         self._follow_service()
         self._advance(now)
         self.pulse(now)
@@ -203,7 +210,28 @@ class Agent(Part):
             if death.signal not in ITS_OWN_DEATHS:
                 self._bury_the_dead()
             self.read_log()
-            self.fail(causes.engine_ended(self.run.node, death, self.watch, time.time()))
+            self._fail_of(death, causes.engine_ended(self.run.node, death, self.watch, time.time()))
+
+    def _fail_of(self, death: Death, cause: Cause) -> None:
+        """A death ends our part; one that a member's process was ordered to die waits for who ordered it."""
+        ordered = death.exit_code == 0 and self.spoke is not None and self.spoke.joined
+        with_parent = death.signal == signal.SIGKILL and not self.engine_runs
+        if self._held is not None and (ordered or with_parent):
+            return
+        if ordered and self.state in RUNNING:
+            self._held = (time.monotonic() + ORDERED_S, cause)
+        else:
+            self.fail(self._held[1] if self._held else cause)
+
+    def _release_held(self, now: float) -> None:
+        """The leader had the time to say why, and has not."""
+        if self._held is not None and now >= self._held[0] and self.state in RUNNING:
+            self.fail(self._held[1])
+
+    def _patience(self) -> float:
+        """How long the loop may wait for something to happen."""
+        until = self._held[0] if self._held is not None else float("inf")
+        return max(0.0, min(TICK_S, until - time.monotonic()))
 
     def _hear_of_parent(self) -> None:
         """A parent's death takes its ranks with it (SIGKILL, by PR_SET_PDEATHSIG), and may be told after theirs."""
@@ -229,7 +257,7 @@ class Agent(Part):
                 self._hear_of_parent()
             if self.state in RUNNING:
                 self.read_log()
-                self.fail(causes.rank_died(self.run.node, died, self.watch, time.time()))
+                self._fail_of(died.death, causes.rank_died(self.run.node, died, self.watch, time.time()))
 
     def _follow_memory(self, now: float) -> None:
         if self.run.device != "cuda" or not self.run.gpus:

@@ -127,7 +127,7 @@ class Hub:
         while self._listener is not None and len(self._strangers) < MOST_STRANGERS:
             try:
                 connection, _ = self._listener.accept()
-            except (BlockingIOError, ConnectionError):
+            except OSError:  # nobody waits, or accept(2) told of the network or of too many files: the next step tries
                 return
             stranger = _Stranger(Wire(connection), wire.nonce(), now)
             try:

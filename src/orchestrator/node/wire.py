@@ -122,14 +122,14 @@ def proof(key: bytes, side: str, run_id: str, node: str, leaders_nonce: str, mem
 def proves(key: bytes, given: object, side: str, run_id: str, node: str, leaders: str, members: str) -> bool:
     """Compare a proof in constant time."""
     return isinstance(given, str) and hmac.compare_digest(
-        given.encode(), proof(key, side, run_id, node, leaders, members).encode()
+        given.encode("utf-8", "surrogatepass"), proof(key, side, run_id, node, leaders, members).encode()
     )
 
 
 def _understood(line: bytes) -> Message | None:
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # RecursionError: deeply nested, by whoever found the port
         return None
     return message if isinstance(message, dict) else None
 

@@ -24,6 +24,12 @@ def until(*words: object) -> object:
     return gang.until(*words)  # type: ignore[arg-type]
 
 
+def catches(pid: int, number: int) -> bool:
+    """The process has a handler for a signal (SigCgt, proc(5))."""
+    caught = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")[2].split()[0]
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
 def test_a_gang_becomes_ready_with_every_rank_and_a_canary(gang: Gang) -> None:
     cluster = gang(nodes=3)
     cluster.ready()
@@ -56,6 +62,29 @@ def test_a_killed_rank_is_named_and_ends_everybody_although_nobody_else_cares(ga
         told = cluster.report(other)
         assert told["cause"]["secondary"] is True
         assert (told["verdict"]["node"], told["verdict"]["tp_rank"]) == ("node1", 3)
+
+
+def test_a_members_rank_that_was_told_to_exit_does_not_outrun_the_leaders_end(gang: Gang) -> None:
+    cluster = gang(nodes=2, env={0: {"FAKE_TERM": "slow"}})
+    cluster.ready()
+    until(lambda: catches(cluster.rank_pid(2), signal.SIGUSR1))
+    os.kill(cluster.report(0)["engine_pid"], signal.SIGTERM)
+    cluster.kill_rank(2, signal.SIGUSR1)
+    cluster.nothing_left()
+    assert cluster.states() == ["failed", "failed"]
+    assert [cluster.report(node)["verdict"]["node"] for node in (0, 1)] == ["node0", "node0"]
+    assert cluster.report(1)["cause"]["secondary"] is True
+
+
+def test_a_members_rank_that_exits_although_nobody_told_it_to_is_named(gang: Gang) -> None:
+    cluster = gang(nodes=2)
+    cluster.ready()
+    until(lambda: catches(cluster.rank_pid(2), signal.SIGUSR1))
+    cluster.kill_rank(2, signal.SIGUSR1)
+    until(lambda: cluster.states() == ["failed", "failed"], 5.0)
+    cause = cluster.report(0)["verdict"]
+    assert (cause["node"], cause["tp_rank"], cause["exit_code"]) == ("node1", 2, 0)
+    cluster.nothing_left()
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT], ids=["SEGV", "ABRT"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -113,7 +115,19 @@ def test_a_silent_stranger_is_dropped(hub: Hub, run: Run) -> None:
         assert stranger.recv(4096) == b""
 
 
-@pytest.mark.parametrize("junk", [b"\x00\xff" * 50 + b"\n", b'{"type": 7}\n', b"[1]\n", b"x" * 300_000])
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"\x00\xff" * 50 + b"\n",
+        b'{"type": 7}\n',
+        b"[1]\n",
+        b"x" * 300_000,
+        b"[" * 200_000 + b"\n",
+        b'{"type": "hello", "node": "b", "nonce": "n", "proof": "\\ud800"}\n',
+        b'{"type": "hello", "node": "b", "nonce": "\\ud800", "proof": "00"}\n',
+    ],
+    ids=["bytes", "no-type", "no-object", "endless", "nested", "surrogate-proof", "surrogate-nonce"],
+)
 def test_junk_gets_nobody_in_and_breaks_nothing(hub: Hub, run: Run, junk: bytes) -> None:
     with socket.create_connection((run.leader_address, run.leader_port)) as stranger:
         stranger.sendall(junk)
@@ -121,6 +135,17 @@ def test_junk_gets_nobody_in_and_breaks_nothing(hub: Hub, run: Run, junk: bytes)
             assert hub.step(time.monotonic()) == []
             time.sleep(0.005)
     assert hub.joined == frozenset()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EPROTO, errno.EHOSTUNREACH])
+def test_a_connection_that_can_not_be_accepted_ends_nothing(hub: Hub, number: int) -> None:
+    class Refusing:
+        def accept(self) -> None:
+            raise OSError(number, os.strerror(number))
+
+    listener, hub._listener = hub._listener, Refusing()  # type: ignore[assignment]
+    assert hub.step(time.monotonic()) == []
+    hub._listener = listener
 
 
 def test_the_leader_is_waited_for(run: Run) -> None:
