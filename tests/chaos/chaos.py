@@ -156,7 +156,6 @@ def _work(
                     results.put((place, play_row(stage, rows[place])))
             finally:
                 stage.close()
-                stage.watch.close()
     except BaseException as defect:
         words = f"a lab broke: {type(defect).__name__} {defect}"
         raise

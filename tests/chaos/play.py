@@ -14,7 +14,8 @@ from typing import Any
 from tests.chaos.rows import Row
 from tests.chaos.watch import NodeGone, Watch
 from tests.support.load import Load
-from tests.support.small_lab import L40S_DEPLOY, MODEL, SmallLab
+from tests.support.preloaded import Preloaded
+from tests.support.small_lab import MODEL, SmallLab
 
 from orchestrator.lab.breaking import break_node, heal_node
 from orchestrator.lab.processes import wait_until
@@ -70,6 +71,7 @@ class Stage:
     def raised(cls, lab: SmallLab) -> Stage:
         """After `lab up`: the inventory with a short lease, and a man at every node's console."""
         lab.write_inventory(vars={"l40s_lease": LEASE_S})
+        lab.preloaded = Preloaded(lab.environment)
         stage = cls(lab, Watch(lab))
         stage.watch.baseline()
         return stage
@@ -84,7 +86,7 @@ class Stage:
         The nodes answer when something has changed, or after a second: looking costs this machine little.
         """
         if self.broken:
-            self.close()
+            self.let_go()
             return self.lab.gang()
         if self._fleet is None:
             inventory = load_inventory(self.lab.inventory)
@@ -92,12 +94,20 @@ class Stage:
         gang: dict[str, Any] = status_json(see(self._fleet, self._gangs, seen=self._seen))["gangs"][0]
         return gang
 
-    def close(self) -> None:
-        """Let go of the connections."""
+    def let_go(self) -> None:
+        """Of the connections."""
         if self._fleet is not None:
             self._fleet.close()
             self._fleet = None
             self._seen.clear()
+
+    def close(self) -> None:
+        """Nothing is played any more."""
+        self.let_go()
+        self.watch.close()
+        if self.lab.preloaded is not None:
+            self.lab.preloaded.close()
+            self.lab.preloaded = None
 
     def fault(self, verb: str, node: str, *words: str) -> None:
         """`lab break` or `lab heal`."""
@@ -151,10 +161,8 @@ class Command:
 
     def __post_init__(self) -> None:
         self.file = self.lab.folder / f"said-{self.name}"
-        with self.file.open("wb") as out:
-            self.process = subprocess.Popen(
-                [*L40S_DEPLOY, *self.words], env=self.lab.environment, stdout=out, stderr=subprocess.STDOUT
-            )
+        assert self.lab.preloaded is not None
+        self.process = self.lab.preloaded.start(self.words, self.file, self.file)
 
     @property
     def said(self) -> str:

@@ -28,7 +28,6 @@ def stage() -> Iterator[Stage]:
         raised = Stage.raised(made)
         yield raised
         raised.close()
-        raised.watch.close()
 
 
 @pytest.mark.lab

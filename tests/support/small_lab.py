@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.support.preloaded import Preloaded
 
 from orchestrator.lab.hardware import wiring
 
@@ -62,6 +63,8 @@ class SmallLab:
     engine: str = "standin"
     env: dict[str, str] = field(default_factory=dict)
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="small-lab-")))
+    preloaded: Preloaded | None = None
+    """Whoever plays a thousand commands has them forked."""
 
     def __post_init__(self) -> None:
         self.inventory = self.folder / "hosts.yml"
@@ -122,8 +125,17 @@ class SmallLab:
 
     def deploy(self, *words: str, check: bool = True, timeout: float = 180.0) -> subprocess.CompletedProcess[str]:
         """`l40s-deploy WORDS`."""
-        done = subprocess.run(
-            [*L40S_DEPLOY, *words], env=self.environment, capture_output=True, text=True, timeout=timeout, check=False
+        done = (
+            self.preloaded.run(words, self.folder, timeout)
+            if self.preloaded is not None
+            else subprocess.run(
+                [*L40S_DEPLOY, *words],
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+            )
         )
         assert done.returncode == 0 or not check, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
