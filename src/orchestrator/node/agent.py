@@ -230,8 +230,9 @@ class Agent(Part):
 
     def _patience(self) -> float:
         """How long the loop may wait for something to happen."""
-        until = self._held[0] if self._held is not None else float("inf")
-        return max(0.0, min(TICK_S, until - time.monotonic()))
+        if self._held is None or self.state not in RUNNING:
+            return TICK_S
+        return max(0.0, min(TICK_S, self._held[0] - time.monotonic()))
 
     def _hear_of_parent(self) -> None:
         """A parent's death takes its ranks with it (SIGKILL, by PR_SET_PDEATHSIG), and may be told after theirs."""
