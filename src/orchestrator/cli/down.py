@@ -35,8 +35,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when nothing is left, 4 where a node could not be asked, 5 where something would not end."""
     request = DownRequest(gangs=tuple(args.gang), now=args.now, force=args.force)
     inventory = open_inventory(args, screen)
-    _take_out(inventory, request.gangs, screen)
-    stopped = down(inventory, request)
+    stopped = down(inventory, request, before_stop=lambda: _take_out(inventory, request.gangs, screen))
     if args.json:
         screen.json({"nodes": [_json(node) for node in stopped]})
     else:

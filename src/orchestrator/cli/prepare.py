@@ -29,6 +29,8 @@ _EXAMPLES = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
+    from orchestrator.workflows.prepare import TAGS
+
     add_examples(parser, *_EXAMPLES)
     add_inventory(parser)
     parser.add_argument("--node", action="append", default=[], metavar="NODE", help="only this node (repeatable)")
@@ -36,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--tags",
         default="",
         metavar="T,...",
-        help="only these: system_packages, engine_user, limits, sudo_rule, kernel, engine_env",
+        help=f"only these: {', '.join(TAGS)}",
     )
     parser.add_argument("--stack", metavar="STACK", help="the stack to install (default: the inventory's l40s_stack)")
     parser.add_argument("--bundle", type=Path, metavar="FILE", help="install from this file; see `stack build`")

@@ -7,8 +7,8 @@ that does not come up on it gets its previous plan back, and the rest keeps serv
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from orchestrator.gang import changing
@@ -173,17 +173,34 @@ def _take(
 ) -> GangView:
     """One gang's turn. Raises what its new plan raises, with what became of this gang and of the others."""
     before = Place(gang=turn.gang, url=turn.view.service_url, serving=bool(turn.view.service_healthy))
-    try:
+    with _told_that_it_was_to_change(turn, turns):
         set_aside(here.fleet, router, [before], watcher, drain_s=request.drain_s)
+    with _goes_back_on_interrupt(here, router, turn, request, watcher), _told_that_it_was_to_change(turn, turns):
         stop(here.fleet, [turn.gang], watcher, now=False)
-    except DeployError as failure:
-        failure.what += f"\n    {turn.name} was to be changed over; {_others(turn, turns)}"
-        raise
     try:
-        return _start(here, router, turn, request, watcher)
+        with _goes_back_on_interrupt(here, router, turn, request, watcher):
+            return _start(here, router, turn, request, watcher)
     except DeployError as failure:
         failure.what += f"\n    {_go_back(here, router, turn, request, watcher)}; {_others(turn, turns)}"
         raise
+
+
+@contextmanager
+def _told_that_it_was_to_change(turn: _Turn, turns: Sequence[_Turn]) -> Iterator[None]:
+    try:
+        yield
+    except DeployError as failure:
+        failure.what += f"\n    {turn.name} was to be changed over; {_others(turn, turns)}"
+        raise
+
+
+@contextmanager
+def _goes_back_on_interrupt(
+    here: Ground, router: Router | None, turn: _Turn, request: UpRequest, watcher: Watcher
+) -> Iterator[None]:
+    """Once it is told to stop, Ctrl-C leaves it on its previous plan, where that was asked for."""
+    try:
+        yield
     except KeyboardInterrupt:
         if request.undo_on_interrupt:
             watcher.step(turn.name, _go_back(here, router, turn, request, watcher))
@@ -212,7 +229,7 @@ def _go_back(here: Ground, router: Router | None, turn: _Turn, request: UpReques
         return f"{turn.name} is stopped: its nodes did not hold one plan to go back to"
     watcher.step(turn.name, f"going back to plan {was.plan_id}")
     try:
-        if see(here.fleet, [turn.gang])[0].running:
+        if see(here.fleet, [turn.gang])[0].running:  # draining still, where somebody interrupted the stop
             stop(here.fleet, [turn.gang], watcher, now=True)
         raise_all(here.fleet, [was.rising(going_back=True)], watcher, timeout_s=request.timeout_s)
         put_back(router, [Place(gang=turn.gang, url=was.service_url)], watcher)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -50,13 +50,19 @@ class Stopped:
         return self.error is None and not self.alive and not self.left_behind and not self.held
 
 
-def down(inventory: Inventory, request: DownRequest) -> tuple[Stopped, ...]:
-    """Stop all chosen gangs at once; a node that can't be reached holds up nobody else. Raises LockHeld."""
+def down(
+    inventory: Inventory, request: DownRequest, *, before_stop: Callable[[], None] = lambda: None
+) -> tuple[Stopped, ...]:
+    """Stop all chosen gangs at once; a node that can't be reached holds up nobody else.
+
+    before_stop is called once every lock is held. Raises LockHeld, with nothing changed and nothing called.
+    """
     gangs = chosen_gangs(inventory, request.gangs)
     nodes = [node for gang in gangs for node in gang.nodes]
     with Fleet(nodes) as fleet, ExitStack() as locks:
         for gang in gangs:
             locks.enter_context(GangLock(fleet, gang, request.command, partial=True, force=request.force))
+        before_stop()
         return stop_gangs(fleet, gangs, now=request.now)
 
 

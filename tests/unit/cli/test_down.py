@@ -23,20 +23,28 @@ Run = Callable[..., tuple[int, str, str]]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     inventory = tmp_path / "hosts.yml"
     inventory.write_text(INVENTORY)
-    monkeypatch.setattr(verb, "withdraw", lambda *_: ())
 
     def type_it(answer: tuple[Stopped, ...] | Exception, *words: str) -> tuple[int, str, str]:
-        def down(_: object, request: DownRequest) -> tuple[Stopped, ...]:
+        def down(_: object, request: DownRequest, *, before_stop: Callable[[], None]) -> tuple[Stopped, ...]:
             asked.append(request)
             if isinstance(answer, Exception):
                 raise answer
+            before_stop()
             return answer
 
+        def withdraw(_: object, gangs: tuple[str, ...]) -> None:
+            assert not isinstance(answer, Exception), "taken out of the router, and not stopped"
+            withdrawn.append(gangs)
+            raise LOST
+
         asked: list[DownRequest] = []
+        withdrawn: list[tuple[str, ...]] = []
+        monkeypatch.setattr(verb, "withdraw", withdraw)
         monkeypatch.setattr(verb, "down", down)
         code = main(["down", "-i", str(inventory), *words])
         said = capsys.readouterr()
         assert (asked[0].now, asked[0].force) == ("--now" in words, "--force" in words)
+        assert isinstance(answer, Exception) or (withdrawn == [()] and "b: no route" in said.err)
         return code, said.out, said.err
 
     return type_it

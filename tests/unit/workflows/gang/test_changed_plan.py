@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +17,7 @@ from orchestrator.workflows import changed_plan
 from orchestrator.workflows.locks import GangLock
 from orchestrator.workflows.plan import PlanRequest
 from orchestrator.workflows.reports import see
+from orchestrator.workflows.restart import stop
 from orchestrator.workflows.up import Ground, Outcome, UpRequest
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ def with_env(plan: Plan, **env: str) -> Plan:
     return replace(plan, gangs=(replace(gang, nodes=nodes),))
 
 
-def up(gang: LocalGang, plan: Plan, monkeypatch: pytest.MonkeyPatch, *, replace_it: bool = False) -> Outcome:
+def up(
+    gang: LocalGang, plan: Plan, monkeypatch: pytest.MonkeyPatch, *, replace_it: bool = False, undo: bool = False
+) -> Outcome:
     """`up` from where its plan is made."""
 
     @contextmanager
@@ -42,7 +45,7 @@ def up(gang: LocalGang, plan: Plan, monkeypatch: pytest.MonkeyPatch, *, replace_
             yield Ground(fleet=fleet, gangs=gangs, views=see(fleet, gangs), plan=plan)
 
     monkeypatch.setattr(changed_plan, "ground", ground)
-    request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0, replace=replace_it)
+    request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0, replace=replace_it, undo_on_interrupt=undo)
     return changed_plan.up(gang.inventory, request, notes())
 
 
@@ -95,3 +98,25 @@ def test_the_previous_plan_comes_back_when_the_new_one_does_not_rise(
     assert "gang0 serves its previous plan plan1 again" in failed.value.what
     view = gang.view()
     assert (view.state, view.plan_id) == (GangState.READY, "plan1") and view.run_id != before
+
+
+def test_ctrl_c_while_it_stops_brings_the_previous_plan_back(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = local()
+    plan = gang.plan("plan1")
+    up(gang, plan, monkeypatch)
+    before = gang.view().run_id
+    orders: list[bool] = []
+
+    def interrupted(*args: Any, now: bool) -> None:
+        orders.append(now)
+        if not now:
+            raise KeyboardInterrupt  # the nodes are told by now, and drain
+        stop(*args, now=now)
+
+    monkeypatch.setattr(changed_plan, "stop", interrupted)
+    new = with_env(replace(plan, plan_id="plan2"), NEW="1")
+    with pytest.raises(KeyboardInterrupt):
+        up(gang, new, monkeypatch, replace_it=True, undo=True)
+    view = gang.view()
+    assert (view.state, view.plan_id) == (GangState.READY, "plan1") and view.run_id != before
+    assert orders == [False, True]
