@@ -83,12 +83,12 @@ def _document(pushed: Pushed) -> dict[str, Any]:
 
 
 def _node(name: str, pushed: Pushed) -> dict[str, Any]:
-    hop, failure = pushed.nodes.values.get(name), pushed.nodes.failures.get(name)
+    failure = pushed.nodes.failures.get(name)
     return {
         "name": name,
         "directory": pushed.directories[name],
-        "complete": hop is not None or name in pushed.shared,
-        "there_before": hop.there if hop else name in pushed.shared,
+        "complete": pushed.complete(name),
+        "there_before": pushed.there_before(name),
         "same_as": pushed.shared.get(name),
         "error": {"what": failure.what, "where": failure.where, "fix": failure.fix} if failure else None,
     }
@@ -104,7 +104,8 @@ def _show(pushed: Pushed, screen: Screen) -> None:
             state = "there already, the same by every digest" if hop.there else "whole, every digest right"
             screen.out.print(printable(f"{name}: {directory}: {state}"))
         else:
-            screen.out.print(printable(f"{name}: {directory}: the same directory as {pushed.shared[name]}'s"))
+            state = "" if pushed.complete(name) else ", not complete"
+            screen.out.print(printable(f"{name}: {directory}: the same directory as {pushed.shared[name]}'s{state}"))
     arrived = len(pushed.nodes.values)
     if arrived:
         words = f"{size(pushed.bytes)} in {pushed.files} files on {arrived} node{'s' * (arrived != 1)}"

@@ -1,7 +1,7 @@
 """Verb `digests`: SHA-256 of every file of a checkpoint here, those that are known already without reading.
 
-Request: {"directory", "fresh", "state_dir"}. Lines: {"bytes", "total"} twice a second, at the end {"digests": {path:
-SHA-256}}. It ends early when nobody reads any more.
+Request: {"directory", "fresh", "state_dir"}. Lines: {"bytes", "total"} twice a second, at the end some {"digests":
+{path: SHA-256}}, and {"bytes", "total", "files": how many digests were told}. It ends early when nobody reads any more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator.node.digests import Digests
 from orchestrator.node.failure import Failure
 from orchestrator.node.push_manifest import listed
 from orchestrator.node.push_target import PARTIAL
-from orchestrator.node.telling import TICK_S, reader_is_gone, tell
+from orchestrator.node.telling import TICK_S, in_parts, reader_is_gone, tell
 
 MOST_READERS = 8
 
@@ -45,7 +45,9 @@ def stream(request: dict[str, Any]) -> None:
         finally:
             meter.stopped = True
             pool.shutdown(cancel_futures=True)
-    tell({"bytes": total, "total": total, "digests": result})
+    for part in in_parts(result.items()):
+        tell({"digests": dict(part)})
+    tell({"bytes": total, "total": total, "files": len(result)})
 
 
 def _refuse_unfinished(directory: Path) -> None:

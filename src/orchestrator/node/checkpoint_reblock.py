@@ -28,6 +28,7 @@ from orchestrator.node.checkpoint_directory import (
     read_checkpoint,
     read_exactly,
 )
+from orchestrator.node.checkpoint_files import files_below
 from orchestrator.node.checkpoint_layout import NewScale, Piece, ShardLayout, lay_out
 from orchestrator.node.checkpoint_target import PARTIAL, Request, Standing
 from orchestrator.node.checkpoint_transfer import Carrier, SourceUnreadable, can_share, open_source, write_at
@@ -227,17 +228,9 @@ def _layout(shard: Shard, shapes: Mapping[str, tuple[int, ...]]) -> ShardLayout:
 
 
 def other_files(root: Path) -> dict[str, Path]:
-    """Files that travel with the weights, by their path below the root: tokenizer, code, licence."""
-    found = {}
-    for directory, below, names in os.walk(root):
-        below[:] = sorted(name for name in below if not name.startswith("."))
-        for name in sorted(names):
-            path = Path(directory, name)
-            relative = path.relative_to(root).as_posix()
-            skipped = name.startswith(".") or name.endswith(_NOT_COPIED) or relative == CONFIG
-            if not skipped and path.is_file():
-                found[relative] = path
-    return found
+    """Files that travel with the weights, by their path below the root: tokenizer, code, licence. Raises Failure."""
+    travels = files_below(root, lambda path: not path.endswith(_NOT_COPIED) and path != CONFIG)
+    return {path: root / path for path in travels}
 
 
 def _new_index(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) -> bytes | None:

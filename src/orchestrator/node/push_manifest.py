@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.node import weights
+from orchestrator.node.checkpoint_files import files_below
 from orchestrator.node.checkpoint_target import JOURNAL as REBLOCK_JOURNAL
 from orchestrator.node.failure import Failure
 from orchestrator.node.push_target import PARTIAL, Entry
@@ -30,8 +31,6 @@ def read(directory: Path) -> Manifest:
         raise Failure("no-checkpoint", "no such directory", str(directory), "name the directory with config.json")
     _refuse_unfinished(directory)
     found = listed(directory)
-    if not found:
-        raise Failure("no-checkpoint", "holds no files", str(directory), "name the directory with config.json")
     real = {path: Path(os.path.realpath(directory / path)) for path in found}
     root = Path(os.path.commonpath([os.path.realpath(directory), *real.values()]))
     if root == Path("/"):
@@ -53,19 +52,14 @@ def _refuse_unfinished(directory: Path) -> None:
 
 
 def listed(directory: Path) -> list[str]:
-    """Paths of the files that belong to a checkpoint, sorted. Raises Failure for a name that can't be sent."""
-    found = []
-    for folder, below, names in os.walk(directory):
-        below[:] = sorted(name for name in below if not name.startswith("."))
-        for name in names:
-            path = Path(folder, name)
-            if name.startswith(".") or not path.is_file():
-                continue
-            relative = path.relative_to(directory).as_posix()
-            if not relative.isprintable():
-                raise Failure("odd-name", f"has a file name that can't be sent: {relative!r}", str(directory), "rename")
-            found.append(relative)
-    return sorted(found)
+    """Paths of the files that belong to a checkpoint, sorted. Raises Failure: none, or one that can't be sent."""
+    found = sorted(files_below(directory))
+    for path in found:
+        if not path.isprintable():
+            raise Failure("odd-name", f"has a file name that can't be sent: {path!r}", str(directory), "rename")
+    if not found:
+        raise Failure("no-checkpoint", "holds no files", str(directory), "name the directory with config.json")
+    return found
 
 
 def _entry(path: str, real: Path, root: Path) -> Entry:

@@ -1,7 +1,8 @@
 """Verb `push-offer`: the source of a push. Reads every file once for its SHA-256, and offers it from then on.
 
-Request: {"directory", "address", "port", "state_dir"}. The answer is lines: first {"port", "secret", "files":
-[[path, source, size], ...]}, then {"bytes": how many have been read} twice a second, until nobody reads any more.
+Request: {"directory", "address", "port", "state_dir"}. The answer is lines: first some {"files": [[path,
+source, size], ...]}, then {"port", "secret"}, then {"bytes": how many have been read} twice a second, until nobody
+reads any more.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.push_giver import Giver, own_folder
 from orchestrator.node.push_manifest import Manifest, read
 from orchestrator.node.push_target import Entry
-from orchestrator.node.telling import TICK_S, reader_is_gone, tell
+from orchestrator.node.telling import TICK_S, in_parts, reader_is_gone, tell
 
 MOST_READERS = 4
 """Files that are read side by side; more make a disk slower, and a network is slower than four of them."""
@@ -34,7 +35,9 @@ def stream(request: dict[str, Any]) -> None:
     try:
         port = giver.listen(str(request["address"]), int(request.get("port") or 0))
         listed = [[entry.path, entry.source, entry.size] for entry in manifest.entries]
-        tell({"port": port, "secret": giver.secret, "files": listed})
+        for part in in_parts(listed):
+            tell({"files": part})
+        tell({"port": port, "secret": giver.secret})
         reading = Reading(manifest, Digests(state), giver)
         threading.Thread(target=reading.work, daemon=True).start()
         while not reader_is_gone(TICK_S):

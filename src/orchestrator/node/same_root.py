@@ -1,7 +1,8 @@
 """Verb `same-root`: is a directory here the same one that other nodes see? A file with a name of chance tells.
 
-op "write": {"directory", "name"} makes it; "look": {"directory", "names"} says which of all nodes' files are seen;
-"remove" takes our own away. A name that nobody has ever asked for is in no NFS client's cache, so a look is the truth.
+op "write": {"directory", "name"} makes it; "look": {"directory", "names", "child"} says which of all nodes' files are
+seen, and whether the child lies on another file system; "remove" takes our own away. A name that nobody has ever asked
+for is in no NFS client's cache, so a look is the truth.
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ _NAME = re.compile(r"\.l40s-nonce-[0-9a-f]{16,64}")
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """{"written": bool} | {"seen": [names]} | {"removed": bool}; a directory that can't be written is no error."""
+    """{"written": bool} | {"seen": [names], "apart": bool} | {"removed": bool}.
+
+    A directory that can't be written is no error.
+    """
     directory = Path(str(request.get("directory") or "/"))
     op = request.get("op")
     if op == "write":
         return {"written": _write(directory / _plain(request.get("name")))}
     if op == "look":
-        return {"seen": [name for name in map(_plain, request.get("names") or ()) if (directory / name).exists()]}
+        seen = [name for name in map(_plain, request.get("names") or ()) if os.path.exists(directory / name)]
+        return {"seen": seen, "apart": _apart(directory, str(request.get("child") or ""))}
     if op == "remove":
         return {"removed": _remove(directory / _plain(request.get("name")))}
     raise Failure("bad-request", f"same-root knows no op {op!r}", "request")
@@ -33,6 +38,15 @@ def _plain(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise Failure("bad-request", f"{name!r} is no name for this", "request")
     return name
+
+
+def _apart(directory: Path, child: str) -> bool:
+    """Whether the child is another file system's: a mount, or a link that leads to one or to nothing here."""
+    path = directory / child
+    try:
+        return path.stat().st_dev != directory.stat().st_dev
+    except OSError:
+        return os.path.islink(path)
 
 
 def _write(path: Path) -> bool:

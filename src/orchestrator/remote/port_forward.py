@@ -15,7 +15,7 @@ from orchestrator.model.errors import InputError, Unreachable
 from orchestrator.model.inventory import NodeSpec
 
 _ALLOCATED = re.compile(r"Allocated port ([0-9]+) for remote forward")
-"""ssh(1), -R with port 0; on stderr."""
+"""ssh(1), -R with port 0; on stderr, at LogLevel INFO and above."""
 _DEADLINE_S = 20.0
 _UNTIL_WE_END = "cat >/dev/null"
 """Runs as long as our end of its stdin is open: not longer than this process, however that ends."""
@@ -46,11 +46,12 @@ def port_forward(spec: NodeSpec, port: int) -> Iterator[int]:
 
 
 def ssh_command(spec: NodeSpec) -> list[str]:
-    """argv of ssh for a node, without the host."""
+    """argv of ssh for a node, without the host. ssh takes an option's first value, so ours stand first."""
     reach = spec.reach
     options = dict(reach.ssh_options)
     config = options.pop("configfile", None)
-    words = ["ssh", *(("-F", config) if config else ()), "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes"]
+    words = ["ssh", *(("-F", config) if config else ())]
+    words += ["-o", "LogLevel=INFO", "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes"]
     words += ["-o", "ControlPath=none", "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3"]
     if reach.port is not None:
         words += ["-p", str(reach.port)]

@@ -79,6 +79,17 @@ class Pushed:
     network: str
     seconds: float
 
+    def complete(self, node: str) -> bool:
+        """Whether a node has it whole; one that shares a directory, where its owner has: the source always has."""
+        owner = self.shared.get(node, node)
+        return owner in self.nodes.values or owner not in self.directories
+
+    def there_before(self, node: str) -> bool:
+        """Whether nothing had to be sent for this node."""
+        owner = self.shared.get(node, node)
+        hop = self.nodes.values.get(owner)
+        return hop.there if hop else owner not in self.directories
+
 
 class Watcher(Protocol):
     """Told what happens."""
@@ -193,11 +204,12 @@ def _shared(
 ) -> dict[str, str]:
     """Nodes to which nothing need be sent, since another one's directory is theirs."""
     roots = {name: specs[name].model_root for name in directories}
-    if node is not None and node.name not in roots and str(PurePosixPath(path).parent) == node.model_root:
+    name = next((PurePosixPath(directory).name for directory in directories.values()), "")
+    if node is not None and node.name not in roots and str(PurePosixPath(node.model_root, name)) == path:
         roots = {node.name: node.model_root, **roots}
     if len(roots) < 2:
         return {}
-    owners = same_roots(fleet, roots)
+    owners = same_roots(fleet, roots, name)
     return {name: owner for name, owner in owners.items() if owner != name and name in directories}
 
 
@@ -239,7 +251,7 @@ def _origin(
             link.begin()
         except DeployError as failure:
             raise told(failure) from None
-        yield link, Offer(link.first["files"], address, int(link.first["port"]), str(link.first["secret"]))
+        yield link, Offer(link.files, address, int(link.first["port"]), str(link.first["secret"]))
     finally:
         link.end()
         link.wait()

@@ -56,6 +56,7 @@ class Link:
 
     def __init__(self, fleet: Fleet, name: str, verb: str, request: Mapping[str, Any]) -> None:
         self.name = name
+        self.files: list[Sequence[Any]] = []
         self.first: Mapping[str, Any] = {}
         self.now: Mapping[str, Any] = {}
         self.failure: DeployError | None = None
@@ -129,6 +130,8 @@ class Link:
             return
         if self.first:
             self.now = said
+        elif "files" in said:
+            self.files += said["files"]
         elif "port" in said:
             self.first = said
             self._begun.set()
@@ -173,22 +176,26 @@ class Chain:
         links: list[Link] = []
         with ExitStack() as closing:
             closing.callback(_end_all, links)
-            failure = self._build(names, links, closing)
-            if failure is None:
+            failures = self._build(names, links, closing)
+            if not failures:
                 self._watch(links, report)
         if self.origin.failure is not None:
             raise self.origin.failure
-        failures = {link.name: link.failure for link in links if link.failure is not None}
+        failures |= {link.name: link.failure for link in links if link.failure is not None}
         real = {name: found for name, found in failures.items() if not _blames_another(found)}
         first = dict(list(failures.items())[:1])
         return [link.hop() for link in links if link.complete], real or first
 
-    def _build(self, names: Sequence[str], links: list[Link], closing: ExitStack) -> DeployError | None:
+    def _build(self, names: Sequence[str], links: list[Link], closing: ExitStack) -> dict[str, DeployError]:
+        """Begin every link; {} or the first that could not begin."""
         files: Any = self.offer.files
         before = {"address": self.offer.address, "port": self.offer.port, "secret": self.offer.secret}
         for number, name in enumerate(names):
             if number == 0 and self.local and self.specs[name].reach.connection != "local":
-                before["port"] = closing.enter_context(port_forward(self.specs[name], self.offer.port))
+                try:
+                    before["port"] = closing.enter_context(port_forward(self.specs[name], self.offer.port))
+                except Unreachable as failure:
+                    return {name: failure}
             last = number == len(names) - 1
             address = LOOPBACK if last else self.addresses[name]
             asked = {**self.requests[name], "files": files, "upstream": before, "address": address}
@@ -198,10 +205,10 @@ class Chain:
                 link.begin()
             except DeployError as failure:
                 link.failure = failure
-                return failure
+                return {name: failure}
             before = {"address": address, "port": link.first["port"], "secret": link.first["secret"]}
             files = [[path, path, size] for path, _, size in self.offer.files]
-        return None
+        return {}
 
     def _watch(self, links: Sequence[Link], report: Callable[[Sequence[Hop]], None]) -> None:
         while True:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from queue import Empty, Queue
+from typing import Any
 
 from orchestrator.checkpoint.agreement import Difference, differences
 from orchestrator.loading.profiles import load_profile, profile_names
-from orchestrator.model.errors import DeployError, VerificationDiffers
+from orchestrator.model.errors import DeployError, NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.remote import node_app
@@ -18,6 +21,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.remote.session import Session
 from orchestrator.workflows.push import chosen
+from orchestrator.workflows.push_chain import SILENT_S
 from orchestrator.workflows.same_roots import same_roots
 
 __all__ = ["Difference", "Verified", "verify"]
@@ -82,22 +86,67 @@ def _shared(fleet: Fleet, directories: Mapping[str, str]) -> dict[str, str]:
     if len(directories) < 2:
         return {}
     parents = {name: str(PurePosixPath(directory).parent) for name, directory in directories.items()}
-    return {name: owner for name, owner in same_roots(fleet, parents).items() if owner != name}
+    child = next(PurePosixPath(directory).name for directory in directories.values())
+    return {name: owner for name, owner in same_roots(fleet, parents, child).items() if owner != name}
 
 
 def _digests(session: Session, directory: str, *, fresh: bool, report: Report) -> Mapping[str, str]:
     spec = session.spec
     request = {"directory": directory, "fresh": fresh, "state_dir": spec.state_dir}
-    found: Mapping[str, str] = {}
-    for line in node_app.stream(session, "digests", request):
+    found: dict[str, str] = {}
+    for said in _lines(session, request):
+        found |= said.get("digests", {})
+        if "total" in said:
+            report(spec.name, int(said["bytes"]), int(said["total"]))
+        if "files" in said and said["files"] == len(found) > 0:
+            return found
+    what = f"its part of the comparison ended without all digests ({len(found)} came)"
+    raise NodeError(what, where=spec.name, fix="run it again; digests that were made are remembered")
+
+
+def _lines(session: Session, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """What the node says. Raises as node_app.stream does, and Unreachable where it reads nothing for SILENT_S.
+
+    A thread reads it: a node whose file system hangs says nothing, or the same for ever, and would never end.
+    """
+    heard: Queue[bytes | BaseException | None] = Queue()
+
+    def listen() -> None:
+        try:
+            for line in node_app.stream(session, "digests", request):
+                heard.put(line)
+            heard.put(None)
+        except BaseException as wrong:
+            heard.put(wrong)
+
+    threading.Thread(target=listen, daemon=True).start()
+    read, moved = -1, time.monotonic()
+    while True:
+        try:
+            line = heard.get(timeout=max(0.0, moved + SILENT_S - time.monotonic()))
+        except Empty:
+            raise _silent(session.spec, str(request["directory"])) from None
+        if line is None:
+            return
+        if isinstance(line, BaseException):
+            raise line
         try:
             said = json.loads(line)
         except ValueError:
             continue  # a login script's
-        if isinstance(said, dict) and "total" in said:
-            report(spec.name, int(said["bytes"]), int(said["total"]))
-            found = said.get("digests") or found
-    return found
+        if not isinstance(said, dict):
+            continue
+        yield said
+        now = int(said.get("bytes", read))
+        if now != read or "digests" in said:
+            read, moved = now, time.monotonic()
+        elif time.monotonic() - moved > SILENT_S:
+            raise _silent(session.spec, str(request["directory"]))
+
+
+def _silent(spec: NodeSpec, directory: str) -> Unreachable:
+    what = f"could read nothing of {directory} for {SILENT_S:.0f} s"
+    return Unreachable(what, where=spec.name, fix="see whether its file system answers: ls there, and the kernel's log")
 
 
 def _judged(failure: DeployError) -> DeployError:

@@ -39,7 +39,12 @@ class Verbs:
         return process, line(process)
 
     def offer(self, source: Path) -> dict[str, Any]:
-        return self.start("push-offer", directory=str(source))[1]
+        process, said = self.start("push-offer", directory=str(source))
+        files: list[Any] = []
+        while "files" in said:
+            files += said["files"]
+            said = line(process)
+        return {**said, "files": files}
 
     def receive(
         self, directory: Path, before: dict[str, Any], files: list[Any], **more: Any
