@@ -34,7 +34,10 @@ from orchestrator.node.watch import LogWatch
 SILENT_S = 10.0
 """A node that was not heard for this long is shown as silent; with a short lease after half of it."""
 LINK_S = 30.0
-"""A node whose agent has not reached the leader's agent after this long is not armed."""
+"""A node that has not reached the leader's agent this long after its own checks is not armed."""
+LEADERS_CHECKS_S = 90.0
+"""One that has reached its port waits this long for a word: the leader's checks may still go on, and `up` waits as long
+for them (ARM_S in workflows/up.py)."""
 MEMORY_EVERY_S = 2.0
 MEMORY_WARMING_S = 0.5
 """A canary is short, and ready without the newest figures would be half a truth."""
@@ -104,6 +107,7 @@ class Agent(Part):
     signalled: str = ""
     """What a signal asked for."""
     _began: float = field(default_factory=time.monotonic)
+    """When the node's own checks had ended, monotonic seconds."""
     _held: tuple[float, Cause] | None = None
     """A death that follows an order, and until when (monotonic seconds) the leader may say whose."""
     _deadline: float = 0.0
@@ -119,11 +123,9 @@ class Agent(Part):
         end(self)
 
     def _arm(self) -> bool:
-        refusals = preflight.check(self.run, self.memory)
-        try:
-            self._join_link()
-        except Failure as failure:
-            refusals.append(failure)
+        no_link = self._join_link()  # before the checks: the others see that somebody will answer
+        refusals = [*preflight.check(self.run, self.memory), *no_link]
+        self._began = time.monotonic()
         if not refusals:
             self.remarks = preflight.remarks(self.run)
             self.record.set(checked=True)
@@ -134,13 +136,17 @@ class Agent(Part):
         self.fail(causes.make(self.run.node, f"{first.where}: {first.what}", time.time(), fix=first.fix))
         return False
 
-    def _join_link(self) -> None:
-        if self.run.leads:
-            self.hub = Hub(self.run, self.run.key())
-            self.hub.listen()
-        else:
+    def _join_link(self) -> list[Failure]:
+        if not self.run.leads:
             leader = self.run.members[0] if self.run.members else "the leader"
             self.spoke = Spoke(self.run, self.run.key(), leader)
+            return []
+        self.hub = Hub(self.run, self.run.key())
+        try:
+            self.hub.listen()
+        except Failure as failure:
+            return [failure]
+        return []
 
     def _step(self) -> None:
         ready = self.wait(self._patience())
@@ -272,6 +278,7 @@ class Agent(Part):
     def _follow_link(self, now: float) -> None:
         for event in self.link_events(now):
             if isinstance(event, Joined):
+                self.ended.discard(event.node)
                 self.record.event("joined", node=event.node)
             elif isinstance(event, Left):
                 self._left(event)
@@ -283,7 +290,8 @@ class Agent(Part):
 
     def _left(self, event: Left) -> None:
         self.record.event("left", node=event.node, reason=event.reason)
-        self.ended.add(event.node)
+        if event.agent_ended:
+            self.ended.add(event.node)  # one that the network has lost keeps its lease
         if self.state == "draining" and self.spoke is not None:
             self._stop_now()  # nobody is left to say when the leader's engine has gone
         elif event.agent_ended and self.state not in ENDING:
@@ -421,9 +429,9 @@ class Agent(Part):
     def _armed_when_joined(self, now: float) -> None:
         if self.spoke is None or self.spoke.joined:
             self.become("armed")
-        elif now - self._began > LINK_S:
+        elif now - self._began > (LEADERS_CHECKS_S if self.spoke.reached else LINK_S):
             address = f"{self.run.leader_address}:{self.run.leader_port}"
-            text = f"the leader's agent does not answer at {address} ({self.spoke.trouble})"
+            text = f"the leader's agent does not answer at {address} ({self.spoke.trouble or 'no word'})"
             fix = "open that port between the nodes"
             self.fail(
                 causes.make(self.run.node, text, time.time(), fix=fix, secondary=True)

@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.node import files
 from orchestrator.node.logfile import LineCutter
 from orchestrator.node.run import ENGINE_LOG
+from orchestrator.node.watch import shown
 
 CHUNK = 1 << 20
 
@@ -32,7 +33,7 @@ def cut(lines: Iterator[str], wanted: list[str], before: int, after: int) -> dic
     seen = 0
     for line in lines:
         kept.append(line)
-        seen += wanted[seen : seen + 1] == [line]
+        seen += wanted[seen : seen + 1] == [shown(line)]
         if wanted and seen == len(wanted):
             tail = [line for line, _ in zip(lines, range(after), strict=False)]
             return {"found": True, "lines": [*kept, *tail], "marked": len(kept) - 1}

@@ -207,6 +207,11 @@ class Spoke:
         """Connected, and both sides have proved the key."""
         return self._welcome
 
+    @property
+    def reached(self) -> bool:
+        """Somebody took the connection, whether a word has come or not."""
+        return self._wire is not None
+
     def descriptors(self) -> Iterator[tuple[int, int]]:
         """(file descriptor, poll mask) of everything to wait for."""
         if self._connecting is not None:

@@ -53,7 +53,7 @@ class Part:
     engine: tuple[int, int] = (0, 0)
     """Process id and start time of the engine's parent."""
     ended: set[str] = field(default_factory=set)
-    """Nodes that have said that nothing of theirs is left, or whose connection is over."""
+    """Nodes that have said that nothing of theirs is left, or whose agent closed the connection: they have no lease."""
     wake: int = -1
     """Readable when a signal arrived."""
     pulsed: float = 0.0

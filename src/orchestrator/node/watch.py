@@ -15,6 +15,9 @@ from orchestrator.node.failure import Failure
 
 LINES_KEPT = 60
 LINES_SHOWN = 8
+LONGEST_SHOWN = 2048
+"""Characters of a line that are kept: LINES_SHOWN of them fit into one message of the leader link (LONGEST_MESSAGE in
+node/wire.py) even where JSON needs 12 bytes for each."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class LogWatch:
 
     def feed(self, line: str, now: float) -> bool:
         """Take one line; True where the phase or its step changed."""
-        self._recent.append(line)
+        self._recent.append(shown(line))
         self._look_for_causes(line, now)
         return self._look_for_phases(line, now)
 
@@ -163,6 +166,11 @@ class LogWatch:
     def _rank_of(self, line: str) -> int | None:
         match = self.rank_prefix.search(line) if self.rank_prefix else None
         return int(match.group("tp")) if match and match.groupdict().get("tp") else None
+
+
+def shown(line: str) -> str:
+    """A log line as it is kept and told."""
+    return line[:LONGEST_SHOWN]
 
 
 def rank_of_title(title: str, pattern: re.Pattern[str], expected: Sequence[int]) -> int | None:

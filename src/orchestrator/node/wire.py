@@ -24,7 +24,8 @@ FORMAT = 1
 LONGEST_MESSAGE = 256 * 1024
 MOST_UNSENT = 1024 * 1024
 USER_TIMEOUT_MS = 60_000
-"""Above any lease: it is the lease that judges silence, not TCP."""
+"""Then a connection that the network has lost is made anew: it is the lease that judges silence, not TCP, and with a
+lease above this a new connection is there sooner after an outage than TCP's next try on the old one (tcp(7))."""
 _ENDED = {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED}
 
 Message = dict[str, Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.node import causes
+from orchestrator.node.excerpt import cut
 from orchestrator.node.failure import Failure
 from orchestrator.node.logfile import LineCutter, LogFile
 from orchestrator.node.watch import LogWatch, rank_of_title
+from orchestrator.node.wire import LONGEST_MESSAGE
 
 WATCH = {
     "phases": [
@@ -59,6 +63,19 @@ def test_last_lines_are_the_ranks_own_where_the_prefix_shows() -> None:
         watch.feed(line, 0.0)
     assert watch.last_lines(1) == ("[x TP1] a", "[x TP1] c")
     assert watch.last_lines(7) == ("[x TP1] a", "[x TP2] b", "no prefix", "[x TP1] c")
+
+
+def test_the_longest_lines_of_a_cause_fit_into_a_message_of_the_link() -> None:
+    watch = LogWatch.of(WATCH)
+    for _ in range(20):
+        watch.feed("[x TP3] " + "\N{GRINNING FACE}" * 60_000 + " out of memory", 10.0)
+    found = watch.suspect(since=0.0)
+    assert found is not None and found.id == "oom"
+    cause = causes.make("n", found.text, 10.0, lines=[*watch.last_lines(3)])
+    assert len(json.dumps({"type": "failed", "cause": cause})) < LONGEST_MESSAGE
+    whole = f"{'x' * 60_000} and its end"
+    watch.feed(whole, 11.0)
+    assert cut(iter(["a", whole, "b"]), [watch.last_lines()[-1]], before=1, after=1)["lines"] == ["a", whole, "b"]
 
 
 def test_a_pattern_that_does_not_compile_is_told() -> None:

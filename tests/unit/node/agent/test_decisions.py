@@ -1,0 +1,114 @@
+"""What an agent concludes from what it hears, without processes: whose lease counts, and from when."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.node import preflight
+from orchestrator.node.agent import LEADERS_CHECKS_S, LINK_S, Agent
+from orchestrator.node.failure import Failure
+from orchestrator.node.link import Hub, Joined, Left, Spoke
+from orchestrator.node.record import Record
+from orchestrator.node.run import Run
+from orchestrator.node.watch import LogWatch
+
+KEY = b"k" * 32
+LOST, CLOSED = Left("b", "Connection timed out", agent_ended=False), Left("b", "closed", agent_ended=True)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (tmp_path / "key").write_text(KEY.hex())
+    return Run(
+        folder=str(tmp_path),
+        run_id="r1",
+        gang="g",
+        node="a",
+        node_rank=0,
+        nnodes=2,
+        members=("a", "b"),
+        leader_address="127.0.0.1",
+        leader_port=port,
+        lease_s=20.0,
+    )
+
+
+class Deciding(Agent):
+    """It only notes for what it would end."""
+
+    def fail(self, cause: dict[str, Any]) -> None:
+        self.cause = cause
+        self.state = "failed"
+
+    def why(self) -> str:
+        return str(self.cause["text"]) if self.cause else ""
+
+
+def deciding(run: Run) -> Deciding:
+    nothing: Any = None
+    return Deciding(run, nothing, nothing, Record(run), LogWatch(), nothing, nothing)
+
+
+def test_a_node_that_the_network_lost_keeps_its_lease_and_one_that_ended_does_not(run: Run) -> None:
+    agent = deciding(run)
+    agent.state, agent.hub = "ready", Hub(run, KEY, heard={"b": 100.0})
+    agent._left(LOST)
+    agent._judge_silence(119.0)
+    assert agent.why() == "" and agent.record.value["links"] == {"b": "silent"}
+    agent._judge_silence(121.0)
+    assert "lease of 20 s ran out" in agent.why()
+    ended = deciding(run)
+    ended.state, ended.hub = "draining", Hub(run, KEY, heard={"b": 100.0})
+    ended._left(CLOSED)
+    ended._judge_silence(200.0)
+    assert ended.why() == "" and ended.record.value["links"] == {"b": "ended"}
+
+
+def test_a_node_that_comes_back_has_a_lease_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = deciding(run)
+    agent.state, agent.hub = "ready", Hub(run, KEY, heard={"b": 100.0})
+    agent.ended = {"b"}
+    monkeypatch.setattr(agent.hub, "step", lambda _: [Joined("b")])
+    agent._follow_link(101.0)
+    assert agent.ended == set()
+
+
+def test_patience_with_the_leader_begins_after_the_checks_and_the_leader_listens_before_its_own(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = deciding(run)
+    checked: list[float] = []
+
+    def check(*_: object) -> list[Failure]:
+        with socket.create_connection((run.leader_address, run.leader_port), timeout=5):
+            checked.append(time.monotonic())
+        return []
+
+    monkeypatch.setattr(preflight, "check", check)
+    agent._began = 0.0
+    assert agent._arm()
+    assert agent._began >= checked[0]
+    assert agent.hub is not None
+    agent.hub.close()
+
+
+@pytest.mark.parametrize(("reached", "patience_s"), [(False, LINK_S), (True, LEADERS_CHECKS_S)])
+def test_a_leader_whose_port_answers_may_still_be_checking(run: Run, reached: bool, patience_s: float) -> None:
+    agent = deciding(replace(run, node="b", node_rank=1))
+    agent.spoke = Spoke(agent.run, KEY, "a")
+    if reached:
+        agent.spoke._wire = object()  # type: ignore[assignment]
+    agent._began = 100.0
+    agent._armed_when_joined(100.0 + patience_s - 1)
+    assert agent.why() == ""
+    agent._armed_when_joined(100.0 + patience_s + 1)
+    assert "does not answer" in agent.why()
