@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.model.errors import Unreachable
+from orchestrator.model.errors import InputError, Unreachable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -88,10 +88,19 @@ def _request(args: argparse.Namespace) -> PrepareRequest:
         bundle=args.bundle,
         install_containers=args.install_containers,
         become=args.become or args.ask_become_pass,
-        become_password=getpass.getpass("sudo's password on the nodes: ") if args.ask_become_pass else None,
+        become_password=_sudo_password() if args.ask_become_pass else None,
         find_links=args.find_links,
         timeout_s=args.timeout,
     )
+
+
+def _sudo_password() -> str:
+    try:
+        return getpass.getpass("sudo's password on the nodes: ")
+    except EOFError:
+        raise InputError(
+            "no password was given", where="--ask-become-pass", fix="type it, or leave -K out where sudo asks for none"
+        ) from None
 
 
 @dataclass

@@ -159,11 +159,21 @@ def _may_hold(name: str) -> bool:
 
 
 def copy_part(bundle: Bundle, part: str, into: Path) -> None:
-    """Write one part (wheels, debs, vocabularies) of a bundle that was read as a tar of its own."""
-    with tarfile.open(bundle.path, "r:") as whole, tarfile.open(into, "w", format=tarfile.GNU_FORMAT) as tar:
-        while entry := whole.next():
-            if _PARTS[part].fullmatch(entry.name) and entry.isreg():
-                tar.addfile(_entry(entry.name, entry.size), _opened(whole, entry))
+    """Write one part (wheels, debs, vocabularies) of a bundle that was read as a tar of its own.
+
+    Raises InputError where there is no room for it.
+    """
+    try:
+        with tarfile.open(bundle.path, "r:") as whole, tarfile.open(into, "w", format=tarfile.GNU_FORMAT) as tar:
+            while entry := whole.next():
+                if _PARTS[part].fullmatch(entry.name) and entry.isreg():
+                    tar.addfile(_entry(entry.name, entry.size), _opened(whole, entry))
+    except OSError as error:
+        raise InputError(
+            f"{part} of {bundle.path} can't be unpacked: {error.strerror or error}",
+            where=str(into.parent),
+            fix="make room there, or name another folder for temporary files: TMPDIR=DIR l40s-deploy prepare ...",
+        ) from None
 
 
 def _manifest(tar: tarfile.TarFile) -> Mapping[str, Any]:

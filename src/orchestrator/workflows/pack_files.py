@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import lzma
 import os
 import shutil
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -26,7 +28,7 @@ def load_pack(path: Path) -> Pack:
         raise InputError(
             f"can't be read: {error.strerror or error}", where=str(path), fix="`tuning pull` makes a pack"
         ) from None
-    except (ValueError, EOFError, tarfile.TarError) as wrong:
+    except (ValueError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as wrong:
         raise InputError(
             f"this pack is refused: {wrong}", where=str(path), fix="nothing was written; make the pack again"
         ) from None

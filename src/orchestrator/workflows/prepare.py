@@ -177,6 +177,7 @@ def _host(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None, folder
             where=str(bundle.path),
             fix=f"l40s-deploy stack build {stack.name} --out FILE",
         )
+    _refuse_another_kind(stack, bundle)
     up_becomes = node.reach.become_user if node.reach.become else ""
     return {
         "stack": stack.name,
@@ -193,6 +194,17 @@ def _host(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None, folder
         "model_root": node.model_root,
         "state_dir": node.state_dir or "",
     }
+
+
+def _refuse_another_kind(stack: Stack, bundle: Bundle | None) -> None:
+    """Packages for a stack in a container, or an image for one in a virtual environment: nothing would be installed."""
+    if bundle and bundle.image != (stack.install != "venv"):
+        holds = "a container image" if bundle.image else "packages"
+        raise InputError(
+            f"holds {holds}, and the file of the stack {stack.name} says install: {stack.install}",
+            where=str(bundle.path),
+            fix="give --stack the file that the bundle was built from, or build it again: l40s-deploy stack build",
+        )
 
 
 def _what_to_install(stack: Stack, name: str, bundle: Bundle | None, folder: Path) -> dict[str, Any]:

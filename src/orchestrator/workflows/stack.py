@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def build(request: BuildRequest, progress: Callable[[str, int, int], None] = lam
     if not request.out.parent.is_dir():
         raise InputError("no such directory", where=str(request.out.parent), fix="name another --out FILE")
     if stack.install != "venv":
-        return _build_with_image(request, stack)
+        return _build_with_image(request, stack, python)
     lock = stack_lock(request.stack).read_text("utf-8")
     count = len(list(pins(lock)))
     come = 0
@@ -59,8 +60,7 @@ def build(request: BuildRequest, progress: Callable[[str, int, int], None] = lam
         come += 1
         progress(package, come, count)
 
-    with tempfile.TemporaryDirectory(prefix=".l40s-wheels-", dir=request.out.absolute().parent) as folder:
-        wheels = Path(folder)
+    with _beside(request.out) as wheels:
         wheelhouse.download(
             lock, wheels, python=python, find_links=request.find_links, deadline_s=request.timeout_s, progress=tell
         )
@@ -78,16 +78,28 @@ def build(request: BuildRequest, progress: Callable[[str, int, int], None] = lam
         )
 
 
-def _build_with_image(request: BuildRequest, stack: Stack) -> Bundle:
-    with tempfile.TemporaryDirectory(prefix=".l40s-image-", dir=request.out.absolute().parent) as folder:
-        place = Path(folder)
+@contextlib.contextmanager
+def _beside(out: Path) -> Iterator[Path]:
+    """A folder for the parts, on the bundle's own file system, for as long as it is built."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=".l40s-build-", dir=out.absolute().parent)
+    except OSError as error:
+        raise InputError(
+            f"can't be written: {error.strerror or error}", where=str(out.parent), fix="name another --out FILE"
+        ) from None
+    with folder as place:
+        yield Path(place)
+
+
+def _build_with_image(request: BuildRequest, stack: Stack, python: str) -> Bundle:
+    with _beside(request.out) as place:
         (place / "image").mkdir()
         images.save(stack, place / "image" / "image.tar", deadline_s=request.timeout_s)
-        debs = _debs(request, stack, stack.python, place) if request.debian else None
+        debs = _debs(request, stack, python, place) if request.debian else None
         return write_bundle(
             request.out,
             stack,
-            python=stack.python,
+            python=python,
             lock="",
             wheels=place,
             debs=debs,

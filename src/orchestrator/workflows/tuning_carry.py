@@ -79,7 +79,8 @@ class Put:
 def pull(inventory: Inventory, request: PullRequest) -> Pulled:
     """Make a pack of what one node has. Raises InputError where there is nothing, Unreachable and NodeError as ever."""
     spec = _node(inventory, request.node)
-    stack = load_stack(request.stack or _named(inventory, [spec]) or _only_by_option())
+    asked = request.stack or _named(inventory, [spec]) or _only_by_option()
+    stack = load_stack(asked)
     with Fleet([spec]) as fleet:
         snapshot = look(fleet, [spec]).all()[spec.name]
         gpu = gpu_of(snapshot) or ASSUMED_GPU
@@ -96,7 +97,7 @@ def pull(inventory: Inventory, request: PullRequest) -> Pulled:
     rules, own = lookup_of(stack.dialect), moe_directory(spec, stack)
     pack, left = pack_of(held, rules, dialect=stack.dialect, device=device_name(gpu), moe_directory=own)
     if request.model:
-        wanted = _taken(inventory, request.model, stack, spec, held, gpu)
+        wanted = _taken(inventory, TuningRequest(model=request.model, stack=asked), stack, spec, held, gpu)
         pack = replace(pack, texts={part: text for part, text in pack.texts.items() if part in wanted})
         left = tuple((part, flaw) for part, flaw in left if part in wanted)
     if not pack.texts:
@@ -168,11 +169,11 @@ def _refuse_other_gpus(fleet: Fleet, specs: Mapping[str, NodeSpec], pack: Pack, 
             )
 
 
-def _taken(inventory: Inventory, model: str, stack: Stack, spec: NodeSpec, held: Holdings, gpu: str) -> set[str]:
+def _taken(
+    inventory: Inventory, request: TuningRequest, stack: Stack, spec: NodeSpec, held: Holdings, gpu: str
+) -> set[str]:
     """Parts that this model's engine takes on this node."""
-    (kit,) = kits_of(
-        inventory, TuningRequest(model=model, stack=stack.name, gangs=(spec.gang,)), {spec.name: held}, gpu
-    )
+    (kit,) = kits_of(inventory, replace(request, gangs=(spec.gang,)), {spec.name: held}, gpu)
     if kit.refusal:
         raise kit.refusal
     rules, own = lookup_of(stack.dialect), moe_directory(spec, stack)

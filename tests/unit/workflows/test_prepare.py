@@ -95,6 +95,27 @@ def test_a_bundle_of_another_stack_is_refused(tmp_path: Path) -> None:
         variables(node(), tmp_path, bundle=bundle)
 
 
+def test_a_bundle_of_another_kind_is_refused(tmp_path: Path) -> None:
+    stack, bundle = a_bundle(tmp_path)
+    contained = tmp_path / "small.yml"
+    contained.write_text(f"{stack.read_text()}install: docker\nimage: sha256:{'8' * 64}\n")
+    with pytest.raises(InputError, match="holds packages, and the file of the stack small says install: docker"):
+        variables(node(), tmp_path, bundle=bundle, stack=str(contained))
+    (tmp_path / "image").mkdir()
+    (tmp_path / "image/image.tar").write_bytes(b"layers")
+    (tmp_path / "nothing").mkdir()
+    write_bundle(
+        tmp_path / "i",
+        load_stack(str(contained)),
+        python="3.11",
+        lock="",
+        wheels=tmp_path / "nothing",
+        image=tmp_path / "image",
+    )
+    with pytest.raises(InputError, match="holds a container image, and the file of the stack small says install: venv"):
+        variables(node(), tmp_path, bundle=tmp_path / "i", stack=str(stack))
+
+
 def test_a_stack_without_a_lock_is_refused_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no lock file") as caught:
         variables(node(stack="sglang-0.4.4-l40s"), tmp_path)
