@@ -22,7 +22,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """{"state", "alive", "left_behind", "held"}; docs/agent.md.
 
     now=true ends without draining; clear=true forgets a failed run's state; because={"node", "text", "fix"} is the
-    failure that the run is ended for, where none of its agents can have seen it.
+    failure that the run is ended for, where none of its agents can have seen it; what was only staged fails by it.
     """
     state = files.state_dir(request)
     folder = files.current_run(state, request.get("gang"))
@@ -36,7 +36,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     left = _end_orphans(folder) if not report.of_run(folder).get("alive") else []
     after = report.of_run(folder)
     if not after.get("alive"):
-        after = _settle(folder, after, clear=bool(request.get("clear")))
+        after = _settle(folder, after, request.get("because"), clear=bool(request.get("clear")))
     return {
         "state": str(after.get("state")),
         "alive": bool(after.get("alive")),
@@ -76,10 +76,14 @@ def _end_orphans(folder: str) -> list[int]:
         time.sleep(POLL_S)
 
 
-def _settle(folder: str, after: dict[str, Any], *, clear: bool) -> dict[str, Any]:
+def _settle(folder: str, after: dict[str, Any], because: object, *, clear: bool) -> dict[str, Any]:
     """Nothing runs any more: an agent that died could not write so itself."""
     settled = {name: value for name, value in after.items() if name not in ("alive", "now")}
-    if clear or after["state"] == "staged":
+    if after["state"] == "staged" and not clear and isinstance(because, dict):
+        node, text, fix = (str(because.get(name) or "") for name in ("node", "text", "fix"))
+        settled["state"] = "failed"
+        settled["cause"] = causes.make(node, text, time.time(), fix=fix)
+    elif clear or after["state"] == "staged":
         settled["state"] = "stopped"
     elif after["state"] in report.STARTED:
         settled["state"] = "failed"

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.report import Cause
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
@@ -66,13 +67,19 @@ def down(
         return stop_gangs(fleet, gangs, now=request.now)
 
 
-def stop_gangs(fleet: Fleet, gangs: Sequence[GangSpec], *, now: bool) -> tuple[Stopped, ...]:
-    """Tell every node's agent; the leader's drains first and the others follow it over their link."""
+def stop_gangs(
+    fleet: Fleet, gangs: Sequence[GangSpec], *, now: bool, because: Cause | None = None
+) -> tuple[Stopped, ...]:
+    """Tell every node's agent; the leader's drains first and the others follow it over their link.
+
+    because: the failure that they are ended for; the nodes keep it until a new run is staged, or somebody ends them
+    for none.
+    """
     gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes}
     was = {node.name: node.state for view in see(fleet, gangs) for node in view.nodes}
 
     def one(session: Session) -> Any:
-        request = {"now": now, "clear": True, "deadline_s": STOP_S - 10}
+        request = {"now": now, "clear": because is None, "deadline_s": STOP_S - 10, **_because(because)}
         return call(session, "stop", {**where(session.spec, gang_of[session.spec.name]), **request}, deadline_s=STOP_S)
 
     told = fleet.on_every(one, only=list(gang_of))
@@ -80,6 +87,10 @@ def stop_gangs(fleet: Fleet, gangs: Sequence[GangSpec], *, now: bool) -> tuple[S
         _stopped(gang, node, was[node], told.values.get(node), told.failures.get(node))
         for node, gang in gang_of.items()
     )
+
+
+def _because(cause: Cause | None) -> Mapping[str, Any]:
+    return {} if cause is None else {"because": {"node": cause.node, "text": cause.text, "fix": cause.fix}}
 
 
 def _stopped(gang: str, node: str, was: str, answer: Mapping[str, Any] | None, failure: DeployError | None) -> Stopped:

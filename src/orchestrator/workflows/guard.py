@@ -1,7 +1,8 @@
 """`guard`: watches gangs, and restarts one as a whole when a rank died, a lease ran out or its engine hangs.
 
 What to do is decided by `gang.guarding`; this module looks, carries it out, and owns the clock. A restart ends what
-is left on every node, asks the doctor (a stop finding ends the loop), and starts the plan that the nodes have.
+is left on every node, asks the doctor (a stop finding ends the loop), and starts the plan that the nodes have. One
+that breaks half-way leaves the gang failed on its nodes, so that the next look sees it; `down` is what clears that.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, FindingsError, LockHeld
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.report import Cause
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows import up
 from orchestrator.workflows.doctor import examine
@@ -132,7 +134,14 @@ class _Post:
                 self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
                 plan = staged_plan(self.fleet, self.gang)
                 self._ask_the_doctor(plan)
-                done = again(self.fleet, [plan], self.watcher, now=True, timeout_s=self.request.timeout_s)
+                done = again(
+                    self.fleet,
+                    [plan],
+                    self.watcher,
+                    now=True,
+                    timeout_s=self.request.timeout_s,
+                    because=now.cause or Cause(node=self.gang.leader.name, text=why),
+                )
                 self.seen = done.views[0]
         except LockHeld as held:
             self._tell(Decision(Do.WAIT, f"{why}; {held.what}"))

@@ -12,6 +12,7 @@ from orchestrator.gang.downtime import Downtime, expected_downtime
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, GangFailed
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.report import Cause
 from orchestrator.model.topology import Topology
 from orchestrator.planning.still_there import gone
 from orchestrator.remote.fleet import Fleet
@@ -93,19 +94,26 @@ def again(
     *,
     now: bool,
     timeout_s: float,
+    because: Cause | None = None,
 ) -> Restarted:
-    """Stop and start gangs whose locks are held."""
+    """Stop and start gangs whose locks are held.
+
+    because: the failure that they are restarted for; the nodes still say it where the restart does not get so far
+    that another run is staged.
+    """
     begin = time.monotonic()
-    stop(fleet, [plan.gang for plan in plans], watcher, now=now)
+    stop(fleet, [plan.gang for plan in plans], watcher, now=now, because=because)
     raised = up.raise_all(fleet, [plan.rising() for plan in plans], watcher, timeout_s=timeout_s)
     return Restarted(views=raised.views, down_s=time.monotonic() - begin)
 
 
-def stop(fleet: Fleet, gangs: Sequence[GangSpec], watcher: up.Watcher, *, now: bool) -> None:
+def stop(
+    fleet: Fleet, gangs: Sequence[GangSpec], watcher: up.Watcher, *, now: bool, because: Cause | None = None
+) -> None:
     """Stop gangs that shall start again. Raises GangFailed, or why a node can't be asked."""
     for gang in gangs:
         watcher.step(gang.name, "stopping" + (" at once" if now else ""))
-    refuse_leftovers(stop_gangs(fleet, gangs, now=now))
+    refuse_leftovers(stop_gangs(fleet, gangs, now=now, because=because))
 
 
 def refuse_leftovers(stopped: Sequence[Stopped]) -> None:
@@ -114,12 +122,19 @@ def refuse_leftovers(stopped: Sequence[Stopped]) -> None:
         if node.error is not None:
             raise _half_way(node.error)
         if not node.clean:
-            pids = ", ".join(map(str, node.left_behind)) or "its agent"
-            raise GangFailed(
-                f"process {pids} would not end; nothing was started",
-                where=f"gang {node.gang}: {node.node}",
-                fix="look at it with ps and dmesg (a stuck driver?); then the same command again",
-            )
+            what, fix = _left(node)
+            raise GangFailed(f"{what}; nothing was started", where=f"gang {node.gang}: {node.node}", fix=fix)
+
+
+def _left(node: Stopped) -> tuple[str, str]:
+    """What is in the way of a start, and what to do about it."""
+    stuck = "look at it with ps and dmesg (a stuck driver?); then the same command again"
+    if node.left_behind:
+        return f"process {', '.join(map(str, node.left_behind))} would not end", stuck
+    if node.alive:
+        return "its agent would not end", stuck
+    somebody = "end whoever holds it (nvidia-smi; nobody there: dmesg, a stuck driver?); then the same command again"
+    return f"GPU memory is still held: {'; '.join(node.held)}", somebody
 
 
 def _half_way(failure: DeployError) -> DeployError:

@@ -269,8 +269,8 @@ class _Rise:
     """It was there when we came, and was not ready."""
     joined: bool = False
     """It is on its way by the same plan, and not by our doing."""
-    lost: tuple[str, DeployError] | None = None
-    """The node that could not be reached when it was told something: no agent can know of it."""
+    broke: tuple[str, str, str] | None = None
+    """(node, text, fix) of what broke the start here: no agent can know of it."""
 
     def __post_init__(self) -> None:
         self.goal = Goal(want=Want.RUN, plan_id=self.rising.plan_id)
@@ -301,13 +301,15 @@ class _Rise:
         """The timeout has passed: end it, and say who was late."""
         self.failed = True
         left = "" if self.goal.run_id or self.joined else "; it is not this command's doing, and was left as it is"
-        self.undo()
-        late = view.progress or ", ".join(f"{node.name} {node.state} {node.phase.name}".strip() for node in view.nodes)
-        return GangFailed(
-            f"not ready within {waited:.0f} s: {late}{left}",
-            where=f"gang {self.gang.name}",
-            fix="read `l40s-deploy logs`, or give it longer with --timeout",
+        who = view.progress or ", ".join(f"{node.name} {node.state} {node.phase.name}".strip() for node in view.nodes)
+        late, fix = (
+            f"not ready within {waited:.0f} s: {who}",
+            "read `l40s-deploy logs`, or give it longer with --timeout",
         )
+        behind = next((node.name for node in view.nodes if node.state != "ready"), self.gang.leader.name)
+        self.broke = (behind, late, fix)
+        self.undo()
+        return GangFailed(f"{late}{left}", where=f"gang {self.gang.name}", fix=fix)
 
     def undo(self, *, unless_ended: bool = False) -> None:
         """Leave nothing of our run behind on any node that can be reached."""
@@ -327,7 +329,7 @@ class _Rise:
             Do.DONE: self._done,
             Do.FAIL: lambda: self._fail(view, action.why),
             Do.REFUSE: lambda: self._refuse(action.why),
-            Do.GIVE_UP: lambda: self._fail(replace(view, cause=view.late), action.why),
+            Do.GIVE_UP: lambda: self._give_up_on(view, action.why),
         }
         if action.do is Do.WAIT:
             self.waited = self.waited or not self.goal.run_id
@@ -370,16 +372,20 @@ class _Rise:
 
     def _because(self) -> dict[str, Any]:
         """What `why` shall find on the nodes afterwards."""
-        if self.lost is None:
+        if self.broke is None:
             return {}
-        node, failure = self.lost
-        return {"because": {"node": node, "text": f"it could not be told to start: {failure.what}", "fix": failure.fix}}
+        return {"because": dict(zip(("node", "text", "fix"), self.broke, strict=True))}
 
     def _done(self) -> None:
         self.done = True
 
     def _fail(self, view: GangView, why: str) -> None:
         raise failure_of(view, why)
+
+    def _give_up_on(self, view: GangView, why: str) -> None:
+        if view.late is not None:
+            self.broke = (view.late.node, view.late.text, view.late.fix)
+        self._fail(replace(view, cause=view.late), why)
 
     def _refuse(self, why: str) -> None:
         raise InputError(
@@ -393,8 +399,7 @@ class _Rise:
     ) -> Mapping[str, Any]:
         """Every node's answer. Raises the first failure."""
         told = self._on(nodes, verb, request, deadline_s)
-        lost = [(name, failure) for name, failure in told.failures.items() if isinstance(failure, Unreachable)]
-        self.lost = lost[0] if lost else None
+        self.broke = _what_broke(told.failures)
         return told.all()
 
     def _on(
@@ -409,6 +414,14 @@ class _Rise:
     def _event(self, what: str, **details: Any) -> None:
         if self.record is not None:
             self.record.event(what, gang=self.gang.name, **details)
+
+
+def _what_broke(failures: Mapping[str, DeployError]) -> tuple[str, str, str] | None:
+    """(node, text, fix); a node that is lost comes before what a node answered, which its agent may know better."""
+    lost = {name: failure for name, failure in failures.items() if isinstance(failure, Unreachable)}
+    for name, failure in (lost or failures).items():
+        return name, f"it could not be told to start: {failure.what}", failure.fix
+    return None
 
 
 def failure_of(view: GangView, why: str = "") -> GangFailed:

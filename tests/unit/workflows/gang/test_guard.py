@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator.gang.guarding import Decision, Do, Policy
-from orchestrator.model.errors import InputError, LockHeld
+from orchestrator.model.errors import InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.report import GangState
+from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.session import Session
+from orchestrator.workflows import down, up
 from orchestrator.workflows import guard as guarding
 from orchestrator.workflows.guard import GuardRequest, guard
 from orchestrator.workflows.hooks import Hook
@@ -130,3 +133,59 @@ def test_one_gang_cannot_roll(local: Local) -> None:
         roll(gang.inventory, RollingRequest(), Told())
     assert refused.value.exit_code == 2
     assert gang.view().state is GangState.READY
+
+
+def test_a_restart_that_could_not_end_everything_is_tried_again_until_somebody_takes_it_down(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = local()
+    gang.up()
+    gang.kill_rank(3)
+    gang.nothing_left()
+
+    def held(session: Session, verb: str, *words: Any, **more: Any) -> Any:
+        answer = node_app.call(session, verb, *words, **more)
+        return {**answer, "held": ["GPU 0: 40 GiB by pid 7 (train)"]} if session.spec.name == "node1" else answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(down, "call", held)
+        told, _, _ = look(gang)
+        assert "GPU 0: 40 GiB by pid 7 (train)" in told.decisions[-1].why
+    seen = gang.view()
+    assert seen.state is GangState.FAILED
+    assert seen.cause is not None and seen.cause.tp_rank == 3
+    down.down(gang.inventory, down.DownRequest())
+    assert look(gang)[1:] == (GangState.ABSENT, Do.NOTHING)
+
+
+def test_a_restart_that_lost_a_node_while_staging_is_tried_again(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = local()
+    gang.up()
+    gang.kill_rank(3)
+    gang.nothing_left()
+
+    def lost(session: Session, verb: str, *words: Any, **more: Any) -> Any:
+        if verb == "stage" and session.spec.name == "node1":
+            raise Unreachable("connection lost", where="node1", fix="look at node1")
+        return node_app.call(session, verb, *words, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(up, "call", lost)
+        look(gang)
+    seen = gang.view()
+    assert seen.state is GangState.FAILED
+    assert seen.cause is not None and "connection lost" in seen.cause.text
+    _, state, do = look(gang)
+    assert (state, do) == (GangState.READY, Do.RESTART)
+
+
+def test_a_restart_that_is_out_of_time_leaves_a_failed_gang(local: Local) -> None:
+    gang = local()
+    gang.up()
+    gang.kill_rank(3)
+    gang.nothing_left()
+    look(gang, timeout_s=0.0)
+    gang.nothing_left()
+    seen = gang.view()
+    assert seen.state is GangState.FAILED
+    assert seen.cause is not None and "not ready within" in seen.cause.text

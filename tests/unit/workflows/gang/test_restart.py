@@ -10,12 +10,12 @@ import pytest
 
 from orchestrator.gang.downtime import Downtime
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import InputError
+from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.model.report import GangState
-from orchestrator.workflows.down import DownRequest, down
-from orchestrator.workflows.restart import RestartRequest, restart
+from orchestrator.workflows.down import DownRequest, Stopped, down
+from orchestrator.workflows.restart import RestartRequest, refuse_leftovers, restart
 from orchestrator.workflows.why import why
 
 if TYPE_CHECKING:
@@ -82,3 +82,16 @@ def test_a_gang_of_other_nodes_is_refused_before_anything_stops(local: Local) ->
     with pytest.raises(InputError, match=r"node0, node1; the inventory's gang is node0"):
         restart(fewer, RestartRequest(), Told())  # type: ignore[arg-type]
     assert gang.view().state is GangState.READY
+
+
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [
+        (Stopped(gang="g", node="a", state="failed", left_behind=(7, 8)), "process 7, 8 would not end"),
+        (Stopped(gang="g", node="a", state="stopping", alive=True), "its agent would not end"),
+        (Stopped(gang="g", node="a", state="stopped", held=("GPU 0: by pid 7",)), "memory is still held: GPU 0: by"),
+    ],
+)
+def test_what_is_in_the_way_is_named(left: Stopped, words: str) -> None:
+    with pytest.raises(GangFailed, match=words):
+        refuse_leftovers([left])
