@@ -85,9 +85,13 @@ def launch_script(words: list[str]) -> str:
     return f"#!/bin/sh\n# sglang-router {VERSION} before the gangs. Written by l40s-deploy.\nset -eu\nexec {lines}\n"
 
 
-def health_path(dialects: Iterable[str]) -> str:
-    """`/ready` is a flag that draining lowers; SGLang 0.4 has /health only, which says that its server runs."""
-    return "/ready" if all(not name.startswith("sglang-0.4") for name in dialects) else "/health"
+ANY_HEALTH = "/health"
+"""Every SGLang has it; it says that its server runs."""
+
+
+def health_path(stacks: Iterable[str]) -> str:
+    """`/ready` is a flag that draining lowers; SGLang 0.4 does not have it."""
+    return "/ready" if all(not name.startswith("sglang-0.4") for name in stacks) else ANY_HEALTH
 
 
 def workers(body: str) -> tuple[Worker, ...]:

@@ -89,6 +89,11 @@ class GangView:
         """An agent lives somewhere: something of ours may hold GPUs."""
         return any(node.alive for node in self.nodes)
 
+    @property
+    def serves(self) -> bool:
+        """Requests are answered, and nobody is ending it."""
+        return bool(self.service_healthy) and self.state in _SERVING
+
 
 def view(name: str, answers: Mapping[str, Answer]) -> GangView:
     """The gang from its nodes' answers, in node-rank order.

@@ -24,6 +24,7 @@ from orchestrator.workflows.look import look
 from orchestrator.workflows.plan import chosen_gangs
 from orchestrator.workflows.replay import Staged, staged_plan
 from orchestrator.workflows.reports import see
+from orchestrator.workflows.routing import rejoin
 
 
 class Watcher(up.Watcher, Protocol):
@@ -52,7 +53,7 @@ class Restarted:
 
 
 def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> Restarted:
-    """Stop the chosen gangs in their engines' order, and start them with the plan that they had.
+    """Stop the chosen gangs in their engines' order, and start them with the plan that they had, behind the router.
 
     Raises Unreachable before anything is stopped, InputError where there is no plan to start again, LockHeld,
     GangFailed where a gang would not end or did not become ready.
@@ -67,7 +68,9 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
         for gang in gangs:
             locks.enter_context(GangLock(fleet, gang, request.command))
         say_gone_from(fleet, plans, watcher)
-        return again(fleet, plans, watcher, now=request.now, timeout_s=request.timeout_s)
+        restarted = again(fleet, plans, watcher, now=request.now, timeout_s=request.timeout_s)
+        rejoin(inventory, restarted.views, watcher)
+        return restarted
 
 
 def say_gone_from(fleet: Fleet, plans: Sequence[Staged], watcher: up.Watcher) -> None:

@@ -7,7 +7,7 @@ come up ends it: the rest serves on.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ from orchestrator.workflows.plan import chosen_gangs
 from orchestrator.workflows.replay import Staged, staged_plan
 from orchestrator.workflows.reports import see
 from orchestrator.workflows.restart import again, say_gone_from
-from orchestrator.workflows.routing import Router, wanted_router
+from orchestrator.workflows.routing import Router, say_failures, take_in_all, wanted_router
 from orchestrator.workflows.turns import Place, put_back, set_aside
 
 
@@ -62,9 +62,12 @@ def roll(inventory: Inventory, request: RollingRequest, watcher: up.Watcher) -> 
         router = None if request.without_router else opened.enter_context(Router(wanted_router(inventory)))
         if router is not None:
             router.workers()  # it must answer before anything is stopped
-        _refuse_too_few(inventory, fleet, request)
+        serving = {view.name for view in see(fleet, inventory.gangs) if view.serves}
+        _refuse_too_few(inventory, serving, request)
         for gang in gangs:
             opened.enter_context(GangLock(fleet, gang, request.command))
+        if router is not None:
+            _refuse_too_few(inventory, _behind(router, fleet, inventory, watcher), request, "serve behind the router")
         say_gone_from(fleet, plans, watcher)
         done: list[GangView] = []
         batches = _batches(_worst_first(fleet, plans), request.max_unavailable)
@@ -84,9 +87,22 @@ def _one_batch(
     serving = {view.name for view in see(fleet, [plan.gang for plan in batch]) if view.service_healthy}
     places = [Place(gang=one.gang, url=one.service_url, serving=one.gang.name in serving) for one in batch]
     set_aside(fleet, router, places, watcher, drain_s=request.drain_s)
-    restarted = again(fleet, batch, watcher, now=False, timeout_s=request.timeout_s)
+    try:
+        restarted = again(fleet, batch, watcher, now=False, timeout_s=request.timeout_s)
+    except BaseException:
+        if router is not None:
+            say_failures(take_in_all(router, see(fleet, [place.gang for place in places])), watcher)
+        raise
     put_back(router, places, watcher)
     return restarted.views
+
+
+def _behind(router: Router, fleet: Fleet, inventory: Inventory, watcher: up.Watcher) -> set[str]:
+    """Take in every gang that serves, one that came up without the router too; those that requests go to now."""
+    views = [view for view in see(fleet, inventory.gangs) if view.serves]
+    failures = take_in_all(router, views)
+    say_failures(failures, watcher)
+    return {view.name for view in views} - set(failures)
 
 
 def _refuse_one_gang(inventory: Inventory, fleet: Fleet, plans: Sequence[Staged]) -> None:
@@ -101,14 +117,13 @@ def _refuse_one_gang(inventory: Inventory, fleet: Fleet, plans: Sequence[Staged]
     )
 
 
-def _refuse_too_few(inventory: Inventory, fleet: Fleet, request: RollingRequest) -> None:
+def _refuse_too_few(inventory: Inventory, serving: Collection[str], request: RollingRequest, do: str = "serve") -> None:
     """Somebody must serve while others don't."""
-    serving = {view.name for view in see(fleet, inventory.gangs) if view.service_healthy}
     chosen = {gang.name for gang in chosen_gangs(inventory, request.gangs)}
-    at_once = min(request.max_unavailable, len(chosen & serving))
+    at_once = min(request.max_unavailable, len(chosen & set(serving)))
     if request.max_unavailable < 1 or len(serving) - at_once < 1:
         raise InputError(
-            f"{len(serving)} of {len(inventory.gangs)} gangs serve ({', '.join(sorted(serving)) or 'none'}); "
+            f"{len(serving)} of {len(inventory.gangs)} gangs {do} ({', '.join(sorted(serving)) or 'none'}); "
             f"with {request.max_unavailable} down at a time none would be left",
             where="--rolling",
             fix="bring the others up first, choose a smaller --max-unavailable, or restart without --rolling",

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
 from orchestrator.engines import router as words
 from orchestrator.engines.router import Worker
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import GangFailed, InputError, NodeError
+from orchestrator.model.errors import DeployError, GangFailed, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.planning.digest import short_digest
 from orchestrator.remote.fleet import Fleet
@@ -30,6 +30,7 @@ TAKE_OUT_S = 15.0
 START_S = 60.0
 POLL_S = 0.25
 ASK_S = 10.0
+_ANEW = "`l40s-deploy router down`, then `l40s-deploy router up`,"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +58,14 @@ class Router:
 
     def state(self) -> RouterState:
         """Look at its agent, and at its workers where it serves."""
-        (view,) = see(self.fleet, [self.gang])
+        view = self.view()
         serves = bool(view.service_healthy)
         return RouterState(view=view, url=self.spec.url, workers=self.workers() if serves else ())
+
+    def view(self) -> GangView:
+        """Look at its agent."""
+        (view,) = see(self.fleet, [self.gang])
+        return view
 
     def workers(self) -> tuple[Worker, ...]:
         """Every gang that it sends requests to."""
@@ -129,16 +135,40 @@ def router_state(inventory: Inventory) -> RouterState:
         return router.state()
 
 
-def start_router(inventory: Inventory, watcher: Watcher, *, command: str, dialects: Iterable[str] = ()) -> RouterState:
-    """Have the router running, with every gang that serves behind it; one that runs is left alone."""
+def start_router(inventory: Inventory, watcher: Watcher, *, command: str) -> RouterState:
+    """Have the router running, with every gang that serves behind it; one that serves is left alone.
+
+    Raises why a gang could not be taken in once the others are.
+    """
     with Router(wanted_router(inventory)) as router, Fleet(inventory.nodes) as fleet:
-        serving = [view for view in see(fleet, inventory.gangs) if view.service_healthy]
-        with GangLock(router.fleet, router.gang, command):
-            rising = _rising(router, words.health_path(dialects or [view.stack for view in serving]))
-            raise_all(router.fleet, [rising], watcher, timeout_s=START_S)
-        for view in serving:
-            router.take_in(view.service_url)
-        return router.state()
+        gangs = see(fleet, inventory.gangs)
+        wanted = _rising(router, words.health_path(_stacks(inventory, gangs)))
+        if not router.view().serves:
+            with GangLock(router.fleet, router.gang, command):
+                raise_all(router.fleet, [_or_what_runs(wanted, router.view())], watcher, timeout_s=START_S)
+        suits = router.view().plan_id in (wanted.plan_id, _rising(router, words.ANY_HEALTH).plan_id)
+        if not suits:
+            watcher.step(GANG, f"it runs with other settings than it would be started with now: {_ANEW} change them")
+        failure = next(iter(take_in_all(router, gangs).values()), None)
+        if failure is None:
+            return router.state()
+        if not suits:
+            failure.fix = f"it asks for a gang's health by a path that not every gang may have: {_ANEW} mend that"
+        raise failure
+
+
+def take_in_all(router: Router, gangs: Iterable[GangView]) -> Mapping[str, DeployError]:
+    """Have requests go to every gang that serves; by its name, why one could not be taken in."""
+    tried = {view.name: _why_not_in(router, view.service_url) for view in gangs if view.serves}
+    return {name: failure for name, failure in tried.items() if failure is not None}
+
+
+def _why_not_in(router: Router, url: str) -> DeployError | None:
+    try:
+        router.take_in(url)
+    except DeployError as failure:
+        return failure
+    return None
 
 
 def stop_router(inventory: Inventory, *, command: str, now: bool = False) -> tuple[Stopped, ...]:
@@ -153,6 +183,25 @@ def enrol(inventory: Inventory, views: Iterable[GangView], watcher: Watcher, *, 
         return
     watcher.step(GANG, "starting, or taking in what became ready")
     start_router(inventory, watcher, command=command)
+
+
+def rejoin(inventory: Inventory, views: Iterable[GangView], watcher: Watcher) -> None:
+    """After a `restart`: the router, where one serves, knows these gangs; what can't be told to it is only said."""
+    if inventory.router is None:
+        return
+    with Router(inventory.router) as router:
+        now = router.view()
+        lost = next((node.error for node in now.nodes if node.error is not None), None)
+        if lost is not None:
+            say_failures({GANG: lost}, watcher)
+        if now.serves:
+            say_failures(take_in_all(router, views), watcher)
+
+
+def say_failures(failures: Mapping[str, DeployError], watcher: Watcher) -> None:
+    """What went wrong beside the work, by the gang's name."""
+    for name, failure in failures.items():
+        watcher.step(name, f"{failure.where}: {failure.what}")
 
 
 def withdraw(inventory: Inventory, gangs: Iterable[str]) -> None:
@@ -199,6 +248,17 @@ def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str, *, deadline_s: fl
                 fix="give it longer with --drain-timeout, or end them with `l40s-deploy restart --gang` of this gang",
             )
         time.sleep(POLL_S)
+
+
+def _stacks(inventory: Inventory, gangs: Iterable[GangView]) -> set[str]:
+    """Those that the gangs run, and those that the inventory names for gangs that run none now."""
+    named = {node.stack for node in inventory.nodes if node.stack}
+    return named | {view.stack for view in gangs if view.stack}
+
+
+def _or_what_runs(wanted: Rising, now: GangView) -> Rising:
+    """A router on its way up is waited for, with whatever settings it was started."""
+    return replace(wanted, plan_id=now.plan_id) if now.running else wanted
 
 
 def _rising(router: Router, health_path: str) -> Rising:
