@@ -151,6 +151,24 @@ def test_a_node_in_the_middle_is_killed(lab: SmallLab, victim: str) -> None:
     assert not behind(lab)
 
 
+def test_a_full_disk_in_the_middle_is_told_and_the_others_go_on_without_it(lab: SmallLab) -> None:
+    sums = made(lab, "full")
+    running = begin(lab, "full")
+    try:
+        lab.deploy("lab", "break", "--name", lab.name, "node2", "disk-full")
+        out, _ = running.communicate(timeout=120)
+    finally:
+        lab.deploy("lab", "heal", "--name", lab.name, "node2")
+    assert running.returncode == 3, out
+    assert "node2" in out and "No space left" in out
+    for node in ("node1", "node3"):
+        assert lab.on(node, SUMS.format("full")) == sums
+    assert lab.on("node2", "test -e /workspace/full && echo there || true") == ""
+    push(lab, "node0:/workspace/full")
+    assert lab.on("node2", SUMS.format("full")) == sums
+    assert not behind(lab)
+
+
 def test_the_source_is_killed(lab: SmallLab) -> None:
     sums = made(lab, "source")
     running = begin(lab, "source")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.checkpoint_sizes import Pace, duration, rate, size
+from orchestrator.cli.checkpoint_sizes import Pace, duration, port, rate, size
 from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
@@ -39,7 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interface", default="", metavar="NAME", help="the network behind it carries the bytes (default: the fastest)"
     )
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="where nodes listen for each other (any free)")
+    parser.add_argument(
+        "--port", type=port, default=0, metavar="N", help="where nodes listen for each other (any free)"
+    )
     add_inventory(parser)
     add_json(parser)
 

@@ -31,11 +31,18 @@ def rate(text: str) -> int:
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in ("K", "M", "G") else (text, "")
     try:
         found = int(float(number) * _UNITS[unit])
-    except ValueError:
+    except (ValueError, OverflowError):
         found = 0
     if found < 1024:
         raise argparse.ArgumentTypeError(f"found {text!r}, wanted bytes a second, at least 1K: 500K, 100M, 1.5G")
     return found
+
+
+def port(text: str) -> int:
+    """A TCP port, 0 for any free one, for argparse."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted a port: 1 to 65535, or 0 for any free one")
+    return int(text)
 
 
 class Pace:

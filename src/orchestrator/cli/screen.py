@@ -41,7 +41,12 @@ class Screen:
 
     def json(self, document: Any) -> None:
         """The one JSON document of this command."""
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        text = json.dumps(document, indent=2, ensure_ascii=False)
+        try:
+            text.encode(sys.stdout.encoding or "utf-8")
+        except UnicodeEncodeError:  # a file's name that is no UTF-8
+            text = json.dumps(document, indent=2)
+        sys.stdout.write(text + "\n")
 
     def error(self, failure: DeployError) -> None:
         """Name the place, what was found and wanted, and the fix."""

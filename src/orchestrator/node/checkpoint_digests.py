@@ -16,6 +16,7 @@ from orchestrator.node import files
 from orchestrator.node.checkpoint_target import JOURNAL as REBLOCK_JOURNAL
 from orchestrator.node.digests import Digests
 from orchestrator.node.failure import Failure
+from orchestrator.node.os_failure import os_told
 from orchestrator.node.push_manifest import listed
 from orchestrator.node.push_target import PARTIAL
 from orchestrator.node.telling import TICK_S, in_parts, reader_is_gone, tell
@@ -26,6 +27,11 @@ MOST_READERS = 8
 def stream(request: dict[str, Any]) -> None:
     """Read what is there and tell its digests."""
     directory = Path(str(request["directory"]))
+    with os_told(str(directory)):
+        _read(request, directory)
+
+
+def _read(request: dict[str, Any], directory: Path) -> None:
     _refuse_unfinished(directory)
     paths = listed(directory)
     digests = Digests(files.state_dir(request))

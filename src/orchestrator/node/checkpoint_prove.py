@@ -173,8 +173,8 @@ def _compare_tensor(source: Tensor, target: Tensor, sides: _Sides) -> None:
         raise _differs(sides.where, what)
     for at in range(0, source.nbytes, _CHUNK_BYTES):
         length = min(_CHUNK_BYTES, source.nbytes - at)
-        ours = read_exactly(sides.source, length, sides.source_at + at)
-        theirs = read_exactly(sides.target, length, sides.target_at + at)
+        ours = _read(sides.source, length, sides.source_at + at)
+        theirs = _read(sides.target, length, sides.target_at + at)
         if ours != theirs:
             byte = _first_difference(ours, theirs)
             element = _coordinates((at + byte) // source.element_bytes, source.shape)
@@ -189,8 +189,8 @@ def _compare_scales(job: Job, source: Tensor, target: Tensor, sides: _Sides) -> 
         what = f"is {target.dtype} {list(target.shape)}, and {source.dtype} {list(wanted)} is wanted"
         raise _differs(sides.where, what)
     code = _CODES[source.element_bytes]
-    ours = array(code, read_exactly(sides.source, source.nbytes, sides.source_at))
-    theirs = array(code, read_exactly(sides.target, target.nbytes, sides.target_at))
+    ours = array(code, _read(sides.source, source.nbytes, sides.source_at))
+    theirs = array(code, _read(sides.target, target.nbytes, sides.target_at))
     rows, columns = source.shape[-2:]
     new_rows, new_columns = wanted[-2:]
     column_of = [j * job.new[1] // job.old[1] for j in range(new_columns)]
@@ -214,7 +214,7 @@ def _compare_files(source: Path, target: Path) -> None:
             raise _differs(target, f"has {os.fstat(theirs).st_size} bytes, the source's has {size}")
         for at in range(0, size, _CHUNK_BYTES):
             length = min(_CHUNK_BYTES, size - at)
-            one, other = read_exactly(ours, length, at), read_exactly(theirs, length, at)
+            one, other = _read(ours, length, at), _read(theirs, length, at)
             if one != other:
                 raise _differs(target, f"byte {at + _first_difference(one, other)} is not the source's")
 
@@ -226,6 +226,15 @@ def _open(files: ExitStack, path: Path) -> int:
         raise _differs(path, f"cannot be read: {wrong.strerror}") from None
     files.callback(os.close, descriptor)
     return descriptor
+
+
+def _read(descriptor: int, length: int, offset: int) -> bytes:
+    try:
+        return read_exactly(descriptor, length, offset)
+    except OSError as wrong:
+        where = os.readlink(f"/proc/self/fd/{descriptor}")
+        fix = "see the kernel's log for its disk"
+        raise Failure("unreadable", f"cannot be read: {wrong.strerror}", where, fix) from None
 
 
 def _first_difference(one: bytes, other: bytes) -> int:

@@ -19,6 +19,7 @@ from typing import Any
 
 from orchestrator.node.checkpoint_directory import CONFIG, INDEX
 from orchestrator.node.checkpoint_layout import ShardLayout
+from orchestrator.node.checkpoint_transfer import write_at
 from orchestrator.node.failure import Failure
 
 JOURNAL = ".l40s-reblock.json"
@@ -143,7 +144,7 @@ def finish(target: Path, index: bytes | None, config: bytes, *, durable: bool) -
 def write_file(path: Path, data: bytes, *, durable: bool) -> None:
     """A small file, whole or not at all."""
     with growing(path, durable=durable) as descriptor:
-        os.write(descriptor, data)
+        write_at(descriptor, data, 0)
 
 
 def sync_directory(directory: Path, *, durable: bool) -> None:
@@ -223,7 +224,7 @@ def _record(descriptor: int, target: Path, request: Request) -> None:
     if found is None or not isinstance(found, dict):
         _check_nothing_else(target)
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(wanted, indent=1).encode(), 0)
+        write_at(descriptor, json.dumps(wanted, indent=1).encode(), 0)
         os.fsync(descriptor)
         return
     if any(found.get(key) != wanted[key] for key in ("format", "block", "files")):

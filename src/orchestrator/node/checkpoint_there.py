@@ -16,12 +16,18 @@ from typing import Any
 from orchestrator.node.checkpoint_prove import prove
 from orchestrator.node.checkpoint_reblock import Progress, plan, reblock
 from orchestrator.node.checkpoint_target import Standing, standing
+from orchestrator.node.os_failure import os_told
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
 
 
 def stream(request: dict[str, Any]) -> None:
     """Re-block, and compare where a proof is asked for. A finished target is only compared."""
     source, target = Path(str(request["source"])), Path(str(request["target"]))
+    with os_told(str(target)):
+        _reblock(request, source, target)
+
+
+def _reblock(request: dict[str, Any], source: Path, target: Path) -> None:
     jobs = int(request.get("jobs") or min(8, os.cpu_count() or 1))
     job = plan(source, int(request["block"]))
     written = None

@@ -129,5 +129,5 @@ class Giver:
         return (
             f"{owner}use chroot = no\nmunge symlinks = no\nread only = yes\nlist = no\ntimeout = {IDLE_S}\n"
             f"auth users = {USER}\nsecrets file = {self._folder}/secret\n"
-            f"[{FILES}]\npath = {str(self._root).replace('%', '%%')}\n"
+            f"[{FILES}]\npath = {self._root}\n"
         )

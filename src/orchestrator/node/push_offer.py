@@ -17,6 +17,7 @@ from typing import Any
 from orchestrator.node import files
 from orchestrator.node.digests import Digests
 from orchestrator.node.failure import Failure
+from orchestrator.node.os_failure import os_failure, os_told
 from orchestrator.node.push_giver import Giver, own_folder
 from orchestrator.node.push_manifest import Manifest, read
 from orchestrator.node.push_target import Entry
@@ -30,6 +31,11 @@ def stream(request: dict[str, Any]) -> None:
     """Offer a directory until the caller goes away. It is only read."""
     state = files.state_dir(request)
     directory = Path(str(request["directory"]))
+    with os_told(str(directory)):
+        _offer(request, state, directory)
+
+
+def _offer(request: dict[str, Any], state: str, directory: Path) -> None:
     manifest = read(directory)
     giver = Giver(own_folder(state, "offer"), manifest.root)
     try:
@@ -69,6 +75,10 @@ class Reading:
             self.complete = True
         except Failure as failure:
             self.failure = failure
+        except OSError as wrong:
+            self.failure = os_failure(wrong, str(self._manifest.root))
+        except Exception as defect:
+            self.failure = Failure("defect", f"{type(defect).__name__}: {defect}", "push-offer", "report this")
 
     def stop(self) -> None:
         """Threads end at their next step."""

@@ -19,6 +19,7 @@ from typing import Any
 from orchestrator.node import files
 from orchestrator.node.digests import Digests
 from orchestrator.node.failure import Failure
+from orchestrator.node.os_failure import os_failure, os_told
 from orchestrator.node.push_fetch import Fetch, Lost, Upstream
 from orchestrator.node.push_giver import Giver, own_folder
 from orchestrator.node.push_notes import NoNotes, hear_ready
@@ -40,6 +41,11 @@ def stream(request: dict[str, Any]) -> None:
     directory = Path(str(request["directory"]))
     entries = [Entry(str(path), str(source), int(size)) for path, source, size in request["files"]]
     target = Target(directory, entries)
+    with os_told(str(directory)):
+        _receive(request, state, target, entries)
+
+
+def _receive(request: dict[str, Any], state: str, target: Target, entries: Sequence[Entry]) -> None:
     folder = own_folder(state, "receive")
     target.open()
     giver = Giver(folder, target.folder)
@@ -119,8 +125,11 @@ class Arrival:
             work()
         except Failure as failure:
             self.failure = self.failure or failure
+        except OSError as wrong:
+            self.failure = self.failure or os_failure(wrong, str(self._target.directory))
         except Exception as defect:
-            self.failure = self.failure or Failure("defect", f"{type(defect).__name__}: {defect}", "push-receive")
+            what = f"{type(defect).__name__}: {defect}"
+            self.failure = self.failure or Failure("defect", what, "push-receive", "report this")
 
     def _try_step(self) -> None:
         try:
@@ -187,6 +196,9 @@ class Arrival:
         """Whether a file is in its place with the right digest; a wrong one goes, unless it was never ours."""
         path = self._target.folder / entry.path
         if not path.exists():
+            if self._target.there:
+                what = "is missing there; the directory was there before"
+                raise Failure("target-exists", what, str(path), "move it away, or --as with another name")
             return False
         if self._digests.of(path, self._counted) == self._ready[entry.path]:
             self._done(entry)
@@ -231,7 +243,7 @@ class Arrival:
             self._counted(count)
 
         digest = fetch.follow(entry, path, counted)
-        if digest is None:
+        if digest is None or not path.exists():  # another entry with the same source has taken it
             self._counted(-came)
             return
         wanted = self._ready[entry.path]

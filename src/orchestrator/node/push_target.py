@@ -67,7 +67,7 @@ class Target:
 
     def bytes_here(self) -> int:
         """What earlier runs have left of the files, whole or begun."""
-        return sum(min(_size(path), entry.size) for entry in self.entries for path in self._places(entry))
+        return sum(max(0, min(_size(path), entry.size)) for entry in self.entries for path in self._places(entry))
 
     def place(self, arrived: Path, path: str) -> os.stat_result:
         """Give an arrived file its name; what has a name is on the disk."""
@@ -109,7 +109,7 @@ class Target:
         for entry in self.entries:
             found = _size(self.directory / entry.path)
             if found != entry.size:
-                state = f"has {found} bytes there and {entry.size} at the source" if found else "is missing there"
+                state = f"has {found} bytes there and {entry.size} at the source" if found >= 0 else "is missing there"
                 what = f"another checkpoint is in this place: {entry.path} {state}"
                 raise Failure("target-exists", what, str(self.directory), "move it away, or --as with another name")
         with contextlib.suppress(FileNotFoundError):
@@ -138,7 +138,8 @@ class Target:
 
 
 def _size(path: Path) -> int:
+    """Bytes, -1 where there is no such file."""
     try:
         return path.stat().st_size
     except OSError:
-        return 0
+        return -1

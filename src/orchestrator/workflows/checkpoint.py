@@ -14,6 +14,7 @@ from orchestrator.node.checkpoint_prove import Proof, prove
 from orchestrator.node.checkpoint_reblock import Progress, plan, reblock
 from orchestrator.node.checkpoint_target import Standing, standing
 from orchestrator.node.failure import Failure
+from orchestrator.node.os_failure import os_told
 
 __all__ = ["Outcome", "Progress", "Proof", "Report", "inspect_here", "reblock_here"]
 
@@ -44,7 +45,7 @@ def reblock_here(
 
     Raises InputError, LockHeld, and VerificationDiffers where the proof fails.
     """
-    with _told():
+    with _told(target):
         job = plan(source, block)
         written = None
         if not (with_proof and standing(target) is Standing.FOREIGN):
@@ -55,14 +56,15 @@ def reblock_here(
 
 def inspect_here(directory: Path) -> Judgement:
     """Look at a local checkpoint directory. Raises InputError where there is none."""
-    with _told():
+    with _told(directory):
         return judge(look(directory))
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _told(place: Path) -> Iterator[None]:
     try:
-        yield
+        with os_told(str(place)):
+            yield
     except Failure as failure:
         kind = _ERRORS.get(failure.kind, InputError)
         raise kind(failure.what, where=failure.where, fix=failure.fix) from None

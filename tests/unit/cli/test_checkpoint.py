@@ -118,3 +118,14 @@ def test_names_from_a_file_cannot_drive_the_terminal(source: Path, capsys: pytes
     out = capsys.readouterr().out
     assert "\x1b[31m" not in out
     assert "\\x1b[31m[bold]s.safetensors" in out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--port", "70000"), ("--port", "-1"), ("--bwlimit", "inf"), ("--bwlimit", "1e999G"), ("--bwlimit", "nan")],
+)
+def test_numbers_out_of_range_are_refused(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["checkpoint", "push", "/m", *words])
+    assert ended.value.code == 2
+    assert "wanted" in capsys.readouterr().err

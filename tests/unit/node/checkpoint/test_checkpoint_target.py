@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 from orchestrator.node import checkpoint_transfer
 from orchestrator.node.checkpoint_prove import prove
 from orchestrator.node.checkpoint_reblock import Progress, plan, reblock
-from orchestrator.node.checkpoint_target import JOURNAL, check_space, told
+from orchestrator.node.checkpoint_target import JOURNAL, check_space, told, write_file
 from orchestrator.node.failure import Failure
 
 
@@ -374,3 +375,18 @@ def test_an_error_of_the_sources_disk_names_the_source(
         reblock(job, tmp_path / "target", jobs=1, durable=False, report=lambda _: None)
     assert told.value.kind == "unreadable"
     assert told.value.where == str(source / shard.name)
+
+
+@pytest.fixture
+def small_files() -> Iterator[int]:
+    """Files may not grow beyond so many bytes: write(2) then writes a part, as on a disk that fills up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    yield 4096
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_small_file_that_could_be_written_in_part_only_gets_no_name(tmp_path: Path, small_files: int) -> None:
+    with pytest.raises(OSError, match="too large"):
+        write_file(tmp_path / "index", b"x" * (small_files + 1), durable=False)
+    assert not list(tmp_path.iterdir())

@@ -202,3 +202,19 @@ def test_too_little_space_is_told_before_the_first_byte(verbs: Verbs, source: Pa
     first = verbs.offer(source)
     _, said = verbs.receive(tmp_path / "M", first, [["huge", "huge", 1 << 60]])
     assert said["error"]["kind"] == "no-space"
+
+
+def test_files_that_are_links_to_one_file_all_arrive_and_a_percent_sign_is_no_variable(
+    verbs: Verbs, tmp_path: Path
+) -> None:
+    folder = tmp_path / "100%of%all" / "M"
+    folder.mkdir(parents=True)
+    (folder / "blob").touch()
+    (folder / "text").write_text("text")
+    for number in range(4):
+        (folder / f"empty-{number}").symlink_to("blob")
+        (folder / f"text-{number}").symlink_to("text")
+    first = verbs.offer(folder)
+    process, _ = verbs.receive(tmp_path / "a" / "M", first, first["files"])
+    assert last(process).get("complete")
+    assert contents(tmp_path / "a" / "M") == contents(folder)

@@ -1,0 +1,25 @@
+"""What stands in a pushed directory's place is compared with what is to come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.node.failure import Failure
+from orchestrator.node.push_target import Entry, Target
+
+
+def test_a_directory_that_lacks_an_empty_file_is_another_checkpoint(tmp_path: Path) -> None:
+    directory = tmp_path / "M"
+    directory.mkdir()
+    (directory / "config.json").write_text("{}")
+    entries = [Entry("config.json", "config.json", 2), Entry("empty", "empty", 0)]
+    with pytest.raises(Failure, match="empty is missing there") as told:
+        Target(directory, entries).open()
+    assert told.value.kind == "target-exists"
+    (directory / "empty").touch()
+    target = Target(directory, entries)
+    target.open()
+    assert target.there
+    assert target.bytes_here() == 2
