@@ -46,7 +46,7 @@ FOLLOW_LEADER_S = 1.5
 end before the leader's own ended (sglang 0.5: ShutdownReq), or none is ever told (0.4.4): a long wait gains nothing."""
 
 SIGNALLED_GOALS = {signal.SIGTERM: "stop", signal.SIGUSR2: "stop-now"}
-"""Orders that need no file: from systemd at a shutdown, and from a controller where the disk is full."""
+"""Orders that need no file: from systemd at a shutdown, and from a controller where none can be written."""
 
 ORDERED_S = 1.0
 """A member's process that exits with code 0 was told to: its engine's leader ends (sglang 0.5: ShutdownReq), and the

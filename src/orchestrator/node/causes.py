@@ -7,13 +7,10 @@ from typing import Any
 
 from orchestrator.node.deaths import Death
 from orchestrator.node.tree import RankDied
-from orchestrator.node.watch import LogWatch, Suspicion
+from orchestrator.node.watch import SUSPECT_FOR_S, LogWatch, Suspicion
 
 LINES_SHOWN = 3
 """Of a log that does not explain the end: just enough to see where it was."""
-
-SUSPECT_FOR_S = 30.0
-"""A known cause's line this long before a death is taken for its reason."""
 
 Cause = dict[str, Any]
 

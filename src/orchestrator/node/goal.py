@@ -1,11 +1,11 @@
 """Tell a living agent what is wanted of it: a file, and SIGUSR1 so that it looks at once.
 
-An order to stop must reach it on a full disk too: then the signal is the order.
+An order to stop must reach it where nothing can be written too (a full disk, a quota, a file system that has become
+read-only): then the signal is the order.
 """
 
 from __future__ import annotations
 
-import errno
 import signal
 import time
 from collections.abc import Callable
@@ -28,8 +28,8 @@ def tell(folder: str, goal: str, because: dict[str, Any] | None = None) -> bool:
     try:
         files.write_json(f"{folder}/goal.json", {"goal": goal, **({"because": because} if because else {})})
         number = signal.SIGUSR1
-    except OSError as error:
-        if error.errno != errno.ENOSPC or goal not in SIGNALS:
+    except OSError:
+        if goal not in SIGNALS:
             with files.told(folder):
                 raise
     if not processes.send(pid, start, number) and processes.alive(pid, start):

@@ -52,23 +52,28 @@ class GpuMemory:
     _asked_at: float = 0.0
     _rest: bytes = b""
     _answers: int = field(default=0)
+    _dropped: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """Children that SIGKILL has not ended yet: the driver holds them (D, proc(5))."""
 
     @property
-    def pid(self) -> int:
-        """The child's id, 0 where none runs: it is not one of the engine's."""
-        return self._child.pid if self._child else 0
+    def helpers(self) -> set[int]:
+        """Process ids of the children that may still be there: none is one of the engine's."""
+        return {child.pid for child in (self._child, *self._dropped) if child is not None}
 
     def fileno(self) -> int | None:
         """Readable when an answer waits."""
         return self._child.stdout.fileno() if self._child and self._child.stdout else None
 
     def ask(self, now: float) -> None:
-        """Ask once more, unless a question is open; a child past its deadline is replaced."""
+        """Ask once more, unless a question is open; a child past its deadline is replaced once it has ended."""
         if self._asked_at:
             if now - self._asked_at < (ANSWER_S if self._answers else FIRST_ANSWER_S):
                 return
             self.close()
             self.answer, self.error = None, "NVML does not answer: is the driver wedged?"
+        self._dropped = [child for child in self._dropped if child.poll() is None]
+        if self._dropped:
+            return
         if self._child is None:
             self._child = subprocess.Popen(
                 itself.command(self.application, "gpus", *map(str, self.indices)),
@@ -126,8 +131,10 @@ class GpuMemory:
                 if pipe:
                     pipe.close()
         child.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             child.wait(timeout=0.5)
+        except subprocess.TimeoutExpired:
+            self._dropped.append(child)
 
     def _understand(self, raw: dict[str, Any], now: float) -> None:
         self._asked_at, self.answered_at = 0.0, now

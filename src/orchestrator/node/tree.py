@@ -108,7 +108,7 @@ class Tree:
         """The engine's processes that still run, from a fresh look at /proc."""
         everything = processes.everything()
         found = processes.descendants([os.getpid(), self.guardian_pid], everything)
-        helpers = {self.guardian_pid, self.memory.pid}
+        helpers = {self.guardian_pid, *self.memory.helpers}
         if self.container is not None:
             helpers |= self.container.helpers
             found += [process for process in self.container.processes(everything) if process not in found]

@@ -14,6 +14,8 @@ from typing import Any
 from orchestrator.node.failure import Failure
 
 LINES_KEPT = 60
+SUSPECT_FOR_S = 30.0
+"""A known cause's line this long before a death is taken for its reason."""
 LINES_SHOWN = 8
 LONGEST_SHOWN = 2048
 """Characters of a line that are kept: LINES_SHOWN of them fit into one message of the leader link (LONGEST_MESSAGE in
@@ -148,9 +150,11 @@ class LogWatch:
 
     def _look_for_causes(self, line: str, now: float) -> None:
         if len(self._suspicions) >= LINES_KEPT:
-            return
+            self._suspicions = [found for found in self._suspicions if now - found.at <= SUSPECT_FOR_S]
         for cause in self.causes:
             if cause.pattern.search(line):
+                if not self._has_room(cause):
+                    return
                 suspicion = Suspicion(
                     id=cause.id,
                     text=cause.text,
@@ -162,6 +166,16 @@ class LogWatch:
                 )
                 self._suspicions.append(suspicion)
                 return
+
+    def _has_room(self, cause: _CausePattern) -> bool:
+        """A primary cause takes the place of a secondary one."""
+        if len(self._suspicions) < LINES_KEPT:
+            return True
+        last = next((at for at, found in reversed([*enumerate(self._suspicions)]) if found.secondary), None)
+        if cause.secondary or last is None:
+            return False
+        del self._suspicions[last]
+        return True
 
     def _rank_of(self, line: str) -> int | None:
         match = self.rank_prefix.search(line) if self.rank_prefix else None

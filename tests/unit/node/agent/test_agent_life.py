@@ -386,11 +386,12 @@ def test_a_stopped_parent_is_remarked_on(gang: Gang) -> None:
     until(lambda: not any("stopped" in words for words in cluster.report(0)["remarks"]))
 
 
-def test_an_order_to_stop_needs_no_room_on_the_disk(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT], ids=["full", "read-only", "quota"])
+def test_an_order_to_stop_needs_no_room_on_the_disk(gang: Gang, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     from orchestrator.node import files, goal
 
     def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     cluster = gang(nodes=1)
     cluster.ready()

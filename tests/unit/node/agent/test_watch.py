@@ -57,6 +57,19 @@ def test_a_primary_cause_comes_before_a_secondary_one_that_was_seen_first() -> N
     assert watch.suspect(since=12.0) is None
 
 
+@pytest.mark.parametrize(
+    ("flood", "later_s"), [("closed by peer", 1.0), ("closed by peer", 100.0), ("out of memory", 100.0)]
+)
+def test_many_suspicious_lines_do_not_hide_a_later_cause(flood: str, later_s: float) -> None:
+    more = {"id": "crash", "pattern": "illegal", "text": "it crashed", "fix": "look"}
+    watch = LogWatch.of({**WATCH, "causes": [*WATCH["causes"], more]})
+    for _ in range(200):
+        watch.feed(f"[x TP3] {flood}", 10.0)
+    watch.feed("[x TP5] illegal memory access", 10.0 + later_s)
+    found = watch.suspect(since=10.0 + later_s - 30.0)
+    assert found is not None and (found.id, found.tp_rank) == ("crash", 5)
+
+
 def test_last_lines_are_the_ranks_own_where_the_prefix_shows() -> None:
     watch = LogWatch.of(WATCH)
     for line in ("[x TP1] a", "[x TP2] b", "no prefix", "[x TP1] c"):

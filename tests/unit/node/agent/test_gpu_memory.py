@@ -1,0 +1,49 @@
+"""The child that asks NVML: one that the driver holds is waited for, not joined by another."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+from typing import Any
+
+import pytest
+
+from orchestrator.node import gpus
+
+
+class Held:
+    """A child in the driver's hands: it says nothing, and SIGKILL does not end it before the driver lets go."""
+
+    made: list[Held]
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.pid, self.ended = 1000 + len(self.made), False
+        self.stdin, self.stdout = io.BytesIO(), io.BytesIO()
+        self.stdout.fileno = lambda: -1  # type: ignore[method-assign]
+        self.made.append(self)
+
+    def kill(self) -> None:
+        pass
+
+    def poll(self) -> int | None:
+        return -9 if self.ended else None
+
+    def wait(self, timeout: float) -> int:
+        if not self.ended:
+            raise subprocess.TimeoutExpired("nvml", timeout)
+        return -9
+
+
+def test_a_wedged_child_is_the_only_one_and_none_of_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Held, "made", [], raising=False)
+    monkeypatch.setattr(subprocess, "Popen", Held)
+    monkeypatch.setattr(os, "set_blocking", lambda *_: None)
+    memory = gpus.GpuMemory("app", [0])
+    for turn in range(20):
+        memory.ask(1.0 + turn * 30.0)
+    assert len(Held.made) == 1 and memory.helpers == {1000}
+    assert "wedged" in memory.error
+    Held.made[0].ended = True
+    memory.ask(1000.0)
+    assert len(Held.made) == 2 and memory.helpers == {1001}
