@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -31,6 +31,7 @@ from orchestrator.workflows.reports import see
 from orchestrator.workflows.restart import again, say_gone
 
 LOOK_EVERY_S = 2.0
+JOIN_S = 0.2
 GUARD_LOCK = "guard."
 """Before the gang's name: the lock that keeps a second guard away and everybody else not."""
 
@@ -68,20 +69,20 @@ class Guarded:
 
 
 def guard(inventory: Inventory, request: GuardRequest, watcher: Watcher) -> tuple[Guarded, ...]:
-    """Guard the chosen gangs, each by a loop of its own; ends when all were given up, or at once with `once`.
+    """Guard the chosen gangs, each by a loop of its own; ends when all are given up, or at once with `once`.
 
-    Raises LockHeld where another guard watches one of them already.
+    A gang that is given up is still looked at beside the others: it is guarded again once somebody has mended it.
+    Raises LockHeld where another guard watches one of them already, and at once whatever a loop breaks by.
     """
     gangs = chosen_gangs(inventory, request.gangs)
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as held:
         for gang in gangs:
             held.enter_context(_guard_lock(fleet, gang, request))
         posts = [_Post(fleet, gang, request, watcher) for gang in gangs]
-        _side_by_side([post.stand for post in posts])
-        for post in posts:
-            if post.defect is not None:
-                raise post.defect
-        return tuple(Guarded(decision=post.decision, view=post.seen) for post in posts if post.seen is not None)
+        _side_by_side(posts)
+        return tuple(
+            Guarded(decision=post.surrender or post.decision, view=post.seen) for post in posts if post.seen is not None
+        )
 
 
 def _guard_lock(fleet: Fleet, gang: GangSpec, request: GuardRequest) -> GangLock:
@@ -100,19 +101,29 @@ class _Post:
     memory: Memory = field(default_factory=Memory)
     decision: Decision = NO_DECISION
     seen: GangView | None = None
+    surrender: Decision | None = None
+    """Why it was given up, once everybody has been told."""
     defect: BaseException | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
     _told: str = ""
 
     def stand(self) -> None:
-        """Look, decide, act, again and again."""
+        """Look, decide, act, again and again until `ended`."""
         try:
-            while True:
+            while not self.ended.is_set():
                 self._look()
-                if self.request.once or self.memory.given_up:
+                self._count_surrender()
+                if self.request.once:
                     return
-                time.sleep(LOOK_EVERY_S)
+                self.ended.wait(LOOK_EVERY_S)
         except BaseException as defect:
             self.defect = defect
+
+    def _count_surrender(self) -> None:
+        if not self.memory.given_up:
+            self.surrender = None
+        elif self.surrender is None:
+            self.surrender = self.decision
 
     def _look(self) -> None:
         (self.seen,) = see(self.fleet, [self.gang])
@@ -185,11 +196,18 @@ class _Post:
             self.watcher.decided(self.gang.name, decision)
 
 
-def _side_by_side(loops: Sequence[Callable[[], None]]) -> None:
-    """Daemon threads, so that Ctrl-C ends the guard and leaves the gangs as they are."""
-    threads = [threading.Thread(target=loop, daemon=True) for loop in loops]
+def _side_by_side(posts: Sequence[_Post]) -> None:
+    """Daemon threads, so that Ctrl-C ends the guard and leaves the gangs as they are. Raises the first defect."""
+    threads = [threading.Thread(target=post.stand, daemon=True) for post in posts]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(0.5)
+    while any(thread.is_alive() for thread in threads):
+        if any(post.defect is not None for post in posts):
+            break
+        if all(post.surrender is not None for post in posts):
+            for post in posts:
+                post.ended.set()
+        next(thread for thread in threads if thread.is_alive()).join(JOIN_S)
+    for post in posts:
+        if post.defect is not None:
+            raise post.defect

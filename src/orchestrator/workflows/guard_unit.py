@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.model.errors import InputError
+from orchestrator.model.errors import GangFailed, InputError
 
 NAME = "l40s-deploy-guard.service"
 
@@ -21,7 +21,11 @@ def unit_folder() -> Path:
 
 
 def unit_text(inventory: Path, options: Sequence[str]) -> str:
-    """options: words of `guard` after the inventory. A restart of the unit changes nothing at the gangs."""
+    """options: words of `guard` after the inventory. A restart of the unit changes nothing at the gangs.
+
+    A guard that has given up (its exit status) stays ended until an operator starts it: a new one would know of none
+    of its restarts (systemd.service, RestartPreventExitStatus=).
+    """
     words = [sys.executable, "-m", "orchestrator.cli.main", "guard", "--inventory", str(inventory), *options]
     target = "multi-user.target" if os.geteuid() == 0 else "default.target"
     return (
@@ -32,7 +36,8 @@ def unit_text(inventory: Path, options: Sequence[str]) -> str:
         f"After=network-online.target\n"
         f"\n[Service]\n"
         f"ExecStart={' '.join(_quoted(word) for word in words)}\n"
-        f"Restart=always\n"
+        f"Restart=on-failure\n"
+        f"RestartPreventExitStatus={GangFailed.exit_code}\n"
         f"RestartSec=10\n"
         f"\n[Install]\n"
         f"WantedBy={target}\n"

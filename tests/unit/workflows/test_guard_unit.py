@@ -20,6 +20,12 @@ def test_words_stay_words(tmp_path: Path) -> None:
     )
 
 
+def test_giving_up_holds_and_anything_else_is_begun_again() -> None:
+    lines = unit_text(Path("/etc/l40s/hosts.yml"), []).splitlines()
+    assert "Restart=on-failure" in lines
+    assert "RestartPreventExitStatus=5" in lines
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 def test_systemd_takes_it(tmp_path: Path) -> None:
     path = install(tmp_path / "hosts.yml", ["--limit", "3"], tmp_path)
