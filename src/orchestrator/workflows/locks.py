@@ -9,7 +9,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -25,9 +25,22 @@ from orchestrator.workflows.reports import where
 
 ANSWER_S = 15.0
 RENEW_EVERY_S = 10.0
+OLD_RENEWALS = 1.5
+"""So many times RENEW_EVERY_S after the last answer we may have been stopped or cut off, and must ask again."""
+_held: list[GangLock] = []
+"""By this process, now."""
 
 
-@dataclass
+def still_ours(fleet: Fleet, gangs: Iterable[GangSpec]) -> None:
+    """Before a step that can't be taken back. Raises LockHeld where the lock on one of these gangs, taken over this
+    fleet, was lost; a gang whose lock was never taken here is its caller's business."""
+    names = {gang.name for gang in gangs}
+    for lock in tuple(_held):
+        if lock.fleet is fleet and lock.gang.name in names:
+            lock.still_ours()
+
+
+@dataclass(eq=False)
 class GangLock:
     """The lock on one gang, held between `with`. Nodes that can't be reached hold nobody up when `partial`."""
 
@@ -40,6 +53,11 @@ class GangLock:
     """For the audit log, where the command does not say it all."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     _nodes: Collection[str] = ()
+    _taken: Collection[str] = ()
+    """Those of them where we got it: all, or with `partial` all that could be reached."""
+    _lost: Mapping[str, Any] = field(default_factory=dict)
+    """What the nodes answered that gave it to somebody else, by name."""
+    _renewed_at: float = 0.0
     _given_back: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> GangLock:
@@ -50,6 +68,7 @@ class GangLock:
         except BaseException:
             self.release()
             raise
+        _held.append(self)
         threading.Thread(target=self._keep, daemon=True).start()
         audit.note("begins", gang=self.gang.name, holder=self._holder(), why=self.why)
         return self
@@ -70,6 +89,7 @@ class GangLock:
             raise self._held(held)
         if not self.partial:
             answers.all()
+        self._taken, self._renewed_at = tuple(answers.values), time.time()
 
     def _keep(self) -> None:
         """Say that we are still at work, whatever the work waits for; without that the lock goes stale after 60 s.
@@ -78,11 +98,33 @@ class GangLock:
         """
         with Fleet(self.gang.nodes) as fleet:
             while not self._given_back.wait(RENEW_EVERY_S):
-                self._ask({"op": "renew", "token": self.token}, fleet)
+                self._renew(fleet)
+
+    def _renew(self, fleet: Fleet) -> None:
+        """A node that can't be asked has not given the lock away, and no defect in one renewal may end the next."""
+        try:
+            answers = self._ask({"op": "renew", "token": self.token}, fleet)
+            lost = {node: answer for node, answer in _not_mine(answers).items() if node in self._taken}
+        except Exception as defect:
+            trouble = f"could not be renewed: {type(defect).__name__}: {defect}"
+            audit.note(trouble, gang=self.gang.name, holder=self._holder(), why=self.why)
+            return
+        self._lost = self._lost or lost
+        if not answers.failures:
+            self._renewed_at = time.time()
+
+    def still_ours(self) -> None:
+        """Raises LockHeld where somebody took it over (we had shown no sign of life for 60 s) or released it."""
+        if abs(time.time() - self._renewed_at) > OLD_RENEWALS * RENEW_EVERY_S:
+            self._renew(self.fleet)
+        if self._lost:
+            raise self._lost_to(self._lost)
 
     def release(self) -> None:
         """Give it back on every node that can be reached; elsewhere it goes stale."""
         self._given_back.set()
+        if self in _held:
+            _held.remove(self)
         with contextlib.suppress(KeyboardInterrupt):
             self._ask({"op": "release", "token": self.token})
 
@@ -128,6 +170,20 @@ class GangLock:
             f"with `{holder.get('command')}`, last sign of life {age:.0f} s ago",
             where=node,
             fix="wait for it or end it; a lock without a sign of life for 60 s is taken over by itself",
+        )
+
+    def _lost_to(self, lost: Mapping[str, Any]) -> LockHeld:
+        node, answer = next(iter(lost.items()))
+        holder = answer.get("held") or {}
+        now = "nobody holds it now: it was taken over, or released by force"
+        if holder:
+            now = (
+                f"{holder.get('who')}@{holder.get('host')} (pid {holder.get('pid')}) has it, `{holder.get('command')}`"
+            )
+        return LockHeld(
+            f"the lock on gang {self.gang.name} is ours no more; {now}; nothing more was done",
+            where=node,
+            fix="wait for who has it; look at `l40s-deploy status` before the same command again",
         )
 
 

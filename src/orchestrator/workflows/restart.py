@@ -19,7 +19,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
 from orchestrator.workflows import up
 from orchestrator.workflows.down import Stopped, stop_gangs
-from orchestrator.workflows.locks import GangLock
+from orchestrator.workflows.locks import GangLock, still_ours
 from orchestrator.workflows.look import look
 from orchestrator.workflows.plan import chosen_gangs
 from orchestrator.workflows.replay import Staged, staged_plan
@@ -113,7 +113,8 @@ def again(
 def stop(
     fleet: Fleet, gangs: Sequence[GangSpec], watcher: up.Watcher, *, now: bool, because: Cause | None = None
 ) -> None:
-    """Stop gangs that shall start again. Raises GangFailed, or why a node can't be asked."""
+    """Stop gangs that shall start again. Raises LockHeld, GangFailed, or why a node can't be asked."""
+    still_ours(fleet, gangs)
     for gang in gangs:
         watcher.step(gang.name, "stopping" + (" at once" if now else ""))
     refuse_leftovers(stop_gangs(fleet, gangs, now=now, because=because))

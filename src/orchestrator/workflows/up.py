@@ -30,7 +30,7 @@ from orchestrator.remote.session import Session
 from orchestrator.workflows.ahead import ahead
 from orchestrator.workflows.doctor import refuse
 from orchestrator.workflows.examined import examined
-from orchestrator.workflows.locks import GangLock
+from orchestrator.workflows.locks import GangLock, still_ours
 from orchestrator.workflows.plan import PlanRequest, chosen_gangs, launch_scripts, make_plan
 from orchestrator.workflows.reports import see, where
 from orchestrator.workflows.staging import staging_requests
@@ -312,7 +312,7 @@ class _Rise:
         return GangFailed(f"{late}{left}", where=f"gang {self.gang.name}", fix=fix)
 
     def undo(self, *, unless_ended: bool = False) -> None:
-        """Leave nothing of our run behind on any node that can be reached."""
+        """Leave nothing of our run behind on any node that can be reached, while the gang is ours."""
         if (self.goal.run_id or self.joined) and not (unless_ended and (self.done or self.failed)):
             with contextlib.suppress(DeployError):
                 self._stop_now([node.name for node in self.gang.nodes])
@@ -338,6 +338,7 @@ class _Rise:
         return True
 
     def _stage(self) -> None:
+        still_ours(self.fleet, [self.gang])
         run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         self.record = RunRecord.open(f"{run_id}-{self.gang.name}", self.rising.document)
         self.watcher.step(self.gang.name, "staging")
@@ -361,10 +362,12 @@ class _Rise:
         self._event(do.value, nodes=nodes, why=why)
 
     def _go(self, nodes: Sequence[str]) -> None:
+        still_ours(self.fleet, [self.gang])
         self.watcher.step(self.gang.name, "go")
         self._all(nodes, "go", lambda _: {"run_id": self.goal.run_id}, GO_S)
 
     def _stop_now(self, nodes: Sequence[str]) -> None:
+        still_ours(self.fleet, [self.gang])
         self.watcher.step(self.gang.name, "ending what is left on " + ", ".join(nodes))
         ours = bool(self.goal.run_id)
         order = {"now": True, "clear": not ours, "deadline_s": STOP_S - 10, **self._because()}

@@ -44,7 +44,7 @@ def inventory(*names: str) -> Inventory:
 
 
 class Script:
-    """What each look at a gang shows, its end again and again. last: this gang's goes on when the others' have ended."""
+    """What each look at a gang shows, its end again and again. last: this gang's waits for the others' ends."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, *, last: str = "", **states: Sequence[GangState | Exception]

@@ -6,14 +6,19 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestrator.model.errors import LockHeld
+from orchestrator.model.errors import LockHeld, Unreachable
+from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
+from orchestrator.model.per_node import PerNode
+from orchestrator.model.report import GangState
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows import locks
-from orchestrator.workflows.locks import GangLock
+from orchestrator.workflows import locks, up
+from orchestrator.workflows.locks import GangLock, still_ours
+from orchestrator.workflows.replay import staged_plan
+from orchestrator.workflows.restart import again
 
 if TYPE_CHECKING:
     from tests.support.local_gang import LocalGang
@@ -37,3 +42,117 @@ def test_it_is_renewed_by_itself_and_given_back(local: Local, monkeypatch: pytes
             with pytest.raises(LockHeld), GangLock(fleet, gang.gang, "down"):
                 pass
         assert not any(file.exists() for file in files)
+
+
+class Nodes:
+    """What two nodes answer to a lock's questions."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {name: {"mine": True, "held": None} for name in ("a", "b")}
+        self.asked = 0
+
+    def ask(self, *_: Any) -> PerNode[Any]:
+        self.asked += 1
+        told = {name: answer for name, answer in self.answers.items() if not isinstance(answer, Exception)}
+        failures = {name: answer for name, answer in self.answers.items() if isinstance(answer, Unreachable)}
+        for answer in self.answers.values():
+            if isinstance(answer, ZeroDivisionError):
+                raise answer
+        return PerNode(values=told, failures=failures)
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Nodes:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(locks, "RENEW_EVERY_S", 0.01)
+    asked = Nodes()
+    monkeypatch.setattr(GangLock, "_ask", asked.ask)
+    monkeypatch.setattr(GangLock, "_take_over", lambda *_: asked.ask())
+    return asked
+
+
+GANG = GangSpec(
+    name="g", nodes=tuple(NodeSpec(name=name, gang="g", node_rank=0, reach=Reach(host="none")) for name in "ab")
+)
+LOST = Unreachable("no route", where="b", fix="look")
+OTHER = {"who": "ann", "host": "h", "pid": 7, "command": "up", "token": "x"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"mine": False, "held": OTHER}, r"ann@h \(pid 7\) has it, `up`"),
+        ({"mine": False, "held": None}, "released by force"),
+    ],
+)
+def test_a_lost_lock_is_noticed_and_told(nodes: Nodes, answer: dict[str, Any], words: str) -> None:
+    from tests.support.gang import until
+
+    fleet = Fleet(GANG.nodes)
+    with GangLock(fleet, GANG, "restart") as lock:
+        still_ours(fleet, [GANG])
+        nodes.answers["b"] = answer
+        until(lambda: bool(lock._lost), 20.0, "the loss is noticed")
+        nodes.answers["b"] = {"mine": True, "held": None}
+        with pytest.raises(LockHeld, match=words) as lost:
+            still_ours(fleet, [GANG])
+        assert (lost.value.where, lost.value.exit_code) == ("b", 6)
+        still_ours(Fleet(GANG.nodes), [GANG])
+    still_ours(fleet, [GANG])
+
+
+@pytest.mark.parametrize("trouble", [LOST, ZeroDivisionError("our own")])
+def test_what_keeps_it_from_being_renewed_is_no_loss_and_no_end(nodes: Nodes, trouble: Exception) -> None:
+    from tests.support.gang import until
+
+    with GangLock(Fleet(GANG.nodes), GANG, "restart") as lock:
+        nodes.answers["b"] = trouble
+        before = nodes.asked
+        until(lambda: nodes.asked > before + 3, 20.0, "it is tried again and again")
+        nodes.answers["b"] = {"mine": True, "held": None}
+        lock.still_ours()
+
+
+def test_a_node_that_was_never_locked_is_not_lost(nodes: Nodes) -> None:
+    from tests.support.gang import until
+
+    nodes.answers["b"] = LOST
+    with GangLock(Fleet(GANG.nodes), GANG, "down", partial=True) as lock:
+        nodes.answers["b"] = {"mine": False, "held": None}
+        before = nodes.asked
+        until(lambda: nodes.asked > before + 3, 20.0, "it was asked for")
+        lock.still_ours()
+
+
+def test_a_holder_that_was_stopped_asks_before_it_goes_on(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "RENEW_EVERY_S", 600.0)
+    with GangLock(Fleet(GANG.nodes), GANG, "restart") as lock:
+        nodes.answers["a"] = {"mine": False, "held": OTHER}
+        lock.still_ours()
+        lock._renewed_at -= 1000.0
+        with pytest.raises(LockHeld, match="ann@h"):
+            lock.still_ours()
+
+
+def test_without_its_lock_a_restart_stops_nothing_and_an_up_starts_nothing(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.support.gang import until
+    from tests.support.local_gang import Notes
+
+    monkeypatch.setattr(locks, "RENEW_EVERY_S", 0.1)
+    gang = local()
+    gang.up()
+    before = gang.view().run_id
+    with Fleet(gang.gang.nodes) as fleet, Fleet(gang.gang.nodes) as others:
+        plan = staged_plan(fleet, gang.gang)
+        with GangLock(fleet, gang.gang, "restart") as lock, GangLock(others, gang.gang, "up", force=True):
+            until(lambda: bool(lock._lost), 20.0, "the loss is noticed")
+            with pytest.raises(LockHeld):
+                again(fleet, [plan], Notes(), now=True, timeout_s=20.0)
+            seen = gang.view()
+            assert (seen.state, seen.run_id) == (GangState.READY, before)
+            gang.stop_all(clear=True)
+            with pytest.raises(LockHeld):
+                up.raise_all(fleet, [plan.rising()], Notes(), timeout_s=20.0)
+            assert gang.view().state is GangState.ABSENT
