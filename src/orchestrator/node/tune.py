@@ -139,12 +139,13 @@ def _put(kept: _Keeping, place: str, text: str) -> None:
         kept.said.unchanged.append(place)
         return
     own = kept.ours.get(place)
-    if own and now not in (own["sha256"], _digest_of(str(kept.original(place))) if own["original"] else ""):
+    before = _digest_of(str(kept.original(place))) if own and own["original"] else ""
+    if own and now not in (own["sha256"], before, ""):
         raise Failure(
             "changed",
             "this file was put by us and changed by somebody since",
             place,
-            "save it elsewhere and delete it, or `l40s-deploy tuning push --remove` first",
+            "save it elsewhere and delete it, then push again",
         )
     kept.said.written.append(place)
     folder = os.path.dirname(place)
@@ -162,13 +163,17 @@ def _put(kept: _Keeping, place: str, text: str) -> None:
     files.write(place, text, mode=0o644, owner=_owner(folder))
 
 
+_KEPT = "; what it had replaced stays in %s: delete the changed file and take back again to have that"
+
+
 def _take_back(kept: _Keeping) -> None:
     for place in list(kept.ours):
         own, now = kept.ours[place], _digest_of(place)
         saved = kept.original(place)
         before = _digest_of(str(saved)) if own["original"] else ""
-        if now not in (own["sha256"], before):
-            kept.said.left[place] = "it was changed since, and is left as it is"
+        changed = now not in (own["sha256"], before, "")
+        if changed:
+            kept.said.left[place] = "it was changed since, and is left as it is" + (_KEPT % saved if before else "")
         elif own["original"]:
             kept.said.restored.append(place)
         else:
@@ -176,7 +181,10 @@ def _take_back(kept: _Keeping) -> None:
         if kept.dry:
             _refuse_unwritable(os.path.dirname(place))
             continue
-        if now == own["sha256"] and own["original"]:
+        if changed and before:
+            continue
+        if not changed and own["original"] and now != before:
+            os.makedirs(os.path.dirname(place), exist_ok=True)
             files.write(place, _read(str(saved)), mode=0o644, owner=_owner(os.path.dirname(place)))
         elif now == own["sha256"]:
             pathlib.Path(place).unlink(missing_ok=True)

@@ -110,3 +110,21 @@ def test_an_image_that_is_started_is_named_by_digest(image: str, tmp_path: Path)
 def test_an_unknown_way_to_install_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="lxc"):
         load_stack(str(contained(tmp_path, f"sha256:{ID}", install="lxc")))
+
+
+def test_a_folder_that_can_not_be_written_is_the_inputs_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", full)
+    with pytest.raises(InputError, match="can't be written: Permission denied"):
+        build(BuildRequest(stack="sglang-0.5.23-cpu", out=tmp_path / "b"))
+
+
+def test_a_part_that_finds_no_room_is_the_inputs_fault(docker: Path, tmp_path: Path) -> None:
+    stack = contained(tmp_path, f"sha256:{ID}")
+    bundle = build(BuildRequest(stack=str(stack), out=tmp_path / "b", python="3.12"))
+    assert bundle.python == "3.12"
+    assert docker.exists()
+    with pytest.raises(InputError, match=r"image of .* can't be unpacked: No space left on device"):
+        copy_part(bundle, "image", Path("/dev/full"))

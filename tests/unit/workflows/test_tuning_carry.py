@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.unit.workflows.test_tuning import GOOD, LINEAR, MODEL, MOE, QKV, UP, config, environment, inventory, node
 
+from orchestrator.loading.resources import data_dir
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import Inventory, Overrides
 from orchestrator.tuning.pack import Pack
@@ -84,6 +85,16 @@ def test_a_model_takes_only_what_it_looks_for(tmp_path: Path, sites: list[Path])
     assert sites
     one = inventory(node(0, tmp_path, gpus=32, stack=STACK))
     pulled = pull(one, PullRequest(out=tmp_path / "pack", model=MODEL))
+    assert sorted(pulled.pack.texts) == [f"linear/{QKV}", f"moe/triton_3_8_0/{UP}"]
+
+
+def test_a_stack_that_was_named_by_its_file_is_looked_up_there(tmp_path: Path, sites: list[Path]) -> None:
+    assert sites
+    own = tmp_path / "own.yml"
+    shipped = (data_dir("inventory") / "stacks" / f"{STACK}.yml").read_text()
+    own.write_text(shipped.replace(f"name: {STACK}\n", "name: own\n"))
+    one = inventory(node(0, tmp_path, gpus=32))
+    pulled = pull(one, PullRequest(out=tmp_path / "pack", model=MODEL, stack=str(own)))
     assert sorted(pulled.pack.texts) == [f"linear/{QKV}", f"moe/triton_3_8_0/{UP}"]
 
 
@@ -211,6 +222,10 @@ def test_a_tar_that_leaves_its_folder_is_refused(tmp_path: Path, cluster: Invent
         push(cluster, PushRequest(pack=tmp_path / "no.tar"))
     with pytest.raises(InputError, match="can't be read"):
         push(cluster, PushRequest(pack=tmp_path / "nowhere"))
+    whole = made(tmp_path, "whole.tar.gz").read_bytes()
+    (tmp_path / "damaged.tar.gz").write_bytes(whole[:40] + b"\xff" * 40 + whole[80:])
+    with pytest.raises(InputError, match="this pack is refused"):
+        load_pack(tmp_path / "damaged.tar.gz")
 
 
 def test_one_node_that_can_not_take_it_keeps_all_from_being_written(
@@ -240,6 +255,24 @@ def test_what_somebody_changed_since_is_neither_overwritten_nor_taken_back(
     back = push(cluster, PushRequest(remove=True)).all()
     assert list(back["node2"].left) == [str(sites[2] / LINEAR / QKV)]
     assert json.loads((sites[2] / LINEAR / QKV).read_text())["1"]["num_stages"] == 5
+
+
+def test_a_changed_files_original_is_kept_until_that_file_is_gone(
+    tmp_path: Path, cluster: Inventory, sites: list[Path]
+) -> None:
+    before, place = everything(sites[1]), sites[1] / LINEAR / QKV
+    push(cluster, PushRequest(pack=made(tmp_path))).all()
+    config(place, num_stages=5)
+    (why,) = push(cluster, PushRequest(remove=True)).all()["node1"].left.values()
+    (original,) = (sites[1].parents[2] / "share/l40s-tuning/originals").iterdir()
+    assert str(original) in why
+    with pytest.raises(NodeError, match="changed by somebody since"):
+        push(cluster, PushRequest(pack=tmp_path / "pack"))
+    place.unlink()
+    assert push(cluster, PushRequest(pack=tmp_path / "pack")).all()["node1"].written, "the advice was to delete it"
+    place.unlink()
+    assert push(cluster, PushRequest(remove=True)).all()["node1"].restored == (str(place),)
+    assert everything(sites[1]) == before
 
 
 def test_a_newer_pack_replaces_an_older_one_and_the_first_original_comes_back(
