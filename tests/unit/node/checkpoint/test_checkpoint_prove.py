@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.node import checkpoint_prove
 from orchestrator.node.checkpoint_header import LENGTH_BYTES, parse_header
 from orchestrator.node.checkpoint_prove import prove
 from orchestrator.node.checkpoint_reblock import Progress, plan, reblock
@@ -102,3 +105,14 @@ def test_a_missing_file(pair: tuple[Path, Path], name: str) -> None:
 def test_the_other_block(pair: tuple[Path, Path]) -> None:
     with pytest.raises(Failure, match="quantization_config"):
         prove(plan(pair[0], 32), pair[1], jobs=1, report=silent)
+
+
+def test_a_side_that_cannot_be_read_is_named_as_such(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(descriptor: int, length: int, offset: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(checkpoint_prove, "read_exactly", fails)
+    failure = proof_of(pair)
+    assert failure.kind == "unreadable"
+    assert Path(failure.where).parent in pair
+    assert "Input/output error" in failure.what
