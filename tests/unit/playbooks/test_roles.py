@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ PLAY = """
 RECORD = """
 import os
 from ansible.module_utils.basic import AnsibleModule
-module = AnsibleModule({"makes": {"type": "list", "elements": "str", "required": True}})
+makes = {"makes": {"type": "list", "elements": "str", "required": True}}
+module = AnsibleModule(makes, supports_check_mode=True)
 with open(os.environ["FOLDER"] + "/recorded", "a") as file:
     file.writelines(line + "\\n" for line in module.params["makes"])
 module.exit_json(changed=True, added=[])
@@ -33,11 +35,19 @@ module.exit_json(changed=True, added=[])
 MADE = """
 import json, os
 from ansible.module_utils.basic import AnsibleModule
-module = AnsibleModule({}, supports_check_mode=True)
+
+def read(name):
+    try:
+        with open(name) as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return {}
+
+anything = {name: {"type": "raw"} for name in ("packages", "rdma_packages", "python", "python_exact", "sysctls")}
+module = AnsibleModule(anything, supports_check_mode=True)
 kinds = ("file", "folder", "tree", "user", "package", "module", "sysctl", "image")
-with open(os.environ["FOLDER"] + "/made.json") as file:
-    made = json.load(file)
-module.exit_json(changed=False, made={**{kind: [] for kind in kinds}, **made})
+made, facts = (read(os.environ["FOLDER"] + name) for name in ("/made.json", "/facts.json"))
+module.exit_json(changed=False, made={**{kind: [] for kind in kinds}, **made}, **facts)
 """
 
 PLAN = """NOTE: This is only a simulation!
@@ -168,3 +178,35 @@ def test_the_sudo_rule_goes_last_and_an_image_that_stays_is_named(play: Path, tm
     assert "other" not in left["broken"]
     remarks = [step.message for step in steps if step.outcome == "remark" and step.host == "good"]
     assert any("here@sha256:00" in remark for remark in remarks)
+
+
+def test_a_check_before_the_interpreter_is_there_leaves_out_what_needs_it(
+    play: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(tmp_path / "fresh")
+    missing = ["rsync", "python3.99", "python3.99-venv"]
+    facts = {"debian": True, "packages_missing": missing, "vendor_rdma": "", "python_path": "/usr/bin/python3.99"}
+    (host.folder / "facts.json").write_text(json.dumps(facts))
+    monkeypatch.setenv("FOLDER", str(host.folder))
+    (play / "prepare.yml").symlink_to(PLAYBOOKS / "prepare.yml")
+    here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    prepared = dict.fromkeys(("packages", "vocabularies", "find_links", "bundle", "debian", "debian_release"), "")
+    prepared |= {"install": "venv", "stack": "s", "venv": str(tmp_path / "none/venvs/s"), "python": "3.99", "lock": "/"}
+    groups = {group: {"hosts": {"fresh": None}} for group in ("gangs", "router")}
+    inventory = {"all": {"hosts": {"fresh": here}, "children": groups}}
+    variables = {
+        "prepare_hosts": {"fresh": prepared},
+        "prepare_router": {"venv": str(tmp_path / "none/venvs/r"), "find_links": ""},
+    }
+    steps: list[Step] = []
+
+    def check(*tags: str) -> PerNode[HostResult]:
+        return run_playbook(
+            "prepare.yml", inventory=inventory, variables=variables, tags=tags, check=True, deadline_s=60,
+            on_step=steps.append,
+        )  # fmt: skip
+
+    assert not check("system_packages", "engine_env", "router_env").failures
+    remarks = [step.message for step in steps if step.outcome == "remark"]
+    assert sum("python3.99 python3.99-venv would be installed first" in remark for remark in remarks) == 2
+    assert "its version" in check("engine_env").failures["fresh"].what, "nobody would install it"
