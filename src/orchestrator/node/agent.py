@@ -334,7 +334,10 @@ class Agent(Part):
 
     def _end_with_leader(self, message: dict[str, Any]) -> None:
         verdict = message.get("verdict")
-        if isinstance(verdict, dict):
+        if isinstance(verdict, dict) and verdict.get("secondary") and self._held is not None:
+            self.verdict = self._held[1]  # nobody ordered that death: the leader's end follows from it
+            self.fail(self._held[1])
+        elif isinstance(verdict, dict):
             self.verdict = verdict
             self.fail(causes.followed(self.run.node, verdict, time.time()))
         elif message.get("now"):
