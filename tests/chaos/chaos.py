@@ -163,8 +163,8 @@ def _work(
         results.put((-1, words))
 
 
-def document(results: Sequence[Result], labs: int, seconds: float) -> str:
-    """docs/chaos.md."""
+def document(results: Sequence[Result], labs: int, seconds: float, before: Sequence[str] = ()) -> str:
+    """docs/chaos.md. before: how the runs just before this one ended."""
     good = sum(not result.trouble for result in results)
     played = sum(result.trouble != NOT_PLAYED for result in results)
     apart = f" ({len(results) - played} more were not played)" if played < len(results) else ""
@@ -180,6 +180,7 @@ def document(results: Sequence[Result], labs: int, seconds: float) -> str:
             "counted by clients that never ask twice."
         ),
         "",
+        *((f"The runs just before it: {'; '.join(before)}.", "") if before else ()),
         "The table says what the words mean, and which rows are left out and why."
         + (f" {missed} times the moment to strike had passed, and the row was played again." if missed else ""),
         "",
@@ -222,6 +223,7 @@ def main(words: Sequence[str]) -> int:
     args = parser.parse_args(words)
     rows = [row for row in table() if not args.words or any(word in row.id for word in args.words)]
     failed = 0
+    before: list[str] = []
     for number in range(args.times):
         began = time.monotonic()
         known = _read(args.journal, rows) if args.journal else {}
@@ -232,7 +234,8 @@ def main(words: Sequence[str]) -> int:
         sys.stdout.write(f"run {number + 1}: {len(rows) - len(bad)} of {len(rows)} as expected, {seconds:.0f} s\n")
         sys.stdout.write("".join(f"  {result.line()}\n" for result in bad))
         if not args.words:
-            REPORT.write_text(document(results, args.labs, seconds))
+            REPORT.write_text(document(results, args.labs, seconds, before))
+        before.append(f"{len(rows) - len(bad)} of {len(rows)} as expected in {seconds / 60:.0f} minutes")
     return 1 if failed else 0
 
 
