@@ -117,7 +117,7 @@ class SshSession:
             ) from None
         except (paramiko.SSHException, EOFError, OSError) as error:
             deadline.left()
-            if transport.is_active():
+            if transport.is_active() and not isinstance(error, EOFError):  # which is its end, noticed here first
                 raise NodeError(
                     f"its sshd runs no commands for this user: {error}",
                     where=self.spec.name,
