@@ -119,12 +119,12 @@ def test_a_killed_up_is_followed_by_the_next_and_it_serves(operator: Operator) -
         operator.command("up", *MODEL), env=operator.lab.environment(), stderr=subprocess.PIPE, text=True
     )
     assert first.stderr is not None
-    said = []
+    steps = []
     for line in first.stderr:
-        said.append(line)
+        steps.append(line)
         if "checking" in line:
             break
-    assert "checking" in said[-1], said
+    assert "checking" in steps[-1], steps
     first.kill()
     first.communicate()
     said = operator.type("up", *MODEL).stdout

@@ -24,6 +24,8 @@ _DAMAGED = 122
 _NO_PYTHON = (126, 127)
 """How a POSIX shell ends when a command cannot be run, or is not there."""
 
+_STAYS = "light"
+"""The verb that answers a request a line, with an open end."""
 LIGHT = ("report", "lock", "go")
 """Verbs that read or write a few files and are soon done."""
 LIGHT_TRIES = 3
@@ -82,9 +84,15 @@ def stream(session: Session, verb: str, request: Mapping[str, Any]) -> Iterator[
 
 
 def _run(app: App, session: Session, verb: str) -> str:
-    """-E -s -S: no user's modules, and a quicker start; the application needs the standard library only."""
+    """-E -s -S: no user's modules, and a quicker start; the application needs the standard library only.
+
+    Where it is absent the request is read all the same: sshd ends a connection on which data comes for a channel that
+    is closed already (OpenSSH, channels.c), and paramiko may send such (Channel._send lets go of its lock first).
+    """
     python = shlex.quote(session.spec.reach.python)
-    return _sh(f'f={_FOLDER}/{app.name}; [ -f "$f" ] || exit {_ABSENT}; exec {python} -EsS "$f" {shlex.quote(verb)}')
+    read = "read -r _" if verb == _STAYS else "cat >/dev/null"
+    absent = f"{{ {read}; exit {_ABSENT}; }}"
+    return _sh(f'f={_FOLDER}/{app.name}; [ -f "$f" ] || {absent}; exec {python} -EsS "$f" {shlex.quote(verb)}')
 
 
 def _deliver(app: App, session: Session) -> None:
@@ -158,7 +166,7 @@ def _light(app: App, session: Session) -> _Light:
         light = _lights.get(session)
         if light is None:
             talks = isinstance(session, Conversant)
-            light = _Light(session.converse(_run(app, session, "light")) if talks else None)  # type: ignore[attr-defined]
+            light = _Light(session.converse(_run(app, session, _STAYS)) if talks else None)  # type: ignore[attr-defined]
             _lights[session] = light
         return light
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -260,3 +263,17 @@ def test_a_process_that_ends_is_replaced_and_one_that_ends_always_is_given_up(ss
         told = [node_app.call(session, "report", {"die": 1}, deadline_s=10)[0] for _ in range(5)]
         assert told == ["by itself"] * 5
         assert node_app.call(session, "report", {}, deadline_s=10)[0] == "by itself"
+
+
+@pytest.mark.parametrize(("verb", "asked"), [("probe", b"x" * 500_000), ("light", b"x" * 100_000 + b"\n")])
+def test_without_the_application_a_request_is_read_before_that_is_said(verb: str, asked: bytes, tmp_path: Path) -> None:
+    session = SimpleNamespace(spec=SimpleNamespace(reach=SimpleNamespace(python="python3")))
+    command = node_app._run(app_archive.application(), session, verb)
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    process = subprocess.Popen(["/bin/sh", "-c", command], stdin=subprocess.PIPE, env=environment)
+    with closing(process.stdin) as stdin:  # type: ignore[type-var]
+        stdin.write(asked)  # type: ignore[union-attr]
+        stdin.flush()  # type: ignore[union-attr]
+        if verb == "light":  # its end stays open
+            assert process.wait(20) == node_app._ABSENT
+    assert process.wait(20) == node_app._ABSENT
