@@ -93,6 +93,7 @@ class Preloaded:
         for line in lines:
             said = json.loads(line)
             if "began" in said:
+                self._ended.pop(said["began"], None)  # process ids come again
                 self._began.append(said["began"])
             else:
                 self._ended[said["ended"]] = said["status"]
