@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.small_lab import L40S_DEPLOY, SmallLab, small_lab
-from tests.support.wheels import small_stack
+from tests.support.wheels import small_stack, wheel
 
 pytestmark = [
     pytest.mark.lab,
@@ -98,6 +98,9 @@ def _bundle(folder: Path) -> tuple[Path, Path]:
     show = 'import sys; print("%d.%d" % sys.version_info[:2])'
     python = subprocess.run(["/usr/bin/python3", "-c", show], capture_output=True, text=True, check=True).stdout.strip()
     stack, bundle = small_stack(folder / "stack", python), folder / "small.bundle"
+    wheel(stack.parent / "wheels", "nvidia-cuda-nvcc", "13.0.88", {"nvidia/cu13/bin/nvcc": "", _CUDART: ""})
+    with stack.with_suffix(".lock").open("a") as lock:
+        lock.write("nvidia-cuda-nvcc==13.0.88\n")
     words = ("stack", "build", str(stack), "--out", str(bundle), "--debian", ",".join(PACKAGES))
     subprocess.run(
         [*L40S_DEPLOY, *words, "--find-links", str(stack.parent / "wheels")],
@@ -126,6 +129,7 @@ def test_made_found_again_enough_for_up_and_taken_back(nodes: Nodes) -> None:
         roles = {change["role"] for change in made[name]["changes"]}
         assert roles >= {"system_packages", "engine_user", "limits", "sudo_rule", "engine_env"}
         assert nodes.root(name, _VERSIONS).split() == ["1.0", "2.0+cpu"]
+        assert nodes.root(name, "realpath /usr/local/cuda/lib64/libcudart.so").strip().endswith(_CUDART)
         assert nodes.root(name, "rsync --version | head -n 1; id -un l40s").startswith("rsync")
     again = nodes.prepare(*_here())
     assert {name: again[name]["result"]["changed"] for name in NODES} == dict.fromkeys(NODES, 0)
@@ -165,6 +169,7 @@ def _diffs(node: dict[str, Any]) -> str:
     return "\n".join(change["diff"] for change in node["changes"])
 
 
+_CUDART = "nvidia/cu13/lib/libcudart.so.13"
 _VERSIONS = (
     "runuser -u l40s -- /opt/l40s/venvs/small/bin/python3 -c "
     "'import l40s_probe_one as one, l40s_probe_two as two; print(one.VERSION, two.VERSION)'"

@@ -5,23 +5,27 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 PACKAGES: Mapping[str, str] = {"l40s-probe.one": "1.0", "l40s_probe_two": "2.0+cpu"}
 """Names in two spellings that mean the same to pip, and a local version as torch's CPU build has one."""
 
 
-def wheel(folder: Path, name: str, version: str) -> Path:
-    """A wheel with one module that knows its version."""
+def wheel(folder: Path, name: str, version: str, files: Mapping[str, str] = MappingProxyType({})) -> Path:
+    """A wheel with one module that knows its version. files: more of them, by their path in site-packages."""
     plain = name.replace("-", "_").replace(".", "_")
     info = f"{plain}-{version}.dist-info"
     path = folder / f"{plain}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{plain}.py", f"VERSION = {version!r}\n")
+        for path_inside, text in files.items():
+            archive.writestr(path_inside, text)
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         archive.writestr(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
-        archive.writestr(f"{info}/RECORD", f"{plain}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+        named = (f"{plain}.py", *files, f"{info}/METADATA", f"{info}/WHEEL", f"{info}/RECORD")
+        archive.writestr(f"{info}/RECORD", "".join(f"{file},,\n" for file in named))
     return path
 
 
