@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.load import complete
 from tests.support.small_lab import ENGINE_MODEL, SmallLab, small_lab
 
 from orchestrator.lab.engine import ENGINE_STACK
@@ -62,7 +62,7 @@ def test_built_installed_served_and_taken_back(lab: SmallLab) -> None:
     for node in lab.hosts():
         pid = next(rank["pid"] for seen in gang["nodes"] if seen["name"] == node for rank in seen["ranks"])
         assert VENV in lab.on(node, f"tr '\\0' '\\n' </proc/{pid}/environ; grep -o '{VENV}[^ ]*' /proc/{pid}/maps")
-    assert complete(gang["service"]["url"]) == CANARY_TEXT
+    assert complete(gang["service"]["url"], ENGINE_MODEL, CANARY_PROMPT, len(CANARY_TEXT)) == CANARY_TEXT
 
     lab.deploy("down", timeout=120)
     assert not lab.engine_processes()
@@ -75,12 +75,3 @@ def prepare(lab: SmallLab, *words: str) -> dict[str, dict[str, Any]]:
     stack = () if "--remove" in words else ("--stack", ENGINE_STACK)
     done = lab.deploy("prepare", *stack, *words, "--json", timeout=INSTALL_S)
     return {node["name"]: node for node in json.loads(done.stdout)["nodes"]}
-
-
-def complete(url: str) -> str:
-    body = {"model": ENGINE_MODEL, "prompt": CANARY_PROMPT, "max_tokens": len(CANARY_TEXT), "temperature": 0}
-    request = urllib.request.Request(
-        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return str(json.load(answer)["choices"][0]["text"])

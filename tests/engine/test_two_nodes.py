@@ -10,12 +10,12 @@ import os
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.load import complete
 
 from orchestrator.lab.engine_model import CANARY_PROMPT, CANARY_TEXT
 from orchestrator.loading.inventory import load_inventory
@@ -88,7 +88,7 @@ def test_from_nothing_through_a_killed_rank_to_nothing(lab: Cluster) -> None:
         ("node1", 1, "ready"),
     ]
     assert {node["name"]: ranks(node) for node in gang["nodes"]} == {"node0": [(0, "alive")], "node1": [(1, "alive")]}
-    assert complete(gang["service"]["url"], CANARY_PROMPT, len(CANARY_TEXT)) == CANARY_TEXT
+    assert complete(gang["service"]["url"], MODEL, CANARY_PROMPT, len(CANARY_TEXT)) == CANARY_TEXT
 
     killed = gang["nodes"][1]["ranks"][0]["pid"]
     assert "sglang::scheduler_TP1" in lab.run("node1", "ps", "-o", "args=", "-p", str(killed))
@@ -110,13 +110,6 @@ def test_from_nothing_through_a_killed_rank_to_nothing(lab: Cluster) -> None:
 
 def ranks(node: dict[str, Any]) -> list[tuple[int, str]]:
     return [(rank["tp_rank"], rank["state"]) for rank in node["ranks"]]
-
-
-def complete(url: str, prompt: str, tokens: int) -> str:
-    body = json.dumps({"model": MODEL, "prompt": prompt, "max_tokens": tokens, "temperature": 0}).encode()
-    request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return str(json.load(answer)["choices"][0]["text"])
 
 
 def l40s(*words: str | Path, deadline_s: float = 60.0) -> str:

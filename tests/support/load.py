@@ -6,11 +6,20 @@ import http.client
 import json
 import threading
 import time
+import urllib.request
 from dataclasses import dataclass, field
 from types import TracebackType
 from urllib.parse import urlsplit
 
 TIMEOUT_S = 60.0
+
+
+def complete(url: str, model: str, prompt: str, tokens: int) -> str:
+    """The text of one completion, the likeliest."""
+    body = json.dumps({"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}).encode()
+    request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+        return str(json.load(answer)["choices"][0]["text"])
 
 
 @dataclass

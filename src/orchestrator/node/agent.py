@@ -188,8 +188,7 @@ class Agent(Part):
     def _end_because(self, failure: object) -> None:
         """Told to end at once, for a failure that the controller saw and no agent could, or for none."""
         if isinstance(failure, dict) and self.state not in ENDING:
-            node, text, fix = (str(failure.get(name) or "") for name in ("node", "text", "fix"))
-            self.fail(causes.make(node, text, time.time(), fix=fix))
+            self.fail(causes.told(failure, time.time()))
         else:
             self._stop_now()
 

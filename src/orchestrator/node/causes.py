@@ -52,6 +52,12 @@ def followed(node: str, first: Cause, now: float) -> Cause:
     return make(node, f"ended because {first.get('node')} failed: {first.get('text')}", now, secondary=True)
 
 
+def told(failure: dict[str, Any], now: float) -> Cause:
+    """A failure that the controller saw and no agent could: the `because` of an order to stop."""
+    node, text, fix = (str(failure.get(name) or "") for name in ("node", "text", "fix"))
+    return make(node, text, now, fix=fix)
+
+
 def hung(node: str, detail: str, now: float) -> Cause:
     """The engine lives and does nothing any more."""
     fix = "`l40s-deploy logs`; a rank that waits in a collective for ever is ended by `l40s-deploy restart`, or a guard"

@@ -21,6 +21,7 @@ from orchestrator.node.checkpoint_directory import CONFIG, INDEX
 from orchestrator.node.checkpoint_layout import ShardLayout
 from orchestrator.node.checkpoint_transfer import write_at
 from orchestrator.node.failure import Failure
+from orchestrator.node.os_failure import DENIED, FULL, disk_full, os_failure
 
 JOURNAL = ".l40s-reblock.json"
 PARTIAL = ".part"
@@ -179,15 +180,12 @@ def told(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as wrong:
-        where = str(wrong.filename or target)
-        if wrong.errno in (errno.ENOSPC, errno.EDQUOT):
-            fix = "free space and run the same command again: it goes on where it stopped"
-            raise Failure("no-space", f"the disk is full: {wrong.strerror}", str(target), fix) from None
-        if wrong.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            fix = "name a target that this user may write to"
+        if wrong.errno in FULL:
+            raise disk_full(str(wrong.strerror), str(target)) from None
+        if wrong.errno in DENIED:
+            where, fix = str(wrong.filename or target), "name a target that this user may write to"
             raise Failure("read-only", f"cannot be written: {wrong.strerror}", where, fix) from None
-        fix = "see the kernel's log for the disk, then run the same command again: it goes on where it stopped"
-        raise Failure("io", f"{wrong.strerror or wrong}", where, fix) from None
+        raise os_failure(wrong, str(target)) from None
 
 
 def gib(count: int) -> str:

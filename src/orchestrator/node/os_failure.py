@@ -8,18 +8,35 @@ from contextlib import contextmanager
 
 from orchestrator.node.failure import Failure
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def failure_of(wrong: Exception, where: str, verb: str) -> Failure:
+    """What a thread of a verb has died of. where: as for os_failure."""
+    if isinstance(wrong, Failure):
+        return wrong
+    if isinstance(wrong, OSError):
+        return os_failure(wrong, where)
+    return Failure("defect", f"{type(wrong).__name__}: {wrong}", verb, "report this")
+
 
 def os_failure(wrong: OSError, where: str) -> Failure:
     """The failure for an error nobody nearer knew words for. where: what was worked on, if the error names no file."""
     place = str(wrong.filename or where)
     words = wrong.strerror or str(wrong) or type(wrong).__name__
-    if wrong.errno in (errno.ENOSPC, errno.EDQUOT):
-        fix = "free space and run the same command again: it goes on where it stopped"
-        return Failure("no-space", f"the disk is full: {words}", place, fix)
-    if wrong.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if wrong.errno in FULL:
+        return disk_full(words, place)
+    if wrong.errno in DENIED:
         return Failure("unreadable", words, place, "see its owner and mode, and those of the directories above it")
     fix = "see the kernel's log for the disk, then run the same command again: it goes on where it stopped"
     return Failure("io", words, place, fix)
+
+
+def disk_full(words: str, where: str) -> Failure:
+    """words: the operating system's own."""
+    fix = "free space and run the same command again: it goes on where it stopped"
+    return Failure("no-space", f"the disk is full: {words}", where, fix)
 
 
 @contextmanager

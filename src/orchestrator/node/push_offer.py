@@ -17,7 +17,7 @@ from typing import Any
 from orchestrator.node import files
 from orchestrator.node.digests import Digests
 from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import os_failure, os_told
+from orchestrator.node.os_failure import failure_of, os_told
 from orchestrator.node.push_giver import Giver, own_folder
 from orchestrator.node.push_manifest import Manifest, read
 from orchestrator.node.push_target import Entry
@@ -73,12 +73,8 @@ class Reading:
         try:
             self._read_all(self._manifest.entries)
             self.complete = True
-        except Failure as failure:
-            self.failure = failure
-        except OSError as wrong:
-            self.failure = os_failure(wrong, str(self._manifest.root))
-        except Exception as defect:
-            self.failure = Failure("defect", f"{type(defect).__name__}: {defect}", "push-offer", "report this")
+        except Exception as wrong:
+            self.failure = failure_of(wrong, str(self._manifest.root), "push-offer")
 
     def stop(self) -> None:
         """Threads end at their next step."""

@@ -19,7 +19,7 @@ from typing import Any
 from orchestrator.node import files
 from orchestrator.node.digests import Digests
 from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import os_failure, os_told
+from orchestrator.node.os_failure import failure_of, os_told
 from orchestrator.node.push_fetch import Fetch, Lost, Upstream
 from orchestrator.node.push_giver import Giver, own_folder
 from orchestrator.node.push_notes import NoNotes, hear_ready
@@ -123,13 +123,8 @@ class Arrival:
     def _try(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Failure as failure:
-            self.failure = self.failure or failure
-        except OSError as wrong:
-            self.failure = self.failure or os_failure(wrong, str(self._target.directory))
-        except Exception as defect:
-            what = f"{type(defect).__name__}: {defect}"
-            self.failure = self.failure or Failure("defect", what, "push-receive", "report this")
+        except Exception as wrong:
+            self.failure = self.failure or failure_of(wrong, str(self._target.directory), "push-receive")
 
     def _try_step(self) -> None:
         try:

@@ -80,9 +80,8 @@ def _settle(folder: str, after: dict[str, Any], because: object, *, clear: bool)
     """Nothing runs any more: an agent that died could not write so itself."""
     settled = {name: value for name, value in after.items() if name not in ("alive", "now")}
     if after["state"] == "staged" and not clear and isinstance(because, dict):
-        node, text, fix = (str(because.get(name) or "") for name in ("node", "text", "fix"))
         settled["state"] = "failed"
-        settled["cause"] = causes.make(node, text, time.time(), fix=fix)
+        settled["cause"] = causes.told(because, time.time())
     elif clear or after["state"] == "staged":
         settled["state"] = "stopped"
     elif after["state"] in report.STARTED:

@@ -15,7 +15,7 @@ from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 from orchestrator.workflows.locks import GangLock
 from orchestrator.workflows.plan import chosen_gangs
-from orchestrator.workflows.reports import see, where
+from orchestrator.workflows.reports import because, see, where
 
 STOP_S = 180.0
 """Above every dialect's drain and shutdown together; `--now` needs seconds."""
@@ -68,18 +68,18 @@ def down(
 
 
 def stop_gangs(
-    fleet: Fleet, gangs: Sequence[GangSpec], *, now: bool, because: Cause | None = None
+    fleet: Fleet, gangs: Sequence[GangSpec], *, now: bool, cause: Cause | None = None
 ) -> tuple[Stopped, ...]:
     """Tell every node's agent; the leader's drains first and the others follow it over their link.
 
-    because: the failure that they are ended for; the nodes keep it until a new run is staged, or somebody ends them
+    cause: the failure that they are ended for; the nodes keep it until a new run is staged, or somebody ends them
     for none.
     """
     gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes}
     was = {node.name: node.state for view in see(fleet, gangs) for node in view.nodes}
 
     def one(session: Session) -> Any:
-        request = {"now": now, "clear": because is None, "deadline_s": STOP_S - 10, **_because(because)}
+        request = {"now": now, "clear": cause is None, "deadline_s": STOP_S - 10, **because(cause)}
         return call(session, "stop", {**where(session.spec, gang_of[session.spec.name]), **request}, deadline_s=STOP_S)
 
     told = fleet.on_every(one, only=list(gang_of))
@@ -87,10 +87,6 @@ def stop_gangs(
         _stopped(gang, node, was[node], told.values.get(node), told.failures.get(node))
         for node, gang in gang_of.items()
     )
-
-
-def _because(cause: Cause | None) -> Mapping[str, Any]:
-    return {} if cause is None else {"because": {"node": cause.node, "text": cause.text, "fix": cause.fix}}
 
 
 def _stopped(gang: str, node: str, was: str, answer: Mapping[str, Any] | None, failure: DeployError | None) -> Stopped:

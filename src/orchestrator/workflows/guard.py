@@ -17,18 +17,16 @@ from typing import Protocol
 from orchestrator.gang.guarding import Decision, Do, Memory, Policy, decide, restarted, surrendered
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, FindingsError, LockHeld
-from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.report import Cause
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows import up
-from orchestrator.workflows.doctor import examine
 from orchestrator.workflows.hooks import Hook, run_hook
 from orchestrator.workflows.locks import GangLock
 from orchestrator.workflows.plan import chosen_gangs
 from orchestrator.workflows.replay import Staged, staged_plan
 from orchestrator.workflows.reports import see
-from orchestrator.workflows.restart import again, say_gone
+from orchestrator.workflows.restart import again, against_a_start
 
 LOOK_EVERY_S = 2.0
 JOIN_S = 0.2
@@ -151,7 +149,7 @@ class _Post:
                     self.watcher,
                     now=True,
                     timeout_s=self.request.timeout_s,
-                    because=now.cause or Cause(node=self.gang.leader.name, text=why),
+                    cause=now.cause or Cause(node=self.gang.leader.name, text=why),
                 )
                 self.seen = done.views[0]
         except LockHeld as held:
@@ -168,17 +166,11 @@ class _Post:
             self._hook(self.request.on_ready, "ready", why)
 
     def _ask_the_doctor(self, plan: Staged) -> None:
-        """What would stop a start stops a restart too. GPUs that are still busy are the agents' to find."""
+        """What would stop a start stops a restart too."""
         self.watcher.step(self.gang.name, "asking the doctor")
-        examined = examine(self.fleet, {node.name: node for node in self.gang.nodes})
-        for failure in examined.failures.values():
-            raise failure
-        for finding in examined.findings:
-            if finding.severity is Severity.STOP:
-                raise FindingsError(
-                    f"{finding.id}: {finding.title}", where=finding.node or f"gang {self.gang.name}", fix=finding.fix
-                )
-        say_gone(plan, examined.cluster.topologies, self.watcher)
+        against = against_a_start(self.fleet, plan, self.watcher)
+        if against is not None:
+            raise against
 
     def _failed(self, why: str) -> None:
         self._hook(self.request.on_failed, "failed", why)

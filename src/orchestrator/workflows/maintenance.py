@@ -20,18 +20,16 @@ from dataclasses import dataclass
 from orchestrator.gang.downtime import expected_downtime
 from orchestrator.gang.returning import Boot, Place, boot_of, place
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, Unreachable
-from orchestrator.model.finding import Severity
+from orchestrator.model.errors import DeployError, GangFailed, InputError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.workflows import turns, up
-from orchestrator.workflows.doctor import examine
 from orchestrator.workflows.locks import GangLock
 from orchestrator.workflows.plan import chosen_gangs
 from orchestrator.workflows.replay import Staged, staged_plan
 from orchestrator.workflows.reports import see
-from orchestrator.workflows.restart import Restarted, Watcher, say_gone, stop
+from orchestrator.workflows.restart import Restarted, Watcher, against_a_start, stop
 from orchestrator.workflows.routing import Router
 
 LOOK_EVERY_S = 2.0
@@ -226,22 +224,11 @@ def _settled(work: _Work) -> None:
     """The doctor forbids no start; he is asked again for a while."""
     work.say("asking the doctor")
     ends = time.monotonic() + SETTLE_S
-    while (against := _against(work)) is not None:
+    while (against := against_a_start(work.fleet, work.plan, work.watcher)) is not None:
         if time.monotonic() > ends:
             raise against
         work.say(f"{against.where}: {against.what}: asked again for up to {ends - time.monotonic():.0f} s")
         time.sleep(LOOK_EVERY_S)
-
-
-def _against(work: _Work) -> DeployError | None:
-    examined = examine(work.fleet, {node.name: node for node in work.gang.nodes})
-    for failure in examined.failures.values():
-        return failure
-    for one in examined.findings:
-        if one.severity is Severity.STOP:
-            return FindingsError(f"{one.id}: {one.title}", where=one.node or f"gang {work.gang.name}", fix=one.fix)
-    say_gone(work.plan, examined.cluster.topologies, work.watcher)
-    return None
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.errors import DeployError, NodeError
 from orchestrator.model.inventory import GangSpec, NodeSpec
-from orchestrator.model.report import NodeReport
+from orchestrator.model.report import Cause, NodeReport
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
@@ -24,6 +24,11 @@ OLD_S = 1.0
 def where(node: NodeSpec, gang: str | None = None) -> dict[str, Any]:
     """The keys that every request to a gang verb begins with."""
     return {"state_dir": node.state_dir, "gang": gang or node.gang}
+
+
+def because(cause: Cause | None) -> dict[str, Any]:
+    """The key that tells an order to stop which failure the gang is ended for; {} for none."""
+    return {} if cause is None else {"because": {"node": cause.node, "text": cause.text, "fix": cause.fix}}
 
 
 def see(fleet: Fleet, gangs: Iterable[GangSpec], *, seen: dict[str, str] | None = None) -> tuple[GangView, ...]:

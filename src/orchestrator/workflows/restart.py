@@ -10,7 +10,8 @@ from typing import Protocol
 
 from orchestrator.gang.downtime import Downtime, expected_downtime
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import DeployError, GangFailed
+from orchestrator.model.errors import DeployError, FindingsError, GangFailed
+from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.report import Cause
 from orchestrator.model.topology import Topology
@@ -18,6 +19,7 @@ from orchestrator.planning.still_there import gone
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
 from orchestrator.workflows import up
+from orchestrator.workflows.doctor import examine
 from orchestrator.workflows.down import Stopped, stop_gangs
 from orchestrator.workflows.locks import GangLock, still_ours
 from orchestrator.workflows.look import look
@@ -81,6 +83,21 @@ def say_gone_from(fleet: Fleet, plans: Sequence[Staged], watcher: up.Watcher) ->
         say_gone(plan, topologies, watcher)
 
 
+def against_a_start(fleet: Fleet, plan: Staged, watcher: up.Watcher) -> DeployError | None:
+    """Ask the doctor: a node that does not answer, or the first finding of severity stop; None for neither.
+
+    What the nodes have no more is said then. GPUs that are still busy are the agents' to find.
+    """
+    examined = examine(fleet, {node.name: node for node in plan.gang.nodes})
+    for failure in examined.failures.values():
+        return failure
+    for one in examined.findings:
+        if one.severity is Severity.STOP:
+            return FindingsError(f"{one.id}: {one.title}", where=one.node or f"gang {plan.gang.name}", fix=one.fix)
+    say_gone(plan, examined.cluster.topologies, watcher)
+    return None
+
+
 def say_gone(plan: Staged, nodes: Mapping[str, Topology], watcher: up.Watcher) -> None:
     """Nothing is planned anew; who changed the hardware is told what the plan still counts on."""
     for name, request in plan.requests.items():
@@ -97,27 +114,27 @@ def again(
     *,
     now: bool,
     timeout_s: float,
-    because: Cause | None = None,
+    cause: Cause | None = None,
 ) -> Restarted:
     """Stop and start gangs whose locks are held.
 
-    because: the failure that they are restarted for; the nodes still say it where the restart does not get so far
+    cause: the failure that they are restarted for; the nodes still say it where the restart does not get so far
     that another run is staged.
     """
     begin = time.monotonic()
-    stop(fleet, [plan.gang for plan in plans], watcher, now=now, because=because)
+    stop(fleet, [plan.gang for plan in plans], watcher, now=now, cause=cause)
     raised = up.raise_all(fleet, [plan.rising() for plan in plans], watcher, timeout_s=timeout_s)
     return Restarted(views=raised.views, down_s=time.monotonic() - begin)
 
 
 def stop(
-    fleet: Fleet, gangs: Sequence[GangSpec], watcher: up.Watcher, *, now: bool, because: Cause | None = None
+    fleet: Fleet, gangs: Sequence[GangSpec], watcher: up.Watcher, *, now: bool, cause: Cause | None = None
 ) -> None:
     """Stop gangs that shall start again. Raises LockHeld, GangFailed, or why a node can't be asked."""
     still_ours(fleet, gangs)
     for gang in gangs:
         watcher.step(gang.name, "stopping" + (" at once" if now else ""))
-    refuse_leftovers(stop_gangs(fleet, gangs, now=now, because=because))
+    refuse_leftovers(stop_gangs(fleet, gangs, now=now, cause=cause))
 
 
 def refuse_leftovers(stopped: Sequence[Stopped]) -> None:

@@ -21,7 +21,7 @@ from orchestrator.model.errors import DeployError, GangFailed, InputError, Unrea
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import GangPlan, Plan
-from orchestrator.model.report import GangState
+from orchestrator.model.report import Cause, GangState
 from orchestrator.planning.document import plan_json
 from orchestrator.records.runs import RunRecord
 from orchestrator.remote.fleet import Fleet
@@ -32,7 +32,7 @@ from orchestrator.workflows.doctor import refuse
 from orchestrator.workflows.examined import examined
 from orchestrator.workflows.locks import GangLock, still_ours
 from orchestrator.workflows.plan import PlanRequest, chosen_gangs, launch_scripts, make_plan
-from orchestrator.workflows.reports import see, where
+from orchestrator.workflows.reports import because, see, where
 from orchestrator.workflows.staging import staging_requests
 
 STAGE_S = 30.0
@@ -269,8 +269,8 @@ class _Rise:
     """It was there when we came, and was not ready."""
     joined: bool = False
     """It is on its way by the same plan, and not by our doing."""
-    broke: tuple[str, str, str] | None = None
-    """(node, text, fix) of what broke the start here: no agent can know of it."""
+    broke: Cause | None = None
+    """What broke the start here: no agent can know of it."""
 
     def __post_init__(self) -> None:
         self.goal = Goal(want=Want.RUN, plan_id=self.rising.plan_id)
@@ -302,12 +302,10 @@ class _Rise:
         self.failed = True
         left = "" if self.goal.run_id or self.joined else "; it is not this command's doing, and was left as it is"
         who = view.progress or ", ".join(f"{node.name} {node.state} {node.phase.name}".strip() for node in view.nodes)
-        late, fix = (
-            f"not ready within {waited:.0f} s: {who}",
-            "read `l40s-deploy logs`, or give it longer with --timeout",
-        )
+        late = f"not ready within {waited:.0f} s: {who}"
+        fix = "read `l40s-deploy logs`, or give it longer with --timeout"
         behind = next((node.name for node in view.nodes if node.state != "ready"), self.gang.leader.name)
-        self.broke = (behind, late, fix)
+        self.broke = Cause(node=behind, text=late, fix=fix)
         self.undo()
         return GangFailed(f"{late}{left}", where=f"gang {self.gang.name}", fix=fix)
 
@@ -370,14 +368,8 @@ class _Rise:
         still_ours(self.fleet, [self.gang])
         self.watcher.step(self.gang.name, "ending what is left on " + ", ".join(nodes))
         ours = bool(self.goal.run_id)
-        order = {"now": True, "clear": not ours, "deadline_s": STOP_S - 10, **self._because()}
+        order = {"now": True, "clear": not ours, "deadline_s": STOP_S - 10, **because(self.broke)}
         self._on(nodes, "stop", lambda _: order, STOP_S)
-
-    def _because(self) -> dict[str, Any]:
-        """What `why` shall find on the nodes afterwards."""
-        if self.broke is None:
-            return {}
-        return {"because": dict(zip(("node", "text", "fix"), self.broke, strict=True))}
 
     def _done(self) -> None:
         self.done = True
@@ -386,8 +378,7 @@ class _Rise:
         raise failure_of(view, why)
 
     def _give_up_on(self, view: GangView, why: str) -> None:
-        if view.late is not None:
-            self.broke = (view.late.node, view.late.text, view.late.fix)
+        self.broke = view.late or self.broke
         self._fail(replace(view, cause=view.late), why)
 
     def _refuse(self, why: str) -> None:
@@ -419,11 +410,11 @@ class _Rise:
             self.record.event(what, gang=self.gang.name, **details)
 
 
-def _what_broke(failures: Mapping[str, DeployError]) -> tuple[str, str, str] | None:
-    """(node, text, fix); a node that is lost comes before what a node answered, which its agent may know better."""
+def _what_broke(failures: Mapping[str, DeployError]) -> Cause | None:
+    """A node that is lost comes before what a node answered, which its agent may know better."""
     lost = {name: failure for name, failure in failures.items() if isinstance(failure, Unreachable)}
     for name, failure in (lost or failures).items():
-        return name, f"it could not be told to start: {failure.what}", failure.fix
+        return Cause(node=name, text=f"it could not be told to start: {failure.what}", fix=failure.fix)
     return None
 
 

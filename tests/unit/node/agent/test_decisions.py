@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.linked_run import linked_run
 
 from orchestrator.node import causes, preflight
 from orchestrator.node.agent import LEADERS_CHECKS_S, LINK_S, Agent
@@ -25,22 +26,8 @@ LOST, CLOSED = Left("b", "Connection timed out", agent_ended=False), Left("b", "
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     (tmp_path / "key").write_text(KEY.hex())
-    return Run(
-        folder=str(tmp_path),
-        run_id="r1",
-        gang="g",
-        node="a",
-        node_rank=0,
-        nnodes=2,
-        members=("a", "b"),
-        leader_address="127.0.0.1",
-        leader_port=port,
-        lease_s=20.0,
-    )
+    return linked_run("a", str(tmp_path), lease_s=20.0)
 
 
 class Deciding(Agent):

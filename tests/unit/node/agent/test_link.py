@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.support.linked_run import linked_run
 
 from orchestrator.node import wire
 from orchestrator.node.link import Event, Hub, Joined, Left, Said, Spoke
@@ -22,20 +23,7 @@ KEY = b"k" * 32
 
 @pytest.fixture
 def run() -> Run:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return Run(
-        folder="/nowhere",
-        run_id="r1",
-        gang="g",
-        node="b",
-        node_rank=1,
-        nnodes=2,
-        members=("a", "b"),
-        leader_address="127.0.0.1",
-        leader_port=port,
-    )
+    return linked_run("b")
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.workflows import down, up
 from orchestrator.workflows import guard as guarding
+from orchestrator.workflows import restart as restarting
 from orchestrator.workflows.guard import GuardRequest, guard
 from orchestrator.workflows.hooks import Hook
 from orchestrator.workflows.rolling import RollingRequest, roll
@@ -56,7 +57,7 @@ def healthy(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     found: list[Finding] = []
     cluster = SimpleNamespace(topologies={})
     monkeypatch.setattr(
-        guarding, "examine", lambda *_: SimpleNamespace(findings=tuple(found), failures={}, cluster=cluster)
+        restarting, "examine", lambda *_: SimpleNamespace(findings=tuple(found), failures={}, cluster=cluster)
     )
     return found
 

@@ -15,6 +15,7 @@ from orchestrator.model.errors import DeployError, FindingsError, GangFailed, In
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.report import GangState
 from orchestrator.workflows import maintenance
+from orchestrator.workflows import restart as restarting
 from orchestrator.workflows.down import DownRequest, down
 from orchestrator.workflows.maintenance import MaintenanceRequest, maintain
 
@@ -52,7 +53,7 @@ class Told:
 def findings(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     """The doctor finds what is in this list: this machine is no node."""
     found: list[Finding] = []
-    monkeypatch.setattr(maintenance, "examine", lambda *_: seen(found))
+    monkeypatch.setattr(restarting, "examine", lambda *_: seen(found))
     monkeypatch.setattr(maintenance, "LOOK_EVERY_S", 0.02)
     monkeypatch.setattr(maintenance, "SETTLE_S", 0.2)
     return found
