@@ -235,6 +235,8 @@ def main(words: Sequence[str]) -> int:
         sys.stdout.write("".join(f"  {result.line()}\n" for result in bad))
         if not args.words:
             REPORT.write_text(document(results, args.labs, seconds, before))
+        if any(result.trouble == NOT_PLAYED for result in results):
+            return 1
         before.append(f"{len(rows) - len(bad)} of {len(rows)} as expected in {seconds / 60:.0f} minutes")
     return 1 if failed else 0
 

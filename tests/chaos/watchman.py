@@ -28,6 +28,9 @@ CLAIMS = pathlib.Path("/run/l40s-lab/gpu-claims")
 UNITS = pathlib.Path("/run/systemd/transient")
 OURS = ("sglang::", "standin", "agent.pyz", "l40s-agent", "l40s-guardian")
 LOOK_EVERY_S = 0.004
+ENDING = ("draining", "stopping")
+OVER = ("ready", "failed", "stopped")
+"""No moment on the way up comes after these."""
 LISTENS = "0A"
 OWN_PORTS = range(1024, 32768)
 """Below the ephemeral range: an engine's internal sockets on loopback come and go with its processes."""
@@ -62,6 +65,7 @@ def say(**answer: Any) -> None:
 def strike(order: dict[str, Any]) -> dict[str, Any]:
     """Wait for the moment without a pause that could step over it."""
     end = time.monotonic() + float(order["patience_s"])
+    ending = {*order["moments"]} & {*ENDING}
     last = ""
     while time.monotonic() < end:
         run_id = current()
@@ -77,6 +81,8 @@ def strike(order: dict[str, Any]) -> dict[str, Any]:
                 with suppress(ProcessLookupError):
                     os.kill(pid, number_of(order["how"]))
                     return {"hit": pid}
+        if report.get("state") in {*OVER} - {*order["moments"]} - ({"ready"} if ending else set()):
+            break
         time.sleep(LOOK_EVERY_S)
     return {"missed": last or "nothing was staged"}
 

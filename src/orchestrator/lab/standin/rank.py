@@ -25,7 +25,7 @@ CONTEXT_GIB = 0.50
 COMMUNICATOR_GIB = 0.79
 """CUDA's context, and NCCL's buffers: together they leave 43.70 of an L40S's 44.99 GiB before loading."""
 GRAPHS_GIB = 2.02
-SECONDS = {"import": 0.5, "nccl": 0.6, "weights": 2.6, "kv-cache": 0.4, "graphs": 1.4}
+SECONDS = {"import": 0.5, "nccl": 1.2, "weights": 2.2, "kv-cache": 0.4, "graphs": 1.2}
 """Length of each phase at speed 1."""
 _WEIGHT_STEPS = 12
 _GRAPH_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 64, 128, 160)
