@@ -8,6 +8,9 @@ from enum import Enum
 from orchestrator.gang.view import GangView
 from orchestrator.model.report import GangState
 
+_BEFORE_GO = (GangState.STAGED, GangState.ARMED)
+_WAITING = tuple(state.value for state in _BEFORE_GO)
+
 
 class Do(str, Enum):
     """NOTHING. WARN: tell, and leave it alone. WAIT: a restart is due, not yet. RESTART. GIVE_UP: tell, and stop."""
@@ -22,12 +25,14 @@ class Do(str, Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """limit: restarts in a row before it gives up. The pause before the next one doubles from first_pause_s up to
-    most_pause_s, in seconds. stable_s: a gang that was ready for so long has forgotten its restarts."""
+    most_pause_s, in seconds. stable_s: a gang that was ready for so long has forgotten its restarts. left_s: one that
+    was staged so long ago and not started since was left by somebody (his lock, were he at work, keeps us away)."""
 
     limit: int = 5
     first_pause_s: float = 10.0
     most_pause_s: float = 600.0
     stable_s: float = 900.0
+    left_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +62,11 @@ class Decision:
 def decide(view: GangView, memory: Memory, now: float, policy: Policy) -> tuple[Decision, Memory]:
     """The decision, and what to remember from now on.
 
-    A gang that somebody has stopped is not started; one that somebody is raising or ending is left to him.
+    A gang that somebody has stopped is not started; one that somebody is raising or ending is left to him, unless he
+    has left it between staging and start.
     """
     remembered = _remember(view, memory, now, policy)
-    reason = _reason(view)
+    reason = _reason(view, policy)
     if not reason:
         return _at_peace(view), remembered
     if remembered.given_up:
@@ -91,13 +97,20 @@ def _remember(view: GangView, memory: Memory, now: float, policy: Policy) -> Mem
     return replace(memory, ready_since=since, given_up=False)
 
 
-def _reason(view: GangView) -> str:
+def _reason(view: GangView, policy: Policy) -> str:
     """Why it must be restarted, '' where it need not."""
     if view.state is GangState.FAILED:
         return f"{view.cause.node}: {view.cause.text}" if view.cause else "it failed without a cause"
     if view.state is GangState.DEGRADED and view.trouble == "hung":
         return view.cause.text if view.cause else "the engine is hung"
+    if view.state in _BEFORE_GO and _staged_s(view) > policy.left_s:
+        return f"it is {view.state.value}, and nobody has started it within {policy.left_s:.0f} s"
     return ""
+
+
+def _staged_s(view: GangView) -> float:
+    """How long ago the last of its nodes that wait for *go* was staged."""
+    return min((node.started_s for node in view.nodes if node.alive and node.state in _WAITING), default=0.0)
 
 
 def _at_peace(view: GangView) -> Decision:

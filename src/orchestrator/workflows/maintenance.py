@@ -30,7 +30,7 @@ from orchestrator.workflows.plan import chosen_gangs
 from orchestrator.workflows.replay import Staged, staged_plan
 from orchestrator.workflows.reports import see
 from orchestrator.workflows.restart import Restarted, Watcher, against_a_start, stop
-from orchestrator.workflows.routing import Router
+from orchestrator.workflows.routing import Router, take_in_serving
 
 LOOK_EVERY_S = 2.0
 ANSWER_S = 5.0
@@ -71,14 +71,18 @@ def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: Watcher
     """
     begin = time.monotonic()
     gangs = chosen_gangs(inventory, request.gangs)
-    with Fleet(node for gang in gangs for node in gang.nodes) as fleet, ExitStack() as opened:
+    with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
         up.everybody_answers(see(fleet, gangs))
         plans = [staged_plan(fleet, gang) for gang in gangs]
         router = opened.enter_context(_router(inventory))
         for gang in gangs:
             opened.enter_context(GangLock(fleet, gang, request.command, why="maintenance"))
         views = tuple(
-            _one(_Work(fleet=fleet, plan=plan, request=request, watcher=watcher), router, plans[number + 1 :])
+            _one(
+                _Work(inventory=inventory, fleet=fleet, plan=plan, request=request, watcher=watcher),
+                router,
+                plans[number + 1 :],
+            )
             for number, plan in enumerate(plans)
         )
         return Restarted(views=views, down_s=time.monotonic() - begin)
@@ -98,6 +102,7 @@ def _router(inventory: Inventory) -> Iterator[Router | None]:
 class _Work:
     """One gang's maintenance."""
 
+    inventory: Inventory
     fleet: Fleet
     plan: Staged
     request: MaintenanceRequest
@@ -128,6 +133,8 @@ def _one(work: _Work, router: Router | None, later: Sequence[Staged]) -> GangVie
     (view,) = see(work.fleet, [work.gang])
     work.watcher.downtime(expected_downtime(view, 0.0 if work.request.now else work.plan.drain_s))
     where = turns.Place(gang=work.gang, url=work.plan.service_url, serving=bool(view.service_healthy))
+    if router is not None:
+        _send_elsewhere(work, router)
     if not work.request.now:
         turns.set_aside(work.fleet, router, [where], work.watcher, drain_s=work.request.drain_s)
     elif router is not None:
@@ -140,6 +147,12 @@ def _one(work: _Work, router: Router | None, later: Sequence[Staged]) -> GangVie
         raised = up.raise_all(work.fleet, [work.plan.rising()], work.watcher, timeout_s=work.request.timeout_s)
         turns.put_back(router, [where], work.watcher)
     return raised.views[0]
+
+
+def _send_elsewhere(work: _Work, router: Router) -> None:
+    """The router knows every other gang that could answer meanwhile; where there is none, that is said."""
+    if not take_in_serving(router, work.fleet, work.inventory, work.watcher) - {work.gang.name}:
+        work.say("no other gang serves behind the router: requests fail until this one is back")
 
 
 def _work_on_nodes(work: _Work, before: Mapping[str, Boot | None]) -> None:

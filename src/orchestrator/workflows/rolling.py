@@ -22,7 +22,7 @@ from orchestrator.workflows.plan import chosen_gangs
 from orchestrator.workflows.replay import Staged, staged_plan
 from orchestrator.workflows.reports import see
 from orchestrator.workflows.restart import again, say_gone_from
-from orchestrator.workflows.routing import Router, say_failures, take_in_all, wanted_router
+from orchestrator.workflows.routing import Router, say_failures, take_in_all, take_in_serving, wanted_router
 from orchestrator.workflows.turns import Place, put_back, set_aside
 
 
@@ -67,7 +67,8 @@ def roll(inventory: Inventory, request: RollingRequest, watcher: up.Watcher) -> 
         for gang in gangs:
             opened.enter_context(GangLock(fleet, gang, request.command))
         if router is not None:
-            _refuse_too_few(inventory, _behind(router, fleet, inventory, watcher), request, "serve behind the router")
+            behind = take_in_serving(router, fleet, inventory, watcher)
+            _refuse_too_few(inventory, behind, request, "serve behind the router")
         say_gone_from(fleet, plans, watcher)
         done: list[GangView] = []
         batches = _batches(_worst_first(fleet, plans), request.max_unavailable)
@@ -95,14 +96,6 @@ def _one_batch(
         raise
     put_back(router, places, watcher)
     return restarted.views
-
-
-def _behind(router: Router, fleet: Fleet, inventory: Inventory, watcher: up.Watcher) -> set[str]:
-    """Take in every gang that serves, one that came up without the router too; those that requests go to now."""
-    views = [view for view in see(fleet, inventory.gangs) if view.serves]
-    failures = take_in_all(router, views)
-    say_failures(failures, watcher)
-    return {view.name for view in views} - set(failures)
 
 
 def _refuse_one_gang(inventory: Inventory, fleet: Fleet, plans: Sequence[Staged]) -> None:

@@ -163,6 +163,17 @@ def take_in_all(router: Router, gangs: Iterable[GangView]) -> Mapping[str, Deplo
     return {name: failure for name, failure in tried.items() if failure is not None}
 
 
+def take_in_serving(router: Router, fleet: Fleet, inventory: Inventory, watcher: Watcher) -> set[str]:
+    """Have requests go to every gang of the inventory that serves, one that came up without the router too.
+
+    The names of those where they go now; why one could not be taken in is said.
+    """
+    views = [view for view in see(fleet, inventory.gangs) if view.serves]
+    failures = take_in_all(router, views)
+    say_failures(failures, watcher)
+    return {view.name for view in views} - set(failures)
+
+
 def _why_not_in(router: Router, url: str) -> DeployError | None:
     try:
         router.take_in(url)

@@ -15,10 +15,16 @@ POLICY = Policy(limit=3, first_pause_s=10, most_pause_s=25, stable_s=100)
 
 
 def gang(
-    state: str, *, lost: bool = False, trouble: str = "", alive: bool = True, cause: Cause | None = None
+    state: str,
+    *,
+    lost: bool = False,
+    trouble: str = "",
+    alive: bool = True,
+    cause: Cause | None = None,
+    staged_s: float = 0.0,
 ) -> GangView:
     nodes = (
-        NodeView(name="node0", node_rank=0, state=state, alive=alive),
+        NodeView(name="node0", node_rank=0, state=state, alive=alive, started_s=staged_s),
         NodeView(name="node1", node_rank=1, state="unreachable" if lost else state, error=LOST if lost else None),
     )
     return GangView(name="gang0", state=GangState(state), trouble=trouble, cause=cause, nodes=nodes)
@@ -32,6 +38,14 @@ def gang(
         *(
             pytest.param(gang(state), Memory(), Do.NOTHING, "", id=f"somebody is at it: {state}")
             for state in ("staged", "armed", "starting", "warming", "draining", "stopping")
+        ),
+        *(
+            pytest.param(gang(state, staged_s=61), Memory(), Do.RESTART, "nobody has started it", id=f"left {state}")
+            for state in ("staged", "armed")
+        ),
+        pytest.param(gang("armed", staged_s=59), Memory(), Do.NOTHING, "", id="it may be started yet"),
+        pytest.param(
+            gang("starting", staged_s=9e3), Memory(), Do.NOTHING, "", id="a slow start is the view's to judge"
         ),
         pytest.param(gang("failed", cause=CAUSE), Memory(), Do.RESTART, "node1: TP3 was killed", id="a rank died"),
         pytest.param(gang("failed"), Memory(), Do.RESTART, "without a cause", id="failed, nobody knows why"),

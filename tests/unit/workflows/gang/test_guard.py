@@ -180,6 +180,26 @@ def test_a_restart_that_lost_a_node_while_staging_is_tried_again(local: Local, m
     assert (state, do) == (GangState.READY, Do.RESTART)
 
 
+def test_what_a_killed_guard_left_between_staging_and_go_is_restarted_by_the_next(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = local()
+    gang.up()
+    gang.kill_rank(3)
+    gang.nothing_left()
+
+    def ended(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(up._Rise, "_go", ended)
+        with pytest.raises(KeyboardInterrupt):
+            look(gang)
+    assert look(gang)[1:] == (GangState.ARMED, Do.NOTHING)
+    _, state, do = look(gang, policy=Policy(left_s=0.0))
+    assert (state, do) == (GangState.READY, Do.RESTART)
+
+
 def test_a_restart_that_is_out_of_time_leaves_a_failed_gang(local: Local) -> None:
     gang = local()
     gang.up()
