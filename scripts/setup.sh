@@ -11,6 +11,7 @@ declare -A needs=(
   [openssh-server]=/usr/sbin/sshd
   [openssh-client]=ssh-keygen
   [iproute2]=ip
+  [nftables]=nft
   [util-linux]=unshare
   [gcc]=gcc
   [libc6-dev]=/usr/include/stdio.h

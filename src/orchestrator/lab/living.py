@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -201,8 +202,11 @@ def _nft(pid: int, rules: str) -> None:
     def join() -> None:
         syscalls.setns(f"/proc/{pid}/ns/net", syscalls.CLONE_NEWNET)
 
+    nft = shutil.which("nft")
+    if nft is None:
+        raise NodeError("nft is missing", where="this machine", fix="apt-get install nftables")
     done = subprocess.run(
-        ["nft", "-f", "-"],
+        [nft, "-f", "-"],
         input=rules,
         text=True,
         capture_output=True,
@@ -211,7 +215,7 @@ def _nft(pid: int, rules: str) -> None:
         preexec_fn=join,
     )
     if done.returncode:
-        raise NodeError(f"nft: {done.stderr.strip()[:300]}", where="this machine", fix="apt-get install nftables")
+        raise NodeError(f"nft: {done.stderr.strip()[:300]}", where="this machine", fix="load the kernel's nf_tables")
 
 
 def _run(words: list[str], *, what: str) -> str:
