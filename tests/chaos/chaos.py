@@ -26,7 +26,7 @@ from tests.support.small_lab import SmallLab, small_lab
 REPORT = Path(__file__).resolve().parents[2] / "docs" / "chaos.md"
 LABS = 3
 NOT_PLAYED = "not played"
-TRIES = 6
+TRIES = 10
 """A moment that did not come says nothing of the product: the row is played again."""
 
 

@@ -27,7 +27,7 @@ from orchestrator.node.record import Record
 from orchestrator.node.redact import Redactor
 from orchestrator.node.run import AGENT_FILE, ENGINE_LOG, GOAL_FILE, Run
 from orchestrator.node.service import CanaryResult, Health, Service
-from orchestrator.node.tree import Tree
+from orchestrator.node.tree import SEARCH_EVERY_S, Tree
 from orchestrator.node.vitality import HUNG, Patience, Vitality
 from orchestrator.node.watch import LogWatch
 
@@ -235,9 +235,10 @@ class Agent(Part):
 
     def _patience(self) -> float:
         """How long the loop may wait for something to happen."""
-        if self._held is None or self.state not in RUNNING:
+        if self.state not in RUNNING:
             return TICK_S
-        return max(0.0, min(TICK_S, self._held[0] - time.monotonic()))
+        tick = TICK_S if self.tree.complete else SEARCH_EVERY_S
+        return tick if self._held is None else max(0.0, min(tick, self._held[0] - time.monotonic()))
 
     def _hear_of_parent(self) -> None:
         """A parent's death takes its ranks with it (SIGKILL, by PR_SET_PDEATHSIG), and may be told after theirs."""
