@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -213,6 +214,7 @@ def small_lab(name: str, *, of: SmallLab | None = None, **shape: Any) -> Iterato
         yield lab
     finally:
         lab.down()
+        shutil.rmtree(lab.folder, ignore_errors=True)
 
 
 def wait_for(done: Any, deadline_s: float, what: str) -> Any:
