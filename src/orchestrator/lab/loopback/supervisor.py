@@ -28,6 +28,8 @@ from orchestrator.lab.nvml import library
 from orchestrator.lab.processes import Identity, reap_for_ever
 from orchestrator.lab.tree import FileTree
 
+PRIVILEGE_SEPARATION = Path("/run/sshd")
+
 _HOSTS_OWN = (
     "/etc/os-release",
     "/proc/uptime",
@@ -113,6 +115,12 @@ def environment(blueprint: Blueprint, name: str) -> dict[str, str]:
     }
 
 
+def _separate_privileges() -> None:
+    """Debian's sshd, started by root, wants this directory, which only its own service makes (sshd_config(5))."""
+    if os.geteuid() == 0:
+        PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
+
+
 def _start_sshd(blueprint: Blueprint, index: int) -> None:
     name = blueprint.nodes[index]
     folder = node_folder(blueprint, name)
@@ -137,6 +145,7 @@ SetEnv {variables}
 Subsystem sftp internal-sftp
 """
     )
+    _separate_privileges()
     with (folder / "sshd.log").open("wb") as log:
         subprocess.Popen(
             ["/usr/sbin/sshd", "-D", "-e", "-f", str(folder / "sshd_config")],
