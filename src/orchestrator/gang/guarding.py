@@ -9,7 +9,6 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.report import GangState
 
 _BEFORE_GO = (GangState.STAGED, GangState.ARMED)
-_WAITING = tuple(state.value for state in _BEFORE_GO)
 
 
 class Do(str, Enum):
@@ -110,7 +109,7 @@ def _reason(view: GangView, policy: Policy) -> str:
 
 def _staged_s(view: GangView) -> float:
     """How long ago the last of its nodes that wait for *go* was staged."""
-    return min((node.started_s for node in view.nodes if node.alive and node.state in _WAITING), default=0.0)
+    return min((node.started_s for node in view.nodes if node.alive and node.state in _BEFORE_GO), default=0.0)
 
 
 def _at_peace(view: GangView) -> Decision:

@@ -68,6 +68,15 @@ def look(gang: LocalGang, **words: Any) -> tuple[Told, GangState, Do]:
     return told, left.view.state, left.decision.do
 
 
+def failed(local: Local, *, rank: int) -> LocalGang:
+    """A gang that was up, until this rank was killed."""
+    gang = local()
+    gang.up()
+    gang.kill_rank(rank)
+    gang.nothing_left()
+    return gang
+
+
 def test_a_dead_rank_brings_the_whole_gang_back(local: Local, tmp_path: Path) -> None:
     gang = local()
     gang.up()
@@ -92,10 +101,7 @@ def test_what_an_operator_stopped_stays_stopped(local: Local) -> None:
 
 
 def test_a_stop_finding_ends_it(local: Local, healthy: list[Finding]) -> None:
-    gang = local()
-    gang.up()
-    gang.kill_rank(0)
-    gang.nothing_left()
+    gang = failed(local, rank=0)
     healthy.append(Finding(id="GPU-MISSING", severity=Severity.STOP, node="node1", title="a GPU is gone", fix="look"))
     told, state, do = look(gang)
     assert (state, do) == (GangState.FAILED, Do.GIVE_UP)
@@ -104,10 +110,7 @@ def test_a_stop_finding_ends_it(local: Local, healthy: list[Finding]) -> None:
 
 
 def test_a_gang_that_does_not_come_back_is_given_up(local: Local) -> None:
-    gang = local()
-    gang.up()
-    gang.kill_rank(0)
-    gang.nothing_left()
+    gang = failed(local, rank=0)
     (gang.model / "config.json").unlink()
     told = Told()
     policy = Policy(limit=2, first_pause_s=0.1)
@@ -139,10 +142,7 @@ def test_one_gang_cannot_roll(local: Local) -> None:
 def test_a_restart_that_could_not_end_everything_is_tried_again_until_somebody_takes_it_down(
     local: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gang = local()
-    gang.up()
-    gang.kill_rank(3)
-    gang.nothing_left()
+    gang = failed(local, rank=3)
 
     def held(session: Session, verb: str, *words: Any, **more: Any) -> Any:
         answer = node_app.call(session, verb, *words, **more)
@@ -160,10 +160,7 @@ def test_a_restart_that_could_not_end_everything_is_tried_again_until_somebody_t
 
 
 def test_a_restart_that_lost_a_node_while_staging_is_tried_again(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    gang = local()
-    gang.up()
-    gang.kill_rank(3)
-    gang.nothing_left()
+    gang = failed(local, rank=3)
 
     def lost(session: Session, verb: str, *words: Any, **more: Any) -> Any:
         if verb == "stage" and session.spec.name == "node1":
@@ -183,10 +180,7 @@ def test_a_restart_that_lost_a_node_while_staging_is_tried_again(local: Local, m
 def test_what_a_killed_guard_left_between_staging_and_go_is_restarted_by_the_next(
     local: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gang = local()
-    gang.up()
-    gang.kill_rank(3)
-    gang.nothing_left()
+    gang = failed(local, rank=3)
 
     def ended(*_: object) -> None:
         raise KeyboardInterrupt
@@ -201,10 +195,7 @@ def test_what_a_killed_guard_left_between_staging_and_go_is_restarted_by_the_nex
 
 
 def test_a_restart_that_is_out_of_time_leaves_a_failed_gang(local: Local) -> None:
-    gang = local()
-    gang.up()
-    gang.kill_rank(3)
-    gang.nothing_left()
+    gang = failed(local, rank=3)
     look(gang, timeout_s=0.0)
     gang.nothing_left()
     seen = gang.view()
