@@ -23,8 +23,8 @@ from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.remote.fleet import Fleet
-from orchestrator.rules.cluster import Cluster
-from orchestrator.rules.registry import run_rules
+from orchestrator.rules.support.cluster import Cluster
+from orchestrator.rules.support.registry import run_rules
 from orchestrator.topology.build import build
 from orchestrator.workflows import look
 

@@ -20,7 +20,7 @@ from tests.support.machine_files import MachineFiles, reference_machine
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.reach import Trial
-from orchestrator.rules.cluster import Cluster
+from orchestrator.rules.support.cluster import Cluster
 from orchestrator.topology.build import build
 
 UNLIMITED = -1

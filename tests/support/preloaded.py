@@ -133,7 +133,7 @@ def serve() -> None:
     """The far side: an order a line; tells what began and what ended."""
     for name in [f"orchestrator.cli.{verb}" for verb in VERBS] + list(LAZY):
         importlib.import_module(name)
-    from orchestrator.rules.registry import all_rules
+    from orchestrator.rules.support.registry import all_rules
 
     all_rules()
     reading, writing = os.pipe()

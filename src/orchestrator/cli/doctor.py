@@ -12,7 +12,7 @@ from orchestrator.cli.findings import finding_json, say_accepted, show_findings,
 from orchestrator.cli.options import add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
-from orchestrator.rules.grouping import who
+from orchestrator.rules.support.grouping import who
 from orchestrator.topology.shape import shape
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _expectation(one: Expected, all_of_them: Sequence[Expected]) -> str:
 
 
 def _rules(args: argparse.Namespace, screen: Screen) -> int:
-    from orchestrator.rules.registry import all_rules
+    from orchestrator.rules.support.registry import all_rules
 
     loaded = {each.rule.id: each.rule for each in all_rules()}
     if args.explain:

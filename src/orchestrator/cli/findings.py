@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.grouping import grouped, who
+from orchestrator.rules.support.grouping import grouped, who
 
 STYLES = {Severity.STOP: "bold red", Severity.SLOW: "yellow", Severity.NOTE: "cyan", Severity.UNKNOWN: "magenta"}
 

@@ -11,7 +11,7 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.view import GangView
 from orchestrator.model.finding import Severity
 from orchestrator.model.plan import Plan
-from orchestrator.rules.grouping import grouped, who
+from orchestrator.rules.support.grouping import grouped, who
 
 
 def say_losses(plan: Plan, screen: Screen) -> None:

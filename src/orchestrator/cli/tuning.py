@@ -14,7 +14,7 @@ from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.planning.layout import degrees_of
-from orchestrator.rules.grouping import who
+from orchestrator.rules.support.grouping import who
 from orchestrator.tuning.holdings import Holding, State
 from orchestrator.tuning.wanted import Wanted
 from orchestrator.workflows.tuning import Kit, TuningRequest, status_json, tuning_status

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster, Node
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.config_space import config_space
 from orchestrator.topology.speed import Traffic, price
 

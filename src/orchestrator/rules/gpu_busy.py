@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster, gpu_address, whole
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster, gpu_address, whole
+from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="GPU-BUSY",

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import Gpu
-from orchestrator.rules.cluster import Cluster, Node
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="GPU-MISSING",

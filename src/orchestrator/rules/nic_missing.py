@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import Switch
-from orchestrator.rules.cluster import Cluster, Node
 from orchestrator.rules.nic_not_under_switch import lonely_switches
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.names import part_name
 from orchestrator.topology.speed import Traffic, price
 

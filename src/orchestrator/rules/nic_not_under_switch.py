@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RdmaPort, Switch
-from orchestrator.rules.cluster import Cluster, Node
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.pci import card
 from orchestrator.topology.slots import empty_slots
 from orchestrator.topology.speed import Traffic, price

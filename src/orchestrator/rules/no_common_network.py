@@ -9,8 +9,8 @@ from ipaddress import IPv4Interface
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.planning.choices import tcp_choices
-from orchestrator.rules.cluster import Cluster, Node, gangs_of
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster, Node, gangs_of
+from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="NO-COMMON-NETWORK",

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RdmaPort
-from orchestrator.rules.cluster import Cluster, Node
-from orchestrator.rules.ports import Trouble, trouble
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.ports import Trouble, trouble
+from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.network import is_bonded
 from orchestrator.topology.speed import Traffic, price
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster, Node
-from orchestrator.rules.ports import Trouble, trouble
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.ports import Trouble, trouble
+from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(

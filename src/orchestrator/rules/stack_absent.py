@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster
-from orchestrator.rules.installed import installed
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster
+from orchestrator.rules.support.installed import installed
+from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="STACK-ABSENT",

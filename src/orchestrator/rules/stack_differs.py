@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.profile import Stack
-from orchestrator.rules.cluster import Cluster, Node, majority
-from orchestrator.rules.installed import Installed, installed, release
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster, Node, majority
+from orchestrator.rules.support.installed import Installed, installed, release
+from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="STACK-DIFFERS",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster, Node
-from orchestrator.rules.installed import Installed, installed
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.installed import Installed, installed
+from orchestrator.rules.support.registry import Rule
 from orchestrator.tuning.lookup import device_name
 from orchestrator.tuning.validity import SHARED_MEMORY
 

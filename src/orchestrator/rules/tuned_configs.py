@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster, Node, majority
-from orchestrator.rules.installed import held, installed
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster, Node, majority
+from orchestrator.rules.support.installed import held, installed
+from orchestrator.rules.support.registry import Rule
 from orchestrator.tuning.holdings import Holding, Holdings, State, digest, judged
 from orchestrator.tuning.lookup import Lookup, lookup_of
 from orchestrator.tuning.validity import flaws

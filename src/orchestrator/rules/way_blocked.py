@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.reach import Outcome, Trial
-from orchestrator.rules.blame import Way, blamed
-from orchestrator.rules.cluster import Cluster
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.blame import Way, blamed
+from orchestrator.rules.support.cluster import Cluster
+from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(

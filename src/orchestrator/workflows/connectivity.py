@@ -11,7 +11,7 @@ from orchestrator.model.reach import Outcome, Trial
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
-from orchestrator.rules.cluster import Cluster, Node
+from orchestrator.rules.support.cluster import Cluster, Node
 
 LISTEN_S = 8.0
 TIMEOUT_S = 1.0

@@ -14,8 +14,8 @@ from orchestrator.model.profile import Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
 from orchestrator.remote.fleet import Fleet
-from orchestrator.rules.cluster import Cluster
-from orchestrator.rules.registry import all_rules, run_rules
+from orchestrator.rules.support.cluster import Cluster
+from orchestrator.rules.support.registry import all_rules, run_rules
 from orchestrator.topology.build import BuildOptions, build
 from orchestrator.topology.nccl_xml import topology_of_xml
 from orchestrator.workflows.connectivity import try_ways

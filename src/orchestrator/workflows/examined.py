@@ -13,7 +13,7 @@ from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import Layout, Plan
 from orchestrator.model.profile import ModelProfile
 from orchestrator.remote.fleet import Fleet
-from orchestrator.rules.registry import in_order, run_rules
+from orchestrator.rules.support.registry import in_order, run_rules
 from orchestrator.workflows.connectivity import try_ways
 from orchestrator.workflows.doctor import check_accept, cluster_of, sort_out
 from orchestrator.workflows.plan import Planned

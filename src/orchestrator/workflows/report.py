@@ -12,11 +12,11 @@ from orchestrator import __version__
 from orchestrator.loading.templates import template
 from orchestrator.model.finding import Severity
 from orchestrator.rendering import report_page
-from orchestrator.rules.cluster import Node
-from orchestrator.rules.grouping import Group, grouped, who
 from orchestrator.rules.nic_not_under_switch import RULE as NIC_NOT_UNDER_SWITCH
 from orchestrator.rules.nic_not_under_switch import lonely_switches
-from orchestrator.rules.ports import trouble
+from orchestrator.rules.support.cluster import Node
+from orchestrator.rules.support.grouping import Group, grouped, who
+from orchestrator.rules.support.ports import trouble
 from orchestrator.topology.picture import Mark, Picture, alike, picture, without_addresses
 from orchestrator.topology.slots import empty_slots
 from orchestrator.workflows.doctor import Examination

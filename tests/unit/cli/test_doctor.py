@@ -11,7 +11,7 @@ from tests.support.faults import fault
 from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_nodes
 
 from orchestrator.cli.main import main
-from orchestrator.rules.registry import all_rules
+from orchestrator.rules.support.registry import all_rules
 from orchestrator.workflows.saved import save_snapshots
 
 RECORDED = Path(__file__).parents[3].parent / "shared" / "recorded"

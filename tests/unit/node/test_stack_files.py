@@ -11,9 +11,9 @@ from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.node.patience import read_hardware
 from orchestrator.node.stack_files import part
-from orchestrator.rules.cluster import Node
-from orchestrator.rules.installed import Installed, installed, release
 from orchestrator.rules.stack_differs import PACKAGES
+from orchestrator.rules.support.cluster import Node
+from orchestrator.rules.support.installed import Installed, installed, release
 from orchestrator.topology.build import build
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")

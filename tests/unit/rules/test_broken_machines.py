@@ -12,8 +12,8 @@ from tests.support.machine_files import reference_machine
 from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.rules.cluster import Cluster
-from orchestrator.rules.registry import run_rules
+from orchestrator.rules.support.cluster import Cluster
+from orchestrator.rules.support.registry import run_rules
 from orchestrator.topology.build import build
 
 ODD = "node1"

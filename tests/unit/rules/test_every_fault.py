@@ -10,7 +10,7 @@ from tests.support.faults import FAULTS, ODD, Fault, faults_page
 from tests.support.healthy_cluster import cluster_of, cluster_with, healthy_nodes
 
 from orchestrator.model.finding import Severity
-from orchestrator.rules.registry import all_rules, run_rules
+from orchestrator.rules.support.registry import all_rules, run_rules
 
 BAD = (Severity.STOP, Severity.SLOW)
 
@@ -36,6 +36,11 @@ def test_a_fault_is_found_where_it_is_and_nowhere_else(fault: Fault) -> None:
 
 def test_every_rule_is_proven_by_a_fault() -> None:
     assert {loaded.rule.id for loaded in all_rules()} == {fault.says for fault in FAULTS}
+
+
+def test_every_rule_is_in_a_file_of_its_own_name() -> None:
+    for loaded in all_rules():
+        assert loaded.check.__module__.rpartition(".")[2] == loaded.rule.id.lower().replace("-", "_")
 
 
 def test_every_rule_says_what_it_reads_and_where_it_comes_from() -> None:

@@ -20,9 +20,9 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.plan import Layout
-from orchestrator.rules.cluster import Cluster
-from orchestrator.rules.grouping import grouped
-from orchestrator.rules.registry import run_rules
+from orchestrator.rules.support.cluster import Cluster
+from orchestrator.rules.support.grouping import grouped
+from orchestrator.rules.support.registry import run_rules
 
 FINE = load_profile("DeepSeek-V3-0324-Block64x64")
 TP32 = Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8)

@@ -9,7 +9,7 @@ from tests.support.machine_files import reference_machine
 
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import PathType
-from orchestrator.rules.cluster import Node
+from orchestrator.rules.support.cluster import Node
 from orchestrator.topology.build import build
 from orchestrator.topology.picture import Mark, Picture, alike, picture, without_addresses
 from orchestrator.topology.shape import shape

@@ -13,7 +13,7 @@ from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import Plan
-from orchestrator.rules.cluster import Cluster
+from orchestrator.rules.support.cluster import Cluster
 from orchestrator.topology.nccl_xml import nccl_xml
 from orchestrator.workflows.doctor import (
     check_accept,

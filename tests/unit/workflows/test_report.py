@@ -15,7 +15,7 @@ from tests.support.faults import FAULTS, Fault, fault
 from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_nodes
 
 from orchestrator.model.errors import InputError, Unreachable
-from orchestrator.rules.cluster import Cluster
+from orchestrator.rules.support.cluster import Cluster
 from orchestrator.workflows.doctor import diagnose
 from orchestrator.workflows.nccl import expected
 from orchestrator.workflows.report import page_of, write_report

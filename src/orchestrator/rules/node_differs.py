@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import Gpu, Link
-from orchestrator.rules.cluster import Cluster, Node, majority
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster, Node, majority
+from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.network import gid_index
 from orchestrator.topology.pci import card
 

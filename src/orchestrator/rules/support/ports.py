@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.model.topology import RdmaPort
-from orchestrator.rules.cluster import Node
+from orchestrator.rules.support.cluster import Node
 from orchestrator.topology.network import gid_index
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import Link, PciDevice
-from orchestrator.rules.cluster import Cluster, Node
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.pci import card
 from orchestrator.topology.speed import Traffic, price
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster
+from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="NCCL-FILES",

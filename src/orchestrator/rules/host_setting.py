@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster, Node
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.pci import number
 
 RULE = Rule(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.rules.cluster import Node
+from orchestrator.rules.support.cluster import Node
 from orchestrator.tuning.holdings import Holdings
 from orchestrator.tuning.lookup import Lookup
 from orchestrator.tuning.wanted import moe_root

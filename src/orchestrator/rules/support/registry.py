@@ -10,7 +10,7 @@ from functools import cache
 
 from orchestrator import rules
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster
+from orchestrator.rules.support.cluster import Cluster
 
 _ORDER = {Severity.STOP: 0, Severity.SLOW: 1, Severity.UNKNOWN: 2, Severity.NOTE: 3}
 

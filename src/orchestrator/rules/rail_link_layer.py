@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.cluster import Cluster
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster
+from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(

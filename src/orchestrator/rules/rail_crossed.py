@@ -7,8 +7,8 @@ from ipaddress import ip_interface
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RdmaPort
-from orchestrator.rules.cluster import Cluster, Node, Place, majority
-from orchestrator.rules.registry import Rule
+from orchestrator.rules.support.cluster import Cluster, Node, Place, majority
+from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="RAIL-CROSSED",
