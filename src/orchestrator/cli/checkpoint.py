@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -173,7 +172,7 @@ def _summary(target: str, outcome: Outcome, seconds: float) -> str:
 @contextmanager
 def _progress(screen: Screen) -> Iterator[Report]:
     """A bar with rate and time left on a terminal, else a line now and then."""
-    if not sys.stderr.isatty():
+    if not screen.draws:
         yield _Lines(screen)
         return
     from rich import progress as rich_progress

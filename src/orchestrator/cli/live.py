@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -14,14 +13,17 @@ if TYPE_CHECKING:  # rich costs 60 ms to import
 
 
 class LivePicture:
-    """A context in which `_live` takes renderables, or is None and lines have to do."""
+    """A context in which `_live` takes renderables, or is None and lines have to do.
+
+    The picture is erased when the context ends: a result is printed after it, never inside.
+    """
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty() and not self._screen.as_json:
+        if self._screen.draws:
             from rich.live import Live
 
             self._live = Live(console=self._screen.err, transient=True, refresh_per_second=8)

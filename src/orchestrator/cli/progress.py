@@ -27,7 +27,7 @@ def patience(screen: Screen, words: str) -> Iterator[None]:
 def _tell(screen: Screen, words: str, over: threading.Event) -> None:
     if over.wait(PATIENCE_S):
         return
-    if not screen.err.is_terminal:
+    if not screen.draws:
         screen.say(f"{words} ...")
         return
     with screen.err.status(words):

@@ -9,6 +9,7 @@ from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.downtime import Downtime
 from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import Inventory
 from orchestrator.workflows.maintenance import MaintenanceRequest, maintain
 from orchestrator.workflows.restart import Restarted, RestartRequest, restart
 from orchestrator.workflows.rolling import Rolled, RollingRequest, roll
@@ -80,13 +81,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     _refuse_strays(args)
     inventory = open_inventory(args, screen)
     try:
-        shown = Progress(screen)
-        with shown:
-            if args.rolling:
-                return _rolled(args, screen, roll(inventory, _rolling(args), shown))
-            if args.maintenance:
-                return _whole(args, screen, maintain(inventory, _maintenance(args), shown))
-            return _whole(args, screen, restart(inventory, _request(args), shown))
+        with Progress(screen) as shown:
+            done = _restart(args, inventory, shown)
     except KeyboardInterrupt:
         if args.maintenance:
             screen.say("interrupted; `l40s-deploy status` shows what runs")
@@ -94,6 +90,15 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         screen.say("detached: a gang that was stopped stays stopped, one that was started goes on by itself")
         screen.say("  the same command goes on from there; `l40s-deploy status` shows where it is")
         return INTERRUPTED
+    return _rolled(args, screen, done) if isinstance(done, Rolled) else _whole(args, screen, done)
+
+
+def _restart(args: argparse.Namespace, inventory: Inventory, shown: Progress) -> Rolled | Restarted:
+    if args.rolling:
+        return roll(inventory, _rolling(args), shown)
+    if args.maintenance:
+        return maintain(inventory, _maintenance(args), shown)
+    return restart(inventory, _request(args), shown)
 
 
 def _request(args: argparse.Namespace) -> RestartRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,6 +35,11 @@ class Screen:
         from rich.console import Console
 
         return Console(stderr=True, markup=False, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+    @property
+    def draws(self) -> bool:
+        """A display that is drawn again and again has a place: a terminal whose cursor can be moved, and no --json."""
+        return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown") and not self.as_json
 
     def say(self, text: str) -> None:
         """One remark on stderr; silent under --json when stderr is no terminal would hide faults, so it stays."""

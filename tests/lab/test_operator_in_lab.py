@@ -1,0 +1,52 @@
+"""What an operator types, on a terminal of his own, against one gang of four emulated nodes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+if TYPE_CHECKING:
+    from tests.support.small_lab import SmallLab
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root"),
+]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[SmallLab]:
+    from tests.support.small_lab import small_lab
+
+    with small_lab("operator", nodes=4) as made:
+        made.serve()
+        yield made
+
+
+def test_a_restart_ends_with_the_table_of_four_ready_nodes(lab: SmallLab) -> None:
+    from tests.support.small_lab import L40S_DEPLOY
+    from tests.support.terminal import COLUMNS, LINES, rendered
+
+    typed = f"stty cols {COLUMNS} rows {LINES}; {shlex.join([*L40S_DEPLOY, 'restart'])}"
+    done = subprocess.run(
+        ["script", "-qec", typed, "/dev/null"],
+        env={**lab.environment, "TERM": "xterm-256color"},
+        capture_output=True,
+        timeout=180,
+        check=False,
+    )
+    shown = rendered(done.stdout)
+    assert done.returncode == 0, "\n".join(shown)
+    ready = [line.split()[:3] for line in shown if " ready " in line and line[:1].isdigit()]
+    assert ready == [[str(rank), f"node{rank}", "ready"] for rank in range(4)], "\n".join(shown)
+    assert shown[-1].startswith("serves again after "), "\n".join(shown)

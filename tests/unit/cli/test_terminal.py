@@ -1,0 +1,277 @@
+"""Every verb once on a pseudo-terminal: what stands on the screen when it has ended.
+
+What a verb works on is put in its place here; what it shows is the verb's own, through a terminal emulator.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.machine_files import reference_machine
+from tests.support.reference_cluster import gang as reference
+from tests.support.reference_cluster import topologies
+from tests.support.terminal import Shown, Terminal
+
+from orchestrator.cli import main as cli
+from orchestrator.gang.downtime import Downtime
+from orchestrator.gang.guarding import Decision, Do
+from orchestrator.gang.view import GangView, NodeView
+from orchestrator.host_setup.runner import HostResult, Step
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.per_node import PerNode
+from orchestrator.model.plan import Plan
+from orchestrator.model.report import GangState, Phase, RankReport
+from orchestrator.planning.build import build_plan
+from orchestrator.planning.options import PlanOptions
+from orchestrator.workflows.saved import save_snapshots
+
+REFERENCE = str(Path(__file__).resolve().parents[3] / "inventory" / "reference.yml")
+MODEL = "DeepSeek-V3-0324-Block64x64"
+NODES = tuple(f"node{rank}" for rank in range(4))
+
+Scene = Callable[[pytest.MonkeyPatch, Path], None]
+
+
+def view(state: str = "ready", name: str = "gang0", **more: Any) -> GangView:
+    return GangView(
+        **{
+            "name": name,
+            "state": GangState(state),
+            "model": MODEL,
+            "stack": "sglang-0.5.23",
+            "service_url": "http://192.0.2.1:8000",
+            "service_healthy": state == "ready",
+            "canary_text": " Paris",
+            "nodes": tuple(node(rank, state) for rank in range(4)),
+            **more,
+        }
+    )
+
+
+def node(rank: int, state: str) -> NodeView:
+    ranks = tuple(RankReport(tp_rank=8 * rank + gpu, gpu=gpu, pid=70 + gpu, state="alive") for gpu in range(8))
+    phase = Phase(name="weights", step=41, of=163) if state == "starting" else Phase()
+    return NodeView(name=NODES[rank], node_rank=rank, state=state, alive=True, ranks=ranks, phase=phase)
+
+
+def plan() -> Plan:
+    spec = reference()
+    return build_plan([spec], load_profile(MODEL), load_stack("sglang-0.5.23"), topologies(spec), PlanOptions())
+
+
+def rise(watcher: Any, *names: str) -> None:
+    """What a workflow says while gangs stop and start, long enough for the display to be drawn."""
+    for name in names or ("gang0",):
+        watcher.step(name, "stopping")
+        for state in ("draining", "starting", "starting", "warming", "ready"):
+            watcher.seen([view(state, name)])
+            time.sleep(0.03)
+
+
+def restarting(patch: pytest.MonkeyPatch, _: Path) -> None:
+    from orchestrator.workflows.restart import Restarted
+
+    def restart(_: object, __: object, watcher: Any) -> Restarted:
+        watcher.downtime(Downtime(gang="gang0", serving=True, start_s=300.0, drain_s=30.0))
+        rise(watcher)
+        return Restarted(views=(view(),), down_s=12.3)
+
+    patch.setattr("orchestrator.cli.restart.restart", restart)
+    patch.setattr("orchestrator.cli.restart.maintain", restart)
+
+
+def rolling(patch: pytest.MonkeyPatch, _: Path) -> None:
+    from orchestrator.workflows.rolling import Rolled
+
+    def roll(_: object, __: object, watcher: Any) -> Rolled:
+        rise(watcher, "gang0", "gang1")
+        return Rolled(views=(view(), view(name="gang1")), seconds=45.6)
+
+    patch.setattr("orchestrator.cli.restart.roll", roll)
+
+
+def starting(patch: pytest.MonkeyPatch, _: Path) -> None:
+    from orchestrator.workflows.up import Outcome
+
+    def up(_: object, __: object, watcher: Any) -> Outcome:
+        watcher.planned(plan())
+        rise(watcher)
+        return Outcome(plan=plan(), views=(view(),), ready_before=frozenset(), seconds=12.3)
+
+    patch.setattr("orchestrator.cli.up.up", up)
+    patch.setattr("orchestrator.cli.up.enrol", lambda *_, **__: None)
+
+
+def guarding(patch: pytest.MonkeyPatch, _: Path) -> None:
+    def guard(_: object, __: object, watcher: Any) -> tuple[Any, ...]:
+        watcher.decided("gang0", Decision(Do.RESTART, "TP19 was killed"))
+        rise(watcher)
+        watcher.decided("gang0", Decision(Do.NOTHING, "it serves again"))
+        return ()
+
+    patch.setattr("orchestrator.cli.guard.guard", guard)
+
+
+def routing(patch: pytest.MonkeyPatch, _: Path) -> None:
+    from orchestrator.workflows.routing import RouterState
+
+    def start(_: object, watcher: Any, *, command: str) -> RouterState:
+        rise(watcher, "router")
+        return RouterState(view=view(name="router"), url="http://192.0.2.9:30000")
+
+    patch.setattr("orchestrator.cli.router.start_router", start)
+
+
+def looking(patch: pytest.MonkeyPatch, _: Path) -> None:
+    from orchestrator.workflows.overview import Overview
+
+    patch.setattr("orchestrator.cli.status.overview", lambda *_: Overview(views=(view(),)))
+
+
+def stopping(patch: pytest.MonkeyPatch, _: Path) -> None:
+    from orchestrator.workflows.down import Stopped
+
+    ended = tuple(Stopped(gang="gang0", node=name, state="stopped", was="ready") for name in NODES)
+    patch.setattr("orchestrator.cli.down.down", lambda *_, **__: ended)
+
+
+def asking_why(patch: pytest.MonkeyPatch, _: Path) -> None:
+    from orchestrator.workflows.why import Account
+
+    patch.setattr("orchestrator.cli.why.why", lambda *_, **__: (Account(gang="gang0", verdict=None, failures={}),))
+
+
+def reading_logs(patch: pytest.MonkeyPatch, _: Path) -> None:
+    from orchestrator.workflows.logs import Line
+
+    patch.setattr("orchestrator.cli.logs.logs", lambda *_, **__: iter([Line("l40s-1", "ready\x1b[2J to serve")]))
+
+
+def locking(patch: pytest.MonkeyPatch, _: Path) -> None:
+    patch.setattr("orchestrator.cli.lock.locks", lambda *_: ())
+
+
+def planning(patch: pytest.MonkeyPatch, _: Path) -> None:
+    patch.setattr("orchestrator.cli.up.plan_inventory", lambda *_: type("Planned", (), {"plan": plan()}))
+
+
+def saved(_: pytest.MonkeyPatch, folder: Path) -> None:
+    save_snapshots({name: reference_machine(name, 0, right=True).snapshot() for name in NODES}, folder / "seen")
+
+
+def preparing(patch: pytest.MonkeyPatch, _: Path) -> None:
+    from orchestrator.workflows.prepare import Prepared
+
+    def prepare(_: object, __: object, on_step: Callable[[Step], None]) -> Prepared:
+        for name in NODES:
+            for outcome in ("started", "changed"):
+                on_step(_step(name, outcome))
+                time.sleep(0.03)
+        results = {name: HostResult(ok=9, changed=1, skipped=0) for name in NODES}
+        return Prepared(nodes=NODES, results=PerNode(values=results, failures={}), seconds=12.3)
+
+    patch.setattr("orchestrator.workflows.prepare.prepare", prepare)
+
+
+def _step(host: str, outcome: Any) -> Step:
+    return Step(host=host, task="Install the packages", role="packages", outcome=outcome, seconds=1.0)
+
+
+def pushing(patch: pytest.MonkeyPatch, _: Path) -> None:
+    from orchestrator.workflows.push import Hop, Pushed
+
+    def push(_: object, __: object, picture: Any) -> Pushed:
+        hops: tuple[Hop, ...] = ()
+        for done in (1 << 30, 2 << 30, 4 << 30):
+            hops = tuple(Hop(name=name, state="fetching", bytes=done, files_left=1) for name in NODES)
+            picture.moved(hops, 4 << 30, done)
+            time.sleep(0.03)
+        return Pushed(
+            source="/models/x",
+            directories=dict.fromkeys(NODES, "/workspace/x"),
+            bytes=4 << 30,
+            files=3,
+            nodes=PerNode(values={hop.name: hop for hop in hops}, failures={}),
+            shared={},
+            network="eth0",
+            seconds=12.3,
+        )
+
+    patch.setattr("orchestrator.workflows.push.push", push)
+
+
+def bringing(patch: pytest.MonkeyPatch, _: Path) -> None:
+    patch.setattr("orchestrator.workflows.stack.write_recipe", lambda _, out: (out / "build.sh",))
+
+
+def nothing(_: pytest.MonkeyPatch, __: Path) -> None:
+    """It needs no cluster."""
+
+
+LAST_NODE = "3     node3  ready         24 25 26 27 28 29 30 31"
+SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
+    ("restart", restarting, (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
+    ("restart --maintenance", restarting, (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
+    ("restart --rolling", rolling, ("restarted one after the other in 45.6 s: gang0, gang1",)),
+    (f"up --model {MODEL}", starting, (LAST_NODE, "ready in 12.3 s; canary: 'Paris'")),
+    (f"up --model {MODEL} --dry-run", planning, ("KV tokens: ", "rendezvous 10.0.0.11:5000")),
+    ("guard --once", guarding, ("gang0: nothing: it serves again",)),
+    ("router up", routing, ("router ready  http://192.0.2.9:30000",)),
+    ("status", looking, (LAST_NODE,)),
+    ("down", stopping, ("gang0: stopped on node0, node1, node2, node3",)),
+    ("why", asking_why, ("gang0: no kept run has failed",)),
+    ("logs", reading_logs, (r"l40s-1 | ready\x1b[2J to serve",)),
+    ("lock show", locking, ("nobody holds a lock",)),
+    ("models", nothing, ("*: what `plan` takes by itself",)),
+    ("doctor --from {seen}", saved, ("4 nodes, 32 GPUs examined",)),
+    ("discover --from {seen}", saved, ("4 nodes, 32 GPUs, 20 of 20 RDMA ports active",)),
+    ("prepare", preparing, ("4 of 4 nodes ready after 12.3 s",)),
+    ("stack recipe sglang-0.4.4-l40s --out {seen}", bringing, ("/build.sh",)),
+    ("checkpoint push /models/x", pushing, ("node3: /workspace/x", "4.00 GiB in 3 files on 4 nodes after")),
+    (f"tuning status --offline --model {MODEL}", nothing, ("SGLang 0.5.23",)),
+    ("lab faults", nothing, ("gpu-lost",)),
+]
+WITHOUT_A_CLUSTER = ("doctor", "discover", "stack", "lab")
+
+
+@pytest.fixture
+def on_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shown]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    def type_it(line: str, scene: Scene, **terminal: Any) -> Shown:
+        scene(monkeypatch, tmp_path)
+        words = [word.format(seen=tmp_path / "seen") for word in line.split()]
+        if words[0] not in WITHOUT_A_CLUSTER:
+            words += ["-i", REFERENCE]
+        return Terminal().run(lambda: cli.main(words), monkeypatch, **terminal)
+
+    return type_it
+
+
+@pytest.mark.parametrize(("line", "scene", "wanted"), SCENES, ids=[line for line, *_ in SCENES])
+def test_what_a_verb_ends_with_stays_on_the_screen(
+    on_terminal: Callable[..., Shown], line: str, scene: Scene, wanted: tuple[str, ...]
+) -> None:
+    shown = on_terminal(line, scene)
+    assert shown.code in (0, 3), shown.text
+    for words in wanted:
+        assert any(words in row for row in shown.lines), shown.text
+    assert sum("node3  ready" in row for row in shown.lines) <= 1, shown.text  # nothing of the display is left
+
+
+def test_every_verb_is_tried() -> None:
+    tried = {line.split()[0] for line, *_ in SCENES}
+    assert {*cli.VERBS} - tried == {"plan"}  # `up --dry-run` shows what it shows
+
+
+@pytest.mark.parametrize("line", ["restart", "restart --rolling", f"up --model {MODEL}"])
+def test_a_terminal_without_cursor_movement_gets_lines(on_terminal: Callable[..., Shown], line: str) -> None:
+    scene = {"restart": restarting, "restart --rolling": rolling}.get(line, starting)
+    shown = on_terminal(line, scene, term="dumb")
+    assert any("gang0: node3: starting weights 41/163" in row for row in shown.lines), shown.text
+    assert b"\x1b[" not in shown.raw.replace(b"\x1b[0m", b"")
