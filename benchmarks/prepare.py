@@ -67,7 +67,7 @@ def _inventory(inventory: Path, folder: Path) -> Path:
 def _variables(hosts: Path, stack: Path, bundle: Path, folder: Path) -> Path:
     """What `prepare` gives to the play."""
     from orchestrator.loading.inventory import load_inventory
-    from orchestrator.workflows.prepare import PrepareRequest, play_variables
+    from orchestrator.workflows.hosts.prepare import PrepareRequest, play_variables
 
     request = PrepareRequest(stack=str(stack), bundle=bundle)
     path = folder / "variables.json"

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from orchestrator.cli.gangs import gang_block
 from orchestrator.loading.inventory import load_inventory
-from orchestrator.workflows.status import status
+from orchestrator.workflows.status.status import status
 
 WIDTH = 100
 

@@ -17,13 +17,13 @@ from tests.support.load import Load
 from tests.support.preloaded import Preloaded
 from tests.support.small_lab import MODEL, SmallLab
 
-from orchestrator.lab.breaking import break_node, heal_node
+from orchestrator.lab.breaking.breaking import break_node, heal_node
 from orchestrator.lab.processes import wait_until
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.inventory import GangSpec
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.reports import see
-from orchestrator.workflows.status import status_json
+from orchestrator.workflows.status.reports import see
+from orchestrator.workflows.status.status import status_json
 
 NODES = 4
 LEASE_S = 14

@@ -22,12 +22,12 @@ from tests.contract.contract import REAL
 from tests.support.ports import free_port
 
 from orchestrator.engines.dialects import dialect
-from orchestrator.lab.engine import ENGINE_STACK
+from orchestrator.lab.engine.environment import ENGINE_STACK
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import GangSpec, NodeSpec, Overrides, Ports, Reach
 from orchestrator.model.plan import NodePlan
-from orchestrator.node.watch import LogWatch
+from orchestrator.node.engine.watch import LogWatch
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import HostFacts, PlanOptions
 

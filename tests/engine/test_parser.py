@@ -18,7 +18,7 @@ import pytest
 from orchestrator.engines.dialect import Intent
 from orchestrator.engines.dialects import dialect
 from orchestrator.engines.known_flags import known_flags
-from orchestrator.lab.engine import ENGINE_STACK, ensure_engine
+from orchestrator.lab.engine.environment import ENGINE_STACK, ensure_engine
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.stacks import load_stack
 from orchestrator.loading.templates import template

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.lab.engine import ensure_engine
-from orchestrator.node.checkpoint_reblock import plan, reblock
+from orchestrator.lab.engine.environment import ensure_engine
+from orchestrator.node.checkpoint.reblock import plan, reblock
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(2400)]
 

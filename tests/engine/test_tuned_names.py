@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.lab.engine import ensure_engine
+from orchestrator.lab.engine.environment import ensure_engine
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.plan import Layout
-from orchestrator.node.reading import LARGEST_TEXT
+from orchestrator.node.look.reading import LARGEST_TEXT
 from orchestrator.tuning.lookup import lookup_of
 from orchestrator.tuning.wanted import Wanted, resolve, wanted_files
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.support.load import complete
 
-from orchestrator.lab.engine_model import CANARY_PROMPT, CANARY_TEXT
+from orchestrator.lab.engine.model import CANARY_PROMPT, CANARY_TEXT
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.remote.session import connect
 

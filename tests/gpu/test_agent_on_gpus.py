@@ -17,7 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from orchestrator.node import itself
-from orchestrator.node.gpus import GpuMemory, GpuUse
+from orchestrator.node.engine.gpus import GpuMemory, GpuUse
 
 if TYPE_CHECKING:
     from tests.support.gang import Cluster

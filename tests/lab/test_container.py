@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 from tests.support.gang import FAKE_ENGINE, Cluster, until
 
-from orchestrator.lab import rootfs
+from orchestrator.lab.node import rootfs
 from orchestrator.loading.templates import template
 from orchestrator.model.errors import NodeError
 from orchestrator.model.plan import Container, GangPlan, Layout, Memory, NodePlan
 from orchestrator.model.profile import Canary
-from orchestrator.node import containers, processes
-from orchestrator.node.run import Run
+from orchestrator.node import processes
+from orchestrator.node.agent.run import Run
+from orchestrator.node.engine import containers
 from orchestrator.rendering import launch_script, launch_template
 
 pytestmark = [

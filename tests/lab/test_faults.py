@@ -26,7 +26,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.rules.support.registry import run_rules
 from orchestrator.topology.build import build
-from orchestrator.workflows import look
+from orchestrator.workflows.look import look
 
 from .conftest import RunningLab, needs_root
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.lab.home import Home
+from orchestrator.lab.life.home import Home
 from orchestrator.lab.processes import Identity, wait_until
 
 from .conftest import L40S_DEPLOY, RunningLab, needs_root

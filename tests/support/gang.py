@@ -18,7 +18,8 @@ from typing import Any
 
 from tests.support.ports import free_port
 
-from orchestrator.node import go, itself, processes, report, stage, stop
+from orchestrator.node import itself, processes
+from orchestrator.node.verbs import go, report, stage, stop
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
 WATCH: dict[str, Any] = {

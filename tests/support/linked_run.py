@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.ports import free_port
 
-from orchestrator.node.run import Run
+from orchestrator.node.agent.run import Run
 
 
 def linked_run(node: str, folder: str = "/nowhere", **more: Any) -> Run:

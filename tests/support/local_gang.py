@@ -16,9 +16,9 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Ports, R
 from orchestrator.model.plan import GangPlan, Layout, Memory, NodePlan, Plan
 from orchestrator.model.profile import Canary
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.plan import PlanRequest
-from orchestrator.workflows.reports import see
-from orchestrator.workflows.up import Outcome, UpRequest, raise_gangs
+from orchestrator.workflows.gang.up import Outcome, UpRequest, raise_gangs
+from orchestrator.workflows.plan.plan import PlanRequest
+from orchestrator.workflows.status.reports import see
 
 
 @dataclass

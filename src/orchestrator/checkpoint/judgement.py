@@ -14,7 +14,7 @@ from orchestrator.model.profile import Dimensions
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """facts: as orchestrator.node.checkpoint_inspect.look gives them; findings: stop first."""
+    """facts: as orchestrator.node.checkpoint.inspect.look gives them; findings: stop first."""
 
     facts: Mapping[str, Any]
     dimensions: Dimensions

@@ -18,7 +18,7 @@ from orchestrator.cli.options import add_examples, add_inventory, add_json, open
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
-from orchestrator.workflows.checkpoint import Outcome, Progress, Report, inspect_here, reblock_here
+from orchestrator.workflows.checkpoint.checkpoint import Outcome, Progress, Report, inspect_here, reblock_here
 
 _LINE_EVERY_S = 10.0
 """Between two lines of progress where stderr is no terminal."""
@@ -94,7 +94,7 @@ def _run(args: argparse.Namespace, screen: Screen) -> Outcome:
     node, source, target = _places(args, screen)
     with _progress(screen) as report:
         if node is not None:
-            from orchestrator.workflows.checkpoint_there import reblock_there  # what it needs costs 0.1 s to import
+            from orchestrator.workflows.checkpoint.there import reblock_there  # what it needs costs 0.1 s to import
 
             return reblock_there(
                 node,
@@ -122,7 +122,7 @@ def _places(args: argparse.Namespace, screen: Screen) -> tuple[NodeSpec | None, 
     source, target = (f"{args.node}:{place}" if args.node else place for place in (args.source, args.target))
     if not any(":" in place.partition("/")[0] for place in (source, target)):
         return None, source, target
-    from orchestrator.workflows.push import split_place
+    from orchestrator.workflows.checkpoint.push import split_place
 
     inventory = open_inventory(args, screen)
     (node, source_path), (other, target_path) = (split_place(inventory, place) for place in (source, target))

@@ -15,7 +15,7 @@ from orchestrator.cli.screen import Screen, printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from orchestrator.workflows.push import Hop, Pushed
+    from orchestrator.workflows.checkpoint.push import Hop, Pushed
 
 EXAMPLES = (
     "l40s-deploy checkpoint push node0:/models/DeepSeek-V3-0324-Block64x64     from one node onto all others",
@@ -51,7 +51,7 @@ _STREAMS_HELP = "files on their way at once over each link (default: 2; 1 with -
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every node has it; else the first failure's code."""
-    from orchestrator.workflows.push import PushRequest, push
+    from orchestrator.workflows.checkpoint.push import PushRequest, push
 
     inventory = open_inventory(args, screen)
     request = PushRequest(

@@ -15,7 +15,7 @@ from orchestrator.cli.screen import Screen, printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from orchestrator.workflows.verify import Difference, Verified
+    from orchestrator.workflows.checkpoint.verify import Difference, Verified
 
 EXAMPLE = "l40s-deploy checkpoint verify DeepSeek-V3-0324-Block64x64"
 DIFFERS = 7
@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when all copies are the same; 7 where one differs or is missing; else the first failure's code."""
-    from orchestrator.workflows.verify import verify
+    from orchestrator.workflows.checkpoint.verify import verify
 
     inventory = open_inventory(args, screen)
     names = [name.strip() for name in args.to.split(",") if name.strip()]

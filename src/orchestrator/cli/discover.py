@@ -17,7 +17,7 @@ from orchestrator.model.topology import Topology
 from orchestrator.topology.document import topology_json
 from orchestrator.topology.draw import Tree, summary, tree
 from orchestrator.topology.network import Choice
-from orchestrator.workflows.discover import (
+from orchestrator.workflows.look.discover import (
     Discovery,
     discover_inventory,
     discover_saved,

@@ -17,8 +17,8 @@ from orchestrator.topology.shape import shape
 
 if TYPE_CHECKING:
     from orchestrator.model.topology import Topology
-    from orchestrator.workflows.doctor import Examination
-    from orchestrator.workflows.nccl import Expected
+    from orchestrator.workflows.look.doctor import Examination
+    from orchestrator.workflows.look.nccl import Expected
 
 FINDINGS, UNREACHABLE = 3, 4
 EXAMPLE = """examples:
@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 nothing of severity stop or slow, 3 otherwise, 4 where a node did not answer."""
-    from orchestrator.workflows.nccl import expected
+    from orchestrator.workflows.look.nccl import expected
 
     if args.list_rules or args.explain:
         return _rules(args, screen)
@@ -76,12 +76,12 @@ def _write(
     args: argparse.Namespace, examination: Examination, expectations: Sequence[Expected], screen: Screen
 ) -> None:
     if args.dump_xml:
-        from orchestrator.workflows.nccl import dump_xml
+        from orchestrator.workflows.look.nccl import dump_xml
 
         for path in dump_xml(examination.cluster.topologies, Path(args.dump_xml)):
             screen.say(f"topology written to {path}")
     if args.report:
-        from orchestrator.workflows.report import write_report
+        from orchestrator.workflows.look.report import write_report
 
         write_report(examination, expectations, Path(args.report))
         screen.say(f"report written to {args.report}")
@@ -89,7 +89,7 @@ def _write(
 
 def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
     from orchestrator.cli.progress import patience
-    from orchestrator.workflows.doctor import examine_inventory
+    from orchestrator.workflows.look.doctor import examine_inventory
 
     inventory = open_inventory(args, screen)
     with patience(screen, f"looking at {len(list(inventory.nodes))} nodes"):
@@ -97,8 +97,8 @@ def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
 
 
 def _examine_saved(args: argparse.Namespace) -> Examination:
-    from orchestrator.workflows.doctor import examine_saved, examine_xml
-    from orchestrator.workflows.saved import load_saved
+    from orchestrator.workflows.look.doctor import examine_saved, examine_xml
+    from orchestrator.workflows.look.saved import load_saved
 
     path = Path(args.saved)
     if path.suffix == ".xml":

@@ -9,8 +9,8 @@ from orchestrator.cli.options import add_examples, add_inventory, add_json, open
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Inventory
-from orchestrator.workflows.down import DownRequest, Stopped, down
-from orchestrator.workflows.routing import withdraw
+from orchestrator.workflows.gang.down import DownRequest, Stopped, down
+from orchestrator.workflows.router.routing import withdraw
 
 UNREACHABLE = 4
 GANG_FAILED = 5

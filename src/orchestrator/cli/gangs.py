@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
     from rich.table import Table
     from rich.text import Text
 
-    from orchestrator.workflows.overview import Overview, RouterGlance
+    from orchestrator.workflows.status.overview import Overview, RouterGlance
 
 STYLES = {
     "ready": "green",

@@ -12,9 +12,9 @@ from orchestrator.cli.screen import Screen
 from orchestrator.gang.guarding import Decision, Do, Policy
 from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.report import GangState
-from orchestrator.workflows.guard import Guarded, GuardRequest, guard
-from orchestrator.workflows.guard_unit import install
-from orchestrator.workflows.hooks import Hook
+from orchestrator.workflows.guard.guard import Guarded, GuardRequest, guard
+from orchestrator.workflows.guard.hooks import Hook
+from orchestrator.workflows.guard.unit import install
 
 GANG_FAILED = 5
 

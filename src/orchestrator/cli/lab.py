@@ -86,8 +86,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _up(args: argparse.Namespace, screen: Screen) -> int:
-    from orchestrator.lab.request import Request
-    from orchestrator.lab.up import up
+    from orchestrator.lab.life.request import Request
+    from orchestrator.lab.life.up import up
 
     began = time.monotonic()
     request = Request(
@@ -118,7 +118,7 @@ def _up(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _down(args: argparse.Namespace, screen: Screen) -> int:
-    from orchestrator.lab.down import down
+    from orchestrator.lab.life.down import down
 
     began = time.monotonic()
     if down(args.name):
@@ -152,7 +152,7 @@ def _wirings(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _print_status(name: str, screen: Screen) -> None:
-    from orchestrator.lab.status import status
+    from orchestrator.lab.life.status import status
 
     found = status(name)
     if screen.as_json:

@@ -27,13 +27,13 @@ def configure(verbs: Any, add_name: Callable[[argparse.ArgumentParser], None]) -
 
 def run_shell(args: argparse.Namespace, _screen: Screen) -> int:
     """A login shell."""
-    from orchestrator.lab.inside import shell
+    from orchestrator.lab.node.inside import shell
 
     return shell(args.name, args.node)
 
 
 def run_exec(args: argparse.Namespace, _screen: Screen) -> int:
     """One command."""
-    from orchestrator.lab.inside import execute
+    from orchestrator.lab.node.inside import execute
 
     return execute(args.name, args.node, args.words)

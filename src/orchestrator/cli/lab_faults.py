@@ -36,7 +36,7 @@ def configure(verbs: Any, add_name: Callable[[argparse.ArgumentParser], None]) -
 
 def run_break(args: argparse.Namespace, screen: Screen) -> int:
     """One fault more."""
-    from orchestrator.lab.breaking import break_node
+    from orchestrator.lab.breaking.breaking import break_node
 
     screen.say(break_node(args.name, args.node, args.fault, args.words))
     return 0
@@ -44,7 +44,7 @@ def run_break(args: argparse.Namespace, screen: Screen) -> int:
 
 def run_heal(args: argparse.Namespace, screen: Screen) -> int:
     """One fault less, or none left."""
-    from orchestrator.lab.breaking import heal_node
+    from orchestrator.lab.breaking.breaking import heal_node
 
     gone = heal_node(args.name, args.node, args.fault)
     screen.say(f"{args.node}: {', '.join(gone)} healed" if gone else f"{args.node} has no fault")

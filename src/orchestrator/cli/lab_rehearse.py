@@ -11,7 +11,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.model.errors import InputError
 
 if TYPE_CHECKING:
-    from orchestrator.lab.rehearse import Ended
+    from orchestrator.lab.rehearsal.rehearse import Ended
 
 
 def configure(verbs: Any, add_name: Callable[[argparse.ArgumentParser], None]) -> None:
@@ -29,7 +29,7 @@ def configure(verbs: Any, add_name: Callable[[argparse.ArgumentParser], None]) -
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every step ended as the scenario expects."""
-    from orchestrator.lab.scenario import load, names
+    from orchestrator.lab.rehearsal.scenario import load, names
 
     if args.list or not args.scenario:
         if not args.list:
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         for name, summary in names().items():
             screen.out.print(f"{name:18} {summary}")
         return 0
-    from orchestrator.lab.rehearse import rehearse
+    from orchestrator.lab.rehearsal.rehearse import rehearse
 
     scenario = load(args.scenario)
     screen.out.print(f"{scenario.name}: {scenario.summary}")

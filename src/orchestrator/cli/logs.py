@@ -9,8 +9,8 @@ from orchestrator.cli.options import add_examples, add_gangs, add_inventory, ope
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Inventory
-from orchestrator.workflows.logs import logs
-from orchestrator.workflows.why import around_failure
+from orchestrator.workflows.status.logs import logs
+from orchestrator.workflows.status.why import around_failure
 
 LINES = 50
 AFTER = 10

@@ -11,8 +11,8 @@ from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.offers import Fit, Offer
-from orchestrator.workflows.models import ASSUMED, Listed, add_model, list_models, models_json
-from orchestrator.workflows.plan import chosen_gangs
+from orchestrator.workflows.plan.models import ASSUMED, Listed, add_model, list_models, models_json
+from orchestrator.workflows.plan.plan import chosen_gangs
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -16,9 +16,9 @@ from orchestrator.planning.diff import GangDiff, by_change, side, words_of
 from orchestrator.planning.document import plan_json
 from orchestrator.planning.layout import degrees_of
 from orchestrator.planning.redaction import shown
-from orchestrator.workflows.plan import PlanRequest, compose_files, launch_scripts, plan_inventory, unit
-from orchestrator.workflows.plan_diff import diff_inventory, diff_json
-from orchestrator.workflows.plan_file import read_request, write_plan
+from orchestrator.workflows.plan.diff import diff_inventory, diff_json
+from orchestrator.workflows.plan.file import read_request, write_plan
+from orchestrator.workflows.plan.plan import PlanRequest, compose_files, launch_scripts, plan_inventory, unit
 
 if TYPE_CHECKING:
     from rich.table import Table

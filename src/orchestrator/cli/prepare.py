@@ -16,7 +16,7 @@ from orchestrator.model.errors import InputError, Unreachable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from orchestrator.workflows.prepare import Prepared, PrepareRequest, Step
+    from orchestrator.workflows.hosts.prepare import Prepared, PrepareRequest, Step
 
 _EXAMPLES = (
     "l40s-deploy prepare --check                       what it would change, as a diff; changes nothing",
@@ -29,7 +29,7 @@ _EXAMPLES = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    from orchestrator.workflows.prepare import TAGS
+    from orchestrator.workflows.hosts.prepare import TAGS
 
     add_examples(parser, *_EXAMPLES)
     add_inventory(parser)
@@ -60,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every node is ready; 4 where one can't be reached, 3 where one failed."""
-    from orchestrator.workflows.prepare import prepare
+    from orchestrator.workflows.hosts.prepare import prepare
 
     inventory = open_inventory(args, screen)
     request = _request(args)
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _request(args: argparse.Namespace) -> PrepareRequest:
-    from orchestrator.workflows.prepare import PrepareRequest
+    from orchestrator.workflows.hosts.prepare import PrepareRequest
 
     return PrepareRequest(
         nodes=tuple(args.node),

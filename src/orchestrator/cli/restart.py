@@ -10,10 +10,10 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.downtime import Downtime
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory
-from orchestrator.workflows.maintenance import MaintenanceRequest, maintain
-from orchestrator.workflows.restart import Restarted, RestartRequest, restart
-from orchestrator.workflows.rolling import Rolled, RollingRequest, roll
-from orchestrator.workflows.status import status_json
+from orchestrator.workflows.gang.maintenance import MaintenanceRequest, maintain
+from orchestrator.workflows.gang.restart import Restarted, RestartRequest, restart
+from orchestrator.workflows.gang.rolling import Rolled, RollingRequest, roll
+from orchestrator.workflows.status.status import status_json
 
 INTERRUPTED = 130
 TIMEOUT_S = 3600.0

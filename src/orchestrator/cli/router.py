@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.cli.options import add_examples, add_inventory, add_json, command_line, open_inventory
 from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.workflows.routing import RouterState, router_state, start_router, stop_router
+from orchestrator.workflows.router.routing import RouterState, router_state, start_router, stop_router
 
 GANG_FAILED = 5
 _VERBS = {

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _recipe(args: argparse.Namespace, screen: Screen) -> int:
-    from orchestrator.workflows.stack import write_recipe
+    from orchestrator.workflows.hosts.stack import write_recipe
 
     files = write_recipe(args.stack, args.out)
     if screen.as_json:
@@ -76,7 +76,7 @@ def _recipe(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _build(args: argparse.Namespace, screen: Screen) -> int:
-    from orchestrator.workflows.stack import BuildRequest, build
+    from orchestrator.workflows.hosts.stack import BuildRequest, build
 
     began = said = time.monotonic()
 

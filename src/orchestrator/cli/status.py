@@ -6,8 +6,8 @@ import argparse
 
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen
-from orchestrator.workflows.overview import overview, overview_json
-from orchestrator.workflows.status import everybody_answered
+from orchestrator.workflows.status.overview import overview, overview_json
+from orchestrator.workflows.status.status import everybody_answered
 
 UNREACHABLE = 4
 

@@ -17,8 +17,7 @@ from orchestrator.planning.layout import degrees_of
 from orchestrator.rules.support.grouping import who
 from orchestrator.tuning.holdings import Holding, State
 from orchestrator.tuning.wanted import Wanted
-from orchestrator.workflows.tuning import Kit, TuningRequest, status_json, tuning_status
-from orchestrator.workflows.tuning_carry import (
+from orchestrator.workflows.tuning.carry import (
     PullRequest,
     PushRequest,
     Put,
@@ -27,6 +26,7 @@ from orchestrator.workflows.tuning_carry import (
     push,
     push_json,
 )
+from orchestrator.workflows.tuning.tuning import Kit, TuningRequest, status_json, tuning_status
 
 FINDINGS, UNREACHABLE = 3, 4
 _STATUS = (

@@ -12,12 +12,12 @@ from orchestrator.cli.rising import RisingProgress, say_losses
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.plan import Plan
 from orchestrator.planning.document import plan_json
-from orchestrator.workflows.changed_plan import up
-from orchestrator.workflows.plan import plan_inventory
-from orchestrator.workflows.routing import enrol
-from orchestrator.workflows.status import status_json
-from orchestrator.workflows.strict import refuse_transport
-from orchestrator.workflows.up import Outcome, UpRequest
+from orchestrator.workflows.gang.changed_plan import up
+from orchestrator.workflows.gang.strict import refuse_transport
+from orchestrator.workflows.gang.up import Outcome, UpRequest
+from orchestrator.workflows.plan.plan import plan_inventory
+from orchestrator.workflows.router.routing import enrol
+from orchestrator.workflows.status.status import status_json
 
 if TYPE_CHECKING:
     pass

@@ -6,7 +6,7 @@ import argparse
 
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.workflows.why import Account, why, why_json
+from orchestrator.workflows.status.why import Account, why, why_json
 
 UNREACHABLE = 4
 

@@ -21,9 +21,9 @@ def main():  # type: ignore[no-untyped-def]
         }
         print(json.dumps({"ok": False, "error": error}))
         return 0
-    from orchestrator.node import verbs
+    from orchestrator.node import dispatch
 
-    return verbs.serve(sys.argv[1:])
+    return dispatch.serve(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def command(application_path: str, *words: str) -> list[str]:
     if pathlib.Path(application_path).is_dir():
         start = (
             f"import sys; sys.path.insert(0, {application_path!r}); "
-            "from orchestrator.node import verbs; sys.exit(verbs.serve(sys.argv[1:]))"
+            "from orchestrator.node import dispatch; sys.exit(dispatch.serve(sys.argv[1:]))"
         )
         return [sys.executable, "-c", start, *words]
     return [sys.executable, "-EsS", application_path, *words]

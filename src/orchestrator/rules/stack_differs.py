@@ -35,7 +35,7 @@ class _Kind:
     effect: str
     demand: Callable[[Stack], str]
     refused: bool = False
-    """Whether `up` refuses a node with another release than the stack's (node/preflight.py)."""
+    """Whether `up` refuses a node with another release than the stack's (node/agent/preflight.py)."""
 
 
 _KINDS = (

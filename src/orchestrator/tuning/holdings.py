@@ -52,7 +52,7 @@ class Holding:
 
 
 def holdings_of(answer: Any) -> Holdings:
-    """The node application's answer (node/tuned.py). Raises ValueError for anything else."""
+    """The node application's answer (node/tuning/tuned.py). Raises ValueError for anything else."""
     folders = answer.get("folders") if isinstance(answer, Mapping) else None
     if not isinstance(folders, Mapping) or not all(isinstance(texts, Mapping) for texts in folders.values()):
         raise ValueError("no folders")

@@ -14,7 +14,7 @@ from tests.support.ports import free_port
 from tests.support.router import router_environment, router_group
 from tests.support.small_lab import SmallLab, small_lab
 
-from orchestrator.lab.engine_model import CANARY_PROMPT, CANARY_TEXT
+from orchestrator.lab.engine.model import CANARY_PROMPT, CANARY_TEXT
 
 _MOST_S = 900.0
 """For the restart of both; the real engine takes about a minute to start where nothing else runs."""

@@ -12,7 +12,7 @@ from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with,
 
 from orchestrator.cli.main import main
 from orchestrator.rules.support.registry import all_rules
-from orchestrator.workflows.saved import save_snapshots
+from orchestrator.workflows.look.saved import save_snapshots
 
 RECORDED = Path(__file__).parents[3].parent / "shared" / "recorded"
 

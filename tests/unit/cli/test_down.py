@@ -11,7 +11,7 @@ import pytest
 from orchestrator.cli import down as verb
 from orchestrator.cli.main import main
 from orchestrator.model.errors import LockHeld, Unreachable
-from orchestrator.workflows.down import DownRequest, Stopped
+from orchestrator.workflows.gang.down import DownRequest, Stopped
 
 INVENTORY = """
 all: {children: {gangs: {children: {g: {hosts: {a: {ansible_host: 192.0.2.1}, b: {ansible_host: 192.0.2.2}}}}}}}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.main import main
-from orchestrator.lab.models import config
+from orchestrator.lab.node.models import config
 from orchestrator.loading.profiles import load_profile, profile_names
 
 REFERENCE = str(Path(__file__).resolve().parents[3] / "inventory" / "reference.yml")

@@ -22,7 +22,7 @@ from orchestrator.model.plan import Plan
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.diff import Change, GangDiff
 from orchestrator.planning.options import PlanOptions
-from orchestrator.workflows.plan import Planned, PlanRequest
+from orchestrator.workflows.plan.plan import Planned, PlanRequest
 
 
 def planned(**changes: object) -> Plan:

@@ -11,12 +11,12 @@ import pytest
 from tests.support.reference_cluster import topology
 
 from orchestrator.cli.main import main
-from orchestrator.lab.models import config
+from orchestrator.lab.node.models import config
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.workflows import plan as workflow
+from orchestrator.workflows.plan import plan as workflow
 
 FINE = "DeepSeek-V3-0324-Block64x64"
 OLD, NEW = "sglang-0.4.4-l40s", "sglang-0.5.23"

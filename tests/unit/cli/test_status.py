@@ -16,7 +16,7 @@ from orchestrator.gang.contact import Contact
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.report import Cause, GangState, Phase, RankReport
-from orchestrator.workflows.overview import Overview, RouterGlance
+from orchestrator.workflows.status.overview import Overview, RouterGlance
 
 INVENTORY = """
 all:

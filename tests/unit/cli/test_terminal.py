@@ -28,7 +28,7 @@ from orchestrator.model.plan import Plan
 from orchestrator.model.report import GangState, Phase, RankReport
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
-from orchestrator.workflows.saved import save_snapshots
+from orchestrator.workflows.look.saved import save_snapshots
 
 REFERENCE = str(Path(__file__).resolve().parents[3] / "inventory" / "reference.yml")
 MODEL = "DeepSeek-V3-0324-Block64x64"
@@ -74,7 +74,7 @@ def rise(watcher: Any, *names: str) -> None:
 
 
 def restarting(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.restart import Restarted
+    from orchestrator.workflows.gang.restart import Restarted
 
     def restart(_: object, __: object, watcher: Any) -> Restarted:
         watcher.downtime(Downtime(gang="gang0", serving=True, start_s=300.0, drain_s=30.0))
@@ -86,7 +86,7 @@ def restarting(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 
 def rolling(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.rolling import Rolled
+    from orchestrator.workflows.gang.rolling import Rolled
 
     def roll(_: object, __: object, watcher: Any) -> Rolled:
         rise(watcher, "gang0", "gang1")
@@ -96,7 +96,7 @@ def rolling(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 
 def starting(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.up import Outcome
+    from orchestrator.workflows.gang.up import Outcome
 
     def up(_: object, __: object, watcher: Any) -> Outcome:
         watcher.planned(plan())
@@ -118,7 +118,7 @@ def guarding(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 
 def routing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.routing import RouterState
+    from orchestrator.workflows.router.routing import RouterState
 
     def start(_: object, watcher: Any, *, command: str) -> RouterState:
         rise(watcher, "router")
@@ -128,26 +128,26 @@ def routing(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 
 def looking(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.overview import Overview
+    from orchestrator.workflows.status.overview import Overview
 
     patch.setattr("orchestrator.cli.status.overview", lambda *_: Overview(views=(view(),)))
 
 
 def stopping(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.down import Stopped
+    from orchestrator.workflows.gang.down import Stopped
 
     ended = tuple(Stopped(gang="gang0", node=name, state="stopped", was="ready") for name in NODES)
     patch.setattr("orchestrator.cli.down.down", lambda *_, **__: ended)
 
 
 def asking_why(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.why import Account
+    from orchestrator.workflows.status.why import Account
 
     patch.setattr("orchestrator.cli.why.why", lambda *_, **__: (Account(gang="gang0", verdict=None, failures={}),))
 
 
 def reading_logs(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.logs import Line
+    from orchestrator.workflows.status.logs import Line
 
     patch.setattr("orchestrator.cli.logs.logs", lambda *_, **__: iter([Line("l40s-1", "ready\x1b[2J to serve")]))
 
@@ -165,7 +165,7 @@ def saved(_: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def preparing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.prepare import Prepared
+    from orchestrator.workflows.hosts.prepare import Prepared
 
     def prepare(_: object, __: object, on_step: Callable[[Step], None]) -> Prepared:
         for name in NODES:
@@ -175,7 +175,7 @@ def preparing(patch: pytest.MonkeyPatch, _: Path) -> None:
         results = {name: HostResult(ok=9, changed=1, skipped=0) for name in NODES}
         return Prepared(nodes=NODES, results=PerNode(values=results, failures={}), seconds=12.3)
 
-    patch.setattr("orchestrator.workflows.prepare.prepare", prepare)
+    patch.setattr("orchestrator.workflows.hosts.prepare.prepare", prepare)
 
 
 def _step(host: str, outcome: Any) -> Step:
@@ -183,7 +183,7 @@ def _step(host: str, outcome: Any) -> Step:
 
 
 def pushing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.push import Hop, Pushed
+    from orchestrator.workflows.checkpoint.push import Hop, Pushed
 
     def push(_: object, __: object, picture: Any) -> Pushed:
         hops: tuple[Hop, ...] = ()
@@ -202,11 +202,11 @@ def pushing(patch: pytest.MonkeyPatch, _: Path) -> None:
             seconds=12.3,
         )
 
-    patch.setattr("orchestrator.workflows.push.push", push)
+    patch.setattr("orchestrator.workflows.checkpoint.push.push", push)
 
 
 def bringing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    patch.setattr("orchestrator.workflows.stack.write_recipe", lambda _, out: (out / "build.sh",))
+    patch.setattr("orchestrator.workflows.hosts.stack.write_recipe", lambda _, out: (out / "build.sh",))
 
 
 def nothing(_: pytest.MonkeyPatch, __: Path) -> None:

@@ -27,7 +27,7 @@ from orchestrator.model.errors import (
 from orchestrator.model.report import Cause, GangState
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
-from orchestrator.workflows.up import Outcome, UpRequest, failure_of
+from orchestrator.workflows.gang.up import Outcome, UpRequest, failure_of
 
 INVENTORY = """
 all: {children: {gangs: {children: {g: {hosts: {a: {ansible_host: 192.0.2.1}, b: {ansible_host: 192.0.2.2}}}}}}}

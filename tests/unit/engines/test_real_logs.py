@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.engines.dialects import dialect
-from orchestrator.node.watch import LogWatch
+from orchestrator.node.engine.watch import LogWatch
 
 LOGS = Path(__file__).parent / "logs"
 SERVING = 'GET /health HTTP/1.1" 200 OK'

@@ -11,7 +11,8 @@ import pytest
 
 from orchestrator.host_setup import runner
 from orchestrator.host_setup.runner import HostResult, Step
-from orchestrator.lab import engine, engine_model
+from orchestrator.lab.engine import environment as engine
+from orchestrator.lab.engine import model as engine_model
 from orchestrator.loading.stacks import stack_lock
 from orchestrator.model.errors import NodeError
 from orchestrator.model.per_node import PerNode

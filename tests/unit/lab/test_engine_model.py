@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from orchestrator.lab.engine_model import CANARY_PROMPT, CANARY_TEXT, LETTERS, byte_vocabulary, tiny_model
+from orchestrator.lab.engine.model import CANARY_PROMPT, CANARY_TEXT, LETTERS, byte_vocabulary, tiny_model
 
 
 @pytest.fixture(scope="module")

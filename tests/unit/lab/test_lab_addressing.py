@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.lab.addressing import choose_network
+from orchestrator.lab.life.addressing import choose_network
 from orchestrator.model.errors import NodeError
 
 Network = ipaddress.IPv4Network

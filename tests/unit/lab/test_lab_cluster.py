@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.lab import cluster
+from orchestrator.lab.life import cluster
 from orchestrator.model.errors import InputError
 
 MINE = """

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.lab.down import down
-from orchestrator.lab.status import status
+from orchestrator.lab.life.down import down
+from orchestrator.lab.life.status import status
 from orchestrator.model.errors import InputError
 
 OTHER_FORMATS = (

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.lab import inventory
-from orchestrator.lab.blueprint import Blueprint, Show
+from orchestrator.lab.life import inventory
+from orchestrator.lab.life.blueprint import Blueprint, Show
 from orchestrator.loading.inventory import load_inventory
 
 BLUEPRINT = Blueprint(

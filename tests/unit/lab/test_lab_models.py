@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from orchestrator.lab import models
+from orchestrator.lab.node import models
 from orchestrator.loading.profiles import load_profile, profile_names
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.lab import node_files, tree
+from orchestrator.lab.node import files as node_files
+from orchestrator.lab.node import tree
 
 
 def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

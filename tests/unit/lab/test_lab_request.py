@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.lab.request import Request
+from orchestrator.lab.life.request import Request
 from orchestrator.model.errors import InputError
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.lab import rootfs
-from orchestrator.lab.rootfs import Release, sources, this_release
+from orchestrator.lab.node import rootfs
+from orchestrator.lab.node.rootfs import Release, sources, this_release
 from orchestrator.model.errors import NodeError
 
 BOOKWORM = Release("debian", "bookworm")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.lab import scenario
+from orchestrator.lab.rehearsal import scenario
 from orchestrator.model.errors import InputError
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.lab.hardware import infiniband, sysfs
 from orchestrator.lab.hardware.machine import NetworkInterface, NodeMachine
-from orchestrator.lab.tree import FileTree
+from orchestrator.lab.node.tree import FileTree
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.topology.build import build
 

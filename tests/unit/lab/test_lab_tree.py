@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.lab.tree import FileTree, split_common, write, write_layer
+from orchestrator.lab.node.tree import FileTree, split_common, write, write_layer
 
 CONTENTS = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from([b"1", b"2", b"3"]))
 

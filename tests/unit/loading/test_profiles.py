@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.lab import engine_model
+from orchestrator.lab.engine import model as engine_model
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.errors import InputError
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.support.reference_cluster import node
 
-from orchestrator.lab.models import config
+from orchestrator.lab.node.models import config
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.errors import InputError
 from orchestrator.planning.agreement import check_checkpoint, disagreements

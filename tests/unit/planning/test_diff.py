@@ -13,8 +13,8 @@ from orchestrator.model.inventory import Overrides
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.diff import Change, changes, words_of
 from orchestrator.planning.options import PlanOptions
-from orchestrator.workflows.plan import launch_scripts
-from orchestrator.workflows.staging import staging_requests
+from orchestrator.workflows.gang.staging import staging_requests
+from orchestrator.workflows.plan.plan import launch_scripts
 
 
 def staged(*, run_id: str = "r1", extra: tuple[str, ...] = (), **settings: Any) -> dict[str, dict[str, Any]]:

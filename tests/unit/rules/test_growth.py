@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.support.healthy_cluster import cluster_of, healthy_nodes
 
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.workflows.doctor import examine_saved
+from orchestrator.workflows.look.doctor import examine_saved
 
 
 def spent(snapshots: list[Snapshot], size: int) -> float:

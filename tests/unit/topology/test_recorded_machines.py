@@ -11,13 +11,13 @@ import pytest
 
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import PathType
-from orchestrator.node.hardware import read_rdma
-from orchestrator.node.reading import Reader
+from orchestrator.node.look.hardware import read_rdma
+from orchestrator.node.look.reading import Reader
 from orchestrator.topology.build import AcceleratorClass, BuildOptions, build
 from orchestrator.topology.distance import Distances
 from orchestrator.topology.draw import nic_cards, tree
 from orchestrator.topology.pci import bridges_above
-from orchestrator.workflows.saved import load_saved
+from orchestrator.workflows.look.saved import load_saved
 
 RECORDED = Path(__file__).parents[3].parent / "shared" / "recorded"
 VECTOR_ENGINES = BuildOptions(accelerators=(AcceleratorClass(0x0B40, 0x1BCF),))

@@ -6,7 +6,7 @@ import re
 
 from orchestrator.lab.faults import preloaded, words
 from orchestrator.lab.faults.registry import Fault, Undo, Words
-from orchestrator.lab.living import LivingNode
+from orchestrator.lab.node.living import LivingNode
 from orchestrator.model.errors import InputError
 
 FAULT = Fault(

@@ -9,10 +9,10 @@ from dataclasses import asdict
 from orchestrator.lab import relay
 from orchestrator.lab.faults import words
 from orchestrator.lab.faults.registry import Fault, Undo, Words
-from orchestrator.lab.home import LOG
-from orchestrator.lab.living import LivingNode
+from orchestrator.lab.life.home import LOG
 from orchestrator.lab.namespaces import links
 from orchestrator.lab.namespaces.mounts import Spaces, in_child
+from orchestrator.lab.node.living import LivingNode
 from orchestrator.lab.processes import Identity
 from orchestrator.model.errors import NodeError
 

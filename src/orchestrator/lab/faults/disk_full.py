@@ -7,9 +7,9 @@ import os
 from orchestrator.lab import syscalls
 from orchestrator.lab.faults import words
 from orchestrator.lab.faults.registry import Fault, Undo, Words
-from orchestrator.lab.living import LivingNode
 from orchestrator.lab.namespaces.mounts import Spaces, in_child
 from orchestrator.lab.namespaces.node import DISK
+from orchestrator.lab.node.living import LivingNode
 
 FAULT = Fault(
     name="disk-full",

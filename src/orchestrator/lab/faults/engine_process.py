@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.lab.faults import words
 from orchestrator.lab.faults.registry import Words
-from orchestrator.lab.living import LivingNode
+from orchestrator.lab.node.living import LivingNode
 from orchestrator.lab.processes import Identity
 from orchestrator.model.errors import InputError
 

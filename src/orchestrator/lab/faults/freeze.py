@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from orchestrator.lab.faults import words
 from orchestrator.lab.faults.registry import Fault, Undo, Words
-from orchestrator.lab.living import LivingNode
+from orchestrator.lab.node.living import LivingNode
 from orchestrator.lab.processes import Identity, state, wait_until, wake_waiters
 from orchestrator.model.errors import NodeError
 

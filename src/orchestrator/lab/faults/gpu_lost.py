@@ -9,7 +9,7 @@ from orchestrator.lab.faults import words
 from orchestrator.lab.faults.gpu_card import change_gpu
 from orchestrator.lab.faults.registry import Fault, Undo, Words
 from orchestrator.lab.hardware.machine import NodeMachine
-from orchestrator.lab.living import LivingNode
+from orchestrator.lab.node.living import LivingNode
 
 FAULT = Fault(
     name="gpu-lost",

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from orchestrator.lab.faults import words
 from orchestrator.lab.faults.engine_process import rank
 from orchestrator.lab.faults.registry import Fault, Undo, Words
-from orchestrator.lab.living import LivingNode
+from orchestrator.lab.node.living import LivingNode
 from orchestrator.lab.processes import Identity
 
 FAULT = Fault(

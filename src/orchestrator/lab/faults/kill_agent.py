@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.lab.faults import words
 from orchestrator.lab.faults.registry import Fault, Undo, Words
-from orchestrator.lab.living import LivingNode
+from orchestrator.lab.node.living import LivingNode
 from orchestrator.model.errors import InputError
 
 FAULT = Fault(

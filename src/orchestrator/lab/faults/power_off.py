@@ -7,8 +7,8 @@ import sys
 
 from orchestrator.lab.faults import words
 from orchestrator.lab.faults.registry import Fault, Undo, Words
-from orchestrator.lab.home import LOG
-from orchestrator.lab.living import LivingNode
+from orchestrator.lab.life.home import LOG
+from orchestrator.lab.node.living import LivingNode
 from orchestrator.lab.processes import Identity, wait_until
 from orchestrator.model.errors import NodeError
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.lab import preload
-from orchestrator.lab.living import LivingNode
+from orchestrator.lab.node.living import LivingNode
 
 _LIST = "/etc/ld.so.preload"
 _FOLDER = "/run/l40s-lab"

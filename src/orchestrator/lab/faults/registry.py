@@ -17,7 +17,7 @@ from typing import Any
 
 from orchestrator.lab import faults
 from orchestrator.lab.hardware.machine import NodeMachine
-from orchestrator.lab.living import LivingNode
+from orchestrator.lab.node.living import LivingNode
 from orchestrator.model.errors import InputError
 
 Words = tuple[str, ...]

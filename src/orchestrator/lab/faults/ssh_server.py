@@ -7,12 +7,12 @@ import resource
 import subprocess
 
 from orchestrator.lab import syscalls
-from orchestrator.lab.levels import attainable
-from orchestrator.lab.living import LivingNode
+from orchestrator.lab.life.levels import attainable
+from orchestrator.lab.life.status import answering
 from orchestrator.lab.namespaces.mounts import Spaces, in_child
 from orchestrator.lab.namespaces.node import PATH, SSHD
+from orchestrator.lab.node.living import LivingNode
 from orchestrator.lab.processes import Identity, wait_until
-from orchestrator.lab.status import answering
 from orchestrator.model.errors import NodeError
 
 _SPACES = ("net", "uts", "ipc", "pid", "mnt")

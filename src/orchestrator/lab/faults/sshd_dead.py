@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.lab.faults import words
 from orchestrator.lab.faults.registry import Fault, Undo, Words
 from orchestrator.lab.faults.ssh_server import start, stop
-from orchestrator.lab.living import LivingNode
+from orchestrator.lab.node.living import LivingNode
 
 FAULT = Fault(
     name="sshd-dead",

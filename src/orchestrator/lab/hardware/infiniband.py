@@ -7,7 +7,7 @@ import ipaddress
 from orchestrator.lab.hardware.machine import ROCE_V1, NetworkInterface, Nic, NodeMachine
 from orchestrator.lab.hardware.pci import Function, Layout
 from orchestrator.lab.hardware.realise import digest
-from orchestrator.lab.tree import FileTree
+from orchestrator.lab.node.tree import FileTree
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.lab.tree import FileTree
+from orchestrator.lab.node.tree import FileTree
 
 ROCE_V1, ROCE_V2 = "IB/RoCE v1", "RoCE v2"
 """GID types, as gid_attrs/types has them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.lab.hardware.machine import Bond, NetworkInterface, NodeMachine
 from orchestrator.lab.hardware.pci import Layout
-from orchestrator.lab.tree import FileTree
+from orchestrator.lab.node.tree import FileTree
 
 _VIRTUAL = "/devices/virtual/net"
 _ARPHRD_INFINIBAND = 32

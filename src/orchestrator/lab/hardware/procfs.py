@@ -6,7 +6,7 @@ import uuid
 
 from orchestrator.lab.hardware.machine import Bond, NodeMachine
 from orchestrator.lab.hardware.realise import digest
-from orchestrator.lab.tree import FileTree
+from orchestrator.lab.node.tree import FileTree
 
 
 def render(node: NodeMachine) -> FileTree:

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from orchestrator.lab.addressing import FIRST_NODE
 from orchestrator.lab.hardware.machine import (
     Bond,
     Machine,
@@ -17,6 +16,7 @@ from orchestrator.lab.hardware.machine import (
     PciePort,
     PcieSwitch,
 )
+from orchestrator.lab.life.addressing import FIRST_NODE
 
 
 def realise(machine: Machine, *, lab: str, node: str, index: int, address: str) -> NodeMachine:

@@ -13,12 +13,12 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from orchestrator.lab.addressing import FIRST_NODE
 from orchestrator.lab.hardware.infiniband import mapped_gid
 from orchestrator.lab.hardware.machine import Machine, NetworkInterface, NodeMachine, Recording, System
 from orchestrator.lab.hardware.netdev import FIRST_INDEX
 from orchestrator.lab.hardware.realise import digest, mac_of
-from orchestrator.lab.tree import FileTree
+from orchestrator.lab.life.addressing import FIRST_NODE
+from orchestrator.lab.node.tree import FileTree
 from orchestrator.model.errors import InputError
 from orchestrator.model.snapshot import Snapshot
 

@@ -7,7 +7,7 @@ from collections.abc import Container
 from orchestrator.lab.hardware import infiniband, netdev, pci
 from orchestrator.lab.hardware.machine import Gpu, Nic, NodeMachine, Recording
 from orchestrator.lab.hardware.pci import Function, Layout
-from orchestrator.lab.tree import FileTree
+from orchestrator.lab.node.tree import FileTree
 
 _HIDDEN_HOSTS = ("/class/infiniband", "/class/infiniband_verbs", "/class/pci_bus", "/kernel/iommu_groups")
 

@@ -8,11 +8,11 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.lab.addressing import MAX_NODES
 from orchestrator.lab.hardware import machine as kinds
 from orchestrator.lab.hardware.machine import Machine
 from orchestrator.lab.hardware.realise import nic_ports
 from orchestrator.lab.hardware.variation import changed
+from orchestrator.lab.life.addressing import MAX_NODES
 from orchestrator.model.errors import InputError
 
 BUILT_IN = Path(__file__).resolve().parents[1] / "wirings"

@@ -8,7 +8,7 @@ import signal
 import socket
 from pathlib import Path
 
-from orchestrator.lab.addressing import FIRST_NODE
+from orchestrator.lab.life.addressing import FIRST_NODE
 from orchestrator.lab.processes import Identity, wait_until
 from orchestrator.model.errors import NodeError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.lab.hardware import procfs, sysfs
 from orchestrator.lab.hardware.machine import NodeMachine
-from orchestrator.lab.tree import FileTree
+from orchestrator.lab.node.tree import FileTree
 
 _READABLE_CONFIG = 4096 if os.geteuid() == 0 else 64
 """Bytes of a PCI function's configuration space that Linux shows: to root all, to others the header."""

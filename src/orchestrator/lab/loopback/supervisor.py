@@ -18,15 +18,17 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from orchestrator.lab import models, node_files, syscalls, tree
-from orchestrator.lab.blueprint import Blueprint
+from orchestrator.lab import syscalls
 from orchestrator.lab.hardware.machine import NodeMachine
-from orchestrator.lab.home import Home
+from orchestrator.lab.life.blueprint import Blueprint
+from orchestrator.lab.life.home import Home
+from orchestrator.lab.life.machines import machine_of
 from orchestrator.lab.loopback import MARK, hardware
-from orchestrator.lab.machines import machine_of
+from orchestrator.lab.node import files as node_files
+from orchestrator.lab.node import models, tree
+from orchestrator.lab.node.tree import FileTree
 from orchestrator.lab.nvml import library
 from orchestrator.lab.processes import Identity, reap_for_ever
-from orchestrator.lab.tree import FileTree
 
 PRIVILEGE_SEPARATION = Path("/run/sshd")
 

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.lab import node_files, syscalls, tree
-from orchestrator.lab.blueprint import Blueprint
+from orchestrator.lab import syscalls
 from orchestrator.lab.hardware import procfs, sysfs
 from orchestrator.lab.hardware.machine import NodeMachine
-from orchestrator.lab.machines import machine_of
-from orchestrator.lab.tree import FileTree
+from orchestrator.lab.life.blueprint import Blueprint
+from orchestrator.lab.life.machines import machine_of
+from orchestrator.lab.node import files as node_files
+from orchestrator.lab.node import tree
+from orchestrator.lab.node.tree import FileTree
 
 MEMORY = "memory"
 """Directory of the lab where its tmpfs is mounted; the host sees it empty."""

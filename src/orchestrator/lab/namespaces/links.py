@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from orchestrator.lab import syscalls
-from orchestrator.lab.blueprint import Blueprint
 from orchestrator.lab.hardware.machine import NetworkInterface, NodeMachine
 from orchestrator.lab.hardware.netdev import FIRST_INDEX
+from orchestrator.lab.life.blueprint import Blueprint
 
 LAB_BRIDGE = "lab"
 

@@ -12,10 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from orchestrator.lab import node_files, syscalls
-from orchestrator.lab.blueprint import Blueprint
+from orchestrator.lab import syscalls
+from orchestrator.lab.life.blueprint import Blueprint
 from orchestrator.lab.namespaces import kernel_files, links
 from orchestrator.lab.namespaces.layers import Shared
+from orchestrator.lab.node import files as node_files
 from orchestrator.lab.processes import reap_for_ever
 
 _OWN = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC

@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 from orchestrator.lab import files
-from orchestrator.lab.blueprint import Blueprint
-from orchestrator.lab.home import Home
-from orchestrator.lab.machines import machine_of
+from orchestrator.lab.life.blueprint import Blueprint
+from orchestrator.lab.life.home import Home
+from orchestrator.lab.life.machines import machine_of
 from orchestrator.lab.namespaces import cgroups, links, supervisor
 from orchestrator.lab.namespaces.layers import MEMORY, Shared
 from orchestrator.lab.namespaces.mounts import Spaces

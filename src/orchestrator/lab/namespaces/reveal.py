@@ -10,11 +10,12 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from orchestrator.lab import syscalls, tree
+from orchestrator.lab import syscalls
 from orchestrator.lab.hardware import procfs
 from orchestrator.lab.hardware.machine import NodeMachine
 from orchestrator.lab.namespaces import layers
 from orchestrator.lab.namespaces.mounts import Spaces, attach, clone_tree, detach, in_child, mounted_below
+from orchestrator.lab.node import tree
 
 _STAGE = "/run/l40s-lab/sys"
 _PROC_NET = "/run/l40s-lab/proc-net"

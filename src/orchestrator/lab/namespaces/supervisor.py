@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.lab import files, syscalls
-from orchestrator.lab.blueprint import Blueprint
-from orchestrator.lab.home import Home
+from orchestrator.lab.life.blueprint import Blueprint
+from orchestrator.lab.life.home import Home
 from orchestrator.lab.namespaces import cgroups, layers, links
 from orchestrator.lab.namespaces.layers import Shared
 from orchestrator.lab.namespaces.node import Node

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from orchestrator.lab import syscalls
-from orchestrator.lab.blueprint import Blueprint
+from orchestrator.lab.life.blueprint import Blueprint
 from orchestrator.lab.namespaces import cgroups
 from orchestrator.lab.namespaces.layers import Shared
 from orchestrator.lab.namespaces.node import PATH, Node

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from orchestrator.lab.engine import cache_root
+from orchestrator.lab.engine.environment import cache_root
 from orchestrator.model.errors import NodeError
 
 NAME = "libnvidia-ml.so.1"

@@ -232,7 +232,7 @@ def test_armed_and_forgotten_ends_by_itself(gang: Gang) -> None:
 
 
 def test_go_to_the_leader_alone_reaches_everybody(gang: Gang) -> None:
-    from orchestrator.node import go
+    from orchestrator.node.verbs import go
 
     cluster = gang(nodes=2)
     cluster.armed()
@@ -388,7 +388,8 @@ def test_a_stopped_parent_is_remarked_on(gang: Gang) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT], ids=["full", "read-only", "quota"])
 def test_an_order_to_stop_needs_no_room_on_the_disk(gang: Gang, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    from orchestrator.node import files, goal
+    from orchestrator.node import files
+    from orchestrator.node.agent import goal
 
     def full(*_: object) -> None:
         raise OSError(number, os.strerror(number))

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from tests.support.linked_run import linked_run
 
-from orchestrator.node import causes, preflight
-from orchestrator.node.agent import LEADERS_CHECKS_S, LINK_S, Agent
-from orchestrator.node.deaths import Death
+from orchestrator.node.agent import causes, preflight
+from orchestrator.node.agent.agent import LEADERS_CHECKS_S, LINK_S, Agent
+from orchestrator.node.agent.record import Record
+from orchestrator.node.agent.run import Run
+from orchestrator.node.engine.deaths import Death
+from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.failure import Failure
-from orchestrator.node.link import Hub, Joined, Left, Spoke
-from orchestrator.node.record import Record
-from orchestrator.node.run import Run
-from orchestrator.node.watch import LogWatch
+from orchestrator.node.network.link import Hub, Joined, Left, Spoke
 
 KEY = b"k" * 32
 LOST, CLOSED = Left("b", "Connection timed out", agent_ended=False), Left("b", "closed", agent_ended=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node import gpus
+from orchestrator.node.engine import gpus
 
 
 class Held:

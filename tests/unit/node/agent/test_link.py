@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from tests.support.linked_run import linked_run
 
-from orchestrator.node import wire
-from orchestrator.node.link import Event, Hub, Joined, Left, Said, Spoke
-from orchestrator.node.run import Run
+from orchestrator.node.agent.run import Run
+from orchestrator.node.network import wire
+from orchestrator.node.network.link import Event, Hub, Joined, Left, Said, Spoke
 
 KEY = b"k" * 32
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node import logs
-from orchestrator.node.logfile import LogFile
+from orchestrator.node.engine.logfile import LogFile
+from orchestrator.node.verbs import logs
 
 
 @pytest.mark.parametrize("rotations_at", [(5,), (5, 9)])

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.node import deaths, lock, processes, report, stage, stop
+from orchestrator.node import processes
+from orchestrator.node.agent.run import Run
+from orchestrator.node.engine import deaths
 from orchestrator.node.failure import Failure
-from orchestrator.node.run import Run
+from orchestrator.node.verbs import lock, report, stage, stop
 
 if TYPE_CHECKING:
     from tests.support.gang import Cluster
@@ -114,7 +116,7 @@ def test_of_many_at_once_one_gets_the_lock(tmp_path: Path) -> None:
 def _hold_in_a_process(folder: Path, token: str) -> bool:
     holder = {"token": token, "who": "anna", "host": "here", "pid": 1, "command": "up"}
     request = {"state_dir": str(folder), "gang": "g", "op": "acquire", "holder": holder}
-    source = f"from orchestrator.node import lock; print(lock.answer({request!r})['mine'])"
+    source = f"from orchestrator.node.verbs import lock; print(lock.answer({request!r})['mine'])"
     return subprocess.run([sys.executable, "-c", source], capture_output=True, check=True).stdout == b"True\n"
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestrator.node import preflight
-from orchestrator.node.gpus import GpuMemory, GpuUse
-from orchestrator.node.run import Run
+from orchestrator.node.agent import preflight
+from orchestrator.node.agent.run import Run
+from orchestrator.node.engine.gpus import GpuMemory, GpuUse
 
 if TYPE_CHECKING:
     from tests.support.gang import Cluster

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.node.redact import MARK, Redactor, secrets_of
+from orchestrator.node.engine.redact import MARK, Redactor, secrets_of
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.node.vitality import Patience, Probe, Vitality
+from orchestrator.node.engine.vitality import Patience, Probe, Vitality
 
 Step = tuple[str, float, float] | tuple[str, float]
 

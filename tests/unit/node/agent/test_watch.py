@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.node import causes
-from orchestrator.node.excerpt import cut
+from orchestrator.node.agent import causes
+from orchestrator.node.engine.logfile import LineCutter, LogFile
+from orchestrator.node.engine.watch import LogWatch, rank_of_title
 from orchestrator.node.failure import Failure
-from orchestrator.node.logfile import LineCutter, LogFile
-from orchestrator.node.watch import LogWatch, rank_of_title
-from orchestrator.node.wire import LONGEST_MESSAGE
+from orchestrator.node.network.wire import LONGEST_MESSAGE
+from orchestrator.node.verbs.excerpt import cut
 
 WATCH = {
     "phases": [

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.node.checkpoint_blocks import finer, misfits, scale_shape
-from orchestrator.node.checkpoint_header import Tensor
+from orchestrator.node.checkpoint.blocks import finer, misfits, scale_shape
+from orchestrator.node.checkpoint.header import Tensor
 
 DIVISORS = st.sampled_from([1, 2, 3, 4, 6])
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.checkpoint_files import files_below
+from orchestrator.node.checkpoint.files import files_below
 from orchestrator.node.failure import Failure
-from orchestrator.node.push_manifest import listed
+from orchestrator.node.push.manifest import listed
 
 
 def test_regular_files_and_links_to_them_and_nothing_hidden(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import safetensors
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.node.checkpoint_header import (
+from orchestrator.node.checkpoint.header import (
     HeaderError,
     Tensor,
     encode_header,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.checkpoint_inspect import look
-from orchestrator.node.checkpoint_target import JOURNAL
+from orchestrator.node.checkpoint.inspect import look
+from orchestrator.node.checkpoint.target import JOURNAL
 from orchestrator.node.failure import Failure
 
 SHARD = "model-00001-of-000002.safetensors"

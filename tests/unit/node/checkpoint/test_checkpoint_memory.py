@@ -13,8 +13,8 @@ LIMIT_KIB = 200 * 1024
 CHILD = """
 import sys
 from pathlib import Path
-from orchestrator.node.checkpoint_reblock import plan, reblock
-from orchestrator.node.checkpoint_prove import prove
+from orchestrator.node.checkpoint.reblock import plan, reblock
+from orchestrator.node.checkpoint.prove import prove
 job = plan(Path(sys.argv[1]), 64)
 reblock(job, Path(sys.argv[2]), jobs=4, durable=False, report=lambda now: None)
 prove(job, Path(sys.argv[2]), jobs=4, report=lambda now: None)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node import checkpoint_prove
-from orchestrator.node.checkpoint_header import LENGTH_BYTES, parse_header
-from orchestrator.node.checkpoint_prove import prove
-from orchestrator.node.checkpoint_reblock import Progress, plan, reblock
+from orchestrator.node.checkpoint import prove as checkpoint_prove
+from orchestrator.node.checkpoint.header import LENGTH_BYTES, parse_header
+from orchestrator.node.checkpoint.prove import prove
+from orchestrator.node.checkpoint.reblock import Progress, plan, reblock
 from orchestrator.node.failure import Failure
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.node.checkpoint_prove import prove
-from orchestrator.node.checkpoint_reblock import Progress, plan, reblock
+from orchestrator.node.checkpoint.prove import prove
+from orchestrator.node.checkpoint.reblock import Progress, plan, reblock
 from orchestrator.node.failure import Failure
 
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node import checkpoint_transfer
-from orchestrator.node.checkpoint_prove import prove
-from orchestrator.node.checkpoint_reblock import Progress, plan, reblock
-from orchestrator.node.checkpoint_target import JOURNAL, check_space, told, write_file
+from orchestrator.node.checkpoint import transfer as checkpoint_transfer
+from orchestrator.node.checkpoint.prove import prove
+from orchestrator.node.checkpoint.reblock import Progress, plan, reblock
+from orchestrator.node.checkpoint.target import JOURNAL, check_space, told, write_file
 from orchestrator.node.failure import Failure
 
 
@@ -167,7 +167,7 @@ KILLED_AT = textwrap.dedent(
         setattr(os, name, counted(getattr(os, name)))
     for name in ("replace", "unlink", "mkdir"):
         setattr(pathlib.Path, name, counted(getattr(pathlib.Path, name)))
-    from orchestrator.node.checkpoint_reblock import plan, reblock
+    from orchestrator.node.checkpoint.reblock import plan, reblock
     job = plan(pathlib.Path(sys.argv[1]), 64)
     reblock(job, pathlib.Path(sys.argv[2]), jobs=2, durable=True, report=lambda now: None)
     print(left)
@@ -271,7 +271,7 @@ def test_a_disk_that_fills_up_and_is_given_room(
     before = maker.digest_of(source)
     disk = mounted("-t", "tmpfs", "-o", "size=512k", "tmpfs", at="disk")
     assert refusal(source, disk / "b").kind == "no-space"
-    monkeypatch.setattr("orchestrator.node.checkpoint_target.check_space", lambda *_: None)
+    monkeypatch.setattr("orchestrator.node.checkpoint.target.check_space", lambda *_: None)
     failure = refusal(source, disk / "b")
     assert failure.kind == "no-space"
     assert "full" in failure.what

@@ -18,7 +18,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed")
 
-RUN = "import sys; from orchestrator.node import verbs; sys.exit(verbs.serve(sys.argv[1:]))"
+RUN = "import sys; from orchestrator.node import dispatch; sys.exit(dispatch.serve(sys.argv[1:]))"
 
 
 @dataclass

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.failure import Failure
-from orchestrator.node.push_target import Entry, Target
+from orchestrator.node.push.target import Entry, Target
 
 
 def test_a_directory_that_lacks_an_empty_file_is_another_checkpoint(tmp_path: Path) -> None:

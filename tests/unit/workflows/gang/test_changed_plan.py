@@ -13,12 +13,12 @@ from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.plan import Plan
 from orchestrator.model.report import GangState
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows import changed_plan
-from orchestrator.workflows.locks import GangLock
-from orchestrator.workflows.plan import PlanRequest
-from orchestrator.workflows.reports import see
-from orchestrator.workflows.restart import stop
-from orchestrator.workflows.up import Ground, Outcome, UpRequest
+from orchestrator.workflows.gang import changed_plan
+from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.gang.restart import stop
+from orchestrator.workflows.gang.up import Ground, Outcome, UpRequest
+from orchestrator.workflows.plan.plan import PlanRequest
+from orchestrator.workflows.status.reports import see
 
 if TYPE_CHECKING:
     from tests.support.local_gang import LocalGang, Notes

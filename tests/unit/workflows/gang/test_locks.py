@@ -15,10 +15,10 @@ from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.report import GangState
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows import locks, up
-from orchestrator.workflows.locks import GangLock, still_ours
-from orchestrator.workflows.replay import staged_plan
-from orchestrator.workflows.restart import again
+from orchestrator.workflows.gang import locks, up
+from orchestrator.workflows.gang.locks import GangLock, still_ours
+from orchestrator.workflows.gang.replay import staged_plan
+from orchestrator.workflows.gang.restart import again
 
 if TYPE_CHECKING:
     from tests.support.local_gang import LocalGang

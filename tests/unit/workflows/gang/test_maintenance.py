@@ -14,10 +14,10 @@ from orchestrator.gang.returning import Boot
 from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.report import GangState
-from orchestrator.workflows import maintenance
-from orchestrator.workflows import restart as restarting
-from orchestrator.workflows.down import DownRequest, down
-from orchestrator.workflows.maintenance import MaintenanceRequest, maintain
+from orchestrator.workflows.gang import maintenance
+from orchestrator.workflows.gang import restart as restarting
+from orchestrator.workflows.gang.down import DownRequest, down
+from orchestrator.workflows.gang.maintenance import MaintenanceRequest, maintain
 
 if TYPE_CHECKING:
     from tests.support.local_gang import LocalGang

@@ -14,9 +14,9 @@ from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.model.report import GangState
-from orchestrator.workflows.down import DownRequest, Stopped, down
-from orchestrator.workflows.restart import RestartRequest, refuse_leftovers, restart
-from orchestrator.workflows.why import why
+from orchestrator.workflows.gang.down import DownRequest, Stopped, down
+from orchestrator.workflows.gang.restart import RestartRequest, refuse_leftovers, restart
+from orchestrator.workflows.status.why import why
 
 if TYPE_CHECKING:
     from tests.support.local_gang import LocalGang

@@ -19,11 +19,11 @@ from orchestrator.model.report import GangState
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
-from orchestrator.workflows.down import DownRequest, down
-from orchestrator.workflows.locks import GangLock
-from orchestrator.workflows.reports import see
-from orchestrator.workflows.status import everybody_answered, status, status_json
-from orchestrator.workflows.why import why
+from orchestrator.workflows.gang.down import DownRequest, down
+from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.status.reports import see
+from orchestrator.workflows.status.status import everybody_answered, status, status_json
+from orchestrator.workflows.status.why import why
 
 if TYPE_CHECKING:
     from tests.support.local_gang import LocalGang
@@ -82,7 +82,7 @@ def test_a_failure_has_one_cause_and_leaves_nothing(local: Local) -> None:
 
 
 def test_a_node_lost_on_the_way_to_go_is_the_cause_that_stays(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.workflows import up
+    from orchestrator.workflows.gang import up
 
     def call(session: Session, verb: str, *words: Any, **more: Any) -> Any:
         if verb == "go" and session.spec.name == "node1":
@@ -114,7 +114,7 @@ def test_a_gang_that_serves_badly_is_not_ended_by_an_up_that_did_not_start_it(
 ) -> None:
     from tests.support.local_gang import Notes
 
-    from orchestrator.workflows import up
+    from orchestrator.workflows.gang import up
 
     gang = local()
     gang.up()
@@ -174,7 +174,7 @@ def test_what_a_killed_up_left_armed_makes_room_for_the_next(local: Local) -> No
 
 
 def test_what_a_killed_up_left_half_staged_makes_room_for_the_next(local: Local) -> None:
-    from orchestrator.node import stage
+    from orchestrator.node.verbs import stage
 
     gang = local()
     stage.answer(gang.staging(0))

@@ -1,0 +1,1 @@
+"""Faults given to running nodes, and taken away."""

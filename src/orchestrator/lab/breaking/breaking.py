@@ -1,0 +1,141 @@
+"""`lab break` and `lab heal`: give a running node a fault, and take it away again without a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Concatenate, ParamSpec, TypeVar
+
+from orchestrator.lab.breaking import state as fault_state
+from orchestrator.lab.breaking.state import Broken, NodeState
+from orchestrator.lab.faults.registry import Loaded, find
+from orchestrator.lab.hardware.machine import NodeMachine
+from orchestrator.lab.life.home import Home, held
+from orchestrator.lab.node import reveal
+from orchestrator.lab.node.living import LivingNode, find_node
+from orchestrator.model.errors import InputError, NodeError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def break_node(name: str, node: str, fault: str, words: Sequence[str]) -> str:
+    """Break a node of the lab `name`; returns what was done, in a sentence. Raises DeployError."""
+    loaded = find(fault)
+    if loaded.fault.cures:
+        words_left = " ".join(words)
+        if words_left:
+            raise InputError(f"found {words_left}, wanted nothing", where="ARG", fix=f"lab break {node} {fault}")
+        return f"{node}: {', '.join(heal_node(name, node, loaded.fault.cures))} healed"
+    with held():
+        place, living = _find(name, node)
+        _refuse_level(loaded, living)
+        _refuse_recorded(loaded, living)
+        states = fault_state.read(place.path)
+        state = states.get(node, NodeState())
+        broken = Broken(fault=loaded.fault.name, words=tuple(words))
+        if any((one.fault, one.words) == (broken.fault, broken.words) for one in state.broken):
+            raise InputError(f"{node} has this fault already", where=str(broken), fix=f"lab heal {node} {fault}")
+        states[node] = _strike(living, state, loaded, broken)
+        fault_state.write(place.path, states)
+    return f"{node} {broken}: {loaded.fault.summary}"
+
+
+def heal_node(name: str, node: str, fault: str | None) -> tuple[str, ...]:
+    """Take a fault, or all of them, from a node; returns those that went. Raises DeployError."""
+    with held():
+        place, living = _find(name, node)
+        states = fault_state.read(place.path)
+        state = states.get(node, NodeState())
+        going = [one for one in state.broken if fault in (None, one.fault)]
+        if fault is not None and not going:
+            find(fault)
+            has = ", ".join(map(str, state.broken)) or "none"
+            raise InputError(
+                f"{node} has no fault {fault!r}; it has: {has}", where="FAULT", fix="l40s-deploy lab status"
+            )
+        for one in reversed(going):
+            if one not in state.broken:
+                continue  # it went with the node's former life
+            state = _heal(living, state, one)
+            states[node] = state
+            fault_state.write(place.path, states)
+    return tuple(map(str, going))
+
+
+def _find(name: str, node: str) -> tuple[Home, LivingNode]:
+    living = find_node(name, node)
+    return living.place, living
+
+
+def _refuse_level(loaded: Loaded, living: LivingNode) -> None:
+    level = living.blueprint.level
+    if level not in loaded.fault.levels:
+        why = ": its nodes share this machine's network, files, clock and SSH" if level == 0 else ""
+        raise InputError(
+            f"{loaded.fault.name} can't be had at level {level}{why}",
+            where=f"lab {living.blueprint.name}",
+            fix="l40s-deploy lab up --level 1 (as root)",
+        )
+
+
+def _refuse_recorded(loaded: Loaded, living: LivingNode) -> None:
+    if loaded.change is not None and living.machine.recording is not None:
+        raise InputError(
+            f"{loaded.fault.name} changes a machine's description, and recorded machines have none",
+            where=f"lab {living.blueprint.name}",
+            fix="l40s-deploy lab up --wiring NAME, without --from",
+        )
+
+
+def _strike(living: LivingNode, state: NodeState, loaded: Loaded, broken: Broken) -> NodeState:
+    after = replace(state, broken=(*state.broken, broken))
+    if loaded.change is not None:
+        after = _show(living, state, after)
+    undo = _told(living, loaded.strike, broken.words) if loaded.strike is not None else {}
+    if not loaded.fault.lasting:
+        return state
+    return replace(after, broken=(*state.broken, replace(broken, undo=undo)))
+
+
+def _heal(living: LivingNode, state: NodeState, one: Broken) -> NodeState:
+    loaded = find(one.fault)
+    after = state.without(one)
+    if loaded.heal is not None:
+        _told(living, loaded.heal, one.undo)
+    if loaded.fault.rebuilds:
+        return _after_reboot(living, after)
+    return _show(living, state, after) if loaded.change is not None else after
+
+
+def _after_reboot(living: LivingNode, state: NodeState) -> NodeState:
+    """A node that starts anew has its hardware's faults still, those of its cable are mended, the rest is gone."""
+    for one in state.broken:
+        loaded = find(one.fault)
+        if loaded.fault.outside and loaded.heal is not None:
+            _told(living, loaded.heal, one.undo)
+    kept = NodeState(broken=tuple(one for one in state.broken if find(one.fault).change is not None))
+    return _show(living, NodeState(), kept)
+
+
+def _show(living: LivingNode, before: NodeState, after: NodeState) -> NodeState:
+    old, new = broken_machine(living.machine, before.broken), broken_machine(living.machine, after.broken)
+    return replace(after, covers=_told(living, reveal.show, old, new, before.covers))
+
+
+def broken_machine(machine: NodeMachine, broken: Iterable[Broken]) -> NodeMachine:
+    """What a machine becomes by its hardware faults, in the order in which they came."""
+    for one in broken:
+        change = find(one.fault).change
+        machine = change(machine, one.words) if change else machine
+    return machine
+
+
+def _told(living: LivingNode, work: Callable[Concatenate[LivingNode, P], T], *words: P.args, **more: P.kwargs) -> T:
+    """What the kernel refuses is told in words."""
+    try:
+        return work(living, *words, **more)
+    except OSError as failure:
+        raise NodeError(
+            f"that can't be done to it: {failure}", where=living.name, fix="l40s-deploy lab down, lab up"
+        ) from failure

@@ -1,0 +1,1 @@
+"""A lab from request to removal."""

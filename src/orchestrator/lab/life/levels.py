@@ -1,0 +1,163 @@
+"""Which kinds of lab this machine can have."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from orchestrator.lab.node import rootfs
+from orchestrator.model.errors import InputError, NodeError
+
+MOST_SYSTEMD_NODES = 16
+"""With more, a lab takes level 1 by itself: booting systemd costs some 0.2 s of processor time a node."""
+_TRY = """
+import os
+from orchestrator.lab import syscalls as s
+s.unshare(s.CLONE_NEWNET | s.CLONE_NEWNS | s.CLONE_NEWUTS | s.CLONE_NEWIPC | s.CLONE_NEWPID)
+s.make_mounts_private()
+s.mount("tmpfs", "/tmp", "tmpfs")
+for name in ("upper", "work", "root", "sys", "layer", "cgroup"):
+    os.mkdir(f"/tmp/{name}")
+s.mount("overlay", "/tmp/root", "overlay", 0, "lowerdir=/,upperdir=/tmp/upper,workdir=/tmp/work")
+s.mount("sysfs", "/tmp/sys", "sysfs")
+os.setxattr("/tmp/layer", "trusted.overlay.opaque", b"y")
+s.mount("overlay", "/tmp/sys", "overlay", s.MS_RDONLY, "lowerdir=/tmp/layer:/tmp/sys,metacopy=on,redirect_dir=on")
+print("nodes", flush=True)
+s.mount("cgroup2", "/tmp/cgroup", "cgroup2")
+if not os.access("/tmp/cgroup", os.W_OK):
+    raise OSError("the control group tree is read-only")
+s.unshare(s.CLONE_NEWCGROUP)
+print(open("/tmp/cgroup/cgroup.subtree_control").read())
+"""
+_PACKAGES = {
+    "/usr/sbin/sshd": "openssh-server",
+    "ssh-keygen": "openssh-client",
+    "ip": "iproute2",
+    "gcc": "gcc libc6-dev",
+    "/usr/bin/python3": "python3",
+}
+
+
+def limits_are_short() -> bool:
+    """This machine does not let us give its nodes the limits that a real one has (memlock without bound)."""
+    return attainable(resource.RLIMIT_MEMLOCK, resource.RLIM_INFINITY) != resource.RLIM_INFINITY
+
+
+def attainable(kind: int, wanted: int) -> int:
+    """The hard limit that a process of ours can get when it wants this one (resource.RLIM_INFINITY: no bound)."""
+    soft, hard = resource.getrlimit(kind)
+    if hard == resource.RLIM_INFINITY or 0 <= wanted <= hard:
+        return wanted
+    try:
+        resource.setrlimit(kind, (soft, wanted))
+    except (ValueError, OSError):
+        return hard
+    resource.setrlimit(kind, (soft, hard))
+    return wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level with the reason for it, and what it cannot do, each in a sentence ('' for nothing)."""
+
+    number: Literal[0, 1, 2]
+    reason: str
+    cannot: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """What this machine can't, each in words ('' where it can)."""
+
+    nodes: str
+    systemd: str
+    controllers: tuple[str, ...] = ()
+    """What control groups below the root can limit."""
+
+
+def choose(asked: int | None, nodes: int) -> Level:
+    """The level that was asked for, else the highest that is to be had at once. Raises InputError, NodeError.
+
+    Systemd nodes need a root file system: without being asked for them they are only taken where it has been made.
+    """
+    machine = _look_here()
+    if asked in (1, 2) and machine.nodes:
+        raise InputError(
+            f"level {asked} is not possible here: {machine.nodes}", where="--level", fix="--level 0, or run as root"
+        )
+    level = _choose(asked, nodes, machine)
+    if limits_are_short():
+        level = replace(level, cannot="; ".join(filter(None, (level.cannot, _SHORT_LIMITS))))
+    _require_tools(level.number)
+    return level
+
+
+def _choose(asked: int | None, nodes: int, machine: _Machine) -> Level:
+    if asked == 0 or machine.nodes:
+        return Level(0, machine.nodes or "it was asked for", _LEVEL_0_CANNOT)
+    if asked == 1:
+        return Level(1, "it was asked for", _LEVEL_1_CANNOT)
+    made = rootfs.cached()
+    trouble = machine.systemd or ("" if made else rootfs.obstacle())
+    if asked == 2:
+        return without_systemd(trouble) if trouble else Level(2, "it was asked for", _limits(machine))
+    if made and not trouble and nodes <= MOST_SYSTEMD_NODES:
+        return Level(2, "root, and the nodes' root file system is there", _limits(machine))
+    return Level(1, f"root, and namespaces work{_hint(made is not None, trouble)}", _LEVEL_1_CANNOT)
+
+
+def _hint(made: bool, trouble: str) -> str:
+    if trouble:
+        return ""
+    once = f" in more than {MOST_SYSTEMD_NODES} nodes too" if made else ", for which it makes a root file system once"
+    return f"; --level 2 boots systemd{once}"
+
+
+def _limits(machine: _Machine) -> str:
+    return "" if {"cpu", "memory"} <= {*machine.controllers} else _NO_CONTROLLERS
+
+
+def without_systemd(trouble: str) -> Level:
+    """Level 1, taken because level 2 was asked for and cannot be had."""
+    return Level(1, f"level 2 is not to be had here: {trouble}", _LEVEL_1_CANNOT)
+
+
+_LEVEL_0_CANNOT = (
+    "nodes share this machine's processes, files and network: no link faults, no node that dies as a whole;"
+    " hardware is read below l40s_fs_root"
+)
+_LEVEL_1_CANNOT = "no systemd in the nodes"
+_NO_CONTROLLERS = (
+    "units have no memory or processor limits: this machine's control groups of the second version have no controllers"
+)
+_SHORT_LIMITS = "this machine's own limit on locked memory holds in the nodes too"
+
+
+def _look_here() -> _Machine:
+    if os.geteuid() != 0:
+        return _Machine("not root", "not root")
+    done = subprocess.run([sys.executable, "-c", _TRY], capture_output=True, text=True, timeout=30, check=False)
+    if done.returncode == 0:
+        return _Machine("", "", controllers=tuple(done.stdout.split()[1:]))
+    said = (done.stderr.strip().splitlines() or ["failed"])[-1]
+    return _Machine("", f"control groups: {said}") if done.stdout else _Machine(f"namespaces: {said}", said)
+
+
+def _require_tools(level: int) -> None:
+    missing = [
+        package
+        for tool, package in _PACKAGES.items()
+        if not (level == 0 and tool == "ip") and not (Path(tool).exists() or shutil.which(tool))
+    ]
+    if missing:
+        raise NodeError(
+            f"missing: {', '.join(missing)} (Debian names)",
+            where="this machine",
+            fix=f"apt-get install {' '.join(missing)}",
+        )

@@ -1,0 +1,188 @@
+"""`lab up`: a lab as it was asked for, whatever was there before."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+from orchestrator.lab import files, loopback
+from orchestrator.lab.hardware import recording
+from orchestrator.lab.hardware.machine import Gpu
+from orchestrator.lab.hardware.pci import lay_out
+from orchestrator.lab.life import addressing, down, inventory, keys, levels
+from orchestrator.lab.life.blueprint import Blueprint
+from orchestrator.lab.life.home import LOG, SUPERVISORS, Home, held, home
+from orchestrator.lab.life.levels import Level
+from orchestrator.lab.life.machines import RECORDED, machine_of
+from orchestrator.lab.life.request import Request
+from orchestrator.lab.life.status import answering
+from orchestrator.lab.life.wanted import Say, Wanted, resolve
+from orchestrator.lab.namespaces.layers import MEMORY
+from orchestrator.lab.nvml import library
+from orchestrator.model.errors import NodeError
+from orchestrator.workflows.look.saved import SUFFIX, file_name, save_snapshots
+
+READY_DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """A running lab. fresh: it was built now; else it was there already."""
+
+    home: Home
+    blueprint: Blueprint
+    level: Level
+    fresh: bool
+
+
+def up(request: Request, say: Say) -> Raised:
+    """Have the lab running; the same shape again is a quick look. Raises DeployError."""
+    wanted = resolve(request, say)
+    library.build()
+    fingerprint = wanted.fingerprint()
+    with held():
+        place = home(request.name)
+        found = place.blueprint()
+        if found and found.fingerprint == fingerprint and _is_whole(place, found):
+            return Raised(place, found, wanted.level, fresh=False)
+        if place.path.exists() or place.strays():
+            say(f"replacing the lab {request.name!r}: " + ("it is another one" if found else "it is a leftover"))
+            down.remove(place)
+        blueprint = _blueprint(wanted, place, fingerprint)
+        _build(place, blueprint, wanted)
+        return Raised(place, blueprint, wanted.level, fresh=True)
+
+
+def _is_whole(place: Home, found: Blueprint) -> bool:
+    supervisor = place.supervisor()
+    if not supervisor or not supervisor.alive or not place.inventory.exists():
+        return False
+    return all(answering(found).values())
+
+
+def _blueprint(wanted: Wanted, place: Home, fingerprint: str) -> Blueprint:
+    cluster, level = wanted.cluster, wanted.level.number
+    cabling = recording.networks(wanted.snapshots.values())
+    if level == 0:
+        prefix, port = loopback.choose_addresses(str(place.path), len(cluster.nodes))
+    else:
+        used = [*addressing.used_networks(), *(IPv4Network(recorded) for recorded in cabling)]
+        network = addressing.choose_network(str(place.path), used)
+        prefix, port = str(network.network_address).rpartition(".")[0], 22
+    return Blueprint(
+        name=place.name,
+        directory=str(place.path),
+        level=level,
+        prefix=prefix,
+        nodes=cluster.nodes,
+        gangs=cluster.gangs,
+        engine=wanted.request.engine,
+        wiring_name=wanted.wiring_name,
+        wiring=dict(wanted.document),
+        fingerprint=fingerprint,
+        host_link="" if level == 0 else f"l40s-{place.mark}",
+        port=port,
+        shows=wanted.shows,
+        rootfs=wanted.rootfs,
+        variables=cluster.variables,
+        recorded=tuple(f"{file_name(wanted.recorded[node])}{SUFFIX}" for node in cluster.nodes if wanted.recorded),
+        cabling=cabling,
+        mark=place.mark,
+    )
+
+
+def _build(place: Home, blueprint: Blueprint, wanted: Wanted) -> None:
+    place.path.mkdir(mode=0o700)
+    try:
+        (place.path / MEMORY).mkdir()
+        if wanted.snapshots:
+            save_snapshots(wanted.snapshots, place.path / RECORDED)
+        blueprint.write()
+        keys.make(blueprint)
+        supervisor = _start_supervisor(place, blueprint)
+        try:
+            _expect_ready(place, supervisor)
+            _expect_answers(place, blueprint)
+        except BaseException:
+            supervisor.kill()
+            supervisor.wait()
+            raise
+        _let_it_live(place, supervisor)
+        _write_inventory(place, blueprint, wanted.stack)
+    except BaseException:
+        down.remove(place)
+        raise
+
+
+def _start_supervisor(place: Home, blueprint: Blueprint) -> subprocess.Popen[bytes]:
+    with (place.path / LOG).open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", SUPERVISORS[blueprint.level], str(place.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+        )
+
+
+def _expect_ready(place: Home, supervisor: subprocess.Popen[bytes]) -> None:
+    assert supervisor.stdout is not None
+    readable, _, _ = select.select([supervisor.stdout], [], [], READY_DEADLINE_S)
+    line = os.read(supervisor.stdout.fileno(), 64) if readable else b""
+    if line != b"ready\n":
+        said = "said nothing in time" if not readable else "ended"
+        raise NodeError(
+            f"the lab's supervisor {said}: {place.log_tail() or 'no word in its log'}",
+            where=f"lab {place.name}",
+            fix="--level 0 needs no namespaces",
+        )
+
+
+def _expect_answers(place: Home, blueprint: Blueprint) -> None:
+    end = time.monotonic() + READY_DEADLINE_S
+    while not all((answers := answering(blueprint)).values()):
+        if time.monotonic() > end:
+            silent = ", ".join(name for name, answer in answers.items() if not answer)
+            raise NodeError(
+                f"no SSH server answers on {silent}: {place.log_tail()}",
+                where=f"lab {place.name}",
+                fix="see /var/log/sshd.log in the node",
+            )
+        time.sleep(0.01)
+
+
+def _let_it_live(place: Home, supervisor: subprocess.Popen[bytes]) -> None:
+    """From here on the lab outlives us."""
+    assert supervisor.stdin is not None
+    supervisor.stdin.write(b"detach\n")
+    supervisor.stdin.close()
+    assert supervisor.stdout is not None
+    if os.read(supervisor.stdout.fileno(), 64) == b"alone\n":
+        return
+    raise NodeError(f"the lab ended: {place.log_tail()}", where=f"lab {place.name}", fix="l40s-deploy lab up")
+
+
+def _write_inventory(place: Home, blueprint: Blueprint, stack: str) -> None:
+    import yaml
+
+    gpus = {node: gpu_count(blueprint, index) for index, node in enumerate(blueprint.nodes)}
+    accept = ("LIMITS",) if levels.limits_are_short() else ()
+    text = "# Written by `l40s-deploy lab up`; it goes with `lab down`.\n"
+    text += yaml.safe_dump(inventory.document(blueprint, gpus, stack, accept), sort_keys=False, width=200)
+    files.put(place.inventory, text)
+
+
+def gpu_count(blueprint: Blueprint, index: int) -> int:
+    """GPUs that a node's engine shall use."""
+    if blueprint.engine == "sglang":
+        return 1
+    node = machine_of(blueprint, index)
+    if node.recording is not None:
+        return max(1, node.recording.gpus)
+    return sum(isinstance(function.card, Gpu) for function in lay_out(node.machine).functions)

@@ -1,0 +1,163 @@
+"""What a request comes to on this machine, before anything is built: nodes, their machines, the level."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.lab.hardware import recording, wiring
+from orchestrator.lab.life import cluster as clusters
+from orchestrator.lab.life import levels
+from orchestrator.lab.life.blueprint import Show
+from orchestrator.lab.life.cluster import Cluster
+from orchestrator.lab.life.levels import Level
+from orchestrator.lab.life.request import Request
+from orchestrator.lab.node import rootfs
+from orchestrator.model.errors import InputError, NodeError
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.snapshot_json import snapshot_json
+from orchestrator.workflows.look.saved import load_saved
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One lab in all detail.
+
+    wiring_name: as a user calls it; document: the machines' description, {} for recorded ones
+    rootfs:      directory that the nodes' roots are made of
+    stack:       of the nodes that name none; shows: what they show of the engine
+    snapshots:   by node name in the snapshots; recorded: node -> the snapshot that it looks like
+    """
+
+    request: Request
+    cluster: Cluster
+    wiring_name: str
+    document: Mapping[str, Any]
+    level: Level
+    rootfs: str
+    stack: str
+    shows: tuple[Show, ...]
+    snapshots: Mapping[str, Snapshot] = field(default_factory=dict)
+    recorded: Mapping[str, str] = field(default_factory=dict)
+
+    def fingerprint(self) -> str:
+        """Changes with what was asked for and with the lab's own code."""
+        code = sorted(
+            (str(path), path.stat().st_mtime_ns, path.stat().st_size)
+            for path in Path(__file__).parents[1].rglob("*")
+            if path.suffix in (".py", ".c", ".yml")
+        )
+        parts = [
+            asdict(replace(self.request, level=self.level.number)),
+            asdict(self.cluster),
+            self.document,
+            self.rootfs,
+            [asdict(show) for show in self.shows],
+            {name: snapshot_json(snapshot) for name, snapshot in self.snapshots.items()},
+            self.recorded,
+            code,
+            sys.executable,
+        ]
+        return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
+
+
+def resolve(request: Request, say: Say) -> Wanted:
+    """Look up all that the request names. Raises DeployError."""
+    request.check()
+    snapshots = load_saved(Path(request.recorded)) if request.recorded is not None else {}
+    document = {} if snapshots else wiring.load(request.wiring)
+    cluster = _cluster(request, document, snapshots, say)
+    recorded = _recorded(request, cluster, snapshots)
+    level, root = _level(request, len(cluster.nodes), say)
+    shows, stack = _engine(request, say)
+    return Wanted(
+        request=request,
+        cluster=cluster if request.engine == "standin" else cluster.without("l40s_stack"),
+        wiring_name=f"recorded in {request.recorded}" if snapshots else request.wiring,
+        document=document if snapshots else _shaped(document, cluster),
+        level=level,
+        rootfs=root,
+        stack=stack,
+        shows=shows,
+        snapshots=snapshots,
+        recorded=recorded,
+    )
+
+
+def _cluster(request: Request, document: dict[str, Any], snapshots: Mapping[str, Snapshot], say: Say) -> Cluster:
+    if request.like is not None:
+        found = clusters.like(request.like, same_hardware=bool(snapshots))
+        if found.left_out:
+            say(f"left out, since it is of the machines themselves: {', '.join(found.left_out)}")
+        return found
+    gangs = 1 if request.gangs is None else request.gangs
+    if snapshots and request.nodes is None:
+        for name in snapshots:
+            clusters.check_node_name(name, str(request.recorded))
+        return clusters.equal_gangs(snapshots, gangs)
+    nodes = wiring.nodes_per_gang(document, request.wiring) * gangs if request.nodes is None else request.nodes
+    return clusters.equal_gangs((f"node{index}" for index in range(nodes)), gangs)
+
+
+def _recorded(request: Request, cluster: Cluster, snapshots: Mapping[str, Snapshot]) -> dict[str, str]:
+    """By their names where an inventory has the names, else in turn."""
+    if not snapshots:
+        return {}
+    for snapshot in snapshots.values():
+        recording.primary_interface(snapshot)
+    if request.like is None:
+        names = list(snapshots)
+        return {node: names[index % len(names)] for index, node in enumerate(cluster.nodes)}
+    missing = [node for node in cluster.nodes if node not in snapshots]
+    if missing:
+        raise InputError(
+            f"no snapshot of {', '.join(missing)}; there is {', '.join(snapshots)}",
+            where=str(request.recorded),
+            fix=f"l40s-deploy discover --inventory {request.like} --save {request.recorded}",
+        )
+    return {node: node for node in cluster.nodes}
+
+
+def _shaped(document: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
+    """The wiring with as many GPUs in each node as the cluster has there."""
+    if not cluster.gpus:
+        return document
+    changes = document.get("nodes") or [{}]
+    nodes = [
+        {**changes[index % len(changes)], "keep_gpus": cluster.gpus[node]} for index, node in enumerate(cluster.nodes)
+    ]
+    shaped = {**document, "nodes": nodes}
+    for index, node in enumerate(cluster.nodes):
+        wiring.parse(shaped, f"--wiring, for {node}", index)
+    return shaped
+
+
+def _level(request: Request, nodes: int, say: Say) -> tuple[Level, str]:
+    """The level, and the directory that its nodes' roots are made of."""
+    level = levels.choose(request.level, nodes)
+    if level.number < 2:
+        return level, "/"
+    try:
+        return level, str(rootfs.ensure(say))
+    except NodeError as failure:
+        return levels.without_systemd(failure.what), "/"
+
+
+def _engine(request: Request, say: Say) -> tuple[tuple[Show, ...], str]:
+    """What the nodes show of the engine, and the name of its stack."""
+    if request.engine == "standin":
+        return (), "sglang-0.5.23"
+    from orchestrator.lab.engine import environment as engine
+
+    shows = (
+        Show(outside=str(engine.ensure_engine(say)), inside=f"/opt/l40s/venvs/{engine.ENGINE_STACK}"),
+        Show(outside=str(engine.ensure_model()), inside="/workspace/tiny-deepseek-v3"),
+    )
+    return shows, engine.ENGINE_STACK

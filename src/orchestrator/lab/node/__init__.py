@@ -1,0 +1,1 @@
+"""What an emulated node shows: files, models, root file system."""

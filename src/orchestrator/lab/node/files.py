@@ -1,0 +1,169 @@
+"""What a node's root shows besides the host's own files: its name, its engine's launcher, its models, NVML."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import uuid
+from pathlib import Path
+
+from orchestrator.lab.hardware.machine import NodeMachine
+from orchestrator.lab.hardware.realise import digest
+from orchestrator.lab.life.blueprint import Blueprint
+from orchestrator.lab.node import models
+from orchestrator.lab.node import systemd as systemd_files
+from orchestrator.lab.node.tree import FileTree
+from orchestrator.lab.nvml import config, library
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.profile import Stack
+
+LAB_HOME = "/opt/l40s/lab"
+VENVS = "/opt/l40s/venvs"
+MODELS = "/workspace"
+PLAYS = {"sglang-0.5.23": "0.5.23", "sglang-0.4.4-l40s": "0.4.4"}
+"""Stacks that the stand-in plays, with the engine version it plays for each."""
+STANDIN = Path(__file__).parents[1] / "standin"
+_VERBS = "libibverbs.so.1"
+_FLAGS = Path(__file__).parents[2] / "engines" / "flags"
+"""The flags of each engine version, which the stand-in refuses all others by."""
+
+
+def render(blueprint: Blueprint, node: NodeMachine) -> FileTree:
+    """The tree below / of a node in namespaces, as a layer above the real root."""
+    tree = FileTree()
+    tree.opaque |= {MODELS, "/opt/l40s"}
+    tree.put("/etc/hostname", node.node)
+    tree.put("/etc/hosts", hosts(blueprint).encode())
+    tree.put("/etc/machine-id", uuid.UUID(bytes=digest(node.seed, "machine")[:16], version=4).hex)
+    tree.put("/etc/resolv.conf", b"")
+    tree.put(f"{_library_folder()}/{library.NAME}", library.build().read_bytes(), 0o755)
+    tree.update(verbs_library(_library_folder()))
+    tree.update(engine_files(LAB_HOME, VENVS))
+    tree.update(models.render(MODELS))
+    if node.recording is not None:
+        for path, text in node.recording.etc.items():
+            tree.put(path, text.encode(errors="surrogateescape"))
+    if blueprint.level == 2:
+        tree.update(systemd_files.render(node))
+    return tree
+
+
+def verbs_library(folder: str) -> FileTree:
+    """Something to load as libibverbs where this machine has none: only whether it can be loaded is ever asked."""
+    tree = FileTree()
+    if not (Path(_library_folder()) / _VERBS).exists():
+        tree.put(f"{folder}/{_VERBS}", library.build().read_bytes(), 0o755)
+    return tree
+
+
+def devices(node: NodeMachine) -> tuple[str, ...]:
+    """Names below /dev that a node with such cards has; they are empty files, good for being seen."""
+    cards = sum(bool(interface.rdma) for interface in node.interfaces)
+    return ("kmsg", *(f"infiniband/uverbs{number}" for number in range(cards)))
+
+
+def hosts(blueprint: Blueprint) -> str:
+    """/etc/hosts of every node."""
+    lines = ["127.0.0.1 localhost", f"{blueprint.controller} controller"]
+    lines += [f"{blueprint.address(index)} {name}" for index, name in enumerate(blueprint.nodes)]
+    return "\n".join(lines) + "\n"
+
+
+def engine_files(home: str, venvs: str, *, exports: str = "", below: str = "") -> FileTree:
+    """The stand-in in `home`, and for each stack that it plays a virtual environment's python3 that starts it.
+
+    exports: lines of shell that the launchers run first
+    below:   where the tree will be written, '' where it is a node's own root
+    """
+    tree = FileTree()
+    for file in sorted(STANDIN.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            tree.put(f"{home}/standin/{file.relative_to(STANDIN)}", file.read_bytes())
+    for file in sorted(_FLAGS.glob("*.json")):
+        tree.put(f"{home}/standin/flags/{file.name}", file.read_bytes())
+    tree.put(f"{home}/sglang/__init__.py", b"")
+    tree.put(f"{home}/sglang/launch_server.py", _LAUNCH_SERVER.encode())
+    for stack, version in PLAYS.items():
+        tree.put(f"{venvs}/{stack}/bin/python3", _launcher(f"{below}{home}", version, exports).encode(), 0o755)
+        tree.update(_packages(f"{venvs}/{stack}/lib/python3/site-packages", load_stack(stack)))
+    return tree
+
+
+def _packages(site: str, stack: Stack) -> FileTree:
+    """The names that tell what is installed there: the stack's own versions, without the packages."""
+    versions = {
+        "sglang": stack.engine_version,
+        "torch": stack.torch_version,
+        "triton": stack.triton_version,
+        "nvidia_nccl_cu12": stack.nccl_version,
+    }
+    tree = FileTree()
+    for package, version in versions.items():
+        if version:
+            tree.put(f"{site}/{package}-{version}.dist-info/WHEEL", b"Wheel-Version: 1.0\n")
+    return tree
+
+
+_LAUNCH_SERVER = """import os, sys
+from standin.__main__ import main
+sys.exit(main(sys.argv[1:], os.environ["STANDIN_PLAYS"]))
+"""
+"""The module that every SGLang is started by, for whoever imports it by its name."""
+
+
+def _launcher(home: str, version: str, exports: str) -> str:
+    return f"""#!/bin/sh
+# An emulated node's engine: `python3 -m sglang.launch_server ...` starts the stand-in that plays {version};
+# anything else is the system's own python3.
+{exports}while [ $# -gt 0 ]; do
+  case "$1" in
+    -u | -B | -s) shift ;;
+    *) break ;;
+  esac
+done
+if [ "$1" = -m ] && [ "$2" = sglang.launch_server ]; then
+  shift 2
+  export PYTHONPATH={shlex.quote(home)}
+  exec /usr/bin/python3 -m standin --plays {version} -- "$@"
+fi
+if [ "$3" = sglang.launch_server ]; then # by a script that adds arguments out of a file
+  export PYTHONPATH={shlex.quote(home)} STANDIN_PLAYS={version}
+fi
+exec /usr/bin/python3 "$@"
+"""
+
+
+def write_nvml_state(folder: Path, node: NodeMachine) -> None:
+    """nvml.conf, and the directory where processes claim GPU memory; anybody may claim, and only unclaim his own."""
+    (folder / "nvml.conf").write_text(config.render(node))
+    (folder / "gpu-claims").mkdir(exist_ok=True)
+    (folder / "gpu-claims").chmod(0o1777)
+    (folder / "node.json").write_text(json.dumps({"node": node.node}))
+
+
+def sshd_config(address: str, port: int) -> str:
+    """Level 1's sshd: keys only, root only, no reverse look-ups that would wait for a name server."""
+    return f"""Port {port}
+ListenAddress {address}
+HostKey /run/sshd/host_key
+AuthorizedKeysFile /run/sshd/authorized_keys
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+StrictModes no
+UseDNS no
+PrintMotd no
+MaxStartups 100
+MaxSessions 100
+PidFile /run/sshd/sshd.pid
+AcceptEnv LANG LC_*
+Subsystem sftp internal-sftp
+"""
+
+
+def _library_folder() -> str:
+    """Where the dynamic linker looks by itself on this distribution."""
+    debian = f"/usr/lib/{platform.machine()}-linux-gnu"
+    return debian if Path(debian).is_dir() else "/usr/lib64"

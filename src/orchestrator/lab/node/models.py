@@ -1,0 +1,99 @@
+"""Model directories as a checkpoint has them, without weights: config.json and the index of its shards."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from orchestrator.lab.node.tree import FileTree
+from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.model.profile import ModelProfile
+
+_REAL_WEIGHTS = ("tiny-deepseek-v3",)
+"""Checkpoints that the lab makes with weights; they are bind-mounted."""
+_NO_WEIGHTS = ".standin"
+"""The stand-in's mark for a directory whose weights are missing on purpose."""
+_ROPE = {
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "factor": 40,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 4096,
+    "type": "yarn",
+}
+
+
+def render(root: str) -> FileTree:
+    """A directory for every built-in profile."""
+    tree = FileTree()
+    for name in profile_names():
+        if name in _REAL_WEIGHTS:
+            continue
+        profile = load_profile(name)
+        folder = f"{root}/{profile.directory}"
+        tree.put(f"{folder}/{_NO_WEIGHTS}", "an emulated node's model directory: it has an index and no weights")
+        tree.put(f"{folder}/config.json", json.dumps(config(profile), indent=2))
+        if profile.shards:
+            tree.put(f"{folder}/model.safetensors.index.json", json.dumps(index(profile), indent=2))
+    return tree
+
+
+def config(profile: ModelProfile) -> dict[str, Any]:
+    """config.json with the profile's dimensions and quantisation."""
+    document: dict[str, Any] = {
+        "architectures": [profile.architecture],
+        "model_type": "deepseek_v3",
+        **asdict(profile.dimensions),
+        "n_group": 8,
+        "topk_group": 4,
+        "topk_method": "noaux_tc",
+        "norm_topk_prob": True,
+        "scoring_func": "sigmoid",
+        "routed_scaling_factor": 2.5,
+        "hidden_act": "silu",
+        "max_position_embeddings": 163840,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 10000,
+        "rope_scaling": _ROPE,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "torch_dtype": "bfloat16",
+        "tie_word_embeddings": False,
+    }
+    if profile.quantisation == "fp8-block":
+        document["quantization_config"] = {
+            "activation_scheme": "dynamic",
+            "fmt": "e4m3",
+            "quant_method": "fp8",
+            "weight_block_size": list(profile.block),
+        }
+    return document
+
+
+def index(profile: ModelProfile) -> dict[str, Any]:
+    """The index over all shards: real tensor names of every layer, each expert's left out."""
+    tensors = ["model.embed_tokens.weight"]
+    layers = profile.dimensions.num_hidden_layers + profile.dimensions.num_nextn_predict_layers
+    for layer in range(layers):
+        dense = layer < profile.dimensions.first_k_dense_replace
+        tensors += [f"model.layers.{layer}.{part}" for part in (*_ATTENTION, *(_DENSE if dense else _MOE))]
+    tensors += ["model.norm.weight", "lm_head.weight"]
+    weight_map = {
+        tensor: f"model-{1 + position * profile.shards // len(tensors):05d}-of-{profile.shards:06d}.safetensors"
+        for position, tensor in enumerate(tensors)
+    }
+    return {"metadata": {"total_size": profile.bytes} if profile.bytes else {}, "weight_map": weight_map}
+
+
+_ATTENTION = (
+    "input_layernorm.weight", "self_attn.q_a_proj.weight", "self_attn.q_a_layernorm.weight",
+    "self_attn.q_b_proj.weight", "self_attn.kv_a_proj_with_mqa.weight", "self_attn.kv_a_layernorm.weight",
+    "self_attn.kv_b_proj.weight", "self_attn.o_proj.weight", "post_attention_layernorm.weight",
+)  # fmt: skip
+_DENSE = ("mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight")
+_MOE = (
+    "mlp.gate.weight", "mlp.gate.e_score_correction_bias", "mlp.shared_experts.gate_proj.weight",
+    "mlp.shared_experts.up_proj.weight", "mlp.shared_experts.down_proj.weight",
+)  # fmt: skip

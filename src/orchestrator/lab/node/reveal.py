@@ -1,0 +1,47 @@
+"""A running node shows another machine: its network, /sys and /proc, NVML, and the kernel's log."""
+
+from __future__ import annotations
+
+from orchestrator.lab.hardware import kernel_log
+from orchestrator.lab.hardware.machine import NodeMachine
+from orchestrator.lab.loopback import hardware
+from orchestrator.lab.namespaces import reveal, rewire
+from orchestrator.lab.node.living import LivingNode
+from orchestrator.lab.nvml import config
+
+
+def show(node: LivingNode, old: NodeMachine, new: NodeMachine, covers: tuple[str, ...]) -> tuple[str, ...]:
+    """Turn what a node shows from one machine into another; a node that is switched off shows nothing.
+
+    covers: where something is mounted over what the node showed at first; returns where that is afterwards
+    """
+    if old == new or (node.has_namespaces and node.find_pid() is None):
+        return covers
+    if node.has_namespaces:
+        covers = _in_namespaces(node, old, new, covers)
+    else:
+        hardware.change(node.file("/"), old, new)
+    if config.render(old) != config.render(new):
+        node.write("/run/l40s-lab/nvml.conf", config.render(new))
+    if kernel_log.render(old) != kernel_log.render(new):
+        node.write("/dev/kmsg", kernel_log.render(new))
+    return covers
+
+
+def _in_namespaces(node: LivingNode, old: NodeMachine, new: NodeMachine, covers: tuple[str, ...]) -> tuple[str, ...]:
+    cables = [node.link(interface.name) for interface in node.machine.interfaces]
+    node.ip_outside(rewire.outside(old.interfaces, new.interfaces, cables))
+    node.ip_here(rewire.inside(old.interfaces, new.interfaces, node.blueprint.gateway))
+    folder = node.memory / "shown" / str(node.index)
+    if new != node.machine:
+        return (*covers, *reveal.cover(node.supervisor, node.pid, folder, node.machine, new))
+    reveal.uncover(node.supervisor, node.pid, folder, node.machine, covers)
+    if _names(old) != _names(new):
+        # What was mounted at first still looks for the interfaces under the names that they had meanwhile.
+        whole = folder.with_name(f"{node.index}-whole")
+        reveal.cover(node.supervisor, node.pid, whole, node.machine, new)
+    return ()
+
+
+def _names(machine: NodeMachine) -> list[str]:
+    return [interface.name for interface in machine.interfaces]

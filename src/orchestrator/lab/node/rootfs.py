@@ -1,0 +1,208 @@
+"""The root file system of systemd nodes: this machine's own release, made once by mmdebstrap and kept by digest.
+
+It lies in `<cache>/lab/rootfs/<digest>`, where the digest is of the recipe and the release, and is only ever the
+lowest layer of a node's root: nothing writes into it. A release that has been superseded is named, not removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from orchestrator.lab.engine.environment import cache_root
+from orchestrator.model.errors import NodeError
+
+USER = "operator"
+"""Who logs in: no root, and no password for sudo."""
+BUILD_DEADLINE_S = 900.0
+"""A build takes half a minute where the packages are near."""
+_PACKAGES = (
+    "systemd", "systemd-sysv", "dbus", "libpam-systemd", "openssh-server", "python3", "sudo", "iproute2", "procps",
+    "kmod", "pciutils", "ethtool", "nftables", "iputils-ping", "curl", "less", "libnuma1", "libgomp1",
+)  # fmt: skip
+"""What an operator expects on a server, and what the real engine's wheels link to."""
+_LEFT_OUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")
+_USER_HOOK = f'chroot "$1" useradd --create-home --shell /bin/bash --no-user-group --gid users {USER}'
+_DISTRIBUTIONS = ("debian", "ubuntu")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A distribution's release: ('debian', 'bookworm')."""
+
+    distribution: str
+    codename: str
+
+
+def this_release(text: str | None = None) -> Release | None:
+    """The release that an os-release file tells of, this machine's where none is given; None for no Debian kin."""
+    if text is None:
+        try:
+            text = Path("/etc/os-release").read_text()
+        except OSError:
+            return None
+    facts = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    distribution, codename = (facts.get(key, "").strip("\"'") for key in ("ID", "VERSION_CODENAME"))
+    return Release(distribution, codename) if distribution in _DISTRIBUTIONS and codename else None
+
+
+def cached() -> Path | None:
+    """The root file system of this release, None where it has not been made yet."""
+    release = this_release()
+    place = _place(release) if release else None
+    return place if place and place.is_dir() else None
+
+
+def obstacle() -> str:
+    """Why none can be made here, '' where nothing is known to be in the way (the network is seen when it is tried)."""
+    if this_release() is None:
+        return "this machine is neither Debian nor Ubuntu"
+    return "" if shutil.which("mmdebstrap") else "mmdebstrap is missing (apt-get install mmdebstrap)"
+
+
+def ensure(say: Callable[[str], None]) -> Path:
+    """The root file system, made if it is not there yet; raises NodeError with the maker's own words."""
+    found = cached()
+    if found:
+        return found
+    release = this_release()
+    if trouble := obstacle():
+        raise NodeError(trouble, where="the nodes' root file system", fix="--level 1 needs none")
+    assert release is not None  # else there was an obstacle
+    place = _place(release)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with _held(place.with_name(f"{place.name}.lock")):
+        if not place.is_dir():
+            say(f"making the nodes' root file system ({release.distribution} {release.codename}), once: half a minute")
+            _make(release, place)
+    return place
+
+
+def _place(release: Release) -> Path:
+    recipe = json.dumps([asdict(release), platform.machine(), _PACKAGES, _LEFT_OUT, _USER_HOOK])
+    return cache_root() / "lab" / "rootfs" / hashlib.sha256(recipe.encode()).hexdigest()[:16]
+
+
+def _make(release: Release, place: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix="making-", ignore_cleanup_errors=True) as scratch:
+        fresh = Path(scratch) / "root"
+        try:
+            done = subprocess.run(
+                _command(release, fresh, sources(release, _source_files()), _proxies()),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=BUILD_DEADLINE_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise NodeError(
+                f"mmdebstrap did not end within {BUILD_DEADLINE_S:.0f} s",
+                where="the nodes' root file system",
+                fix="look at the way to the package mirror, or take --level 1",
+            ) from None
+        if done.returncode:
+            raise NodeError(
+                f"mmdebstrap: {_last_errors(done.stderr)}",
+                where="the nodes' root file system",
+                fix="look at the way to the package mirror, or take --level 1",
+            )
+        fresh.chmod(0o755)
+        fresh.rename(place)
+
+
+def _command(release: Release, target: Path, mirrors: list[str], proxies: list[str]) -> list[str]:
+    return [
+        "mmdebstrap",
+        "--variant=minbase",
+        "--mode=root",
+        f"--include={','.join(_PACKAGES)}",
+        '--aptopt=Acquire::Languages "none"',
+        *(f"--aptopt={line}" for line in proxies),
+        *(f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT),
+        f"--customize-hook={_USER_HOOK}",
+        release.codename,
+        str(target),
+        *mirrors,
+    ]
+
+
+def sources(release: Release, files: list[str]) -> list[str]:
+    """The distribution's own mirrors out of apt's source files, as one-line entries; [] lets mmdebstrap choose.
+
+    Other repositories of this machine are none of the nodes' business.
+    """
+    wanted = {f"{release.codename}{suffix}" for suffix in ("", "-updates", "-security")}
+    found = []
+    for uri, suite, components in (entry for text in files for entry in _entries(text)):
+        if suite in wanted and "main" in components.split():
+            line = f"deb {uri} {suite} main"
+            if line not in found:
+                found.append(line)
+    return found if any(line.split()[2] == release.codename for line in found) else []
+
+
+def _entries(text: str) -> Iterator[tuple[str, str, str]]:
+    """(URI, suite, components) of every binary source, in either of apt's two forms (sources.list(5))."""
+    for line in text.splitlines():
+        words = line.split("#")[0].replace("[", " [").split()
+        if words[:1] == ["deb"]:
+            while len(words) > 1 and words[1].startswith("["):
+                end = next((at for at, word in enumerate(words) if word.endswith("]")), 1)
+                words = ["deb", *words[end + 1 :]]
+            if len(words) > 3:
+                yield words[1], words[2], " ".join(words[3:])
+    for stanza in text.split("\n\n"):
+        lines = [line for line in stanza.splitlines() if not line.startswith("#") and ":" in line]
+        facts = {key.strip().lower(): value.strip() for key, value in (line.split(":", 1) for line in lines)}
+        if "deb" in facts.get("types", "").split() and facts.get("enabled", "yes") != "no":
+            for uri in facts.get("uris", "").split():
+                for suite in facts.get("suites", "").split():
+                    yield uri, suite, facts.get("components", "")
+
+
+def _source_files() -> list[str]:
+    folder = Path("/etc/apt")
+    texts = []
+    for path in (folder / "sources.list", *sorted((folder / "sources.list.d").glob("*"))):
+        if path.suffix in (".list", ".sources"):
+            with suppress(OSError, UnicodeDecodeError):
+                texts.append(path.read_text())
+    return texts
+
+
+def _proxies() -> list[str]:
+    """The proxies that this machine's own apt goes through; mmdebstrap's apt does not read its configuration."""
+    try:
+        done = subprocess.run(["apt-config", "dump", "Acquire"], capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.rstrip(";") for line in done.stdout.splitlines() if "::proxy" in line.lower() and '""' not in line]
+
+
+def _last_errors(said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith(("E:", "Err:", "error:"))]
+    return " / ".join((told or lines or ["no word"])[-3:])[:400]
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """One build at a time; who waits finds it made."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

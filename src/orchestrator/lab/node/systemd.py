@@ -1,0 +1,60 @@
+"""What a node that boots systemd has in /etc besides its distribution's files: who may log in, and what starts."""
+
+from __future__ import annotations
+
+import resource
+
+from orchestrator.lab.hardware.machine import NodeMachine
+from orchestrator.lab.life.levels import attainable
+from orchestrator.lab.node.rootfs import USER
+from orchestrator.lab.node.tree import FileTree
+
+_MASKED = (
+    "apt-daily-upgrade.timer", "apt-daily.timer", "console-getty.service", "dev-hugepages.mount", "dev-mqueue.mount",
+    "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer", "getty.target",
+    "logrotate.timer", "modprobe@.service", "sys-fs-fuse-connections.mount", "sys-kernel-config.mount",
+    "sys-kernel-debug.mount", "sys-kernel-tracing.mount", "systemd-journal-flush.service",
+    "systemd-modules-load.service", "systemd-networkd.service", "systemd-pstore.service",
+    "systemd-remount-fs.service", "systemd-resolved.service", "systemd-sysusers.service",
+    "systemd-timesyncd.service", "systemd-tmpfiles-setup-dev.service", "systemd-udev-trigger.service",
+    "systemd-udevd.service", "systemd-update-utmp-runlevel.service", "systemd-update-utmp.service",
+)  # fmt: skip
+"""What needs a kernel, a console or devices of its own, what the lab has done already, and what costs boot time."""
+_MASKED_GENERATORS = ("cryptsetup", "debug", "getty", "gpt-auto", "hibernate-resume", "integritysetup", "rc-local",
+                      "run", "system-update", "sysv", "veritysetup")  # fmt: skip
+"""They look for disks and consoles that a node lacks."""
+_SSHD = f"""AllowUsers {USER}
+AuthorizedKeysFile /etc/ssh/authorized_keys
+PasswordAuthentication no
+PermitRootLogin no
+StrictModes no
+UseDNS no
+PrintMotd no
+PrintLastLog no
+MaxStartups 100
+MaxSessions 100
+"""
+
+
+def render(node: NodeMachine) -> FileTree:
+    """The tree below /."""
+    tree = FileTree()
+    units = "/etc/systemd/system"
+    tree.links |= {f"{units}/{unit}": "/dev/null" for unit in _MASKED}
+    generators = "/etc/systemd/system-generators"
+    tree.links |= {f"{generators}/systemd-{name}-generator": "/dev/null" for name in _MASKED_GENERATORS}
+    tree.links[f"{units}/default.target"] = "/lib/systemd/system/multi-user.target"
+    tree.put(f"/etc/sudoers.d/{USER}", f"{USER} ALL=(ALL:ALL) NOPASSWD: ALL", 0o440)
+    tree.put("/etc/ssh/sshd_config.d/l40s-lab.conf", _SSHD.encode())
+    tree.put("/etc/security/limits.d/l40s-lab.conf", _limits(node).encode())
+    return tree
+
+
+def _limits(node: NodeMachine) -> str:
+    """Limits of sessions (limits.conf(5)). Where one cannot be had pam_limits would refuse the session."""
+    system = node.machine.system
+    memlock = resource.RLIM_INFINITY if system.memlock == "unlimited" else system.memlock
+    memlock = attainable(resource.RLIMIT_MEMLOCK, memlock)
+    kib = "unlimited" if memlock == resource.RLIM_INFINITY else str(memlock // 1024)
+    nofile = attainable(resource.RLIMIT_NOFILE, system.nofile)
+    return "".join(f"{who} - memlock {kib}\n{who} - nofile {nofile}\n" for who in ("*", "root"))

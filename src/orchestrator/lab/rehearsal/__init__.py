@@ -1,0 +1,1 @@
+"""Scenarios played as an operator would live them."""

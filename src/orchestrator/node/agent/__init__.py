@@ -1,0 +1,1 @@
+"""The agent of one node's part of a gang: one process that arms, starts, watches and ends it."""

@@ -1,0 +1,523 @@
+"""The node agent: one process that arms, starts, watches and ends one node's part of a gang.
+
+A single loop waits for everything at once: the guardian, the engine's log, the ranks' pidfds, the leader link,
+NVML's answers and the leader's HTTP probes. Orders of the controller are a file (`goal.json`) and SIGUSR1.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from orchestrator.node import files, itself, kernel, processes
+from orchestrator.node.agent import causes, preflight
+from orchestrator.node.agent.causes import Cause
+from orchestrator.node.agent.ending import end
+from orchestrator.node.agent.part import TICK_S, Part
+from orchestrator.node.agent.record import Record
+from orchestrator.node.agent.run import AGENT_FILE, ENGINE_LOG, GOAL_FILE, Run
+from orchestrator.node.engine import gpus, guardian
+from orchestrator.node.engine.deaths import Death
+from orchestrator.node.engine.logfile import LogFile
+from orchestrator.node.engine.redact import Redactor
+from orchestrator.node.engine.service import CanaryResult, Health, Service
+from orchestrator.node.engine.tree import SEARCH_EVERY_S, Tree
+from orchestrator.node.engine.vitality import HUNG, Patience, Vitality
+from orchestrator.node.engine.watch import LogWatch
+from orchestrator.node.failure import Failure
+from orchestrator.node.network.link import Hub, Joined, Left, Said, Spoke
+
+SILENT_S = 10.0
+"""A node that was not heard for this long is shown as silent; with a short lease after half of it."""
+LINK_S = 30.0
+"""A node that has not reached the leader's agent this long after its own checks is not armed."""
+LEADERS_CHECKS_S = 90.0
+"""One that has reached its port waits this long for a word: the leader's checks may still go on, and `up` waits as long
+for them (ARM_S in workflows/gang/up.py)."""
+MEMORY_EVERY_S = 2.0
+MEMORY_WARMING_S = 0.5
+"""A canary is short, and ready without the newest figures would be half a truth."""
+FOLLOW_LEADER_S = 1.5
+"""After the leader's engine has gone, this long for the workers' own shutdown before SIGKILL: every rank was told to
+end before the leader's own ended (sglang 0.5: ShutdownReq), or none is ever told (0.4.4): a long wait gains nothing."""
+
+SIGNALLED_GOALS = {signal.SIGTERM: "stop", signal.SIGUSR2: "stop-now"}
+"""Orders that need no file: from systemd at a shutdown, and from a controller where none can be written."""
+
+ORDERED_S = 1.0
+"""A member's process that exits with code 0 was told to: its engine's leader ends (sglang 0.5: ShutdownReq), and the
+leader's agent says within this long why. Its parent needs about half of it for the last words of its own ranks."""
+
+ITS_OWN_DEATHS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)
+"""Signals that the engine's parent does not die of because a rank has (then it exits, or kills itself: SIGKILL)."""
+TOLD_S = 0.5
+"""The guardian reaps at once and says so."""
+
+RUNNING = ("starting", "warming", "ready")
+ENDING = ("draining", "stopping", "stopped", "failed")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Role `agent`: the run's folder is the only argument. Ends with the run."""
+    folder = arguments[0]
+    agent = _begin(Run.read(folder))
+    try:
+        agent.live()
+    except Exception as defect:
+        agent.fail(causes.make(agent.run.node, f"defect in the agent: {type(defect).__name__}: {defect}", time.time()))
+        end(agent)
+        raise
+    return 0
+
+
+def _begin(run: Run) -> Agent:
+    kernel.adopt_orphans()
+    kernel.name_process("l40s-agent")
+    files.write_json(
+        run.path(AGENT_FILE), {"pid": os.getpid(), "start": processes.start_of(os.getpid()), "run_id": run.run_id}
+    )
+    parent = guardian.fork(run)  # before any thread
+    memory = gpus.GpuMemory(itself.application(), run.gpus if run.device == "cuda" else ())
+    return Agent(
+        run=run,
+        guardian=parent,
+        memory=memory,
+        record=Record(run),
+        watch=LogWatch.of(run.watch),
+        tree=Tree(run, parent.pid, memory),
+        log=LogFile(run.path(ENGINE_LOG), run.log_limit),
+        redactor=Redactor(run.secrets()),
+        vitality=Vitality(Patience.of(run.watch, run.env)),
+    )
+
+
+@dataclass
+class Agent(Part):
+    """A part that decides: what follows from each thing that happens."""
+
+    engine_runs: bool = False
+    accepted: bool = False
+    """The canary generation was accepted (leader)."""
+    digests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What each member said last (leader)."""
+    signalled: str = ""
+    """What a signal asked for."""
+    _began: float = field(default_factory=time.monotonic)
+    """When the node's own checks had ended, monotonic seconds."""
+    _held: tuple[float, Cause] | None = None
+    """A death that follows an order, and until when (monotonic seconds) the leader may say whose."""
+    _deadline: float = 0.0
+    """When a drain has taken long enough, monotonic seconds."""
+
+    def live(self) -> None:
+        """Arm, then follow events until the run is over; leaves nothing behind that can be ended."""
+        self._listen_to_signals()
+        self.flush()
+        if self._arm():
+            while self.state not in ("stopping", "stopped", "failed"):
+                self._step()
+        end(self)
+
+    def _arm(self) -> bool:
+        no_link = self._join_link()  # before the checks: the others see that somebody will answer
+        refusals = [*preflight.check(self.run, self.memory), *no_link]
+        self._began = time.monotonic()
+        if not refusals:
+            self.remarks = preflight.remarks(self.run)
+            self.record.set(checked=True)
+            self.record.event("checked")
+            return True
+        self.record.set(refusals=[failure.as_json() for failure in refusals])
+        first = refusals[0]
+        self.fail(causes.make(self.run.node, f"{first.where}: {first.what}", time.time(), fix=first.fix))
+        return False
+
+    def _join_link(self) -> list[Failure]:
+        if not self.run.leads:
+            leader = self.run.members[0] if self.run.members else "the leader"
+            self.spoke = Spoke(self.run, self.run.key(), leader)
+            return []
+        self.hub = Hub(self.run, self.run.key())
+        try:
+            self.hub.listen()
+        except Failure as failure:
+            return [failure]
+        return []
+
+    def _step(self) -> None:
+        ready = self.wait(self._patience())
+        now = time.monotonic()
+        self._obey_goal()
+        self.read_log()
+        self._follow_guardian(ready)
+        self._follow_ranks(now, ready)
+        self._follow_memory(now)
+        self._follow_link(now)
+        self._release_held(now)
+        self._follow_service()
+        self._advance(now)
+        self.pulse(now)
+        self.flush()
+
+    def _listen_to_signals(self) -> None:
+        self.wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        for number, goal in SIGNALLED_GOALS.items():
+            signal.signal(number, partial(self._take_order, goal))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def _take_order(self, goal: str, *_: object) -> None:
+        self.signalled = goal
+
+    def _obey_goal(self) -> None:
+        order = files.read_json(self.run.path(GOAL_FILE))
+        goal = self.signalled or order.get("goal")
+        if goal == "run":
+            self._start()
+        elif goal == "stop":
+            self._stop()
+        elif goal == "stop-now":
+            self._end_because(order.get("because"))
+
+    def _end_because(self, failure: object) -> None:
+        """Told to end at once, for a failure that the controller saw and no agent could, or for none."""
+        if isinstance(failure, dict) and self.state not in ENDING:
+            self.fail(causes.told(failure, time.time()))
+        else:
+            self._stop_now()
+
+    def _follow_guardian(self, ready: set[int]) -> None:
+        if self.guardian.channel.fileno() not in ready:
+            return
+        messages = self.guardian.messages()
+        if messages is None:
+            self.guardian.channel.close()
+            self.fail(causes.make(self.run.node, "the engine's guardian process was killed", time.time()))
+            return
+        for message in messages:
+            if "started" in message:
+                self.engine = (int(message["started"]), int(message["start"]))
+                self.engine_runs = True
+                self.record.event("engine started", pid=self.engine[0])
+            elif message.get("exited") == self.engine[0]:
+                self.engine_runs = False
+                self._engine_ended(Death.of(int(message["status"])))
+
+    def _engine_ended(self, death: Death) -> None:
+        self.record.event("engine ended", how=death.words())
+        if self.state in RUNNING:
+            if death.signal not in ITS_OWN_DEATHS:
+                self._bury_the_dead()
+            self.read_log()
+            self._fail_of(death, causes.engine_ended(self.run.node, death, self.watch, time.time()))
+
+    def _fail_of(self, death: Death, cause: Cause) -> None:
+        """A death ends our part; one that a member's process was ordered to die waits for who ordered it."""
+        ordered = death.exit_code == 0 and self.spoke is not None and self.spoke.joined
+        with_parent = death.signal == signal.SIGKILL and not self.engine_runs
+        if self._held is not None and (ordered or with_parent):
+            return
+        if ordered and self.state in RUNNING:
+            self._held = (time.monotonic() + ORDERED_S, cause)
+        else:
+            self.fail(self._held[1] if self._held else cause)
+
+    def _release_held(self, now: float) -> None:
+        """The leader had the time to say why, and has not."""
+        if self._held is not None and now >= self._held[0] and self.state in RUNNING:
+            self.fail(self._held[1])
+
+    def _patience(self) -> float:
+        """How long the loop may wait for something to happen."""
+        if self.state not in RUNNING:
+            return TICK_S
+        tick = TICK_S if self.tree.complete else SEARCH_EVERY_S
+        return tick if self._held is None else max(0.0, min(tick, self._held[0] - time.monotonic()))
+
+    def _hear_of_parent(self) -> None:
+        """A parent's death takes its ranks with it (SIGKILL, by PR_SET_PDEATHSIG), and may be told after theirs."""
+        poll = select.poll()
+        poll.register(self.guardian.channel.fileno(), select.POLLIN)
+        poll.poll(TOLD_S * 1000)
+        self._follow_guardian({self.guardian.channel.fileno()})
+
+    def _bury_the_dead(self) -> None:
+        """Ranks that ended just before their parent: one of them may be the reason."""
+        poll = select.poll()
+        for descriptor, mask in self.tree.descriptors():
+            poll.register(descriptor, mask)
+        self._follow_ranks(time.monotonic(), {descriptor for descriptor, _ in poll.poll(0)})
+
+    def _follow_ranks(self, now: float, ready: set[int]) -> None:
+        if not self.engine[0]:
+            return
+        for died in self.tree.step(now, ready):
+            self.record.event("rank ended", tp_rank=died.rank.tp_rank, pid=died.rank.pid, how=died.death.words())
+            killed = died.death.signal in (None, signal.SIGKILL)
+            if self.state in RUNNING and killed and self.engine_runs and not processes.alive(*self.engine):
+                self._hear_of_parent()
+            if self.state in RUNNING:
+                self.read_log()
+                self._fail_of(died.death, causes.rank_died(self.run.node, died, self.watch, time.time()))
+
+    def _follow_memory(self, now: float) -> None:
+        if self.run.device != "cuda" or not self.run.gpus:
+            return
+        if self.memory.take(now):
+            self.tree.note_memory()
+        every = MEMORY_WARMING_S if self.state == "warming" else MEMORY_EVERY_S
+        if self.engine[0] and now - self.memory.answered_at >= every:
+            self.memory.ask(now)
+
+    def _follow_link(self, now: float) -> None:
+        for event in self.link_events(now):
+            if isinstance(event, Joined):
+                self.ended.discard(event.node)
+                self.record.event("joined", node=event.node)
+            elif isinstance(event, Left):
+                self._left(event)
+            elif self.hub is not None:
+                self._hear_member(event)
+            else:
+                self._hear_leader(event.message)
+        self._judge_silence(now)
+
+    def _left(self, event: Left) -> None:
+        self.record.event("left", node=event.node, reason=event.reason)
+        if event.agent_ended:
+            self.ended.add(event.node)  # one that the network has lost keeps its lease
+        if self.state == "draining" and self.spoke is not None:
+            self._stop_now()  # nobody is left to say when the leader's engine has gone
+        elif event.agent_ended and self.state not in ENDING:
+            text = f"the agent on {event.node} ended ({event.reason}), and its engine with it"
+            fix = f"look at {event.node}: was it rebooted, or the agent killed?"
+            self.fail(causes.make(event.node, text, time.time(), fix=fix))
+
+    def _hear_member(self, said: Said) -> None:
+        kind = said.message.get("type")
+        if kind == "digest":
+            self.digests[said.node] = said.message
+        elif kind == "failed":
+            self._member_failed(said.message.get("cause") or causes.make(said.node, "it failed", time.time()))
+        elif kind == "ended":
+            self.ended.add(said.node)
+        elif kind == "stop":
+            self._stop_now() if said.message.get("now") else self._stop()
+
+    def _member_failed(self, cause: Cause) -> None:
+        if self.verdict is None or (self.verdict.get("secondary") and not cause.get("secondary")):
+            self.verdict = cause
+        self.fail(causes.followed(self.run.node, cause, time.time()))
+
+    def _hear_leader(self, message: dict[str, Any]) -> None:
+        kind = message.get("type")
+        if kind == "go":
+            self._start()
+        elif kind == "pulse":
+            self._follow_leaders_state(str(message.get("state")))
+        elif kind == "drain":
+            self._drain()
+        elif kind == "end":
+            self._end_with_leader(message)
+
+    def _follow_leaders_state(self, state: str) -> None:
+        if self.state in ("starting", "warming") and state == "ready" and self.tree.complete:
+            self.become("ready")
+        elif self.state == "starting" and state == "warming" and self.tree.complete:
+            self.become("warming")
+
+    def _end_with_leader(self, message: dict[str, Any]) -> None:
+        verdict = message.get("verdict")
+        if isinstance(verdict, dict) and verdict.get("secondary") and self._held is not None:
+            self.verdict = self._held[1]  # nobody ordered that death: the leader's end follows from it
+            self.fail(self._held[1])
+        elif isinstance(verdict, dict):
+            self.verdict = verdict
+            self.fail(causes.followed(self.run.node, verdict, time.time()))
+        elif message.get("now"):
+            self.become("stopping")
+        elif self.state not in ("stopping", "stopped", "failed"):
+            self.become("draining")
+            self._deadline = time.monotonic() + min(self.run.stop.shutdown_s, FOLLOW_LEADER_S)
+
+    def _judge_silence(self, now: float) -> None:
+        silences = self._silences(now)
+        shown_after = min(SILENT_S, self.run.lease_s / 2)
+        silent = sorted(node for node, silence in silences.items() if silence > shown_after)
+        self.record.set(silent=silent, links={node: self._link_word(node, silent) for node in self._partners()})
+        expired = {node: silence for node, silence in silences.items() if silence > self.run.lease_s}
+        if expired and len(silences) > 1 and len(silent) == len(silences) and self.state not in ENDING:
+            self._cut_off(max(expired.values()))
+        for node, silence in expired.items():
+            if self.state not in ENDING:
+                text = f"no word from {node} for {silence:.0f} s: its lease of {self.run.lease_s:.0f} s ran out"
+                fix = f"look at {node} and at the network between it and {self.run.node}"
+                self.fail(causes.make(node, text, time.time(), fix=fix))
+
+    def _cut_off(self, silence: float) -> None:
+        """Everybody else fell silent: that is one end of a network, and it is ours."""
+        node = self.run.node
+        text = (
+            f"no word from any other node for {silence:.0f} s: {node} is cut off, its lease of {self.run.lease_s:.0f} s"
+        )
+        fix = f"look at {node}'s own link and firewall"
+        self.fail(causes.make(node, f"{text} ran out", time.time(), fix=fix))
+
+    def _silences(self, now: float) -> dict[str, float]:
+        if self.hub is not None:
+            return {node: now - heard for node, heard in self.hub.heard.items() if node not in self.ended}
+        if self.spoke is not None and self.spoke.heard_at:
+            return {self.spoke.leader: now - self.spoke.heard_at}
+        return {}
+
+    def _partners(self) -> tuple[str, ...]:
+        """Whom we hold a connection to: the leader holds one to every other node."""
+        if self.spoke is not None:
+            return (self.spoke.leader,)
+        return self.run.members[1:]
+
+    def _link_word(self, node: str, silent: Sequence[str]) -> str:
+        if node in self.ended:
+            return "ended"
+        if node in silent:
+            return "silent"
+        joined = node in self.hub.joined if self.hub is not None else self.spoke is not None and self.spoke.joined
+        return "heard" if joined else "lost"
+
+    def _follow_service(self) -> None:
+        for result in self.service.take() if self.service else ():
+            if isinstance(result, Health):
+                self._judge_health(result)
+            else:
+                self._judge_canary(result)
+
+    def _judge_health(self, health: Health) -> None:
+        self.record.set(service_healthy=health.healthy, service_checked_at=health.at)
+        if health.healthy and self.state == "starting":
+            self.become("warming")
+        if self.state != "ready":
+            return
+        if self.vitality.probed(health.probe):
+            self.record.event("service", word=self.vitality.word, detail=self.vitality.detail)
+        hung = causes.hung(self.run.node, self.vitality.detail, time.time()) if self.vitality.word == HUNG else None
+        self.record.set(service_state=self.vitality.word, service_detail=self.vitality.detail, trouble=hung)
+
+    def _judge_canary(self, result: CanaryResult) -> None:
+        self.record.set(canary_text=result.text)
+        if not result.refused:
+            self.accepted = True
+        elif self.state in RUNNING:
+            text = f"the canary generation was refused: {result.refused}"
+            fix = "wrong weights or kernels give such text: verify the checkpoint and the stack on every node"
+            self.fail(causes.make(self.run.node, text, time.time(), fix=fix, lines=list(self.watch.last_lines())))
+
+    def _advance(self, now: float) -> None:
+        """Steps that follow from where everybody is."""
+        if self.state == "staged":
+            self._armed_when_joined(now)
+        elif self.state == "armed" and now - self._began > self.run.armed_for_s:
+            self.record.event("armed for too long")
+            self._stop_now()
+        elif self.state == "warming" and self.run.leads and self._everybody_complete():
+            self.become("ready")
+        elif self.state == "draining":
+            self._leave_when_drained(now)
+
+    def _armed_when_joined(self, now: float) -> None:
+        if self.spoke is None or self.spoke.joined:
+            self.become("armed")
+        elif now - self._began > (LEADERS_CHECKS_S if self.spoke.reached else LINK_S):
+            address = f"{self.run.leader_address}:{self.run.leader_port}"
+            text = f"the leader's agent does not answer at {address} ({self.spoke.trouble or 'no word'})"
+            fix = "open that port between the nodes"
+            self.fail(
+                causes.make(self.run.node, text, time.time(), fix=fix, secondary=True)
+            )  # a dead leader comes first
+
+    def _everybody_complete(self) -> bool:
+        others = [name for name in self.run.members if name != self.run.node]
+        told = all(self.digests.get(name, {}).get("complete") for name in others)
+        return self.accepted and self.tree.complete and told
+
+    def _leave_when_drained(self, now: float) -> None:
+        leaders_engine_gone = self.run.leads and not self.engine_runs
+        if leaders_engine_gone or now > self._deadline > 0 or not self.tree.living():
+            if self.hub is not None:
+                self.hub.send({"type": "end"})
+            self.become("stopping")
+
+    def _start(self) -> None:
+        if self.state != "armed":
+            return
+        self.guardian.go()
+        self.watch.begin(time.time())
+        self.become("starting")
+        if self.hub is not None:
+            self.hub.send({"type": "go"})
+        if self.run.service:
+            self.service = self._service(str(self.run.service["url"]))
+            self.service.start()
+
+    def _service(self, url: str) -> Service:
+        return Service(
+            url,
+            dict(self.run.watch.get("http") or {}),
+            self.run.canary,
+            self.run.model,
+            patience=self.vitality.patience,
+            authorization=self.run.authorization(),
+            counters=str((self.run.watch.get("probe") or {}).get("counters") or ""),
+        )
+
+    def _stop(self) -> None:
+        """In good order: the leader's engine drains first, everybody else follows it."""
+        if self.state in ENDING:
+            return
+        if self.spoke is not None and self.spoke.joined:
+            self.spoke.send({"type": "stop"})
+            self._drain()
+        elif self.run.leads and self.engine_runs:
+            self._drain()
+            if self.hub is not None:
+                self.hub.send({"type": "drain"})
+            number = getattr(signal, f"SIG{self.run.stop.leader_signal}", signal.SIGTERM)
+            processes.send(*self.engine, number)
+        else:
+            self._stop_now()
+
+    def _drain(self) -> None:
+        if self.state in ENDING:
+            return
+        self.become("draining")
+        self._deadline = time.monotonic() + self.run.stop.drain_s + self.run.stop.shutdown_s
+
+    def _stop_now(self) -> None:
+        if self.state in ("stopping", "stopped", "failed"):
+            return
+        if self.hub is not None:
+            self.hub.send({"type": "end", "now": True})
+        if self.spoke is not None:
+            self.spoke.send({"type": "stop", "now": True})
+        self.become("stopping")
+
+    def fail(self, cause: Cause) -> None:
+        """Take the first cause of this node, tell the gang; a later one is only an event."""
+        self.record.event("cause", **cause)
+        if self.state in ("stopped", "failed", "stopping", "draining"):
+            return
+        self.cause = cause
+        if self.run.leads:
+            self.verdict = self.verdict or cause
+            if self.hub is not None:
+                self.hub.send({"type": "end", "verdict": self.verdict})
+        elif self.spoke is not None:
+            self.spoke.send({"type": "failed", "cause": cause})
+        self.become("failed")

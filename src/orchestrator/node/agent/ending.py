@@ -1,0 +1,127 @@
+"""The end of one node's part: everything of the engine's is gone, its GPU memory free, one verdict everywhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from orchestrator.node import processes
+from orchestrator.node.agent.part import Part
+from orchestrator.node.engine.containers import REMOVE_S
+from orchestrator.node.engine.gpus import IDLE_BYTES, GpuUse
+from orchestrator.node.network.link import Left, Said
+
+KILL_EVERY_S = 0.05
+KILL_FOR_S = 10.0
+MEMORY_FREE_S = 10.0
+MEMBERS_END_S = 12.0
+"""A little longer than a member may need for its own end."""
+
+
+def end(part: Part) -> None:
+    """SIGKILL to whatever is left, wait for it and for the GPU memory, tell the others, write the last report."""
+    if part.service is not None:
+        part.service.stop()
+        part.service = None
+    part.tree.let_go()
+    part.flush()
+    _remove_container(part, wait=False)  # it may be none that we may send a signal to
+    _until(part, lambda: part.tree.kill() == 0, KILL_FOR_S)
+    _remove_container(part, wait=True)  # what its client asked for before it was killed may have come since
+    left = [process.pid for process in part.tree.living()]
+    part.tree.bury_all()
+    part.record.set(left_behind=left, service_healthy=False if part.run.service else None)
+    _until(part, lambda: _memory_is_free(part), MEMORY_FREE_S)
+    part.record.set(held=_held(part))
+    if part.state == "stopping":
+        part.become("stopped")
+    part.flush(force=True)
+    _leave(part, left)
+    part.guardian.close()
+    part.memory.close()
+    part.log.close()
+    part.record.event("ended", left_behind=left)
+    part.flush(force=True)
+
+
+def _remove_container(part: Part, *, wait: bool) -> None:
+    container = part.tree.container
+    removal = container.removal() if container is not None else None
+    if removal is not None and wait:
+        _until(part, lambda: removal.poll() is not None, REMOVE_S)
+        removal.kill()
+
+
+def _until(part: Part, done: Callable[[], bool], deadline_s: float) -> None:
+    """Keep the log, the link and the report going until something is true or the deadline has passed."""
+    deadline = time.monotonic() + deadline_s
+    while not done() and time.monotonic() < deadline:
+        part.wait(KILL_EVERY_S)
+        now = time.monotonic()
+        part.read_log()
+        part.memory.take(now)
+        if part.guardian.messages() is None:
+            part.guardian.channel.close()
+        _listen(part, now)
+        part.pulse(now)
+        part.flush()
+
+
+def _listen(part: Part, now: float) -> None:
+    for event in part.link_events(now):
+        if isinstance(event, Left):
+            part.ended.add(event.node)
+        elif isinstance(event, Said) and part.hub is not None:
+            _hear_late_member(part, event)
+        elif isinstance(event, Said) and isinstance(event.message.get("verdict"), dict):
+            part.verdict = event.message["verdict"]
+
+
+def _hear_late_member(part: Part, said: Said) -> None:
+    """What arrives while we end may still be nearer to the cause than what ended us."""
+    cause = said.message.get("cause")
+    if said.message.get("type") == "ended":
+        part.ended.add(said.node)
+    elif isinstance(cause, dict) and part.verdict and part.verdict.get("secondary") and not cause.get("secondary"):
+        part.verdict = cause
+
+
+def _memory_is_free(part: Part) -> bool:
+    if part.run.device != "cuda" or not part.run.gpus or not part.engine[0]:
+        return True
+    if part.memory.error:
+        return True  # NVML does not tell: waiting longer would not help
+    fresh = part.memory.answered_at > part.tree.gone_at
+    part.memory.ask(time.monotonic())
+    return fresh and not _in_use(part)
+
+
+def _in_use(part: Part) -> list[GpuUse]:
+    uses = ((part.memory.answer or {}).get(gpu) for gpu in part.run.gpus)
+    return [use for use in uses if use is not None and (use.processes or use.used > IDLE_BYTES)]
+
+
+def _held(part: Part) -> list[str]:
+    """What is still not free although everything of ours is gone, GPU by GPU."""
+    if _memory_is_free(part):
+        return []
+    return [f"GPU {use.index}: {_holders(use)}" for use in _in_use(part)]
+
+
+def _holders(use: GpuUse) -> str:
+    gib = use.used / (1 << 30)
+    if not use.processes:
+        return f"{gib:.1f} GiB are in use by nobody that NVML names"
+    pids = ", ".join(f"{pid} ({processes.title(pid)[:80] or 'gone'})" for pid, _ in use.processes)
+    return f"{gib:.1f} GiB are in use by process {pids}"
+
+
+def _leave(part: Part, left: list[int]) -> None:
+    """Members say that they are done and go; the leader waits for them, so that one verdict reaches all."""
+    if part.spoke is not None:
+        part.spoke.send({"type": "ended", "state": part.state, "left_behind": left})
+        part.spoke.close()
+    hub = part.hub
+    if hub is not None:
+        _until(part, lambda: not hub.joined - part.ended, MEMBERS_END_S)
+        hub.close()

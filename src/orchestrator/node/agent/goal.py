@@ -1,0 +1,53 @@
+"""Tell a living agent what is wanted of it: a file, and SIGUSR1 so that it looks at once.
+
+An order to stop must reach it where nothing can be written too (a full disk, a quota, a file system that has become
+read-only): then the signal is the order.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from orchestrator.node import files, processes
+from orchestrator.node.failure import Failure
+from orchestrator.node.verbs import report
+
+POLL_S = 0.02
+SIGNALS = {"stop": signal.SIGTERM, "stop-now": signal.SIGUSR2}
+
+
+def tell(folder: str, goal: str, because: dict[str, Any] | None = None) -> bool:
+    """False where no agent lives. goal: run, stop, stop-now; because: the failure that it is ended for, if any."""
+    agent = files.read_json(f"{folder}/agent.json")
+    pid, start = int(agent.get("pid", 0)), int(agent.get("start", 0))
+    if not processes.alive(pid, start):
+        return False
+    number = SIGNALS.get(goal, signal.SIGUSR1)
+    try:
+        files.write_json(f"{folder}/goal.json", {"goal": goal, **({"because": because} if because else {})})
+        number = signal.SIGUSR1
+    except OSError:
+        if goal not in SIGNALS:
+            with files.told(folder):
+                raise
+    if not processes.send(pid, start, number) and processes.alive(pid, start):
+        raise Failure(
+            "no-rights",
+            f"the agent (pid {pid}) belongs to another user and can't be told",
+            folder,
+            "use the user that ran `up`, or ansible_become: true",
+        )
+    return True
+
+
+def wait(folder: str, done: Callable[[dict[str, Any]], bool], deadline_s: float) -> dict[str, Any]:
+    """The run's report once something is true of it, or the newest one when the deadline has passed."""
+    end = time.monotonic() + deadline_s
+    while True:
+        now = report.of_run(folder)
+        if done(now) or time.monotonic() > end:
+            return now
+        time.sleep(POLL_S)

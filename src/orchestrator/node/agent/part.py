@@ -1,0 +1,170 @@
+"""One node's part of a gang while it lives: what the agent holds, how it waits for all of it, how it says it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.node.agent.causes import Cause
+from orchestrator.node.agent.record import Record
+from orchestrator.node.agent.run import Run
+from orchestrator.node.engine import transport
+from orchestrator.node.engine.gpus import GpuMemory
+from orchestrator.node.engine.guardian import Guardian
+from orchestrator.node.engine.logfile import LineCutter, LogFile
+from orchestrator.node.engine.redact import Redactor
+from orchestrator.node.engine.service import Service
+from orchestrator.node.engine.tree import Tree
+from orchestrator.node.engine.vitality import Vitality
+from orchestrator.node.engine.watch import LogWatch
+from orchestrator.node.network.link import Event, Hub, Spoke
+
+TICK_S = 0.5
+PULSE_S = 1.0
+LOG_READS_A_STEP = 64
+"""An engine that floods its log must not keep us from everything else."""
+
+
+@dataclass
+class Part:
+    """`state` goes one way: staged, armed, starting, warming, ready, draining, stopping, stopped; or failed."""
+
+    run: Run
+    guardian: Guardian
+    memory: GpuMemory
+    record: Record
+    watch: LogWatch
+    tree: Tree
+    log: LogFile
+    state: str = "staged"
+    hub: Hub | None = None
+    spoke: Spoke | None = None
+    service: Service | None = None
+    remarks: list[str] = field(default_factory=list)
+    """What the checks remarked on."""
+    cause: Cause | None = None
+    verdict: Cause | None = None
+    """The gang's first cause, as the leader's agent saw them arrive."""
+    engine: tuple[int, int] = (0, 0)
+    """Process id and start time of the engine's parent."""
+    ended: set[str] = field(default_factory=set)
+    """Nodes that have said that nothing of theirs is left, or whose agent closed the connection: they have no lease."""
+    wake: int = -1
+    """Readable when a signal arrived."""
+    pulsed: float = 0.0
+    """When the others last heard from us; 0 makes them hear at once."""
+    lines: LineCutter = field(default_factory=LineCutter)
+    redactor: Redactor = field(default_factory=Redactor)
+    vitality: Vitality = field(default_factory=Vitality)
+    """Of the engine behind the service (leader)."""
+
+    def wait(self, timeout_s: float = TICK_S) -> set[int]:
+        """Wait until something happens, or not longer than this; returns the descriptors that are ready."""
+        poll = select.poll()
+        for descriptor, mask in self._descriptors():
+            poll.register(descriptor, mask)
+        ready = {descriptor for descriptor, _ in poll.poll(timeout_s * 1000)}
+        if self.wake in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self.wake, 4096)
+        return ready
+
+    def _descriptors(self) -> Iterator[tuple[int, int]]:
+        memory = self.memory.fileno()
+        service = self.service.wake if self.service is not None else -1
+        for descriptor in (self.wake, self.guardian.channel.fileno(), self.guardian.log, service, memory or -1):
+            if descriptor >= 0:
+                yield descriptor, select.POLLIN
+        yield from self.tree.descriptors()
+        link = self.hub or self.spoke
+        if link is not None:
+            yield from link.descriptors()
+
+    def link_events(self, now: float) -> list[Event]:
+        """What happened on the leader link."""
+        link = self.hub or self.spoke
+        return link.step(now) if link is not None else []
+
+    def read_log(self) -> None:
+        """Take what the engine has written so far."""
+        for _ in range(LOG_READS_A_STEP):
+            if self.guardian.log < 0:
+                return
+            try:
+                data = os.read(self.guardian.log, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                os.close(self.guardian.log)
+                self.guardian.log = -1
+                self._take(self.redactor.finish())
+                return
+            self._take(self.redactor.feed(data))
+
+    def _take(self, data: bytes) -> None:
+        """Nobody gets to see the log but as it is here."""
+        if data:
+            self.log.write(data)
+            self._watch(data, time.time())
+
+    def _watch(self, data: bytes, now: float) -> None:
+        for line in self.lines.feed(data):
+            if self.watch.feed(line, now):
+                self.record.event("phase", **self.watch.phase.as_json())
+            if self.watch.shows_work(line):
+                self.vitality.worked(time.monotonic())
+
+    def become(self, state: str) -> None:
+        """Enter a state: everybody hears of it at once."""
+        if state != self.state:
+            self.state = state
+            if state == "ready":
+                self.watch.finish(time.time())  # a worker's log says nothing of it
+                transport.note(self.run)
+            self.record.event("state", state=state)
+            self.pulsed = 0.0
+        self.flush()
+
+    def pulse(self, now: float) -> None:
+        """Let the others hear from us, every second and at every change."""
+        if now - self.pulsed < PULSE_S:
+            return
+        self.pulsed = now
+        self.guardian.beat()
+        if self.hub is not None:
+            self.hub.send({"type": "pulse", "state": self.state})
+        if self.spoke is not None:
+            self.spoke.send(self._digest())
+
+    def _digest(self) -> dict[str, Any]:
+        return {
+            "type": "digest",
+            "state": self.state,
+            "phase": self.watch.phase.as_json(),
+            "complete": self.tree.complete,
+            "at": time.time(),
+        }
+
+    def _stopped(self) -> list[str]:
+        """Processes of the engine's that a signal has stopped; of ranks `ranks` tells."""
+        names = {pid: f"process {pid} ({title})" for pid, title in self.tree.stopped.items()}
+        names.update({pid: f"the engine's parent process (pid {pid})" for pid in names if pid == self.engine[0]})
+        return [f"{name} is stopped by a signal" for name in names.values()]
+
+    def flush(self, *, force: bool = False) -> None:
+        """Write the report where it would say something new."""
+        self.record.set(
+            state=self.state,
+            phase=self.watch.phase.as_json(),
+            engine_pid=self.engine[0],
+            ranks=[rank.as_json() for rank in self.tree.ranks],
+            remarks=[*self.remarks, *self._stopped()],
+            cause=self.cause,
+            verdict=self.verdict,
+        )
+        self.record.flush(force=force)

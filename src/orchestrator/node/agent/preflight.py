@@ -1,0 +1,249 @@
+"""What must be true on a node before a run is armed. Each thing that is not is a failure in words."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import pathlib
+import pwd
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+from orchestrator.node import processes
+from orchestrator.node.agent import weights
+from orchestrator.node.agent.run import Run
+from orchestrator.node.engine import containers, gpus, guardian
+from orchestrator.node.failure import Failure
+from orchestrator.node.look import installed
+
+SHM = "/dev/shm"  # noqa: S108 - its size is asked, nothing is written
+SHM_BYTES = 512 << 20
+"""NCCL's shared memory transport and the engine's own queues between 8 ranks; containers begin with 64 MiB."""
+
+
+def check(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
+    """Every failure found, in the order an operator would mend them; empty when the run may be armed.
+
+    NVML is asked first and heard last: its process starts, and its driver wakes, while the rest is looked at.
+    """
+    if run.device == "cuda" and run.gpus:
+        memory.ask(time.monotonic())
+    steps: tuple[Callable[[], Iterator[Failure]], ...] = (
+        lambda: _python(run),
+        lambda: _image(run),
+        lambda: _packages(run),
+        lambda: _model(run),
+        lambda: _working_dir(run),
+        lambda: _ports(run),
+        lambda: _gpus(run, memory),
+    )
+    return [failure for step in steps for failure in step()]
+
+
+def _python(run: Run) -> Iterator[Failure]:
+    if run.venv_python and not _may(run, run.venv_python, os.X_OK):
+        exists = pathlib.Path(run.venv_python).exists()
+        yield Failure(
+            "no-stack",
+            f"the engine's python {'may not be executed by ' + _user(run) if exists else 'does not exist'}",
+            run.venv_python,
+            f"l40s-deploy prepare installs the stack {run.stack}, or name its virtual environment with l40s_venv",
+        )
+
+
+def _image(run: Run) -> Iterator[Failure]:
+    lacks = containers.missing(run) if run.container_program else None
+    if lacks is None:
+        return
+    kind, words = lacks
+    fix = {
+        "program": f"install {run.container_program}, or `l40s-deploy prepare --install-containers`",
+        "daemon": f"start it, and let the agent use it: root may, and whoever is in the group {run.container_program}",
+        "image": f"l40s-deploy prepare loads the image of the stack {run.stack}",
+    }[kind]
+    yield Failure("no-stack" if kind == "image" else "no-container", words, run.container_image, fix)
+
+
+def _packages(run: Run) -> Iterator[Failure]:
+    for name, found in installed.differing(run.venv_python, run.packages).items():
+        yield Failure(
+            "wrong-stack",
+            f"{name} {found} is installed, and the stack {run.stack} has {run.packages[name]}",
+            run.venv_python,
+            f"l40s-deploy prepare installs the stack {run.stack}; or choose the stack that is there with --stack",
+        )
+
+
+def _model(run: Run) -> Iterator[Failure]:
+    if not run.model_path:
+        return
+    folder = pathlib.Path(run.model_path)
+    config = folder / "config.json"
+    copy = "copy the checkpoint to this node, or mend l40s_model_root"
+    if not folder.is_dir():
+        yield Failure("no-model", f"the model directory of {run.model} does not exist", str(folder), copy)
+        return
+    if not config.is_file():
+        yield Failure("no-model", f"the model directory of {run.model} has no config.json", str(config), copy)
+        return
+    if not _may(run, str(config), os.R_OK):
+        yield Failure("no-model", f"config.json may not be read by {_user(run)}", str(config), "mend its rights")
+        return
+    try:
+        json.loads(config.read_bytes())
+    except (OSError, ValueError) as wrong:
+        yield Failure("no-model", f"config.json can't be used: {wrong}", str(config), copy)
+    yield from weights.check(folder)
+
+
+def _working_dir(run: Run) -> Iterator[Failure]:
+    if not _may(run, run.working_dir, os.X_OK):
+        yield Failure(
+            "no-directory", f"the working directory can't be entered by {_user(run)}", run.working_dir, "make it"
+        )
+
+
+def _ports(run: Run) -> Iterator[Failure]:
+    for address, port in run.check_free:
+        failure = port_failure(address, port)
+        if failure:
+            yield failure
+
+
+def port_failure(address: str, port: int) -> Failure | None:
+    """None where we could listen there. SO_REUSEADDR passes over TIME_WAIT, and still sees every listener."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+            probe.listen(1)
+        except OSError as error:
+            return _port_taken(address, port, error)
+    return None
+
+
+def _port_taken(address: str, port: int, error: OSError) -> Failure:
+    where = f"port {port}" + (f" on {address}" if address else "")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return Failure("no-address", f"this node has no address {address}", where, "mend l40s_address in the inventory")
+    if error.errno != errno.EADDRINUSE:
+        return Failure("port-refused", f"can't listen: {error.strerror}", where, "choose another port")
+    holder = _listener(port)
+    by = f"pid {holder} ({processes.title(holder)[:120]})" if holder else "a process that we may not see"
+    return Failure("port-taken", f"taken by {by}", where, "end that process, or choose another port in the inventory")
+
+
+def _listener(port: int) -> int:
+    """Pid of the process that listens on a port, 0 where /proc does not show it to us."""
+    inodes = {
+        fields[9]
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        for fields in (line.split() for line in _lines(table)[1:])
+        if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
+    }
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for process in processes.everything():
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{process.pid}/fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(f"/proc/{process.pid}/fd/{name}") in wanted:
+                        return process.pid
+    return 0
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return pathlib.Path(path).read_text().splitlines()
+    except OSError:
+        return [""]
+
+
+def remarks(run: Run) -> list[str]:
+    """What may fail later and is no reason to refuse: limits that could not be raised as far as they should be."""
+    found = []
+    for name, least in run.limits.items():
+        value = guardian.raise_limit(name, least)
+        if value != -1 and (least == -1 or value < least):
+            wanted = "unlimited" if least == -1 else str(least)
+            found.append(
+                f"the limit {name} is {value} where the engine runs, wanted {wanted}: RDMA may fail to register "
+                "memory; l40s-deploy prepare writes the limits"
+            )
+    return found + _shm(run)
+
+
+def _shm(run: Run) -> list[str]:
+    """Where the engine runs: a container or a unit may see another /dev/shm than an SSH session."""
+    if run.device != "cuda" or len(run.gpus) < 2:
+        return []
+    try:
+        room = os.statvfs(SHM)
+    except OSError as error:
+        return [f"{SHM} can't be used ({error.strerror}): NCCL between the GPUs of a node needs it"]
+    free = room.f_bavail * room.f_frsize
+    if free >= SHM_BYTES:
+        return []
+    return [f"{SHM} has {free >> 20} MiB free where the engine runs: NCCL between the GPUs of a node may not start"]
+
+
+def _gpus(run: Run, memory: gpus.GpuMemory) -> Iterator[Failure]:
+    if run.device != "cuda" or not run.gpus:
+        return
+    if not memory.wait(gpus.FIRST_ANSWER_S) or memory.answer is None:
+        yield Failure(
+            "no-nvml",
+            f"GPU memory can't be read: {memory.error or 'NVML does not answer'}",
+            "NVML",
+            "run nvidia-smi on the node; a driver that hangs needs a reboot",
+        )
+        return
+    for index in run.gpus:
+        use = memory.answer.get(index)
+        if use is None:
+            continue
+        if use.processes:
+            pid, held = max(use.processes, key=lambda process: process[1])
+            yield Failure(
+                "gpu-busy",
+                f"busy: pid {pid} ({processes.title(pid)[:120] or 'not in our PID namespace'}) "
+                f"holds {_gib(held or use.used)} on it",
+                f"GPU {index}",
+                "end that process, or take another node",
+            )
+        elif use.used > gpus.IDLE_BYTES:
+            yield Failure(
+                "gpu-busy",
+                f"busy: {_gib(use.used)} are in use by a process that NVML does not name",
+                f"GPU {index}",
+                "look for a container or another PID namespace that uses it",
+            )
+
+
+def _gib(count: int) -> str:
+    return f"{count / (1 << 30):.1f} GiB"
+
+
+def _user(run: Run) -> str:
+    return run.engine_user or pwd.getpwuid(os.geteuid()).pw_name
+
+
+def _may(run: Run, path: str, mode: int) -> bool:
+    """Access as the user the engine will run as; root asks in a child that became that user."""
+    if run.engine_user is None or os.geteuid() != 0:
+        return os.access(path, mode)
+    user = pwd.getpwnam(run.engine_user)
+    child = os.fork()
+    if child == 0:
+        status = 2
+        try:
+            os.initgroups(run.engine_user, user.pw_gid)
+            os.setgid(user.pw_gid)
+            os.setuid(user.pw_uid)
+            status = 0 if os.access(path, mode) else 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,0 +1,102 @@
+"""The agent's report as a file: what `report` reads and what a later verb finds after a crash."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator import __version__
+from orchestrator.node import files, processes
+from orchestrator.node.agent import run as runs
+
+FORMAT = 1
+HEARTBEAT_S = 1.0
+
+
+def first(run: runs.Run, now: float) -> dict[str, Any]:
+    """The report of a run that is staged and has no agent yet."""
+    return {
+        "format": FORMAT,
+        "run_id": run.run_id,
+        "gang": run.gang,
+        "node": run.node,
+        "node_rank": run.node_rank,
+        "nnodes": run.nnodes,
+        "state": "staged",
+        "phase": {"name": "", "step": 0, "of": 0, "since": now},
+        "model": run.model,
+        "stack": run.stack,
+        "plan_id": run.plan_id,
+        "agent_version": __version__,
+        "started_at": now,
+        "updated_at": now,
+        "engine_pid": 0,
+        "ranks": [
+            {
+                "tp_rank": rank,
+                "gpu": run.gpus[place] if place < len(run.gpus) else -1,
+                "pid": 0,
+                "state": "expected",
+            }
+            for place, rank in enumerate(run.tp_ranks)
+        ],
+        "service_url": str((run.service or {}).get("url") or ""),
+        "service_healthy": False if run.service else None,
+        "service_checked_at": 0.0,
+        "service_state": "",
+        "service_detail": "",
+        "trouble": None,
+        "canary_text": None,
+        "cause": None,
+        "verdict": None,
+        "checked": False,
+        "refusals": [],
+        "remarks": [],
+        "silent": [],
+        "links": {},
+        "held": [],
+        "boot_id": processes.boot_id(),
+        "allowed_s": dict(run.watch.get("allowed_s") or {}),
+        "barrier_s": float(run.watch.get("barrier_s") or 0.0),
+        "left_behind": [],
+    }
+
+
+@dataclass
+class Record:
+    """Holds the report, writes it when it changed or a heartbeat is due, and appends events."""
+
+    run: runs.Run
+    value: dict[str, Any] = field(default_factory=dict)
+    _written: str = ""
+    _written_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.value = first(self.run, time.time())
+
+    def set(self, **values: Any) -> None:
+        """Change keys of the report; `flush` writes them."""
+        self.value.update(values)
+
+    def flush(self, *, force: bool = False) -> None:
+        """Write the file where it would say something new. A full disk must not end the agent."""
+        now = time.time()
+        text = json.dumps({**self.value, "updated_at": 0})
+        if not force and text == self._written and 0 <= now - self._written_at < HEARTBEAT_S:
+            return
+        try:
+            files.write_json(self.run.path(runs.REPORT_FILE), {**self.value, "updated_at": now})
+        except OSError:
+            return
+        self._written, self._written_at = text, now
+
+    def event(self, what: str, **details: Any) -> None:
+        """Append one line to the run's events."""
+        line = json.dumps({"at": time.time(), "event": what, **details})
+        try:
+            with open(self.run.path(runs.EVENTS_LOG), "a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError:
+            return

@@ -1,0 +1,1 @@
+"""Checkpoint directories on a node: read, checked, re-blocked."""

@@ -1,0 +1,83 @@
+"""Verb `digests`: SHA-256 of every file of a checkpoint here, those that are known already without reading.
+
+Request: {"directory", "fresh", "state_dir"}. Lines: {"bytes", "total"} twice a second, at the end some {"digests":
+{path: SHA-256}}, and {"bytes", "total", "files": how many digests were told}. It ends early when nobody reads any more.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+from orchestrator.node import files
+from orchestrator.node.checkpoint.target import JOURNAL as REBLOCK_JOURNAL
+from orchestrator.node.failure import Failure
+from orchestrator.node.os_failure import os_told
+from orchestrator.node.push.manifest import listed
+from orchestrator.node.push.target import PARTIAL
+from orchestrator.node.sha256 import Digests
+from orchestrator.node.telling import TICK_S, in_parts, reader_is_gone, tell
+
+MOST_READERS = 8
+
+
+def stream(request: dict[str, Any]) -> None:
+    """Read what is there and tell its digests."""
+    directory = Path(str(request["directory"]))
+    with os_told(str(directory)):
+        _read(request, directory)
+
+
+def _read(request: dict[str, Any], directory: Path) -> None:
+    _refuse_unfinished(directory)
+    paths = listed(directory)
+    digests = Digests(files.state_dir(request))
+    meter = _Meter()
+    with ThreadPoolExecutor(max_workers=min(MOST_READERS, os.cpu_count() or 1)) as pool:
+        found = {
+            path: pool.submit(digests.of, directory / path, meter.counted, fresh=bool(request.get("fresh")))
+            for path in paths
+        }
+        total = sum((directory / path).stat().st_size for path in paths)
+        try:
+            while wait(found.values(), timeout=0).not_done:
+                tell({"bytes": meter.bytes, "total": total})
+                if reader_is_gone(TICK_S):
+                    raise BrokenPipeError
+            result = {path: done.result() for path, done in found.items()}
+        finally:
+            meter.stopped = True
+            pool.shutdown(cancel_futures=True)
+    for part in in_parts(result.items()):
+        tell({"digests": dict(part)})
+    tell({"bytes": total, "total": total, "files": len(result)})
+
+
+def _refuse_unfinished(directory: Path) -> None:
+    if directory.is_dir():
+        if (directory / REBLOCK_JOURNAL).exists():
+            what = "its re-blocking was interrupted"
+            raise Failure("unfinished", what, str(directory), "run `checkpoint reblock` again: it goes on")
+        return
+    if directory.with_name(directory.name + PARTIAL).is_dir():
+        what = "is not whole: a push to it was interrupted"
+        raise Failure("unfinished", what, str(directory), "run `checkpoint push` again: it goes on")
+    raise Failure("no-checkpoint", "no such directory", str(directory), "l40s-deploy checkpoint push, or another name")
+
+
+class _Meter:
+    """Bytes read by all threads together."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.stopped = False
+        self._lock = threading.Lock()
+
+    def counted(self, count: int) -> None:
+        if self.stopped:
+            raise Failure("stopped", "nobody waits for it any more", "digests")
+        with self._lock:
+            self.bytes += count

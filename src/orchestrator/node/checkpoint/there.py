@@ -1,0 +1,60 @@
+"""Verb `reblock`: re-block a checkpoint on this node; the bytes never leave it.
+
+Request: {"source", "target", "block", "jobs", "durable", "prove"}. Lines: {"doing": "re-blocking" | "proving",
+"progress": {...}}, at the end {"outcome": {"written", "proof", "old_block", "new_block"}}. When nobody reads any more
+it stops where it is; the same request goes on from there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from orchestrator.node.checkpoint.prove import prove
+from orchestrator.node.checkpoint.reblock import Progress, plan, reblock
+from orchestrator.node.checkpoint.target import Standing, standing
+from orchestrator.node.os_failure import os_told
+from orchestrator.node.telling import TICK_S, reader_is_gone, tell
+
+
+def stream(request: dict[str, Any]) -> None:
+    """Re-block, and compare where a proof is asked for. A finished target is only compared."""
+    source, target = Path(str(request["source"])), Path(str(request["target"]))
+    with os_told(str(target)):
+        _reblock(request, source, target)
+
+
+def _reblock(request: dict[str, Any], source: Path, target: Path) -> None:
+    jobs = int(request.get("jobs") or min(8, os.cpu_count() or 1))
+    job = plan(source, int(request["block"]))
+    written = None
+    if not (request.get("prove") and standing(target) is Standing.FOREIGN):
+        durable = bool(request.get("durable", True))
+        written = reblock(job, target, jobs=jobs, durable=durable, report=_Reporter("re-blocking"))
+    proof = prove(job, target, jobs=jobs, report=_Reporter("proving")) if request.get("prove") else None
+    outcome = {
+        "written": asdict(written) if written else None,
+        "proof": asdict(proof) if proof else None,
+        "old_block": list(job.old),
+        "new_block": list(job.new),
+    }
+    tell({"outcome": outcome})
+
+
+class _Reporter:
+    """Tells how far it is now and then; raises BrokenPipeError where nobody listens, which stops the work."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+        self._told = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        if reader_is_gone(0):
+            raise BrokenPipeError
+        now = time.monotonic()
+        if now - self._told >= TICK_S:
+            self._told = now
+            tell({"doing": self._doing, "progress": asdict(progress)})

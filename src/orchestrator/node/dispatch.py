@@ -1,0 +1,125 @@
+"""Finds the verb, reads its request from stdin, writes its answer to stdout.
+
+A verb is a module with `answer(request) -> JSON-able` or `stream(request) -> None` (writes stdout itself);
+only the module of the verb that was asked for is imported, since a report must not wait for the rest.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.node.failure import Failure
+
+VERBS = {
+    "probe": "orchestrator.node.look.probe",
+    "prerequisites": "orchestrator.node.look.prerequisites",
+    "tune": "orchestrator.node.tuning.tune",
+    "tuned": "orchestrator.node.tuning.tuned",
+    "stage": "orchestrator.node.verbs.stage",
+    "arm": "orchestrator.node.verbs.arm",
+    "go": "orchestrator.node.verbs.go",
+    "stop": "orchestrator.node.verbs.stop",
+    "report": "orchestrator.node.verbs.report",
+    "logs": "orchestrator.node.verbs.logs",
+    "lock": "orchestrator.node.verbs.lock",
+    "history": "orchestrator.node.verbs.history",
+    "excerpt": "orchestrator.node.verbs.excerpt",
+    "staged": "orchestrator.node.verbs.staged",
+    "ask": "orchestrator.node.verbs.ask",
+    "listen": "orchestrator.node.network.listen",
+    "dial": "orchestrator.node.network.dial",
+    "push-offer": "orchestrator.node.push.offer",
+    "push-receive": "orchestrator.node.push.receive",
+    "same-root": "orchestrator.node.verbs.same_root",
+    "digests": "orchestrator.node.checkpoint.digests",
+    "reblock": "orchestrator.node.checkpoint.there",
+}
+
+PROCESSES = {
+    "agent": "orchestrator.node.agent.agent",
+    "gpus": "orchestrator.node.engine.gpus",
+    "light": "orchestrator.node.verbs.light",
+    "nvml": "orchestrator.node.look.nvml",
+}
+"""Roles that live on: a module with `run(arguments) -> exit status`; no request, no answer."""
+
+
+def serve(argv: Sequence[str]) -> int:
+    """Run one verb. Told failures are answers, so the exit status is 0 for them; 2 for an unknown verb."""
+    name = argv[0] if argv else ""
+    if name in PROCESSES:
+        return int(importlib.import_module(PROCESSES[name]).run(argv[1:]))
+    if name not in VERBS:
+        known = ", ".join(VERBS)
+        say(refusal(Failure("unknown-verb", f"no verb {name!r}; known: {known}", "node application")))
+        return 2
+    try:
+        _run(name)
+    except BrokenPipeError:
+        return 1
+    return 0
+
+
+def _run(name: str) -> None:
+    try:
+        request = _request()
+        module = importlib.import_module(VERBS[name])
+        if hasattr(module, "stream"):
+            module.stream(request)
+        else:
+            say(answer_of(name, request))
+    except BrokenPipeError:
+        raise
+    except Failure as failure:
+        say(refusal(failure))
+    except Exception as defect:
+        say(_defect(name, defect))
+
+
+def answer_of(name: str, request: dict[str, Any]) -> dict[str, Any]:
+    """What a verb says to a request, as it is written."""
+    try:
+        return {"ok": True, "value": importlib.import_module(VERBS[name]).answer(request)}
+    except Failure as failure:
+        return refusal(failure)
+    except Exception as defect:
+        return _defect(name, defect)
+
+
+def _request() -> dict[str, Any]:
+    text = sys.stdin.buffer.read()
+    try:
+        request = json.loads(text or b"{}")
+    except ValueError as wrong:
+        raise Failure("bad-request", f"stdin is no JSON: {wrong}", "stdin") from None
+    if not isinstance(request, dict):
+        raise Failure("bad-request", "stdin is no JSON object", "stdin")
+    return request
+
+
+def say(document: dict[str, Any]) -> None:
+    """One answer, one line."""
+    sys.stdout.write(json.dumps(document, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+def refusal(failure: Failure) -> dict[str, Any]:
+    """The answer that tells a failure."""
+    return {"ok": False, "error": failure.as_json()}
+
+
+def _defect(verb: str, defect: Exception) -> dict[str, Any]:
+    import traceback
+
+    failure = Failure(
+        "defect",
+        f"{type(defect).__name__}: {defect}",
+        f"node verb {verb}",
+        "report this with the lines in `trace`",
+    )
+    trace = "".join(traceback.format_exception(defect))
+    return {"ok": False, "error": {**failure.as_json(), "trace": trace}}

@@ -1,0 +1,1 @@
+"""An engine as its node's agent sees it: processes, deaths, log, memory, health."""

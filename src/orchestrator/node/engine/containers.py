@@ -1,0 +1,145 @@
+"""An engine in a container. Its processes are children of a daemon and not of ours, so we know it by its name.
+
+Nothing here waits for the daemon longer than a deadline: one that hangs must not keep us from ending the engine, whose
+first process we can kill ourselves (the kernel then ends all others of its PID namespace, pid_namespaces(7)).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.node import processes
+from orchestrator.node.agent.run import Run
+from orchestrator.node.processes import Process
+
+ASK_S = 20.0
+REMOVE_S = 20.0
+ASK_EVERY_S = 0.5
+
+
+def name_of(run: Run) -> str:
+    """The container's name, in the characters that Docker allows; nodes may share one daemon in a lab."""
+    return "l40s-deploy-" + re.sub(r"[^A-Za-z0-9_.-]", "_", f"{run.gang}-{run.node}-{run.run_id}")
+
+
+def environment(run: Run) -> dict[str, str]:
+    """What the launch script takes from whoever starts it."""
+    user = {"L40S_ENGINE_USER": run.engine_user} if run.engine_user else {}
+    return {"L40S_CONTAINER": name_of(run), **user}
+
+
+def remove(run: Run) -> None:
+    """End the run's container, if there is one, and wait for that; for those who have nothing else to do."""
+    if run.container_program:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(
+                [run.container_program, "rm", "--force", name_of(run)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=REMOVE_S,
+                check=False,
+            )
+
+
+def missing(run: Run) -> tuple[str, str] | None:
+    """Why the image can't be started, as (what is missing: program, daemon or image; in words); None where it can."""
+    program = run.container_program
+    words = [program, "image", "inspect", "--format", "{{.Id}}", run.container_image]
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ASK_S,
+            check=False,
+        )
+    except OSError as error:
+        return "program", f"{program} can't be run: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return "daemon", f"{program} does not answer within {ASK_S:.0f} s"
+    if done.returncode == 0:
+        return None
+    said = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
+    kind = "image" if re.search(r"no such (image|object)|image not known", said, re.IGNORECASE) else "daemon"
+    return kind, f"{program}: {said}"
+
+
+@dataclass
+class Container:
+    """The container of a run that is being watched."""
+
+    program: str
+    name: str
+    helpers: set[int] = field(default_factory=set)
+    """Processes of ours that ask the daemon."""
+    _asking: subprocess.Popen[str] | None = None
+    _asked_at: float = float("-inf")
+    _first: tuple[int, int] = (0, 0)
+
+    @classmethod
+    def of(cls, run: Run) -> Container | None:
+        """None where the engine runs in no container."""
+        return cls(run.container_program, name_of(run)) if run.container_program else None
+
+    def processes(self, everything: Sequence[Process]) -> list[Process]:
+        """Its first process and all below it; none as long as the daemon has not said which that is."""
+        pid, start = self._first
+        if not pid or not processes.alive(pid, start):
+            self._ask()
+            pid, start = self._first
+        first = [process for process in everything if (process.pid, process.start) == (pid, start)]
+        return [*first, *processes.descendants([pid], everything)] if first else []
+
+    def removal(self) -> subprocess.Popen[str] | None:
+        """The daemon's own way to end it, begun; None where the program can't be run."""
+        return self._begin("rm", "--force", self.name)
+
+    def _ask(self) -> None:
+        """Never waits: the answer is taken at a later look."""
+        now = time.monotonic()
+        if self._asking is not None:
+            if self._asking.poll() is not None:
+                self._take(self._asking)
+                self._asking = None
+            elif now - self._asked_at > ASK_S:
+                self._asking.kill()
+        elif now - self._asked_at >= ASK_EVERY_S:
+            self._asked_at = now
+            self._asking = self._begin("container", "inspect", "--format", "{{.State.Pid}}", self.name)
+
+    def _take(self, asked: subprocess.Popen[str]) -> None:
+        self.helpers.discard(asked.pid)
+        assert asked.stdout is not None
+        with asked.stdout:
+            words = asked.stdout.read().split()
+        if asked.returncode == 0 and words and words[-1].isdigit():
+            pid = int(words[-1])
+            self._first = (pid, processes.start_of(pid)) if pid > 1 else (0, 0)
+
+    def _begin(self, *words: str) -> subprocess.Popen[str] | None:
+        try:
+            begun = subprocess.Popen(
+                [self.program, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,
+            )
+        except OSError:
+            return None
+        self.helpers.add(begun.pid)
+        return begun
+
+
+def standard_input() -> tuple[int, int]:
+    """A pipe for the container: whoever holds the writing end keeps it alive (templates/launch_container.sh.j2)."""
+    return os.pipe2(os.O_CLOEXEC)

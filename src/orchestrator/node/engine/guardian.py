@@ -1,0 +1,264 @@
+"""The engine's parent. It is forked from the agent before anything else, and outlives it just long enough.
+
+It holds one end of a socket pair. When the agent is gone the pair closes, and the guardian kills every process
+below it: a subreaper, it is the parent of the engine's orphans too. An agent that lives and says nothing for as long
+as the gang's lease (stopped by a signal, or stuck) has been given up by its fellows: it is ended with its engine.
+
+Were the guardian killed instead, the engine gets SIGKILL by PR_SET_PDEATHSIG and its orphans fall to the agent, which
+is a subreaper as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.node import kernel, processes
+from orchestrator.node.agent.run import LAUNCH_FILE, Run
+from orchestrator.node.engine import containers
+
+KILL_FOR_S = 60.0
+CLOSE_S = 2.0
+BEAT = b"beat\n"
+_KILL_EVERY_S = 0.05
+_DROPPED = ("SSH_", "SUDO_", "PYTHON")
+"""Variables of our own session that are none of the engine's."""
+
+
+@dataclass
+class Guardian:
+    """The agent's view of its guardian."""
+
+    pid: int
+    start: int
+    channel: socket.socket
+    log: int
+    """Reading end of the engine's stdout and stderr."""
+    _rest: bytes = b""
+
+    def close(self) -> None:
+        """Let it end, and wait until it has."""
+        self.channel.close()
+        end = time.monotonic() + CLOSE_S
+        while processes.alive(self.pid, self.start) and time.monotonic() < end:
+            time.sleep(_KILL_EVERY_S / 5)
+
+    def go(self) -> None:
+        """Start the engine; `started` comes back as a message."""
+        self.channel.sendall(b"go\n")
+
+    def beat(self) -> None:
+        """Say that the agent's loop goes round. A guardian that does not read is no reason to wait."""
+        with contextlib.suppress(OSError):
+            self.channel.send(BEAT)
+
+    def messages(self) -> list[dict[str, Any]] | None:
+        """{"started": pid, "start": its start time}, {"exited": pid, "status": wait status}; None: it is gone."""
+        if self.channel.fileno() < 0:
+            return []
+        try:
+            data = self.channel.recv(65536)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        if not data:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+def fork(run: Run) -> Guardian:
+    """Fork the guardian; only a single-threaded process may do this."""
+    ours, theirs = socket.socketpair()
+    log_read, log_write = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            ours.close()
+            os.close(log_read)
+            _Parent(run, theirs, log_write).live()
+            status = 0
+        finally:
+            os._exit(status)
+    theirs.close()
+    os.close(log_write)
+    ours.setblocking(False)
+    os.set_blocking(log_read, False)
+    return Guardian(pid=pid, start=processes.start_of(pid), channel=ours, log=log_read)
+
+
+@dataclass
+class _Parent:
+    """Inside the forked process."""
+
+    run: Run
+    channel: socket.socket
+    log: int
+    agent: int = field(default_factory=os.getppid)
+    heard_at: float = field(default_factory=time.monotonic)
+    patience_s: float = 0.0
+    """How long the agent may say nothing: until its loop begins what it may take to arm, then the lease."""
+    _held: int = -1
+
+    def live(self) -> None:
+        kernel.adopt_orphans()
+        kernel.name_process("l40s-guardian")
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
+        wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self.patience_s = max(self.run.armed_for_s, self.run.lease_s)
+        while not self._is_silent():
+            ready, _, _ = select.select([self.channel.fileno(), wake_read], [], [], 1.0)
+            if wake_read in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake_read, 4096)
+            self._reap()
+            if self.channel.fileno() in ready and not self._obey():
+                break
+        self._kill_everything()
+        containers.remove(self.run)
+        if self._is_silent() and os.getppid() == self.agent:
+            os.kill(self.agent, signal.SIGKILL)
+
+    def _is_silent(self) -> bool:
+        return time.monotonic() - self.heard_at > self.patience_s
+
+    def _obey(self) -> bool:
+        """False when the agent is gone."""
+        try:
+            words = self.channel.recv(4096)
+        except OSError:
+            return False
+        self.heard_at = time.monotonic()
+        if BEAT in words:
+            self.patience_s = self.run.lease_s
+        if b"go" in words:
+            self._start()
+        return bool(words)
+
+    def _start(self) -> None:
+        parent = os.getpid()
+        stdin, self._held = self._standard_input()
+        pid = os.fork()
+        if pid == 0:
+            _become_engine(self.run, self.log, stdin, parent)
+        os.close(stdin)
+        os.close(self.log)  # the engine alone holds the pipe, so its end is the end of the log
+        self._say(started=pid, start=processes.start_of(pid))
+
+    def _standard_input(self) -> tuple[int, int]:
+        """The engine's; a container lives for as long as we hold the other end."""
+        if self.run.container_program:
+            return containers.standard_input()
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._say(exited=pid, status=status)
+
+    def _say(self, **message: int) -> None:
+        with contextlib.suppress(OSError):
+            self.channel.sendall(json.dumps(message).encode() + b"\n")
+
+    def _kill_everything(self) -> None:
+        deadline = time.monotonic() + KILL_FOR_S
+        while time.monotonic() < deadline:
+            below = processes.descendants([os.getpid()], processes.everything())
+            if not below:
+                return
+            for process in below:
+                if not process.gone:
+                    processes.send(process.pid, process.start, signal.SIGKILL)
+            self._reap()
+            time.sleep(_KILL_EVERY_S)
+
+
+def _become_engine(run: Run, log: int, stdin: int, parent: int) -> None:
+    """In the child: own session, the engine's user, limits and environment, then the launch script. Never returns."""
+    try:
+        os.setsid()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        os.dup2(stdin, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        _raise_limits(run)
+        environment = _environment(run)
+        if run.container_program:  # its daemon wants to hear from us; the container's user is the engine's
+            environment |= containers.environment(run)
+        else:
+            _change_user(run)
+        kernel.die_with_parent(signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        os.chdir(run.working_dir)
+        os.execve("/bin/sh", ["/bin/sh", run.path(LAUNCH_FILE)], environment)  # noqa: S606 - the staged script
+    except OSError as error:
+        sys.stderr.flush()
+        os.write(2, f"the engine could not be started: {error}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def _raise_limits(run: Run) -> None:
+    """As far as we may; preflight has judged whether that is far enough."""
+    for name, least in run.limits.items():
+        raise_limit(name, least)
+
+
+def raise_limit(name: str, least: int) -> int:
+    """Raise one limit (memlock, nofile, ...; -1 is unlimited) as far as allowed; returns the soft limit then."""
+    kind = getattr(resource, f"RLIMIT_{name.upper()}")
+    soft, hard = resource.getrlimit(kind)
+    if _enough(soft, least):
+        return soft
+    for value in ((least, least if not _enough(hard, least) else hard), (hard, hard)):
+        try:
+            resource.setrlimit(kind, value)
+            break
+        except (OSError, ValueError):
+            continue
+    return resource.getrlimit(kind)[0]
+
+
+def _enough(value: int, least: int) -> bool:
+    return value == resource.RLIM_INFINITY or (least != resource.RLIM_INFINITY and value >= least)
+
+
+def _environment(run: Run) -> dict[str, str]:
+    """The session's environment as at a login, the run's on top; the launch script sets the run's again."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}
+    if run.engine_user is not None:
+        user = pwd.getpwnam(run.engine_user)
+        environment.update(HOME=user.pw_dir, USER=user.pw_name, LOGNAME=user.pw_name)
+    return {**environment, **run.env}
+
+
+def _change_user(run: Run) -> None:
+    if run.engine_user is None or os.geteuid() != 0:
+        return
+    user = pwd.getpwnam(run.engine_user)
+    os.initgroups(run.engine_user, user.pw_gid)
+    os.setgid(user.pw_gid)
+    os.setuid(user.pw_uid)

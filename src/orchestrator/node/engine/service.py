@@ -1,0 +1,194 @@
+"""Asks the engine over HTTP, in a thread of its own: is it healthy, and does it generate?
+
+The engine may take 20 s over a probe or hang for ever; the agent's loop must not wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import queue
+import re
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from orchestrator.node.engine.vitality import Patience, Probe
+
+PROBE_EVERY_S = 0.2
+"""Until the first healthy answer: a refused connection costs nothing."""
+AGAIN_S = 0.5
+"""After a probe without an answer: the next one shall not wait long."""
+GRACE_S = 5.0
+"""Above the engine's own patience with a probe, so that its 503 is seen."""
+ASK_S = 5.0
+"""For what an engine answers without generating."""
+MOST_BYTES = 4 << 20
+"""Of an answer; metrics of 32 ranks are some hundred KB."""
+CANARY_TIMEOUT_S = 300.0
+"""The first generation may compile kernels."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """One probe's result. at: epoch seconds."""
+
+    probe: Probe
+    at: float
+
+    @property
+    def healthy(self) -> bool:
+        """It answered 200."""
+        return self.probe.answered
+
+
+@dataclass(frozen=True)
+class CanaryResult:
+    """What the canary generation gave; refused says why it is not accepted, '' when it is."""
+
+    text: str
+    refused: str = ""
+
+
+@dataclass
+class Service:
+    """Probes until healthy, runs the canary once, then keeps probing. `results` wakes the loop by `wake`."""
+
+    url: str
+    endpoints: Mapping[str, str]
+    canary: Mapping[str, Any] | None
+    model: str
+    patience: Patience = field(default_factory=Patience)
+    authorization: str = field(default="", repr=False)
+    """Header that the engine asks for, '' for none."""
+    counters: str = ""
+    """Pattern of the lines of the metrics endpoint that only work moves; '' where the engine has none."""
+    results: queue.SimpleQueue[Health | CanaryResult] = field(default_factory=queue.SimpleQueue)
+    wake: int = -1
+    _poke: int = -1
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def start(self) -> None:
+        """Begin probing."""
+        self.wake, self._poke = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        threading.Thread(target=self._live, name="service", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop probing; a probe under way is forgotten."""
+        self._stop.set()
+
+    def take(self) -> list[Health | CanaryResult]:
+        """Results since the last call."""
+        with contextlib.suppress(BlockingIOError, OSError):
+            os.read(self.wake, 4096)
+        found: list[Health | CanaryResult] = []
+        while not self.results.empty():
+            found.append(self.results.get())
+        return found
+
+    def _live(self) -> None:
+        while not self._stop.is_set():
+            health = self._probe("alive")  # the canary shows that it generates
+            self._tell(health)
+            if health.healthy:
+                break
+            self._stop.wait(PROBE_EVERY_S)
+        if not self._stop.is_set():
+            self._tell(self._generate())
+        pause = self.patience.every_s
+        while not self._stop.wait(pause):
+            health = self._probe("generate" if "generate" in self.endpoints else "alive", counters=self.counters)
+            self._tell(health)
+            pause = self.patience.every_s if health.healthy else min(AGAIN_S, self.patience.every_s)
+
+    def _tell(self, result: Health | CanaryResult) -> None:
+        self.results.put(result)
+        with contextlib.suppress(OSError):
+            os.write(self._poke, b".")
+
+    def _probe(self, name: str, *, counters: str = "") -> Health:
+        began = time.monotonic()
+        wrong = self._refusal(self.endpoints[name]) if name in self.endpoints else ""
+        ended = time.monotonic()
+        moved = self._read_counters(counters) if wrong and counters else ""
+        return Health(Probe(not wrong, began, ended, wrong, moved), time.time())
+
+    def _refusal(self, path: str) -> str:
+        """'' where the endpoint answered 200, else what it did."""
+        try:
+            status, _ = self._ask("GET", path, None, self.patience.answer_s + GRACE_S)
+        except (OSError, http.client.HTTPException) as error:
+            return f"{path}: {error}"
+        return "" if status == 200 else f"{path}: HTTP {status}"
+
+    def _read_counters(self, pattern: str) -> str:
+        """The lines that match, as they are; '' where the engine does not tell."""
+        if "metrics" not in self.endpoints:
+            return ""
+        try:
+            status, body = self._ask("GET", self.endpoints["metrics"], None, ASK_S)
+        except (OSError, http.client.HTTPException):
+            return ""
+        if status != 200:
+            return ""
+        found = re.finditer(pattern, body.decode("utf-8", "replace"), re.M)
+        return "\n".join(match.group() for match in found)
+
+    def _generate(self) -> CanaryResult:
+        if self.canary is None:
+            return CanaryResult("")
+        request = {
+            "model": self._served_name(),
+            "prompt": str(self.canary.get("prompt") or ""),
+            "max_tokens": int(self.canary.get("max_tokens") or 16),
+            "temperature": 0,
+        }
+        path = self.endpoints.get("completions", "/v1/completions")
+        try:
+            status, body = self._ask("POST", path, request, CANARY_TIMEOUT_S)
+        except (OSError, http.client.HTTPException) as error:
+            return CanaryResult("", f"the request failed: {error}")
+        if status != 200:
+            return CanaryResult("", f"HTTP {status}: {body[:300].decode('utf-8', 'replace')}")
+        try:
+            text = str(json.loads(body)["choices"][0]["text"])
+        except (ValueError, KeyError, IndexError, TypeError):
+            return CanaryResult("", f"no completion in the answer: {body[:300].decode('utf-8', 'replace')}")
+        return CanaryResult(text, judge(text, [str(word) for word in self.canary.get("expect_any") or ()]))
+
+    def _served_name(self) -> str:
+        try:
+            status, body = self._ask(
+                "GET", self.endpoints.get("models", "/v1/models"), None, self.patience.answer_s + GRACE_S
+            )
+            return str(json.loads(body)["data"][0]["id"]) if status == 200 else self.model
+        except (OSError, http.client.HTTPException, ValueError, KeyError, IndexError, TypeError):
+            return self.model
+
+    def _ask(self, method: str, path: str, body: object, timeout: float) -> tuple[int, bytes]:
+        parts = urlsplit(self.url)
+        connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=timeout)
+        try:
+            payload = None if body is None else json.dumps(body)
+            headers = {"Authorization": self.authorization} if self.authorization else {}
+            if payload:
+                headers["Content-Type"] = "application/json"
+            connection.request(method, path, payload, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(MOST_BYTES)
+        finally:
+            connection.close()
+
+
+def judge(text: str, expect_any: list[str]) -> str:
+    """'' where the text is accepted, else why not."""
+    if not text.strip():
+        return "the generated text is empty"
+    if expect_any and not any(word in text for word in expect_any):
+        return f"the generated text {text[:200]!r} holds none of {expect_any!r}"
+    return ""

@@ -1,0 +1,52 @@
+"""What NCCL said about its transport at this start: its own lines, kept beside the report once a gang is ready.
+
+The controller reads meaning into them; here they are only picked out, without their process ids, each once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from orchestrator.node import files
+from orchestrator.node.agent.run import ENGINE_LOG, Run
+
+FILE = "transport.json"
+MOST_LINES = 300
+PLANNED = ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_DEBUG")
+
+_SAYS = re.compile(
+    rb"NCCL INFO (NET/\w+ : (?:Using|GPU Direct)|Using network|comm 0x\w+ rank \d+ nRanks|"
+    rb"\d+ coll channels|Channel \d+/\d+ : .* via NET/|NCCL version|NET/\w+ : No device)"
+)
+_WHO = re.compile(rb"^.*NCCL INFO ")
+_COMM = re.compile(rb"comm 0x\w+ rank \d+")
+_CHANNEL = re.compile(rb"Channel \d+/\d+ : .* via NET/")
+
+
+def note(run: Run) -> None:
+    """Pick the lines out of the engine's log and write them down. Takes as long as reading the log once."""
+    found: dict[str, None] = {}
+    for name in (f"{ENGINE_LOG}.1", ENGINE_LOG):
+        with contextlib.suppress(OSError), open(run.path(name), "rb") as file:
+            _pick(file, found)
+    planned = {name: str(run.env[name]) for name in PLANNED if name in run.env}
+    with contextlib.suppress(OSError):
+        files.write_json(run.path(FILE), {"planned": planned, "lines": list(found)})
+
+
+def noted(folder: str) -> dict[str, Any] | None:
+    """What was written down for a run, None where nothing was."""
+    return files.read_json(f"{folder}/{FILE}") or None
+
+
+def _pick(lines: Iterable[bytes], found: dict[str, None]) -> None:
+    for line in lines:
+        if len(found) >= MOST_LINES:
+            return
+        if _SAYS.search(line):
+            words = _COMM.sub(b"comm", _WHO.sub(b"", line.rstrip()))
+            words = _CHANNEL.sub(b"Channel 00/0 : any via NET/", words)
+            found.setdefault(words.decode("utf-8", "replace")[:500])

@@ -1,0 +1,196 @@
+"""The engine's processes: which is which rank, who has died and how, and how to end them all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.node import files, processes
+from orchestrator.node.agent.run import PROCESSES_FILE, Run
+from orchestrator.node.engine import deaths
+from orchestrator.node.engine.containers import Container
+from orchestrator.node.engine.deaths import Death
+from orchestrator.node.engine.gpus import GpuMemory
+from orchestrator.node.engine.watch import rank_of_title
+
+SEARCH_EVERY_S = 0.25
+LOOK_EVERY_S = 2.0
+
+
+@dataclass
+class Rank:
+    """One TP rank's process."""
+
+    tp_rank: int
+    gpu: int
+    pid: int = 0
+    start: int = 0
+    pidfd: int = -1
+    state: str = "expected"
+    gpu_memory: int = 0
+
+    @property
+    def lives(self) -> bool:
+        """Its process exists, though a signal may have stopped it."""
+        return self.state in ("alive", "stopped")
+
+    def as_json(self) -> dict[str, Any]:
+        """The report's entry."""
+        return {
+            "tp_rank": self.tp_rank,
+            "gpu": self.gpu,
+            "pid": self.pid,
+            "state": self.state,
+            "gpu_memory_bytes": self.gpu_memory,
+        }
+
+
+@dataclass(frozen=True)
+class RankDied:
+    """A rank's process ended."""
+
+    rank: Rank
+    death: Death
+
+
+@dataclass
+class Tree:
+    """Everything below the guardian and below us, except the guardian and the processes that ask NVML and a
+    container's daemon; and everything in the run's container."""
+
+    run: Run
+    guardian_pid: int
+    memory: GpuMemory
+    ranks: list[Rank] = field(default_factory=list)
+    container: Container | None = None
+    gone_at: float = 0.0
+    """When all of it had ended, monotonic seconds."""
+    stopped: dict[int, str] = field(default_factory=dict)
+    """Process id and title of what a signal has stopped, ranks not among them."""
+    _title: re.Pattern[str] | None = None
+    _looked_at: float = 0.0
+    _known: frozenset[tuple[int, int]] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.container = Container.of(self.run)
+        title = self.run.watch.get("rank_title")
+        self._title = re.compile(str(title)) if title else None
+        self.ranks = [
+            Rank(tp_rank=tp_rank, gpu=self.run.gpus[place] if place < len(self.run.gpus) else -1)
+            for place, tp_rank in enumerate(self.run.tp_ranks)
+        ]
+
+    @property
+    def complete(self) -> bool:
+        """Every rank's process is alive."""
+        return all(rank.lives for rank in self.ranks)
+
+    def descriptors(self) -> Iterator[tuple[int, int]]:
+        """A pidfd is readable once its process has ended."""
+        return ((rank.pidfd, select.POLLIN) for rank in self.ranks if rank.pidfd >= 0)
+
+    def step(self, now: float, ready: set[int]) -> list[RankDied]:
+        """Look for new ranks from time to time, and at once at those whose pidfd is ready."""
+        died = [self._bury(rank) for rank in self.ranks if rank.pidfd in ready]
+        pause = LOOK_EVERY_S if self.complete else SEARCH_EVERY_S
+        if now - self._looked_at >= pause:
+            self._looked_at = now
+            self._look()
+        return died
+
+    def living(self) -> list[processes.Process]:
+        """The engine's processes that still run, from a fresh look at /proc."""
+        everything = processes.everything()
+        found = processes.descendants([os.getpid(), self.guardian_pid], everything)
+        helpers = {self.guardian_pid, *self.memory.helpers}
+        if self.container is not None:
+            helpers |= self.container.helpers
+            found += [process for process in self.container.processes(everything) if process not in found]
+        return [process for process in found if process.pid not in helpers and not process.gone]
+
+    def kill(self) -> int:
+        """SIGKILL to everything of the engine's; returns how many were still there."""
+        living = self.living()
+        for process in living:
+            processes.send(process.pid, process.start, signal.SIGKILL)
+        return len(living)
+
+    def note_memory(self) -> None:
+        """Take the newest answer of NVML into the ranks."""
+        for rank in self.ranks:
+            use = (self.memory.answer or {}).get(rank.gpu)
+            rank.gpu_memory = use.bytes_of(rank.pid) if use and rank.lives else 0
+
+    def let_go(self) -> None:
+        """Watch the ranks no longer: their end is wanted now."""
+        for rank in self.ranks:
+            self._release(rank)
+
+    def bury_all(self) -> None:
+        """After the end: no rank is alive any more."""
+        self.gone_at = time.monotonic()
+        self.stopped = {}
+        for rank in self.ranks:
+            if rank.lives:
+                rank.state = "dead"
+            rank.gpu_memory = 0
+
+    def _look(self) -> None:
+        living = self.living()
+        self._remember(living)
+        self._note_stopped(living)
+        if self._title is None or self.complete:
+            return
+        taken = {rank.pid for rank in self.ranks if rank.lives}
+        expected = [rank.tp_rank for rank in self.ranks]
+        for process in living:
+            if process.pid in taken:
+                continue
+            number = rank_of_title(processes.title(process.pid), self._title, expected)
+            for rank in self.ranks:
+                if number == rank.tp_rank and rank.state == "expected":
+                    self._adopt(rank, process)
+
+    def _note_stopped(self, living: list[processes.Process]) -> None:
+        """A stopped process (T, proc(5)) is alive, and everybody else waits for it."""
+        states = {process.pid: process.state for process in living}
+        for rank in self.ranks:
+            if rank.lives:
+                rank.state = "stopped" if states.get(rank.pid) == "T" else "alive"
+        of_ranks = {rank.pid for rank in self.ranks}
+        self.stopped = {
+            pid: processes.title(pid)[:60] for pid, state in states.items() if state == "T" and pid not in of_ranks
+        }
+
+    def _adopt(self, rank: Rank, process: processes.Process) -> None:
+        try:
+            rank.pidfd = os.pidfd_open(process.pid)
+        except OSError:
+            return  # it died meanwhile: its parent's end or the log will tell
+        rank.pid, rank.start, rank.state = process.pid, process.start, "alive"
+
+    def _bury(self, rank: Rank) -> RankDied:
+        death = deaths.death_of(rank.pid, rank.start, rank.pidfd)
+        rank.state, rank.gpu_memory = "dead", 0
+        self._release(rank)
+        return RankDied(rank, death)
+
+    def _release(self, rank: Rank) -> None:
+        if rank.pidfd >= 0:
+            os.close(rank.pidfd)
+            rank.pidfd = -1
+
+    def _remember(self, living: list[processes.Process]) -> None:
+        """Write down who is ours, for a `stop` that finds no agent."""
+        known = frozenset((process.pid, process.start) for process in living)
+        if known != self._known:
+            self._known = known
+            with contextlib.suppress(OSError):
+                files.write_json(self.run.path(PROCESSES_FILE), {"processes": sorted(known)})

@@ -1,0 +1,205 @@
+"""Reads an engine's log lines with the patterns that came with the run: phases, causes, whose line it is.
+
+It knows no engine. Pure: lines and times in, phase and suspicions out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.node.failure import Failure
+
+LINES_KEPT = 60
+SUSPECT_FOR_S = 30.0
+"""A known cause's line this long before a death is taken for its reason."""
+LINES_SHOWN = 8
+LONGEST_SHOWN = 2048
+"""Characters of a line that are kept: LINES_SHOWN of them fit into one message of the leader link (LONGEST_MESSAGE in
+node/network/wire.py) even where JSON needs 12 bytes for each."""
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """A log line that matched a known cause. tp_rank: whose line it is, None where the line does not say."""
+
+    id: str
+    text: str
+    fix: str
+    secondary: bool
+    tp_rank: int | None
+    at: float
+    lines: tuple[str, ...]
+
+
+@dataclass
+class Phase:
+    """Where the engine is, in the dialect's order of life; step of `of` where a phase counts."""
+
+    name: str = ""
+    step: int = 0
+    of: int = 0
+    since: float = 0.0
+    moved: float = 0.0
+    """When its step last changed, 0 while it has none."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The report's `phase`."""
+        return {"name": self.name, "step": self.step, "of": self.of, "since": self.since, "moved": self.moved}
+
+
+@dataclass(frozen=True)
+class _CausePattern:
+    id: str
+    pattern: re.Pattern[str]
+    text: str
+    fix: str
+    secondary: bool
+
+
+@dataclass
+class LogWatch:
+    """Follows one engine's log. Feed it lines in order; read `phase` and ask `suspect`."""
+
+    phases: Sequence[tuple[str, re.Pattern[str]]] = ()
+    causes: Sequence[_CausePattern] = ()
+    rank_prefix: re.Pattern[str] | None = None
+    work: re.Pattern[str] | None = None
+    phase: Phase = field(default_factory=Phase)
+    _position: int = -1
+    _recent: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
+    _suspicions: list[Suspicion] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, watch: Mapping[str, Any]) -> LogWatch:
+        """From a dialect's watch data; a pattern that does not compile is a failure in words."""
+        prefix = watch.get("rank_prefix")
+        work = (watch.get("probe") or {}).get("log")
+        return cls(
+            phases=[(str(entry["phase"]), _compiled(entry["pattern"])) for entry in watch.get("phases") or ()],
+            causes=[
+                _CausePattern(
+                    id=str(entry.get("id", "")),
+                    pattern=_compiled(entry["pattern"]),
+                    text=str(entry.get("text", "")),
+                    fix=str(entry.get("fix", "")),
+                    secondary=bool(entry.get("secondary", False)),
+                )
+                for entry in watch.get("causes") or ()
+            ],
+            rank_prefix=_compiled(prefix) if prefix else None,
+            work=_compiled(work) if work else None,
+        )
+
+    def begin(self, now: float) -> None:
+        """The engine was started: the first phase begins."""
+        if self.phases:
+            self._enter(0, now)
+
+    def finish(self, now: float) -> None:
+        """Everything is ready, whatever the log has said."""
+        if self.phase.name != "ready":
+            self.phase = Phase(name="ready", since=now)
+        self._position = len(self.phases)
+
+    def feed(self, line: str, now: float) -> bool:
+        """Take one line; True where the phase or its step changed."""
+        self._recent.append(shown(line))
+        self._look_for_causes(line, now)
+        return self._look_for_phases(line, now)
+
+    def shows_work(self, line: str) -> bool:
+        """The line tells that the engine works on somebody's request."""
+        return self.work is not None and self.work.search(line) is not None
+
+    def suspect(self, since: float) -> Suspicion | None:
+        """The first primary cause seen since a time, else the first secondary one, else None."""
+        recent = [suspicion for suspicion in self._suspicions if suspicion.at >= since]
+        return next((s for s in recent if not s.secondary), recent[0] if recent else None)
+
+    def last_lines(self, tp_rank: int | None = None) -> tuple[str, ...]:
+        """The newest lines, of one rank where its prefix shows, for a cause without a known signature."""
+        mine = [line for line in self._recent if tp_rank is not None and self._rank_of(line) == tp_rank]
+        return tuple((mine or [line for line in self._recent if line.strip()])[-LINES_SHOWN:])
+
+    def _look_for_phases(self, line: str, now: float) -> bool:
+        for position in range(len(self.phases) - 1, max(self._position, 0) - 1, -1):
+            match = self.phases[position][1].search(line)
+            if match is None:
+                continue
+            before = (self._position, self.phase.step, self.phase.of)
+            if position > self._position:
+                self._enter(position, now)
+            groups = match.groupdict()
+            if groups.get("step") and groups.get("of"):
+                self.phase.step, self.phase.of = int(groups["step"]), int(groups["of"])
+            changed = before != (self._position, self.phase.step, self.phase.of)
+            if changed and self.phase.of:
+                self.phase.moved = now
+            return changed
+        return False
+
+    def _enter(self, position: int, now: float) -> None:
+        self._position = position
+        name = self.phases[position][0]
+        if name != self.phase.name:  # several patterns may mark one phase
+            self.phase = Phase(name=name, since=now)
+
+    def _look_for_causes(self, line: str, now: float) -> None:
+        if len(self._suspicions) >= LINES_KEPT:
+            self._suspicions = [found for found in self._suspicions if now - found.at <= SUSPECT_FOR_S]
+        for cause in self.causes:
+            if cause.pattern.search(line):
+                if not self._has_room(cause):
+                    return
+                suspicion = Suspicion(
+                    id=cause.id,
+                    text=cause.text,
+                    fix=cause.fix,
+                    secondary=cause.secondary,
+                    tp_rank=self._rank_of(line),
+                    at=now,
+                    lines=tuple(list(self._recent)[-3:]),
+                )
+                self._suspicions.append(suspicion)
+                return
+
+    def _has_room(self, cause: _CausePattern) -> bool:
+        """A primary cause takes the place of a secondary one."""
+        if len(self._suspicions) < LINES_KEPT:
+            return True
+        last = next((at for at, found in reversed([*enumerate(self._suspicions)]) if found.secondary), None)
+        if cause.secondary or last is None:
+            return False
+        del self._suspicions[last]
+        return True
+
+    def _rank_of(self, line: str) -> int | None:
+        match = self.rank_prefix.search(line) if self.rank_prefix else None
+        return int(match.group("tp")) if match and match.groupdict().get("tp") else None
+
+
+def shown(line: str) -> str:
+    """A log line as it is kept and told."""
+    return line[:LONGEST_SHOWN]
+
+
+def rank_of_title(title: str, pattern: re.Pattern[str], expected: Sequence[int]) -> int | None:
+    """Which of this node's TP ranks a process is, by its title; a lone rank may carry no number."""
+    match = pattern.search(title)
+    if match is None:
+        return None
+    number = match.groupdict().get("tp")
+    if number is None:
+        return expected[0] if len(expected) == 1 else None
+    return int(number) if int(number) in expected else None
+
+
+def _compiled(pattern: object) -> re.Pattern[str]:
+    try:
+        return re.compile(str(pattern))
+    except re.error as wrong:
+        raise Failure("bad-request", f"pattern {pattern!r} does not compile: {wrong}", "watch data") from None

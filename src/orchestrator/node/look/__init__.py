@@ -1,0 +1,1 @@
+"""What a look reads of a machine, as raw text."""

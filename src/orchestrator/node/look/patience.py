@@ -1,0 +1,158 @@
+"""Reads in a child process that may hang: one wedged file of /sys costs its deadline, not the look.
+
+A read that sleeps in the kernel can't be ended by anybody, so the child is left behind; it holds none of our
+descriptors. What it touched last is known from shared memory: that path is recorded as ETIMEDOUT, and another child
+goes on without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import select
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.node.look.hardware import PARTS, Part
+from orchestrator.node.look.reading import Reader
+
+FILE_DEADLINE_S = 1.0
+DEADLINE_S = 10.0
+_LONGEST_PATH = 1000
+_POLL_S = 0.1
+
+
+class Heartbeat:
+    """A page that two processes share: how many paths were touched, and the one that is touched now."""
+
+    def __init__(self) -> None:
+        self._page = mmap.mmap(-1, mmap.PAGESIZE)
+        self._count = 0
+
+    def begin(self, path: str) -> None:
+        """Called by the child before it touches a path."""
+        self._count += 1
+        name = path.encode("utf-8", "surrogateescape")[:_LONGEST_PATH]
+        self._page[: 10 + len(name)] = self._count.to_bytes(8, "little") + len(name).to_bytes(2, "little") + name
+
+    def now(self) -> tuple[int, str]:
+        """Called by the parent: (count, path)."""
+        head = self._page[:10]
+        length = int.from_bytes(head[8:], "little")
+        return int.from_bytes(head[:8], "little"), self._page[10 : 10 + length].decode("utf-8", "surrogateescape")
+
+
+def read_hardware(
+    root: str,
+    *,
+    mount: str = "",
+    parts: Sequence[Part] = PARTS,
+    file_deadline_s: float = FILE_DEADLINE_S,
+    deadline_s: float = DEADLINE_S,
+) -> dict[str, Any]:
+    """{'files', 'links', 'errors'} of all parts.
+
+    A path that hangs is an error of its own (ETIMEDOUT); parts that were not read before the deadline are named in
+    errors under their own names.
+    """
+    gathered: dict[str, dict[str, str]] = {"files": {}, "links": {}, "errors": {}}
+    skip: dict[str, str] = {}
+    left = list(parts)
+    end = time.monotonic() + deadline_s
+    while left and time.monotonic() < end:
+        done, stuck = _one_child(root, mount, left, skip, gathered, min(file_deadline_s, deadline_s), end)
+        left = left[done:]
+        if stuck and left:
+            skip[stuck] = "ETIMEDOUT"
+            gathered["errors"][stuck] = "ETIMEDOUT"
+        elif left and not done:  # it died without a word; it would die again
+            gathered["errors"][left.pop(0).name] = "ECHILD"
+    for part in left:
+        gathered["errors"][part.name] = "ETIMEDOUT"
+    return gathered
+
+
+def _one_child(
+    root: str,
+    mount: str,
+    parts: Sequence[Part],
+    skip: dict[str, str],
+    gathered: dict[str, dict[str, str]],
+    file_deadline_s: float,
+    end: float,
+) -> tuple[int, str]:
+    """How many parts came back, and the path that a child hung at ('' where it did not)."""
+    heartbeat = Heartbeat()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _read_parts(writing, Reader(root=root, mount=mount, begin=heartbeat.begin, skip=skip), parts)
+    os.close(writing)
+    stuck = ""
+    buffer = bytearray()
+    count, since = heartbeat.now()[0], time.monotonic()
+    try:
+        while True:
+            if select.select([reading], [], [], _POLL_S)[0]:
+                data = os.read(reading, 1 << 20)
+                if not data:
+                    break
+                buffer += data
+                since = time.monotonic()
+                continue
+            beat, path = heartbeat.now()
+            now = time.monotonic()
+            if beat != count:
+                count, since = beat, now
+            elif now - since > file_deadline_s:
+                stuck = path
+                break
+            if now > end:
+                break
+    finally:
+        os.close(reading)
+        _leave(child)
+    lines = bytes(buffer).split(b"\n")[:-1]
+    for line in lines:
+        for key, values in json.loads(line).items():
+            gathered[key].update(values)
+    return len(lines), stuck
+
+
+def _read_parts(writing: int, reader: Reader, parts: Sequence[Part]) -> None:
+    """The child: one line of JSON for each part, then the end, whatever happens."""
+    status = 1
+    try:
+        # whoever waits for our parent's output must not wait for a child that hangs
+        quiet = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(quiet, descriptor)
+        for part in parts:
+            part.read(reader)
+            _write(writing, json.dumps(reader.take(), separators=(",", ":")).encode("ascii") + b"\n")
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _leave(child: int) -> None:
+    """End the child, and take its status if it can end."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    until = time.monotonic() + 0.2
+    while time.monotonic() < until:
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(child, os.WNOHANG)[0] == 0:
+                time.sleep(0.002)
+                continue
+        return

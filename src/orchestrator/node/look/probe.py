@@ -1,0 +1,171 @@
+"""Verb `probe`: everything that a look reads of this machine, as raw as the machine gives it.
+
+Request: {"node": name in the inventory, "fs_root": where hardware is read ('/'), "nvml_deadline_s": seconds,
+"stack": what to read of the installed engine (node/look/stack_files.py), or nothing}.
+Answer: the fields of a snapshot (files, links, errors, nvml, host; see model/snapshot.py) with "format": 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pwd
+import resource
+import sys
+import time
+from typing import Any
+
+from orchestrator.node.look import stack_files
+from orchestrator.node.look.kernel_log import driver_errors
+from orchestrator.node.look.nvml import NvmlChild
+from orchestrator.node.look.patience import read_hardware
+from orchestrator.node.network.addresses import addresses
+
+FORMAT = 1
+NVML_DEADLINE_S = 5.0
+_LIMITS = {
+    "memlock": resource.RLIMIT_MEMLOCK,
+    "nofile": resource.RLIMIT_NOFILE,
+    "nproc": resource.RLIMIT_NPROC,
+    "stack": resource.RLIMIT_STACK,
+    "core": resource.RLIMIT_CORE,
+    "as": resource.RLIMIT_AS,
+}
+_RAISED_FOR_AN_ENGINE = ("memlock", "nofile")
+_DEVICE_FOLDERS = ("/dev/infiniband", "/dev")
+_SHM = "/dev/shm"  # noqa: S108 - its size is asked, nothing is written there
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """One look at this machine."""
+    root = str(request.get("fs_root") or "/")
+    started = time.monotonic()
+    question = NvmlChild()
+    hardware = read_hardware(root)
+    host = host_facts(root)
+    host["probe_seconds"] = {"files": round(time.monotonic() - started, 4)}
+    nvml = question.answer(float(request.get("nvml_deadline_s") or NVML_DEADLINE_S))
+    if isinstance(request.get("stack"), dict):
+        host["stack"] = _stack(request["stack"], nvml, hardware)
+    host["probe_seconds"]["all"] = round(_age_of_this_process(), 4)
+    host["clock"] = time.time()
+    return {
+        "format": FORMAT,
+        "node": str(request.get("node") or ""),
+        "taken_at": time.time(),
+        **hardware,
+        "nvml": nvml,
+        "host": host,
+    }
+
+
+def _stack(asked: dict[str, Any], nvml: dict[str, Any], hardware: dict[str, Any]) -> dict[str, Any]:
+    """Its files go beside the hardware's, by their own paths; an environment on a file system that hangs costs its
+    deadline. python: whether the interpreter is there, None where that can't be read."""
+    devices = nvml.get("devices")
+    first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
+    device = str(first.get("name") or "").strip().replace(" ", "_")
+    part = stack_files.part({**asked, "device": device})
+    read = read_hardware("/", parts=(part,))
+    for kind, found in read.items():
+        hardware[kind].update(found)
+    hangs = part.name in read["errors"] or "ETIMEDOUT" in read["errors"].values()
+    python = None if hangs else os.path.exists(f"{asked.get('venv')}/bin/python3")
+    return {"venv": str(asked.get("venv") or ""), "name": str(asked.get("name") or ""), "python": python}
+
+
+def _age_of_this_process() -> float:
+    """Seconds since this process began, its start-up included (field 22 of proc_pid_stat(5), in clock ticks)."""
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def host_facts(root: str) -> dict[str, Any]:
+    """Facts that are no file: who and where we are, what this process may use, which addresses there are."""
+    uname = os.uname()
+    facts: dict[str, Any] = {
+        "hostname": uname.nodename,
+        "uname": {
+            "sysname": uname.sysname,
+            "release": uname.release,
+            "version": uname.version,
+            "machine": uname.machine,
+        },
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "executable": sys.executable,
+        "uid": os.geteuid(),
+        "cpu_count": len(os.sched_getaffinity(0)),
+        "limits": {name: list(resource.getrlimit(which)) for name, which in _LIMITS.items()},
+        "limits_attainable": {name: _attainable(_LIMITS[name]) for name in _RAISED_FOR_AN_ENGINE},
+        "systemd": os.path.isdir("/run/systemd/system"),
+        "fs_root": root,
+        "devices": _devices(root),
+        "libibverbs": _can_load("libibverbs.so.1"),
+        "kernel_log": driver_errors(root),
+        **_user(),
+        **_shm(),
+    }
+    try:
+        facts["addresses"] = addresses()
+    except OSError as error:
+        facts["addresses"] = {}
+        facts["addresses_error"] = str(error)
+    return facts
+
+
+def _attainable(which: int) -> list[int]:
+    """[soft, hard] after raising a limit as far as this process may, as the agent does for its engine; -1: no limit.
+
+    The limit is this process's own, and goes with it.
+    """
+    soft, hard = resource.getrlimit(which)
+    for value in (resource.RLIM_INFINITY, hard):
+        try:
+            resource.setrlimit(which, (value, value))
+        except (OSError, ValueError):
+            continue
+        break
+    raised = list(resource.getrlimit(which))
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(which, (soft, raised[1]))
+    return raised
+
+
+def _can_load(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def _user() -> dict[str, str]:
+    try:
+        entry = pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return {"user": "", "home": os.environ.get("HOME", "")}
+    return {"user": entry.pw_name, "home": os.environ.get("HOME") or entry.pw_dir}
+
+
+def _shm() -> dict[str, int]:
+    """Bytes that /dev/shm can hold and has free."""
+    try:
+        size = os.statvfs(_SHM)
+    except OSError:
+        return {}
+    return {"shm_bytes": size.f_frsize * size.f_blocks, "shm_free_bytes": size.f_frsize * size.f_bavail}
+
+
+def _devices(root: str) -> list[str]:
+    """Device files that a GPU engine opens: /dev/nvidia*, /dev/infiniband/*."""
+    base = root.rstrip("/")
+    found = []
+    for folder in _DEVICE_FOLDERS:
+        try:
+            names = os.listdir(f"{base}{folder}")
+        except OSError:
+            continue
+        found += [f"{folder}/{name}" for name in names if folder != "/dev" or name.startswith(("nvidia", "gdrdrv"))]
+    return sorted(found)

@@ -1,0 +1,85 @@
+"""Which files of a virtual environment tell what is installed in it, for a look: read, never executed or imported.
+
+Request: {"venv", "packages": [normalised names], "evidence": {file below the engine's root: text}, "moe",
+"by_triton", "linear": where the engine looks for tuned configs, "" where that is not known, "device": the GPU's name
+as file names have it}.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.node.look.hardware import Part
+from orchestrator.node.look.reading import Reader
+
+ENGINE = "sglang/__init__.py"
+"""Lies below the engine's root, wherever that is."""
+
+_BEGINNING = 200
+
+
+def part(request: Mapping[str, Any]) -> Part:
+    """What a look reads of one environment."""
+    return Part("installed stack", lambda reader: _read(reader, request))
+
+
+def _read(reader: Reader, request: Mapping[str, Any]) -> None:
+    venv = str(request.get("venv") or "/")
+    reader.link(f"{venv}/bin/python3")
+    reader.text(f"{venv}/pyvenv.cfg")
+    packages = set(request.get("packages") or ())
+    for site in [
+        f"{venv}/lib/{name}/site-packages" for name in reader.names(f"{venv}/lib") if name.startswith("python3")
+    ]:
+        names = reader.names(site)
+        for name in names:
+            if name.endswith(".dist-info") and _package(name) in packages:
+                reader.texts(f"{site}/{name}", ("WHEEL",))
+        for root in (site, *_named_by_pth(reader, site, names)):
+            if reader.text(f"{root}/{ENGINE}") is not None:
+                _engine(reader, root, request)
+                return
+
+
+def _package(dist_info: str) -> str:
+    """The normalised name (PyPA) out of `sglang_kernel-0.4.10.dist-info`."""
+    return re.sub(r"[-_.]+", "-", dist_info.partition("-")[0]).lower()
+
+
+def _named_by_pth(reader: Reader, site: str, names: list[str]) -> Iterator[str]:
+    """Folders of source installs."""
+    for name in names:
+        if name.endswith(".pth") and name != "distutils-precedence.pth":
+            text = reader.text(f"{site}/{name}") or ""
+            yield from (line.strip() for line in text.splitlines() if line.startswith("/"))
+
+
+def _engine(reader: Reader, root: str, request: Mapping[str, Any]) -> None:
+    for file, text in dict(request.get("evidence") or {}).items():
+        _lines(reader, f"{root}/{file}", str(text))
+    moe, linear, device = (str(request.get(key) or "") for key in ("moe", "linear", "device"))
+    if not device or not linear:
+        return
+    _configs(reader, f"{root}/{linear}", device)
+    moe = moe if moe.startswith("/") else f"{root}/{moe}"
+    if not request.get("by_triton"):
+        _configs(reader, moe, device)
+        return
+    for name in reader.names(moe):
+        if name.startswith("triton_"):
+            _configs(reader, f"{moe}/{name}", device)
+
+
+def _lines(reader: Reader, path: str, wanted: str) -> None:
+    """Of a source file only the lines with a text, or its beginning where none has it."""
+    whole = reader.text(path)
+    if whole is not None:
+        found = [line for line in whole.splitlines() if wanted in line]
+        reader.files[reader.real(path)] = "\n".join(found) if found else whole[:_BEGINNING]
+
+
+def _configs(reader: Reader, folder: str, device: str) -> None:
+    named = re.compile(rf"[EN]=\d+,[NK]=\d+,device_name={re.escape(device)}(,.*|_down)?\.json")
+    reader.texts(folder, (name for name in reader.names(folder) if named.fullmatch(name)))

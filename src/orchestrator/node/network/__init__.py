@@ -1,0 +1,1 @@
+"""Connections between nodes: the leader link, and test connections."""

@@ -1,0 +1,121 @@
+"""Verb `dial`: try the way from this node to others, all at once, each with its own deadline.
+
+Request: {"targets": [{"name", "address", "port", "kind": "tcp" | "mtu", "source": address or null, "size": 9000,
+"timeout_s": 1.0}]}. The answer repeats each target with "outcome" (open, refused, silent, unreachable, too-big),
+"ms" and "detail". A silent drop is told from a refusal; a datagram must pass without being fragmented.
+"""
+
+from __future__ import annotations
+
+import errno
+import selectors
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.node.failure import Failure
+from orchestrator.node.network.listen import RESET
+
+# Linux include/uapi/linux/in.h; Python's socket module has no names for them
+IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3
+IP_AND_UDP_HEADERS = 28
+TRIES = 3
+
+
+@dataclass
+class _Attempt:
+    target: dict[str, Any]
+    started: float
+    deadline: float
+    resend_at: float = 0.0
+
+
+def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Dial every target at once; returns when each has an outcome."""
+    results: list[dict[str, Any]] = []
+    with selectors.DefaultSelector() as selector:
+        for target in request.get("targets") or ():
+            _start(selector, target, results)
+        while selector.get_map():
+            _wait(selector, results)
+    return results
+
+
+def _start(selector: selectors.BaseSelector, target: dict[str, Any], results: list[dict[str, Any]]) -> None:
+    try:
+        datagram = target["kind"] == "mtu"
+        where = (str(target["address"]), int(target["port"]))
+        now = time.monotonic()
+        attempt = _Attempt(target, now, now + float(target.get("timeout_s", 1.0)))
+    except (KeyError, TypeError, ValueError) as wrong:
+        raise Failure("bad-request", f"dial: {wrong!r}", "stdin") from None
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM if datagram else socket.SOCK_STREAM)
+    sock.setblocking(False)
+    if not datagram:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    try:
+        if target.get("source"):
+            sock.bind((str(target["source"]), 0))
+        if datagram:
+            sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
+        code = sock.connect_ex(where)
+        if datagram and not code:
+            _send(sock, attempt)
+    except OSError as wrong:
+        code = wrong.errno or errno.EIO
+    if code not in (0, errno.EINPROGRESS):
+        sock.close()
+        results.append(_failed(attempt, code))
+        return
+    selector.register(sock, selectors.EVENT_READ if datagram else selectors.EVENT_WRITE, attempt)
+
+
+def _send(sock: socket.socket, attempt: _Attempt) -> None:
+    sock.send(b"\0" * max(int(attempt.target.get("size", 1500)) - IP_AND_UDP_HEADERS, 1))
+    attempt.resend_at = time.monotonic() + (attempt.deadline - attempt.started) / TRIES
+
+
+def _wait(selector: selectors.BaseSelector, results: list[dict[str, Any]]) -> None:
+    ready = {key.fileobj for key, _ in selector.select(0.05)}
+    now = time.monotonic()
+    for key in list(selector.get_map().values()):
+        sock, attempt = key.fileobj, key.data
+        assert isinstance(sock, socket.socket)
+        outcome = _outcome(sock, attempt, answered=sock in ready, now=now)
+        if outcome is not None:
+            selector.unregister(sock)
+            sock.close()
+            results.append(outcome)
+
+
+def _outcome(sock: socket.socket, attempt: _Attempt, *, answered: bool, now: float) -> dict[str, Any] | None:
+    try:
+        if answered:
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                return _failed(attempt, code)
+            if attempt.target["kind"] == "mtu":
+                sock.recv(64)
+            return _said(attempt, "open", ms=(now - attempt.started) * 1000)
+        if attempt.target["kind"] == "mtu" and now >= attempt.resend_at:
+            _send(sock, attempt)
+    except OSError as wrong:
+        return _failed(attempt, wrong.errno or 0)
+    return _said(attempt, "silent") if now >= attempt.deadline else None
+
+
+def _failed(attempt: _Attempt, code: int) -> dict[str, Any]:
+    if code == errno.ECONNREFUSED:
+        outcome = "refused"
+    elif code == errno.EMSGSIZE:
+        outcome = "too-big"
+    elif code == errno.ETIMEDOUT:
+        outcome = "silent"
+    else:
+        outcome = "unreachable"
+    return _said(attempt, outcome, detail=errno.errorcode.get(code, str(code)))
+
+
+def _said(attempt: _Attempt, outcome: str, *, ms: float | None = None, detail: str = "") -> dict[str, Any]:
+    return {**attempt.target, "outcome": outcome, "ms": ms, "detail": detail}

@@ -1,0 +1,304 @@
+"""The leader link: every other agent of a gang holds one connection to the leader's agent.
+
+Both sides are driven by the agent's loop: `step` does whatever can be done without waiting and returns what
+happened. Silence is counted on both sides; what follows from it is the agent's decision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import select
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from orchestrator.node.agent.preflight import port_failure
+from orchestrator.node.agent.run import Run
+from orchestrator.node.failure import Failure
+from orchestrator.node.network import wire
+from orchestrator.node.network.wire import Closed, Message, Wire
+
+HANDSHAKE_S = 5.0
+CONNECT_S = 3.0
+RETRY_S = 0.1
+MOST_STRANGERS = 64
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A node proved the key and is connected."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class Said:
+    """A node sent a message."""
+
+    node: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class Left:
+    """A node's connection is over. agent_ended: closed by the other process, not by the network."""
+
+    node: str
+    reason: str
+    agent_ended: bool
+
+
+Event = Joined | Said | Left
+
+
+@dataclass
+class _Stranger:
+    wire: Wire
+    nonce: str
+    since: float
+
+
+@dataclass
+class Hub:
+    """The leader's side."""
+
+    run: Run
+    key: bytes
+    heard: dict[str, float] = field(default_factory=dict)
+    """When each node that ever joined was last heard, monotonic seconds."""
+    _listener: socket.socket | None = None
+    _strangers: list[_Stranger] = field(default_factory=list)
+    _members: dict[str, Wire] = field(default_factory=dict)
+
+    def listen(self) -> None:
+        """Bind the agent port on the cluster's address. Raises Failure where it is taken."""
+        address, port = self.run.leader_address, self.run.leader_port
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address, port))
+            listener.listen(MOST_STRANGERS)
+        except OSError as error:
+            listener.close()
+            raise port_failure(address, port) or Failure(
+                "port-refused", f"can't listen for the other agents: {error.strerror}", f"port {port}", "try again"
+            ) from None
+        listener.setblocking(False)
+        self._listener = listener
+
+    def descriptors(self) -> Iterator[tuple[int, int]]:
+        """(file descriptor, poll mask) of everything to wait for."""
+        if self._listener is not None:
+            yield self._listener.fileno(), select.POLLIN
+        for one in (*(stranger.wire for stranger in self._strangers), *self._members.values()):
+            yield one.socket.fileno(), one.interest()
+
+    @property
+    def joined(self) -> frozenset[str]:
+        """Nodes that are connected now."""
+        return frozenset(self._members)
+
+    def step(self, now: float) -> list[Event]:
+        """Accept, greet, read; never waits."""
+        self._accept(now)
+        return [*self._greet(now), *self._read(now)]
+
+    def send(self, message: Message, *, only: str | None = None) -> None:
+        """Send to one node or to all; a connection that breaks is found by the next `step`."""
+        for node, member in self._members.items():
+            if only in (None, node):
+                with contextlib.suppress(Closed):
+                    member.send(message)
+
+    def close(self) -> None:
+        """Close everything."""
+        for one in (*(stranger.wire for stranger in self._strangers), *self._members.values()):
+            with contextlib.suppress(Closed):
+                one.flush()
+            one.close()
+        self._strangers, self._members = [], {}
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def _accept(self, now: float) -> None:
+        while self._listener is not None and len(self._strangers) < MOST_STRANGERS:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # nobody waits, or accept(2) told of the network or of too many files: the next step tries
+                return
+            stranger = _Stranger(Wire(connection), wire.nonce(), now)
+            try:
+                stranger.wire.send({"type": "challenge", "format": wire.FORMAT, "nonce": stranger.nonce})
+            except Closed:
+                stranger.wire.close()
+                continue
+            self._strangers.append(stranger)
+
+    def _greet(self, now: float) -> Iterator[Event]:
+        for stranger in list(self._strangers):
+            node = None
+            try:
+                messages = stranger.wire.receive()
+                if messages:
+                    node = self._admit(stranger, messages[0])
+                elif now - stranger.since < HANDSHAKE_S:
+                    continue
+            except Closed:
+                pass
+            self._strangers.remove(stranger)
+            if node is None:
+                stranger.wire.close()
+                continue
+            if node in self._members:
+                self._members.pop(node).close()
+            self._members[node] = stranger.wire
+            self.heard[node] = now
+            yield Joined(node)
+            yield from (Said(node, message) for message in messages[1:])
+
+    def _admit(self, stranger: _Stranger, hello: Message) -> str | None:
+        node, nonce = str(hello.get("node")), str(hello.get("nonce"))
+        known = not self.run.members or node in self.run.members
+        if not known or not wire.proves(
+            self.key, hello.get("proof"), "member", self.run.run_id, node, stranger.nonce, nonce
+        ):
+            return None
+        answer = wire.proof(self.key, "leader", self.run.run_id, node, stranger.nonce, nonce)
+        stranger.wire.send({"type": "welcome", "proof": answer})
+        return node
+
+    def _read(self, now: float) -> Iterator[Event]:
+        for node, member in list(self._members.items()):
+            try:
+                member.flush()
+                messages = member.receive()
+            except Closed as closed:
+                member.close()
+                del self._members[node]
+                yield Left(node, closed.reason, closed.agent_ended)
+                continue
+            if messages:
+                self.heard[node] = now
+            yield from (Said(node, message) for message in messages)
+
+
+@dataclass
+class Spoke:
+    """Any other node's side. It connects, and connects again where only the network failed."""
+
+    run: Run
+    key: bytes
+    leader: str
+    heard_at: float = 0.0
+    """When the leader was last heard, monotonic seconds; 0 before the first time."""
+    trouble: str = ""
+    """Why the newest attempt to connect failed."""
+    _wire: Wire | None = None
+    _connecting: socket.socket | None = None
+    _began: float = 0.0
+    _nonces: tuple[str, str] | None = None
+    _welcome: bool = False
+
+    @property
+    def joined(self) -> bool:
+        """Connected, and both sides have proved the key."""
+        return self._welcome
+
+    @property
+    def reached(self) -> bool:
+        """Somebody took the connection, whether a word has come or not."""
+        return self._wire is not None
+
+    def descriptors(self) -> Iterator[tuple[int, int]]:
+        """(file descriptor, poll mask) of everything to wait for."""
+        if self._connecting is not None:
+            yield self._connecting.fileno(), select.POLLOUT
+        if self._wire is not None:
+            yield self._wire.socket.fileno(), self._wire.interest()
+
+    def step(self, now: float) -> list[Event]:
+        """Connect, greet, read; never waits."""
+        if self._wire is None:
+            self._connect(now)
+        if self._wire is None:
+            return []
+        try:
+            self._wire.flush()
+            messages = self._wire.receive()
+            return [event for message in messages for event in self._take(message, now)]
+        except Closed as closed:
+            was_joined = self._welcome
+            self._drop(closed.reason)
+            return [Left(self.leader, closed.reason, closed.agent_ended)] if was_joined else []
+
+    def send(self, message: Message) -> None:
+        """Send to the leader where we are joined; a broken connection is found by the next `step`."""
+        if self._wire is not None and self._welcome:
+            with contextlib.suppress(Closed):
+                self._wire.send(message)
+
+    def close(self) -> None:
+        """Send what is left and close."""
+        if self._wire is not None:
+            with contextlib.suppress(Closed):
+                self._wire.flush()
+        self._drop("closed by us")
+
+    def _connect(self, now: float) -> None:
+        if self._connecting is None:
+            if now - self._began < RETRY_S:
+                return
+            self._begin(now)
+            return
+        ready = select.poll()
+        ready.register(self._connecting.fileno(), select.POLLOUT)
+        if ready.poll(0):
+            error = self._connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if error == 0:
+                self._wire, self._connecting = Wire(self._connecting), None
+            else:
+                self._drop(errno.errorcode.get(error, str(error)))
+        elif now - self._began > CONNECT_S:
+            self._drop("no answer")
+
+    def _begin(self, now: float) -> None:
+        self._began = now
+        address = self.run.leader_address
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        connecting = socket.socket(family, socket.SOCK_STREAM)
+        connecting.setblocking(False)
+        self._connecting = connecting
+        code = connecting.connect_ex((address, self.run.leader_port))
+        if code not in (0, errno.EINPROGRESS):
+            self._drop(errno.errorcode.get(code, str(code)))
+
+    def _take(self, message: Message, now: float) -> Iterator[Event]:
+        if self._welcome:
+            self.heard_at = now
+            yield Said(self.leader, message)
+            return
+        kind = message.get("type")
+        if kind == "challenge" and self._wire is not None:
+            leaders, ours = str(message.get("nonce")), wire.nonce()
+            self._nonces = (leaders, ours)
+            given = wire.proof(self.key, "member", self.run.run_id, self.run.node, leaders, ours)
+            self._wire.send(
+                {"type": "hello", "node": self.run.node, "run_id": self.run.run_id, "nonce": ours, "proof": given}
+            )
+        elif kind == "welcome" and self._nonces is not None:
+            if not wire.proves(self.key, message.get("proof"), "leader", self.run.run_id, self.run.node, *self._nonces):
+                raise Closed("the leader's agent can't prove the run's key", agent_ended=False)
+            self._welcome = True
+            self.heard_at = now
+            yield Joined(self.leader)
+
+    def _drop(self, reason: str) -> None:
+        self.trouble = reason
+        if self._connecting is not None:
+            self._connecting.close()
+        if self._wire is not None:
+            self._wire.close()
+        self._connecting, self._wire, self._nonces, self._welcome = None, None, None, False

@@ -1,0 +1,1 @@
+"""A directory carried from node to node by rsync."""

@@ -1,0 +1,133 @@
+"""The giving side of a push: a directory for reading, over rsync's own protocol, as long as this process lives.
+
+We listen; every connection becomes the stdin of an `rsync --daemon`, as inetd does it (rsync(1), "STARTING AN RSYNC
+DAEMON TO ACCEPT CONNECTIONS"), but for those that ask for the list of what may be fetched (push_notes).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+from orchestrator.node import files, processes
+from orchestrator.node.failure import Failure
+from orchestrator.node.push.notes import HELLO, Ready, tell_ready
+
+USER = "l40s"
+FILES = "files"
+SAYS_S = 0.3
+"""A connection that has said nothing until then is rsync's: it may wait for the daemon's first word."""
+IDLE_S = 60
+"""A connection on which nothing moves for this long is ended."""
+
+
+def rsync(*words: str) -> list[str]:
+    """argv of an rsync that ends with us; setpriv is part of util-linux."""
+    program = shutil.which("rsync")
+    if program is None:
+        raise Failure("no-rsync", "rsync is not installed", "PATH", "l40s-deploy prepare --tags system_packages")
+    ender = shutil.which("setpriv")
+    return [*((ender, "--pdeathsig", "KILL", "--") if ender else ()), program, *words]
+
+
+def own_folder(state: str, role: str) -> Path:
+    """A folder for the secrets of this process. Those of processes that were killed are taken away."""
+    host, parent = socket.gethostname(), Path(state, "push")
+    for found in parent.glob(f"*-{host}-*-*"):
+        pid, start = found.name.rsplit("-", 2)[1:]
+        if pid.isdigit() and start.isdigit() and not processes.alive(int(pid), int(start)):
+            shutil.rmtree(found, ignore_errors=True)
+    return parent / f"{role}-{host}-{os.getpid()}-{processes.start_of(os.getpid())}"
+
+
+class Giver:
+    """Offers one directory to whoever has the secret. folder: our own, for the secret and the list; it is removed."""
+
+    def __init__(self, folder: Path, root: Path) -> None:
+        self.secret = secrets.token_hex(16)
+        self._folder = folder
+        self._root = root
+        self._ready = Ready()
+        self._lock = threading.Lock()
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._command = rsync("--daemon", f"--config={folder}/rsyncd.conf", f"--log-file={folder}/rsyncd.log")
+
+    def listen(self, address: str, port: int) -> int:
+        """Begin; port 0 takes a free one. Returns the port. Raises Failure where it can't be opened."""
+        with files.told(str(self._folder)):
+            self._folder.mkdir(mode=0o700, parents=True)
+            self._folder.chmod(0o700)
+            files.write(f"{self._folder}/secret", f"{USER}:{self.secret}\n")
+            self.move(self._root)
+        listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address, port))
+            listener.listen(64)
+        except OSError as wrong:
+            what = f"can't listen on {address} port {port}: {wrong.strerror}"
+            raise Failure("port", what, f"port {port}", "--port with one that is free on every node") from None
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        return int(listener.getsockname()[1])
+
+    def offer(self, path: str, digest: str) -> None:
+        """One more file that may be fetched, with its SHA-256 at the source."""
+        self._ready.add(path, digest)
+
+    def move(self, root: Path) -> None:
+        """The directory has another name now; connections that are open go on."""
+        self._root = root
+        files.write(f"{self._folder}/rsyncd.conf", self._config())
+
+    def close(self) -> None:
+        """End every connection and remove what we made."""
+        with self._lock:
+            for child in self._children:
+                child.kill()
+                child.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """All children come from this thread: they end with the thread that made them (prctl(2), PR_SET_PDEATHSIG)."""
+        waiting: dict[socket.socket, float] = {}
+        while True:
+            readable, _, _ = select.select([listener, *waiting], [], [], SAYS_S if waiting else None)
+            if listener in readable:
+                connection, _ = listener.accept()
+                waiting[connection] = time.monotonic() + SAYS_S
+            for connection in [one for one, end in waiting.items() if one in readable or end < time.monotonic()]:
+                del waiting[connection]
+                with contextlib.suppress(OSError):
+                    self._serve(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        try:
+            first = connection.recv(len(HELLO), socket.MSG_PEEK)
+        except BlockingIOError:
+            first = b""
+        connection.setblocking(True)
+        if first == HELLO:
+            threading.Thread(target=tell_ready, args=(connection, self.secret, self._ready), daemon=True).start()
+            return
+        with connection, self._lock:
+            self._children = [child for child in self._children if child.poll() is None]
+            ends, null = connection.fileno(), subprocess.DEVNULL
+            self._children.append(subprocess.Popen(self._command, stdin=ends, stdout=ends, stderr=null))
+
+    def _config(self) -> str:
+        """uid and gid only root may and must name: as root the daemon would become nobody."""
+        owner = f"uid = {os.geteuid()}\ngid = {os.getegid()}\n" if os.geteuid() == 0 else ""
+        return (
+            f"{owner}use chroot = no\nmunge symlinks = no\nread only = yes\nlist = no\ntimeout = {IDLE_S}\n"
+            f"auth users = {USER}\nsecrets file = {self._folder}/secret\n"
+            f"[{FILES}]\npath = {self._root}\n"
+        )

@@ -1,0 +1,68 @@
+"""What of a directory travels: every regular file but hidden ones, with where its bytes really lie."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.node.agent import weights
+from orchestrator.node.checkpoint.files import files_below
+from orchestrator.node.checkpoint.target import JOURNAL as REBLOCK_JOURNAL
+from orchestrator.node.failure import Failure
+from orchestrator.node.push.target import PARTIAL, Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """root: what has to be offered so that every entry's bytes lie below it (links may lead out of the directory)"""
+
+    root: Path
+    entries: tuple[Entry, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.size for entry in self.entries)
+
+
+def read(directory: Path) -> Manifest:
+    """The files of a checkpoint that is whole. Raises Failure for one that is not, or that can't be read."""
+    if not directory.is_dir():
+        raise Failure("no-checkpoint", "no such directory", str(directory), "name the directory with config.json")
+    _refuse_unfinished(directory)
+    found = listed(directory)
+    real = {path: Path(os.path.realpath(directory / path)) for path in found}
+    root = Path(os.path.commonpath([os.path.realpath(directory), *real.values()]))
+    if root == Path("/"):
+        away = next(path for path, target in real.items() if directory.resolve() not in target.parents)
+        what = f"{away} is a link to {real[away]}, far away from the directory"
+        raise Failure("far-link", what, str(directory), "make a directory of real files: cp -rL")
+    return Manifest(root, tuple(_entry(path, target, root) for path, target in real.items()))
+
+
+def _refuse_unfinished(directory: Path) -> None:
+    if directory.name.endswith(PARTIAL):
+        what = "is the unfinished copy of another push"
+        raise Failure("unfinished", what, str(directory), "end that push first, or name a whole checkpoint")
+    if (directory / REBLOCK_JOURNAL).exists():
+        what = "its re-blocking was interrupted"
+        raise Failure("unfinished", what, str(directory), "run `checkpoint reblock` again: it goes on")
+    for fault in weights.check(directory):
+        raise fault
+
+
+def listed(directory: Path) -> list[str]:
+    """Paths of the files that belong to a checkpoint, sorted. Raises Failure: none, or one that can't be sent."""
+    found = sorted(files_below(directory))
+    for path in found:
+        if not path.isprintable():
+            raise Failure("odd-name", f"has a file name that can't be sent: {path!r}", str(directory), "rename")
+    if not found:
+        raise Failure("no-checkpoint", "holds no files", str(directory), "name the directory with config.json")
+    return found
+
+
+def _entry(path: str, real: Path, root: Path) -> Entry:
+    if not os.access(real, os.R_OK):
+        raise Failure("unreadable", "can't be read", str(real), "see its owner and mode")
+    return Entry(path, real.relative_to(root).as_posix(), real.stat().st_size)

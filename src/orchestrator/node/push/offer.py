@@ -1,0 +1,96 @@
+"""Verb `push-offer`: the source of a push. Reads every file once for its SHA-256, and offers it from then on.
+
+Request: {"directory", "address", "port", "state_dir"}. The answer is lines: first some {"files": [[path,
+source, size], ...]}, then {"port", "secret"}, then {"bytes": how many have been read} twice a second, until nobody
+reads any more.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from orchestrator.node import files
+from orchestrator.node.failure import Failure
+from orchestrator.node.os_failure import failure_of, os_told
+from orchestrator.node.push.giver import Giver, own_folder
+from orchestrator.node.push.manifest import Manifest, read
+from orchestrator.node.push.target import Entry
+from orchestrator.node.sha256 import Digests
+from orchestrator.node.telling import TICK_S, in_parts, reader_is_gone, tell
+
+MOST_READERS = 4
+"""Files that are read side by side; more make a disk slower, and a network is slower than four of them."""
+
+
+def stream(request: dict[str, Any]) -> None:
+    """Offer a directory until the caller goes away. It is only read."""
+    state = files.state_dir(request)
+    directory = Path(str(request["directory"]))
+    with os_told(str(directory)):
+        _offer(request, state, directory)
+
+
+def _offer(request: dict[str, Any], state: str, directory: Path) -> None:
+    manifest = read(directory)
+    giver = Giver(own_folder(state, "offer"), manifest.root)
+    try:
+        port = giver.listen(str(request["address"]), int(request.get("port") or 0))
+        listed = [[entry.path, entry.source, entry.size] for entry in manifest.entries]
+        for part in in_parts(listed):
+            tell({"files": part})
+        tell({"port": port, "secret": giver.secret})
+        reading = Reading(manifest, Digests(state), giver)
+        threading.Thread(target=reading.work, daemon=True).start()
+        while not reader_is_gone(TICK_S):
+            tell({"bytes": reading.bytes, "complete": reading.complete})
+            if reading.failure is not None:
+                raise reading.failure
+        reading.stop()
+    finally:
+        giver.close()
+
+
+class Reading:
+    """The source's digests, made in the files' order, so that the first can leave while the others are read."""
+
+    def __init__(self, manifest: Manifest, digests: Digests, giver: Giver) -> None:
+        self.bytes = 0
+        self.complete = False
+        self.failure: Failure | None = None
+        self._manifest = manifest
+        self._digests = digests
+        self._giver = giver
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def work(self) -> None:
+        """Read everything."""
+        try:
+            self._read_all(self._manifest.entries)
+            self.complete = True
+        except Exception as wrong:
+            self.failure = failure_of(wrong, str(self._manifest.root), "push-offer")
+
+    def stop(self) -> None:
+        """Threads end at their next step."""
+        self._stopped = True
+
+    def _read_all(self, entries: Sequence[Entry]) -> None:
+        with ThreadPoolExecutor(max_workers=min(MOST_READERS, os.cpu_count() or 1)) as pool:
+            for done in [pool.submit(self._read, entry) for entry in entries]:
+                done.result()
+
+    def _read(self, entry: Entry) -> None:
+        if not self._stopped:
+            self._giver.offer(entry.path, self._digests.of(self._manifest.root / entry.source, self._counted))
+
+    def _counted(self, count: int) -> None:
+        if self._stopped:
+            raise Failure("stopped", "nobody waits for it any more", "push-offer")
+        with self._lock:
+            self.bytes += count

@@ -1,0 +1,272 @@
+"""Verb `push-receive`: one link of the chain. Fetches from the one before, offers to the one after.
+
+Request: {"directory", "files": [[path, source, size], ...], "upstream": {"address", "port", "secret"}, "address",
+"port", "streams", "bytes_per_s", "state_dir"}. The answer is lines: first {"port", "secret"} of our own offer, then how
+far it is twice a second, `complete` in the last ones: the directory is in its place, and others are still served.
+It ends when nobody reads any more, and with it everything that it started.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.node import files
+from orchestrator.node.failure import Failure
+from orchestrator.node.os_failure import failure_of, os_told
+from orchestrator.node.push.fetch import Fetch, Lost, Upstream
+from orchestrator.node.push.giver import Giver, own_folder
+from orchestrator.node.push.notes import NoNotes, hear_ready
+from orchestrator.node.push.target import Entry, Target
+from orchestrator.node.sha256 import Digests
+from orchestrator.node.telling import TICK_S, reader_is_gone, tell
+
+PATIENCE_S = 20.0
+"""When connections to the one before us have failed for this long, it counts as lost."""
+AGAIN_S = 0.2
+MOST_AT_ONCE = 16
+"""Files that one rsync fetches, so that streams share what is ready."""
+TRIES = 2
+
+
+def stream(request: dict[str, Any]) -> None:
+    """Fetch, check, offer, finish, and serve until the caller goes away."""
+    os.umask(0o022)  # whoever the engine runs as must be able to read what arrives
+    state = files.state_dir(request)
+    directory = Path(str(request["directory"]))
+    entries = [Entry(str(path), str(source), int(size)) for path, source, size in request["files"]]
+    target = Target(directory, entries)
+    with os_told(str(directory)):
+        _receive(request, state, target, entries)
+
+
+def _receive(request: dict[str, Any], state: str, target: Target, entries: Sequence[Entry]) -> None:
+    folder = own_folder(state, "receive")
+    target.open()
+    giver = Giver(folder, target.folder)
+    try:
+        port = giver.listen(str(request["address"]), int(request.get("port") or 0))
+        upstream = _upstream(request, folder)
+        arrival = Arrival(target, entries, Digests(state), upstream, giver)
+        tell({"port": port, "secret": giver.secret, "there": target.there})
+        _run(arrival, int(request.get("streams") or 1))
+    finally:
+        giver.close()
+        target.close()
+
+
+def _upstream(request: dict[str, Any], folder: Path) -> Upstream:
+    before = request["upstream"]
+    rate = int(request.get("bytes_per_s") or 0) // max(1, int(request.get("streams") or 1))
+    upstream = Upstream(str(before["address"]), int(before["port"]), str(before["secret"]), folder, rate)
+    upstream.keep_secret()
+    return upstream
+
+
+def _run(arrival: Arrival, streams: int) -> None:
+    for work in (arrival.listen, *[arrival.work] * streams):
+        threading.Thread(target=work, daemon=True).start()
+    try:
+        while not reader_is_gone(TICK_S):
+            tell(arrival.told())
+            if arrival.failure is not None:
+                raise arrival.failure
+    finally:
+        arrival.stop()
+
+
+class Arrival:
+    """All files of one directory, on their way; worked on by several threads."""
+
+    def __init__(
+        self, target: Target, entries: Sequence[Entry], digests: Digests, upstream: Upstream, giver: Giver
+    ) -> None:
+        self.failure: Failure | None = None
+        self._target = target
+        self._digests = digests
+        self._upstream = upstream
+        self._giver = giver
+        self._todo = deque(entries)
+        self._left = len(entries)
+        self._ready: dict[str, str] = {}
+        self._tries: dict[str, int] = {}
+        self._placed: set[str] = set()
+        self._bytes = 0
+        self._complete = not entries
+        self._stopped = False
+        self._lost_since = 0.0
+        """When connections began to fail, monotonic; 0 while they do not."""
+        self._fetches: set[Fetch] = set()
+        self._lock = threading.RLock()
+        self._news = threading.Condition(self._lock)
+
+    def told(self) -> dict[str, Any]:
+        """How far this node is: bytes that are here and checked, or being checked; files that are not whole yet."""
+        return {"bytes": self._bytes, "files_left": self._left, "complete": self._complete}
+
+    def stop(self) -> None:
+        """End every rsync; threads end at their next step."""
+        self._stopped = True
+        for fetch in list(self._fetches):
+            fetch.kill()
+
+    def work(self) -> None:
+        """A thread's life: take what is ready, until nothing is left. The first failure ends all."""
+        while self._left and not self._stopped and self.failure is None:
+            self._try(self._try_step)
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as wrong:
+            self.failure = self.failure or failure_of(wrong, str(self._target.directory), "push-receive")
+
+    def _try_step(self) -> None:
+        try:
+            self._step()
+        except Lost as lost:
+            self._bear(lost)
+
+    def _step(self) -> None:
+        batch = self._take()
+        if not batch:
+            return
+        try:
+            missing = [entry for entry in batch if not self._is_here(entry)]
+            self._fetch(missing)
+        finally:
+            self._give_back(batch)
+
+    def _take(self) -> list[Entry]:
+        """Some of the files that are ready, in their order; waits a little for the first."""
+        with self._news:
+            ready = [entry for entry in self._todo if entry.path in self._ready]
+            if not ready:
+                self._news.wait(AGAIN_S)
+                return []
+            batch = ready[: max(1, min(MOST_AT_ONCE, len(ready) // 2))]
+            for entry in batch:
+                self._todo.remove(entry)
+            return batch
+
+    def _give_back(self, batch: Sequence[Entry]) -> None:
+        """What did not come is to be fetched again; the last file that came ends it all."""
+        with self._lock:
+            missing = [entry for entry in batch if entry.path not in self._placed]
+            self._todo.extendleft(reversed(missing))
+
+    def listen(self) -> None:
+        """A thread's life: hear what is ready; when the connection ends, begin again."""
+        while not self._complete and not self._stopped and self.failure is None:
+            self._try(self._listen)
+
+    def _listen(self) -> None:
+        try:
+            hear_ready(self._upstream.address, self._upstream.port, self._upstream.secret, self._hear)
+        except NoNotes as wrong:
+            self._bear(Lost(str(wrong)))
+
+    def _hear(self, path: str, digest: str) -> None:
+        with self._news:
+            self._ready[path] = digest
+            self._lost_since = 0.0
+            self._news.notify_all()
+
+    def _bear(self, lost: Lost) -> None:
+        """A connection broke. Whoever has not answered for long is gone."""
+        now = time.monotonic()
+        self._lost_since = self._lost_since or now
+        if now - self._lost_since > PATIENCE_S:
+            where = f"{self._upstream.address} port {self._upstream.port}"
+            fix = "see that this node reaches that port; --interface names another network, --port another port"
+            raise Failure("upstream", f"nothing comes from the one before it in the chain: {lost}", where, fix)
+        time.sleep(AGAIN_S)
+
+    def _is_here(self, entry: Entry) -> bool:
+        """Whether a file is in its place with the right digest; a wrong one goes, unless it was never ours."""
+        path = self._target.folder / entry.path
+        if not path.exists():
+            if self._target.there:
+                what = "is missing there; the directory was there before"
+                raise Failure("target-exists", what, str(path), "move it away, or --as with another name")
+            return False
+        if self._digests.of(path, self._counted) == self._ready[entry.path]:
+            self._done(entry)
+            return True
+        if self._target.there:
+            what = "differs from the source's; the directory was there before"
+            raise Failure("target-exists", what, str(path), "move it away, or --as with another name")
+        self._counted(-entry.size)
+        path.unlink()
+        return False
+
+    def _fetch(self, batch: Sequence[Entry]) -> None:
+        if not batch:
+            return
+        arriving = self._target.arriving
+        for entry in batch:
+            self._make_way(arriving / entry.source, entry)
+        fetch = self._upstream.fetch(batch, arriving)
+        self._fetches.add(fetch)
+        try:
+            for entry in batch:
+                self._check(entry, fetch)
+            fetch.end()
+        finally:
+            fetch.kill()
+            self._fetches.discard(fetch)
+
+    def _make_way(self, path: Path, entry: Entry) -> None:
+        """--append adds to what is shorter and leaves what is longer."""
+        if path.exists() and path.stat().st_size > entry.size:
+            path.unlink()
+
+    def _check(self, entry: Entry, fetch: Fetch) -> None:
+        path = self._target.arriving / entry.source
+        came, before = 0, path.stat().st_size if path.exists() else 0
+
+        def counted(count: int) -> None:
+            nonlocal came
+            came += count
+            if came > before:
+                self._lost_since = 0.0
+            self._counted(count)
+
+        digest = fetch.follow(entry, path, counted)
+        if digest is None or not path.exists():  # another entry with the same source has taken it
+            self._counted(-came)
+            return
+        wanted = self._ready[entry.path]
+        if digest == wanted:
+            self._digests.keep(self._target.place(path, entry.path), digest)
+            self._done(entry)
+            return
+        self._counted(-came)
+        path.unlink()
+        self._tries[entry.path] = self._tries.get(entry.path, 0) + 1
+        if self._tries[entry.path] >= TRIES:
+            what = f"arrived {TRIES} times with SHA-256 {digest[:16]}..., at the source it is {wanted[:16]}..."
+            fix = "has the source changed meanwhile? else test memory and disk of this node and the one before it"
+            raise Failure("digest", what, entry.path, fix)
+
+    def _done(self, entry: Entry) -> None:
+        self._placed.add(entry.path)
+        self._giver.offer(entry.path, self._ready[entry.path])
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
+        self._target.finish()
+        self._giver.move(self._target.folder)
+        self._complete = True
+
+    def _counted(self, count: int) -> None:
+        if self._stopped:
+            raise Failure("stopped", "nobody waits for it any more", "push-receive")
+        with self._lock:
+            self._bytes += count

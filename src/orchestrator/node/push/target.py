@@ -1,0 +1,145 @@
+"""Where a pushed checkpoint arrives: beside its place under another name, and in its place only when it is whole.
+
+DST.l40s-partial/                 the finished files, under their names
+DST.l40s-partial/.arriving/       what is on its way
+DST.l40s-partial/.l40s-push.json  locked as long as somebody writes here
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.node.checkpoint.target import check_space, sync_directory, told
+from orchestrator.node.failure import Failure
+
+PARTIAL = ".l40s-partial"
+ARRIVING = ".arriving"
+JOURNAL = ".l40s-push.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file. path: below the target; source: below the directory that the giver offers; size: bytes"""
+
+    path: str
+    source: str
+    size: int
+
+
+class Target:
+    """One node's copy. entries: every file that belongs to it.
+
+    there: the directory is in its place already; then nothing is ever written to it, only compared
+    """
+
+    def __init__(self, directory: Path, entries: Sequence[Entry]) -> None:
+        self.directory = directory
+        self.entries = entries
+        self.there = False
+        self.folder = directory.with_name(directory.name + PARTIAL)
+        self._lock = -1
+
+    @property
+    def arriving(self) -> Path:
+        return self.folder / ARRIVING
+
+    def open(self) -> None:
+        """Find out what is there; lock it, clear away what does not belong, see that the rest will fit.
+
+        Raises Failure: a directory with other files is in the place, somebody writes there, no space, no rights.
+        """
+        with told(self.directory):
+            if self.directory.is_dir() and any(self.directory.iterdir()):
+                self._take_as_it_is()
+                return
+            if self.directory.exists() and not self.directory.is_dir():
+                raise Failure("target", "is no directory", str(self.directory), "--as with another name")
+            self.arriving.mkdir(parents=True, exist_ok=True)
+            self._hold()
+            self._remove_strangers()
+            check_space(self.folder, sum(entry.size for entry in self.entries) - self.bytes_here(), 0)
+
+    def bytes_here(self) -> int:
+        """What earlier runs have left of the files, whole or begun."""
+        return sum(max(0, min(_size(path), entry.size)) for entry in self.entries for path in self._places(entry))
+
+    def place(self, arrived: Path, path: str) -> os.stat_result:
+        """Give an arrived file its name; what has a name is on the disk."""
+        named = self.folder / path
+        with told(named):
+            descriptor = os.open(arrived, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fchmod(descriptor, 0o644)
+                os.fsync(descriptor)
+                named.parent.mkdir(parents=True, exist_ok=True)
+                arrived.replace(named)
+                return os.fstat(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def finish(self) -> None:
+        """The whole directory gets its name, and becomes what a loader takes for a checkpoint."""
+        if self.there:
+            return
+        with told(self.directory):
+            shutil.rmtree(self.arriving, ignore_errors=True)
+            sync_directory(self.folder, durable=True)
+            self.folder.rename(self.directory)
+            self.folder = self.directory
+            self.there = True
+            (self.directory / JOURNAL).unlink()
+            sync_directory(self.directory.parent, durable=True)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _places(self, entry: Entry) -> tuple[Path, Path]:
+        return self.folder / entry.path, self.arriving / entry.source
+
+    def _take_as_it_is(self) -> None:
+        for entry in self.entries:
+            found = _size(self.directory / entry.path)
+            if found != entry.size:
+                state = f"has {found} bytes there and {entry.size} at the source" if found >= 0 else "is missing there"
+                what = f"another checkpoint is in this place: {entry.path} {state}"
+                raise Failure("target-exists", what, str(self.directory), "move it away, or --as with another name")
+        with contextlib.suppress(FileNotFoundError):
+            (self.directory / JOURNAL).unlink()  # killed between its last two steps
+        self.folder = self.directory
+        self.there = True
+
+    def _hold(self) -> None:
+        self._lock = os.open(self.folder / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            what = "another push is writing it now"
+            raise Failure("lock-held", what, str(self.folder), "wait for it, or end it first") from None
+        except OSError:
+            return  # a file system without locks
+
+    def _remove_strangers(self) -> None:
+        """Files of an earlier push of something else; the directory's name says that it is ours."""
+        kept = {str(path) for entry in self.entries for path in self._places(entry)}
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                path = Path(folder, name)
+                if str(path) not in kept and name != JOURNAL:
+                    path.unlink()
+
+
+def _size(path: Path) -> int:
+    """Bytes, -1 where there is no such file."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1

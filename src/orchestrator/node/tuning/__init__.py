@@ -1,0 +1,1 @@
+"""Tuned kernel configs on a node."""

@@ -1,0 +1,121 @@
+"""Verb `tuned`: which tuned kernel configs this node's engine has, as raw text. Changes nothing, executes nothing.
+
+Request: {"venv": virtual environment, "moe": folder of MoE configs, "by_triton": they lie in one folder for each Triton
+version, "linear": folder of GEMM configs, "device": GPU's name as file names have it}; folders lie below the engine's
+root, or are absolute.
+Answer: {"root": where the package `sglang` lies, "" for nowhere, "distributions": {package: version},
+"folders": {folder: {name: text}}, "absent": [folders that are not there], "errors": {path: errno name}}.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from orchestrator.node.look import installed
+
+PACKAGE = "sglang"
+MOST_BYTES = 1 << 20
+"""Of one file; a config for 18 batch sizes has three kilobytes."""
+MOST_FILES = 4096
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """One look at one environment."""
+    venv = pathlib.Path(str(request.get("venv") or "/"))
+    root = engine_root(venv)
+    look = _Look(root, str(request.get("device") or ""))
+    if root is not None or str(request.get("moe") or "").startswith("/"):
+        look.moe(str(request.get("moe") or ""), by_triton=bool(request.get("by_triton")))
+    if root is not None:
+        look.folder(str(request.get("linear") or ""))
+    return {
+        "root": str(root) if root else "",
+        "distributions": installed.versions(venv),
+        "folders": look.folders,
+        "absent": look.absent,
+        "errors": look.errors,
+    }
+
+
+def engine_root(venv: pathlib.Path) -> pathlib.Path | None:
+    """The folder that holds the package `sglang`: site-packages, or what a .pth file of a source install names."""
+    for site in installed.site_packages(venv):
+        for candidate in (site, *_named_by_pth(site)):
+            if (candidate / PACKAGE / "srt").is_dir():
+                return candidate
+    return None
+
+
+def _named_by_pth(site: pathlib.Path) -> Iterator[pathlib.Path]:
+    for file in sorted(site.glob("*.pth")):
+        try:
+            lines = file.read_text("utf-8", "replace").splitlines()
+        except OSError:
+            continue
+        yield from (pathlib.Path(line) for line in lines if line.startswith("/"))
+
+
+class _Look:
+    """What was read so far."""
+
+    def __init__(self, root: pathlib.Path | None, device: str) -> None:
+        self._root, self._files = root, 0
+        self._named = re.compile(rf"[EN]=\d+,[NK]=\d+,device_name={re.escape(device)}(,.*|_down)?\.json")
+        self.folders: dict[str, dict[str, str]] = {}
+        self.absent: list[str] = []
+        self.errors: dict[str, str] = {}
+
+    def moe(self, folder: str, *, by_triton: bool) -> None:
+        """MoE configs: of every Triton version where they are kept apart."""
+        if not by_triton:
+            self.folder(folder)
+            return
+        names = self._names(folder)
+        if names is None:
+            self.absent.append(folder)
+            return
+        for name in names:
+            if name.startswith("triton_"):
+                self.folder(f"{folder}/{name}")
+
+    def folder(self, folder: str) -> None:
+        """Every config for this GPU in one folder."""
+        names = self._names(folder)
+        if names is None:
+            self.absent.append(folder)
+            return
+        texts = self.folders.setdefault(folder, {})
+        for name in names:
+            if self._named.fullmatch(name) and self._files < MOST_FILES:
+                text = self._text(f"{folder}/{name}")
+                if text is not None:
+                    self._files += 1
+                    texts[name] = text
+
+    def _at(self, folder: str) -> pathlib.Path:
+        return pathlib.Path(folder) if self._root is None else self._root / folder
+
+    def _names(self, folder: str) -> list[str] | None:
+        try:
+            return sorted(os.listdir(self._at(folder)))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                self.errors[folder] = errno.errorcode.get(error.errno or 0, "EIO")
+            return None
+
+    def _text(self, path: str) -> str | None:
+        try:
+            with open(self._at(path), "rb") as file:
+                data = file.read(MOST_BYTES + 1)
+        except OSError as error:
+            self.errors[path] = errno.errorcode.get(error.errno or 0, "EIO")
+            return None
+        if len(data) > MOST_BYTES:
+            self.errors[path] = "EFBIG"
+            return None
+        return data.decode("utf-8", "surrogateescape")

@@ -1,0 +1,1 @@
+"""Verbs about gangs: one module each, with `answer(request)` or `stream(request)`."""

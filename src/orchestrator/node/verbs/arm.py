@@ -1,0 +1,156 @@
+"""Verb `arm`: start the agent of a staged run, and come back once it is armed or has told why not.
+
+Its checks come first; then it reaches for the leader's agent. That is waited for a moment only: the reports show it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from typing import Any
+
+from orchestrator.node import files, itself, processes
+from orchestrator.node.agent.run import AGENT_FILE, AGENT_LOG, GOAL_FILE, Run
+from orchestrator.node.failure import Failure
+from orchestrator.node.verbs import report
+
+SYSTEMD = pathlib.Path("/run/systemd/system")
+START_S = 10.0
+POLL_S = 0.02
+REACH_S = 2.0
+"""For the leader's agent, whose own checks may take longer than ours."""
+_INHERITED = ("PATH", "LD_LIBRARY_PATH", "LANG", "HOME", "L40S_LAB_NVML", "L40S_LAB_GPU_CLAIMS")
+PROPERTIES = (
+    "KillMode=control-group",
+    "LimitMEMLOCK=infinity",
+    "LimitNOFILE=1048576",
+    "TasksMax=infinity",
+    "TimeoutStopSec=90",
+)
+"""Of the transient unit; it is not started at boot, since a gang starts as a whole or not at all."""
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """{"state": "armed"}, or "staged" where the checks have passed and the leader's agent is not reached yet; a
+    refusal is raised as it was told."""
+    folder = files.wanted_run(request)
+    with files.told(folder):
+        if not _agent_lives(folder):
+            _start(Run.read(folder))
+        return _wait(folder, float(request.get("deadline_s") or 60.0))
+
+
+def _agent_lives(folder: str) -> bool:
+    agent = files.read_json(f"{folder}/{AGENT_FILE}")
+    return processes.alive(int(agent.get("pid", 0)), int(agent.get("start", 0)))
+
+
+def _agent_pid(folder: str) -> int:
+    return int(files.read_json(f"{folder}/{AGENT_FILE}").get("pid", 0))
+
+
+def _start(run: Run) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        pathlib.Path(run.path(GOAL_FILE)).unlink()
+    command = itself.command(itself.copy_beside(run.folder), "agent", run.folder)
+    if os.geteuid() == 0 and SYSTEMD.is_dir():
+        _start_unit(run, command)
+    else:
+        _start_daemon(run, command)
+
+
+def _start_unit(run: Run, command: list[str]) -> None:
+    properties = [*PROPERTIES, f"StandardOutput=append:{run.path(AGENT_LOG)}", "StandardError=inherit"]
+    inherited = [f"--setenv={name}={os.environ[name]}" for name in _INHERITED if name in os.environ]
+    words = [
+        "systemd-run",
+        "--quiet",
+        "--collect",
+        f"--unit={unit_name(run)}",
+        f"--description=l40s-deploy agent of {run.gang} on {run.node}",
+        *(f"--property={name}" for name in properties),
+        *inherited,
+        "--",
+        *command,
+    ]
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=START_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Failure("no-unit", f"systemd-run: {error}", "systemd", "look at `systemctl status`") from None
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip()
+        raise Failure("no-unit", f"systemd-run: {said}", "systemd", "look at `systemctl status`")
+
+
+def unit_name(run: Run) -> str:
+    """The transient unit's name, in the characters that systemd allows; nodes may share one systemd in a lab."""
+    return "l40s-deploy-" + re.sub(r"[^A-Za-z0-9_.-]", "_", f"{run.gang}-{run.node}-{run.run_id}")
+
+
+def _start_daemon(run: Run, command: list[str]) -> None:
+    """Own session, no controlling terminal, standard streams of its own: it survives the SSH connection."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    status = 1
+    try:
+        os.setsid()
+        if os.fork() == 0:
+            log = os.open(run.path(AGENT_LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            null = os.open(os.devnull, os.O_RDONLY)
+            for source, target in ((null, 0), (log, 1), (log, 2)):
+                os.dup2(source, target)
+            os.chdir("/")
+            os.execv(command[0], command)  # noqa: S606 - this application itself
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _wait(folder: str, deadline_s: float) -> dict[str, Any]:
+    begin, checked = time.monotonic(), 0.0
+    while time.monotonic() - begin < deadline_s:
+        now = report.of_run(folder)
+        if now.get("alive") and now.get("checked") and now.get("state") not in ("failed", "stopped"):
+            checked = checked or time.monotonic()
+            if now["state"] != "staged" or time.monotonic() - checked > REACH_S:
+                return {"state": now["state"]}
+        if now.get("state") in ("failed", "stopped"):
+            raise _refusal(now, folder)
+        if processes.stopped(_agent_pid(folder)) and time.monotonic() - begin > START_S:
+            raise Failure("agent-stopped", "the agent is stopped by a signal", folder, "run `up` again")
+        if not now.get("alive") and time.monotonic() - begin > START_S:
+            raise Failure(
+                "no-agent",
+                f"the agent did not start: {_last_words(folder)}",
+                f"{folder}/{AGENT_LOG}",
+                "read that file on the node",
+            )
+        time.sleep(POLL_S)
+    raise Failure(
+        "not-checked", f"the checks did not end within {deadline_s:.0f} s", folder, "read agent.log there on the node"
+    )
+
+
+def _refusal(told: dict[str, Any], folder: str) -> Failure:
+    refusals = told.get("refusals") or []
+    if not refusals:
+        cause = told.get("cause") or {}
+        return Failure("not-armed", str(cause.get("text") or "the agent ended"), folder, str(cause.get("fix") or ""))
+    first, *more = refusals
+    what = first["what"]
+    if more:
+        what += "; and " + "; and ".join(f"{other['where']}: {other['what']}" for other in more)
+    return Failure(first["kind"], what, first["where"], first["fix"])
+
+
+def _last_words(folder: str) -> str:
+    lines = (files.read_text(f"{folder}/{AGENT_LOG}") or "").strip().splitlines()
+    return lines[-1] if lines else "it left no message"

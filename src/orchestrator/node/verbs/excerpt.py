@@ -1,0 +1,52 @@
+"""Verb `excerpt`: the engine's log around one of its lines, rotated part included."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from orchestrator.node import files
+from orchestrator.node.agent.run import ENGINE_LOG
+from orchestrator.node.engine.logfile import LineCutter
+from orchestrator.node.engine.watch import shown
+
+CHUNK = 1 << 20
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """{"found", "lines", "marked"}: `before` lines, the line itself, and `after` lines.
+
+    lines:  texts of the log in their order; the place of the last of them is looked for, after all the others
+    marked: the place of that line in the answer, -1 where it is not in the log: then these are the last lines
+    """
+    folder = files.wanted_run(request)
+    wanted = [str(line) for line in request.get("lines") or ()]
+    before, after = max(0, int(request.get("before", 30))), max(0, int(request.get("after", 5)))
+    with files.told(folder):
+        return cut(_lines(folder), wanted, before, after)
+
+
+def cut(lines: Iterator[str], wanted: list[str], before: int, after: int) -> dict[str, Any]:
+    """The excerpt out of a log's lines."""
+    kept: deque[str] = deque(maxlen=max(before + 1, 1))
+    seen = 0
+    for line in lines:
+        kept.append(line)
+        seen += wanted[seen : seen + 1] == [shown(line)]
+        if wanted and seen == len(wanted):
+            tail = [line for line, _ in zip(lines, range(after), strict=False)]
+            return {"found": True, "lines": [*kept, *tail], "marked": len(kept) - 1}
+    return {"found": False, "lines": list(kept)[-max(before, 1) :], "marked": -1}
+
+
+def _lines(folder: str) -> Iterator[str]:
+    for path in (f"{folder}/{ENGINE_LOG}.1", f"{folder}/{ENGINE_LOG}"):
+        cutter = LineCutter()
+        try:
+            with open(path, "rb") as file:
+                while data := file.read(CHUNK):
+                    yield from cutter.feed(data)
+                yield from cutter.feed(b"\n")
+        except FileNotFoundError:
+            continue

@@ -1,0 +1,20 @@
+"""Verb `go`: an armed agent starts its engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.node import files
+from orchestrator.node.agent import goal
+from orchestrator.node.failure import Failure
+
+STARTED_S = 5.0
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """{"state": ...} as it is once the agent has left *armed*. An agent that already runs is left alone."""
+    folder = files.wanted_run(request)
+    if not goal.tell(folder, "run"):
+        raise Failure("no-agent", "no agent is armed for this run", folder, "run `up` again")
+    report = goal.wait(folder, lambda now: now.get("state") != "armed" or not now.get("alive"), STARTED_S)
+    return {"state": report.get("state")}

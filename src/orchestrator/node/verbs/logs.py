@@ -1,0 +1,99 @@
+"""Verb `logs`: the engine's newest lines as they are, and on request the ones to come."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+from io import FileIO
+from typing import Any, BinaryIO
+
+from orchestrator.node import files
+from orchestrator.node.verbs import report
+
+CHUNK = 64 * 1024
+MOST_AT_ONCE = 1 << 20
+POLL_S = 0.2
+MOST_TAIL_BYTES = 16 * 1024 * 1024
+
+
+def stream(request: dict[str, Any]) -> None:
+    """Write the last `lines` lines; with follow=true go on until the agent is gone or nobody reads."""
+    folder = files.wanted_run(request)
+    path = f"{folder}/engine.log"
+    out = sys.stdout.buffer
+    with contextlib.ExitStack() as stack:
+        file = _tail(path, max(0, int(request.get("lines", 100))), out)
+        stack.callback(lambda: file.close() if file else None)
+        while request.get("follow"):
+            alive = bool(report.of_run(folder).get("alive"))
+            file, wrote = _follow(path, file, out)
+            if not alive and not wrote:
+                return
+            if not wrote and _reader_is_gone(out):
+                return
+
+
+def _tail(path: str, lines: int, out: BinaryIO) -> FileIO | None:
+    """Write the last lines, those of the file before it where this one has too few; returns the file at its end."""
+    file = _opened(path)
+    kept = _last_lines(file, lines) if file else []
+    if len(kept) < lines:
+        before = _opened(f"{path}.1")
+        if before is not None and not _is_at(f"{path}.1", file):
+            kept = _last_lines(before, lines - len(kept)) + kept
+        if before is not None:
+            before.close()
+    out.write(b"".join(kept))
+    out.flush()
+    return file
+
+
+def _last_lines(file: FileIO, lines: int) -> list[bytes]:
+    end = file.seek(0, os.SEEK_END)
+    begin, count = end, 0
+    while lines and begin > 0 and count <= lines and end - begin < MOST_TAIL_BYTES:
+        step = min(CHUNK, begin)
+        begin -= step
+        file.seek(begin)
+        count += file.read(step).count(b"\n")
+    file.seek(begin)
+    text = file.read(end - begin)
+    return text.splitlines(keepends=True)[-lines:] if lines else []
+
+
+def _follow(path: str, file: FileIO | None, out: BinaryIO) -> tuple[FileIO | None, bool]:
+    """Write what is new. A file that was moved away is read to its end, which nobody writes behind any more, first."""
+    moved = not _is_at(path, file)
+    data = file.read(MOST_AT_ONCE) if file else b""
+    if not data and moved and (newer := _opened(path)):
+        if file is not None:
+            file.close()
+        file, data = newer, newer.read(MOST_AT_ONCE)
+    if data:
+        out.write(data)
+        out.flush()
+    return file, bool(data)
+
+
+def _opened(path: str) -> FileIO | None:
+    try:
+        return FileIO(path)
+    except FileNotFoundError:
+        return None
+
+
+def _is_at(path: str, file: FileIO | None) -> bool:
+    """The open file is the one that lies there: its inode is nobody else's as long as it is open."""
+    try:
+        return file is not None and os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+def _reader_is_gone(out: BinaryIO) -> bool:
+    """Wait a little for the reader of our pipe to close its end."""
+    poll = select.poll()
+    poll.register(out.fileno(), 0)  # errors and hang-ups are always told
+    return bool(poll.poll(POLL_S * 1000))

@@ -1,0 +1,120 @@
+"""Verb `stage`: put a run's files on the node. Starts nothing."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import pwd
+import shutil
+import time
+from typing import Any
+
+from orchestrator.node import files, processes
+from orchestrator.node.agent import record, secret_files
+from orchestrator.node.agent import run as runs
+from orchestrator.node.failure import Failure
+
+RUNS_KEPT = 5
+_APART = ("key", "secrets", "launch_script")
+"""Keys of the request that are no part of run.json."""
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Write run.json, the key, the launch script and a first report; make the run the gang's current one."""
+    state = files.state_dir(request)
+    folder = files.run_dir(state, request.get("gang"), request.get("run_id"))
+    with files.told(state):
+        _make_folders(state, folder)
+        _refuse_beside_a_living_run(state, request)
+        staged = {name: value for name, value in request.items() if name not in _APART}
+        staged["engine_user"] = _engine_user(request)
+        run = runs.Run.of(staged, folder)
+        owner = _owner(run)
+        _make_cache(state, request, owner)
+        files.write_json(run.path(runs.RUN_FILE), staged)
+        files.write(run.path(runs.KEY_FILE), str(request.get("key") or ""))
+        before = os.path.basename(files.current_run(state, run.gang) or "")
+        secret_files.keep(files.gang_dir(state, run.gang), request, owner, before=before)
+        files.write(run.path(runs.LAUNCH_FILE), str(request.get("launch_script") or ""), mode=0o700, owner=owner)
+        files.write_json(run.path(runs.REPORT_FILE), record.first(run, time.time()))
+        files.write(f"{files.gang_dir(state, run.gang)}/current", run.run_id + "\n")
+    _forget_old_runs(files.gang_dir(state, run.gang), run.run_id)
+    return {"folder": folder}
+
+
+def _make_folders(state: str, folder: str) -> None:
+    """0711: the engine's user may pass through to its launch script and see nothing else."""
+    path = pathlib.Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    for part in (path, *path.parents):
+        if str(part) == os.path.dirname(state):
+            break
+        if part.stat().st_uid == os.geteuid():
+            part.chmod(0o711)
+        if str(part) == state:
+            break
+
+
+def _make_cache(state: str, request: dict[str, Any], owner: tuple[int, int] | None) -> None:
+    """The plan's cache folder belongs to whom the engine runs as: it keeps compiled kernels there."""
+    cache = str((request.get("env") or {}).get("XDG_CACHE_HOME") or "")
+    if not cache.startswith(f"{state}/") or ".." in cache.split("/"):
+        return
+    folder = pathlib.Path(cache)
+    folder.mkdir(parents=True, exist_ok=True)
+    if owner is not None and folder.stat().st_uid != owner[0]:
+        os.chown(folder, *owner)
+    folder.chmod(0o700)
+    folder.parent.chmod(0o711)
+
+
+def _refuse_beside_a_living_run(state: str, request: dict[str, Any]) -> None:
+    folder = files.current_run(state, request.get("gang"))
+    if folder is None:
+        return
+    agent = files.read_json(f"{folder}/{runs.AGENT_FILE}")
+    if processes.alive(int(agent.get("pid", 0)), int(agent.get("start", 0))):
+        raise Failure(
+            "running",
+            f"an agent of this gang runs already (pid {agent['pid']}, run {os.path.basename(folder)})",
+            folder,
+            "l40s-deploy down",
+        )
+
+
+def _engine_user(request: dict[str, Any]) -> str | None:
+    """The named user, else the one who called sudo: the engine is never root unless somebody asks for it."""
+    asked = request.get("engine_user")
+    if asked:
+        return str(asked)
+    caller = os.environ.get("SUDO_USER", "")
+    return caller if os.geteuid() == 0 and caller not in ("", "root") else None
+
+
+def _owner(run: runs.Run) -> tuple[int, int] | None:
+    if run.engine_user is None:
+        return None
+    try:
+        user = pwd.getpwnam(run.engine_user)
+    except KeyError:
+        raise Failure(
+            "no-user",
+            f"no user {run.engine_user!r} on this node",
+            "/etc/passwd",
+            "l40s-deploy prepare makes it; or name another l40s_engine_user",
+        ) from None
+    if os.geteuid() not in (0, user.pw_uid):
+        raise Failure(
+            "no-root",
+            f"the engine shall run as {run.engine_user!r} and we are not root",
+            "l40s_engine_user",
+            "set ansible_become: true, or leave l40s_engine_user out",
+        )
+    return (user.pw_uid, user.pw_gid) if os.geteuid() == 0 else None
+
+
+def _forget_old_runs(gang: str, current: str) -> None:
+    folders = sorted((path for path in pathlib.Path(gang, "runs").iterdir()), key=lambda path: path.stat().st_mtime)
+    for folder in folders[:-RUNS_KEPT]:
+        if folder.name != current:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Checkpoints re-blocked, pushed and verified."""

@@ -1,0 +1,70 @@
+"""`checkpoint`: re-block a directory here, prove the result, look at one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.checkpoint.judgement import Judgement, judge
+from orchestrator.model.errors import DeployError, InputError, LockHeld, VerificationDiffers
+from orchestrator.node.checkpoint.inspect import look
+from orchestrator.node.checkpoint.prove import Proof, prove
+from orchestrator.node.checkpoint.reblock import Progress, plan, reblock
+from orchestrator.node.checkpoint.target import Standing, standing
+from orchestrator.node.failure import Failure
+from orchestrator.node.os_failure import os_told
+
+__all__ = ["Outcome", "Progress", "Proof", "Report", "inspect_here", "reblock_here"]
+
+Report = Callable[[str, Progress], None]
+"""Told what is being done ('re-blocking', 'proving') and how far it is."""
+
+_ERRORS: dict[str, type[DeployError]] = {"differs": VerificationDiffers, "lock-held": LockHeld}
+"""Kinds of failure that are no matter of input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a re-blocking.
+
+    written: None where the target was there already and was only compared; proof: None where none was asked for
+    """
+
+    written: Progress | None
+    proof: Proof | None
+    old_block: tuple[int, int]
+    new_block: tuple[int, int]
+
+
+def reblock_here(
+    source: Path, target: Path, *, block: int, with_proof: bool, jobs: int, durable: bool, report: Report
+) -> Outcome:
+    """Re-block a local checkpoint. With a proof asked for, a finished target is compared and not touched.
+
+    Raises InputError, LockHeld, and VerificationDiffers where the proof fails.
+    """
+    with _told(target):
+        job = plan(source, block)
+        written = None
+        if not (with_proof and standing(target) is Standing.FOREIGN):
+            written = reblock(job, target, jobs=jobs, durable=durable, report=lambda now: report("re-blocking", now))
+        proof = prove(job, target, jobs=jobs, report=lambda now: report("proving", now)) if with_proof else None
+    return Outcome(written, proof, job.old, job.new)
+
+
+def inspect_here(directory: Path) -> Judgement:
+    """Look at a local checkpoint directory. Raises InputError where there is none."""
+    with _told(directory):
+        return judge(look(directory))
+
+
+@contextmanager
+def _told(place: Path) -> Iterator[None]:
+    try:
+        with os_told(str(place)):
+            yield
+    except Failure as failure:
+        kind = _ERRORS.get(failure.kind, InputError)
+        raise kind(failure.what, where=failure.where, fix=failure.fix) from None

@@ -1,0 +1,294 @@
+"""`checkpoint push`: a directory onto every node. The order of the steps; the bytes go from node to node."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+from orchestrator.model.errors import DeployError, InputError, LockHeld, VerificationDiffers
+from orchestrator.model.inventory import Inventory, NodeSpec, Reach
+from orchestrator.model.per_node import PerNode
+from orchestrator.planning.data_network import data_network
+from orchestrator.records.audit import audit_file
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import NodeRefusal
+from orchestrator.topology.build import build
+from orchestrator.workflows.checkpoint.chain import LOOPBACK, Chain, Hop, Link, Offer
+from orchestrator.workflows.checkpoint.same_roots import same_roots
+from orchestrator.workflows.look.look import look
+
+__all__ = ["Hop", "PushRequest", "Pushed", "Watcher", "push"]
+
+HERE = "this machine"
+STREAMS = 2
+"""Files on their way at once over one link: the next one is under way while a digest is compared."""
+_KINDS: Mapping[str, type[DeployError]] = {
+    "lock-held": LockHeld,
+    "digest": VerificationDiffers,
+    "target-exists": InputError,
+    "no-checkpoint": InputError,
+    "unfinished": InputError,
+    "no-model": InputError,
+    "far-link": InputError,
+    "odd-name": InputError,
+}
+"""Kinds of a node's refusal that have an exit code of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushRequest:
+    """What an operator asks for.
+
+    source:      a directory of this machine, or NODE:/path
+    to:          names of nodes; () means all
+    name:        of the directory below each node's model root; '' means the source's own
+    bytes_per_s: limit for every link of the chain, 0 for none
+    port:        where nodes listen for each other, 0 takes free ones
+    """
+
+    source: str
+    to: tuple[str, ...] = ()
+    name: str = ""
+    streams: int = 0
+    bytes_per_s: int = 0
+    port: int = 0
+    interface: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pushed:
+    """What came of it.
+
+    nodes:   in the order of the chain; directories and whether all was there before
+    shared:  nodes that see another one's directory, by whose: nothing was sent to them
+    network: what carried the bytes between nodes, '' where there was only one
+    """
+
+    source: str
+    directories: Mapping[str, str]
+    bytes: int
+    files: int
+    nodes: PerNode[Hop]
+    shared: Mapping[str, str]
+    network: str
+    seconds: float
+
+    def complete(self, node: str) -> bool:
+        """Whether a node has it whole; one that shares a directory, where its owner has: the source always has."""
+        owner = self.shared.get(node, node)
+        return owner in self.nodes.values or owner not in self.directories
+
+    def there_before(self, node: str) -> bool:
+        """Whether nothing had to be sent for this node."""
+        owner = self.shared.get(node, node)
+        hop = self.nodes.values.get(owner)
+        return hop.there if hop else owner not in self.directories
+
+
+class Watcher(Protocol):
+    """Told what happens."""
+
+    def say(self, words: str) -> None:
+        """A sentence for the operator."""
+        ...
+
+    def moved(self, hops: Sequence[Hop], total: int, offered: int) -> None:
+        """How far every node is, of how many bytes; offered: bytes that the source has read for its digests."""
+        ...
+
+
+def push(inventory: Inventory, request: PushRequest, watcher: Watcher) -> Pushed:
+    """Bring the directory to every chosen node. A node that failed is a value; the others have it all the same.
+
+    Raises InputError, and what befell the source.
+    """
+    began = time.monotonic()
+    specs = _chosen(inventory, request.to)
+    node, path = split_place(inventory, request.source)
+    directories = {name: _directory(spec, request.name or PurePosixPath(path).name) for name, spec in specs.items()}
+    if node is not None and directories.get(node.name) == path:
+        del directories[node.name]
+    everyone = {**specs, **({node.name: node} if node else {})}
+    with Fleet(everyone.values()) as fleet, Fleet([_here()]) as own:
+        shared = _shared(fleet, everyone, directories, node, path)
+        wanted = [name for name in directories if name not in shared]
+        for name, owner in shared.items():
+            watcher.say(f"{name}: the same directory as on {owner}: nothing is sent")
+        if not wanted:
+            nothing: PerNode[Hop] = PerNode(values={}, failures={})
+            return Pushed(
+                source=request.source, directories=directories, bytes=0, files=0, nodes=nothing, shared=shared,
+                network="", seconds=time.monotonic() - began,
+            )  # fmt: skip
+        addresses, network, lost = _network(fleet, everyone, wanted, node, request, watcher)
+        with _origin(own if node is None else fleet, node, path, addresses, request) as (origin, offer):
+            chain = Chain(
+                fleet=fleet,
+                specs=everyone,
+                origin=origin,
+                offer=offer,
+                local=node is None,
+                addresses=addresses,
+                requests={name: _asked(everyone[name], directories[name], request) for name in wanted},
+            )
+            nodes = _all(chain, wanted, watcher, lost)
+    return Pushed(
+        source=request.source,
+        directories=directories,
+        bytes=offer.bytes,
+        files=len(offer.files),
+        nodes=nodes,
+        shared=shared,
+        network=network,
+        seconds=time.monotonic() - began,
+    )
+
+
+def split_place(inventory: Inventory, place: str) -> tuple[NodeSpec | None, str]:
+    """NODE:/path as (node, path); anything else is a path of this machine. Raises InputError for an unknown node."""
+    name, colon, path = place.partition(":")
+    if not colon or "/" in name:
+        return None, str(Path(place).resolve())
+    nodes = {node.name: node for node in inventory.nodes}
+    if name not in nodes:
+        near = ", ".join(get_close_matches(name, nodes, n=3) or sorted(nodes))
+        raise InputError(f"no node is called {name!r}", where=place, fix=f"known: {near}")
+    if not path.startswith("/"):
+        raise InputError(f"found the path {path!r}, wanted an absolute one", where=place, fix=f"{name}:/path")
+    return nodes[name], str(PurePosixPath(path))
+
+
+def told(failure: DeployError) -> DeployError:
+    """A node's refusal with the exit code that its kind has."""
+    kind = _KINDS.get(failure.kind) if isinstance(failure, NodeRefusal) else None
+    return kind(failure.what, where=failure.where, fix=failure.fix) if kind else failure
+
+
+def chosen(inventory: Inventory, names: Sequence[str], option: str) -> dict[str, NodeSpec]:
+    """The nodes of these names, all where none is named. Raises InputError for an unknown one."""
+    known = {node.name: node for node in inventory.nodes}
+    for name in names:
+        if name not in known:
+            near = ", ".join(get_close_matches(name, known, n=3) or sorted(known))
+            raise InputError(f"no node is called {name!r}", where=option, fix=f"known: {near}")
+    return {name: node for name, node in known.items() if not names or name in names}
+
+
+def _chosen(inventory: Inventory, names: Sequence[str]) -> dict[str, NodeSpec]:
+    return chosen(inventory, names, "--to")
+
+
+def _directory(spec: NodeSpec, name: str) -> str:
+    if not name or name in (".", "..") or "/" in name:
+        raise InputError(f"{name!r} is no name for a directory", where="--as", fix="--as DeepSeek-V3-0324-Block64x64")
+    return str(PurePosixPath(spec.model_root, name))
+
+
+def _here() -> NodeSpec:
+    reach = Reach(connection="local", host="localhost", python=sys.executable)
+    return NodeSpec(name=HERE, gang="", node_rank=0, reach=reach)
+
+
+def _shared(
+    fleet: Fleet,
+    specs: Mapping[str, NodeSpec],
+    directories: Mapping[str, str],
+    node: NodeSpec | None,
+    path: str,
+) -> dict[str, str]:
+    """Nodes to which nothing need be sent, since another one's directory is theirs."""
+    roots = {name: specs[name].model_root for name in directories}
+    name = next((PurePosixPath(directory).name for directory in directories.values()), "")
+    if node is not None and node.name not in roots and str(PurePosixPath(node.model_root, name)) == path:
+        roots = {node.name: node.model_root, **roots}
+    if len(roots) < 2:
+        return {}
+    owners = same_roots(fleet, roots, name)
+    return {name: owner for name, owner in owners.items() if owner != name and name in directories}
+
+
+def _network(
+    fleet: Fleet,
+    specs: Mapping[str, NodeSpec],
+    wanted: Sequence[str],
+    node: NodeSpec | None,
+    request: PushRequest,
+    watcher: Watcher,
+) -> tuple[Mapping[str, str], str, Mapping[str, DeployError]]:
+    """Every node's address for the others, why that one, and the nodes that did not answer.
+
+    Nothing is looked at for a chain of one. Raises the source's failure, InputError where no network is shared.
+    """
+    between = list(dict.fromkeys([*([node.name] if node else []), *wanted]))
+    if len(between) < 2:
+        return dict.fromkeys(between, LOOPBACK), "", {}
+    looked = look(fleet, [specs[name] for name in between])
+    if node is not None and node.name in looked.failures:
+        raise looked.failures[node.name]
+    if not looked.values:
+        raise looked.failures[between[0]]
+    network = data_network({name: build(snapshot) for name, snapshot in looked.values.items()}, request.interface)
+    watcher.say(f"between nodes over {network.reason}")
+    return network.addresses, network.reason, looked.failures
+
+
+@contextmanager
+def _origin(
+    fleet: Fleet, node: NodeSpec | None, path: str, addresses: Mapping[str, str], request: PushRequest
+) -> Iterator[tuple[Link, Offer]]:
+    address = LOOPBACK if node is None else addresses[node.name]
+    asked: dict[str, Any] = {"directory": path, "address": address, "port": request.port if node else 0}
+    asked["state_dir"] = node.state_dir if node is not None else str(audit_file().parent)
+    link = Link(fleet, node.name if node else HERE, "push-offer", asked)
+    try:
+        try:
+            link.begin()
+        except DeployError as failure:
+            raise told(failure) from None
+        yield link, Offer(link.files, address, int(link.first["port"]), str(link.first["secret"]))
+    finally:
+        link.end()
+        link.wait()
+
+
+def _asked(spec: NodeSpec, directory: str, request: PushRequest) -> dict[str, Any]:
+    return {
+        "directory": directory,
+        "state_dir": spec.state_dir,
+        "port": request.port,
+        "streams": request.streams or (1 if request.bytes_per_s else STREAMS),
+        "bytes_per_s": request.bytes_per_s,
+    }
+
+
+def _all(chain: Chain, wanted: Sequence[str], watcher: Watcher, lost: Mapping[str, DeployError]) -> PerNode[Hop]:
+    """One chain after another, each without the nodes that failed: the rest goes on where it stopped."""
+    complete: dict[str, Hop] = {}
+    failures: dict[str, DeployError] = {name: lost[name] for name in wanted if name in lost}
+
+    def report(hops: Sequence[Hop]) -> None:
+        shown = {**complete, **{hop.name: hop for hop in hops}}
+        shown |= {name: Hop(name, "failed", 0, -1) for name in failures}
+        ordered = [shown.get(name) or Hop(name, "waiting", 0, -1) for name in wanted]
+        watcher.moved(ordered, chain.offer.bytes, int(chain.origin.now.get("bytes", 0)))
+
+    while left := [name for name in wanted if name not in complete and name not in failures]:
+        ready, failed = chain.run(left, report)
+        complete |= {hop.name: hop for hop in ready}
+        failed = {name: failure for name, failure in failed.items() if name not in complete}
+        failures |= {name: told(failure) for name, failure in failed.items()}
+        for failure in failed.values():
+            watcher.say(f"{failure.where}: {failure.what}")
+        if not ready and not failed:
+            raise DeployError("the chain ended without a word", where=chain.origin.name, fix="push again")
+    report([])
+    return PerNode(
+        values={name: complete[name] for name in wanted if name in complete},
+        failures={name: failures[name] for name in wanted if name in failures},
+    )

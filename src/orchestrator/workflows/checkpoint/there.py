@@ -1,0 +1,76 @@
+"""`checkpoint reblock` on a node: the work is the node application's, the operator sees how far it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
+from orchestrator.model.inventory import NodeSpec
+from orchestrator.node.checkpoint.prove import Proof
+from orchestrator.node.checkpoint.reblock import Progress
+from orchestrator.remote import node_app
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import NodeRefusal
+from orchestrator.remote.session import Session
+from orchestrator.workflows.checkpoint.checkpoint import Outcome, Report
+
+_KINDS: Mapping[str, type[DeployError]] = {
+    "differs": VerificationDiffers,
+    "lock-held": LockHeld,
+    "defect": DeployError,
+}
+
+
+def reblock_there(
+    node: NodeSpec,
+    source: str,
+    target: str,
+    *,
+    block: int,
+    with_proof: bool,
+    jobs: int | None,
+    durable: bool,
+    report: Report,
+) -> Outcome:
+    """Re-block a checkpoint that lies on a node, there. When this process ends, the node stops; the next run goes on.
+
+    Raises as reblock_here does, and Unreachable.
+    """
+    request = {
+        "source": source, "target": target, "block": block, "prove": with_proof, "jobs": jobs, "durable": durable,
+    }  # fmt: skip
+    with Fleet([node]) as fleet:
+        done = fleet.on_every(lambda session: _follow(session, request, report))
+    for failure in done.failures.values():
+        if isinstance(failure, NodeRefusal):
+            kind = _KINDS.get(failure.kind, InputError)
+            raise kind(failure.what, where=failure.where, fix=failure.fix)
+        raise failure
+    return done.values[node.name]
+
+
+def _follow(session: Session, request: Mapping[str, Any], report: Report) -> Outcome:
+    for line in node_app.stream(session, "reblock", request):
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue  # a login script's
+        if not isinstance(said, dict):
+            continue
+        if "progress" in said:
+            report(str(said["doing"]), Progress(**said["progress"]))
+        if "outcome" in said:
+            return _outcome(said["outcome"])
+    raise NodeError("re-blocking ended without a result", where=session.spec.name, fix="run it again: it goes on")
+
+
+def _outcome(said: Mapping[str, Any]) -> Outcome:
+    written, proof, old, new = said["written"], said["proof"], said["old_block"], said["new_block"]
+    return Outcome(
+        Progress(**written) if written else None,
+        Proof(**proof) if proof else None,
+        (int(old[0]), int(old[1])),
+        (int(new[0]), int(new[1])),
+    )

@@ -1,0 +1,1 @@
+"""Gangs as wholes: started, stopped, restarted, changed."""

@@ -1,0 +1,247 @@
+"""`up`: gangs that do not run rise; gangs that serve another plan are changed over one after the other.
+
+A gang's turn: out of the router, until no request runs, stop, start with the new plan, canary, in again. The first
+that does not come up on it gets its previous plan back, and the rest keeps serving as it did.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+from orchestrator.gang import changing
+from orchestrator.gang.changing import Standing
+from orchestrator.gang.downtime import expected_downtime
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.planning.diff import GangDiff, summary
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.gang.replay import Staged, staged_plan
+from orchestrator.workflows.gang.restart import stop
+from orchestrator.workflows.gang.strict import refusal
+from orchestrator.workflows.gang.turns import Place, put_back, set_aside
+from orchestrator.workflows.gang.up import (
+    Ground,
+    Outcome,
+    Rising,
+    UpRequest,
+    Watcher,
+    ground,
+    raise_all,
+    raise_gangs,
+    risings,
+)
+from orchestrator.workflows.plan.diff import compare
+from orchestrator.workflows.router.routing import Router, enrol
+from orchestrator.workflows.status.reports import see
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    """One gang that is changed over. was: what it can go back to, None where its nodes do not hold one plan."""
+
+    view: GangView
+    diff: GangDiff
+    was: Staged | None
+    will: Rising
+    url: str
+
+    @property
+    def gang(self) -> GangSpec:
+        return self.will.gang
+
+    @property
+    def name(self) -> str:
+        return self.will.gang.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """rise: gangs where nobody loses anything; same: ids of plans that mean the same as the new one, by gang."""
+
+    rise: tuple[GangSpec, ...]
+    same: dict[str, str]
+    turns: tuple[_Turn, ...]
+
+
+def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
+    """Have every chosen gang serve the plan.
+
+    Raises Unreachable, LockHeld and FindingsError before anything is started; InputError where changing a gang over
+    would leave nobody serving, unless `replace`; NodeError where a node's checks refuse, GangFailed with the one
+    cause and with what the gangs run then. KeyboardInterrupt detaches.
+    """
+    with ground(inventory, request, watcher) as here:
+        begin = time.monotonic()
+        change = _change(inventory, here, request, watcher)
+        first = raise_gangs(here.fleet, change.rise, here.plan, request, watcher, running=change.same)
+        if not change.turns:
+            return first
+        enrol(inventory, see(here.fleet, here.gangs), watcher, command=request.command)
+        views = {view.name: view for view in first.views}
+        with Router(inventory.router) if inventory.router is not None else nullcontext() as router:
+            for turn in change.turns:
+                views[turn.name] = _take(here, router, turn, change.turns, request, watcher)
+        return replace(
+            first,
+            views=tuple(views[gang.name] for gang in here.gangs),
+            seconds=time.monotonic() - begin,
+            changed=tuple(turn.name for turn in change.turns),
+        )
+
+
+def _change(inventory: Inventory, here: Ground, request: UpRequest, watcher: Watcher) -> _Change:
+    other = [view.name for view in here.views if view.running and view.plan_id != here.plan.plan_id]
+    diffs = {diff.name: diff for diff in compare(here.fleet, [g for g in here.gangs if g.name in other], here.plan)}
+    same = {name: diff.running for name, diff in diffs.items() if not diff.changes}
+    standings = [
+        Standing(
+            name=view.name,
+            state=view.state,
+            same=view.plan_id == here.plan.plan_id or view.name in same,
+            serving=bool(view.service_healthy),
+        )
+        for view in here.views
+    ]
+    course = changing.course(standings, elsewhere=_serving_elsewhere(inventory, here) if other else 0)
+    views = {view.name: view for view in here.views}
+    gangs = {gang.name: gang for gang in here.gangs}
+    new = {rising.gang.name: rising for rising in risings(here.gangs, here.plan)}
+    urls = {gang.name: gang.service_url for gang in here.plan.gangs}
+    turns = tuple(
+        _Turn(
+            view=views[name],
+            diff=diffs[name],
+            was=_previous(here.fleet, gangs[name]),
+            will=new[name],
+            url=urls[name],
+        )
+        for name in course.turns
+    )
+    for turn in turns:
+        reason = _reason(inventory, turn.name, course)
+        if reason and not request.replace:
+            raise _refused(turn, here.plan.plan_id, reason)
+        if reason:
+            watcher.step(turn.name, expected_downtime(turn.view, turn.was.drain_s if turn.was else 0.0).words)
+    return _Change(rise=tuple(gangs[name] for name in course.rise), same=same, turns=turns)
+
+
+def _serving_elsewhere(inventory: Inventory, here: Ground) -> int:
+    chosen = {gang.name for gang in here.gangs}
+    others = [gang for gang in inventory.gangs if gang.name not in chosen]
+    if not others or inventory.router is None:
+        return 0
+    with Fleet([node for gang in others for node in gang.nodes]) as fleet:
+        return sum(bool(view.service_healthy) for view in see(fleet, others))
+
+
+def _previous(fleet: Fleet, gang: GangSpec) -> Staged | None:
+    try:
+        return staged_plan(fleet, gang)
+    except InputError:
+        return None
+
+
+def _reason(inventory: Inventory, name: str, course: changing.Course) -> str:
+    """Why taking this gang down is more than an operator may expect of `up`; '' where it is not."""
+    if name in course.busy:
+        return "it is on its way up"
+    if name in course.alone:
+        return "no other gang would serve meanwhile"
+    if inventory.router is None:
+        return "no router sends its requests to the other gangs meanwhile"
+    return ""
+
+
+def _refused(turn: _Turn, plan_id: str, reason: str) -> InputError:
+    cost = expected_downtime(turn.view, turn.was.drain_s if turn.was else 0.0).words
+    return InputError(
+        f"another plan runs on this gang: plan {turn.diff.running} ({turn.view.model}) is {turn.view.state.value}; "
+        f"plan {plan_id} changes {summary(turn.diff.changes)}. {reason}: {cost}",
+        where=f"gang {turn.name}",
+        fix="`l40s-deploy plan --diff` with the same options shows all of it; --replace stops the gang, starts it with "
+        "the new plan, and goes back to the old one should it not come up",
+    )
+
+
+def _take(
+    here: Ground, router: Router | None, turn: _Turn, turns: Sequence[_Turn], request: UpRequest, watcher: Watcher
+) -> GangView:
+    """One gang's turn. Raises what its new plan raises, with what became of this gang and of the others."""
+    before = Place(gang=turn.gang, url=turn.view.service_url, serving=bool(turn.view.service_healthy))
+    with _told_that_it_was_to_change(turn, turns):
+        set_aside(here.fleet, router, [before], watcher, drain_s=request.drain_s)
+    with _goes_back_on_interrupt(here, router, turn, request, watcher), _told_that_it_was_to_change(turn, turns):
+        stop(here.fleet, [turn.gang], watcher, now=False)
+    try:
+        with _goes_back_on_interrupt(here, router, turn, request, watcher):
+            return _start(here, router, turn, request, watcher)
+    except DeployError as failure:
+        failure.what += f"\n    {_go_back(here, router, turn, request, watcher)}; {_others(turn, turns)}"
+        raise
+
+
+@contextmanager
+def _told_that_it_was_to_change(turn: _Turn, turns: Sequence[_Turn]) -> Iterator[None]:
+    try:
+        yield
+    except DeployError as failure:
+        failure.what += f"\n    {turn.name} was to be changed over; {_others(turn, turns)}"
+        raise
+
+
+@contextmanager
+def _goes_back_on_interrupt(
+    here: Ground, router: Router | None, turn: _Turn, request: UpRequest, watcher: Watcher
+) -> Iterator[None]:
+    """Once it is told to stop, Ctrl-C leaves it on its previous plan, where that was asked for."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if request.undo_on_interrupt:
+            watcher.step(turn.name, _go_back(here, router, turn, request, watcher))
+        raise
+
+
+def _start(here: Ground, router: Router | None, turn: _Turn, request: UpRequest, watcher: Watcher) -> GangView:
+    raised = raise_all(
+        here.fleet,
+        [turn.will],
+        watcher,
+        timeout_s=request.timeout_s,
+        undo_on_interrupt=request.undo_on_interrupt,
+    )
+    (view,) = raised.views
+    if request.strict and view.transport:
+        raise refusal(view)
+    put_back(router, [Place(gang=turn.gang, url=turn.url)], watcher)
+    return view
+
+
+def _go_back(here: Ground, router: Router | None, turn: _Turn, request: UpRequest, watcher: Watcher) -> str:
+    """Start the previous plan again; what became of it, in words."""
+    was = turn.was
+    if was is None:
+        return f"{turn.name} is stopped: its nodes did not hold one plan to go back to"
+    watcher.step(turn.name, f"going back to plan {was.plan_id}")
+    try:
+        if see(here.fleet, [turn.gang])[0].running:  # draining still, where somebody interrupted the stop
+            stop(here.fleet, [turn.gang], watcher, now=True)
+        raise_all(here.fleet, [was.rising(going_back=True)], watcher, timeout_s=request.timeout_s)
+        put_back(router, [Place(gang=turn.gang, url=was.service_url)], watcher)
+    except DeployError as second:
+        return f"going back to plan {was.plan_id} failed too: {second.where}: {second.what}"
+    return f"{turn.name} serves its previous plan {was.plan_id} again"
+
+
+def _others(turn: _Turn, turns: Sequence[_Turn]) -> str:
+    """Where the other gangs are, in words."""
+    place = turns.index(turn)
+    words = [f"on the new plan: {', '.join(one.name for one in turns[:place])}"] if place else []
+    rest = [one.name for one in turns[place + 1 :]]
+    words += [f"not touched: {', '.join(rest)}"] if rest else []
+    return "; ".join(words) or "no other gang was to be changed"

@@ -1,0 +1,103 @@
+"""`down`: stop every gang in the order its engine needs; works with a dead leader and with nothing there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.model.errors import DeployError
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.report import Cause
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import call
+from orchestrator.remote.session import Session
+from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.plan.plan import chosen_gangs
+from orchestrator.workflows.status.reports import because, see, where
+
+STOP_S = 180.0
+"""Above every dialect's drain and shutdown together; `--now` needs seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownRequest:
+    """now: SIGKILL without draining. force: over a lock that somebody holds."""
+
+    gangs: tuple[str, ...] = ()
+    now: bool = False
+    force: bool = False
+    command: str = "down"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """One node afterwards. was: its agent's state before (absent, ready, dead, ...); alive: it would not end."""
+
+    gang: str
+    node: str
+    state: str
+    was: str = "absent"
+    alive: bool = False
+    left_behind: tuple[int, ...] = ()
+    held: tuple[str, ...] = ()
+    """GPUs whose memory did not become free, and who holds it, in words."""
+    error: DeployError | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Nothing of ours is left there, as far as anybody can know."""
+        return self.error is None and not self.alive and not self.left_behind and not self.held
+
+
+def down(
+    inventory: Inventory, request: DownRequest, *, before_stop: Callable[[], None] = lambda: None
+) -> tuple[Stopped, ...]:
+    """Stop all chosen gangs at once; a node that can't be reached holds up nobody else.
+
+    before_stop is called once every lock is held. Raises LockHeld, with nothing changed and nothing called.
+    """
+    gangs = chosen_gangs(inventory, request.gangs)
+    nodes = [node for gang in gangs for node in gang.nodes]
+    with Fleet(nodes) as fleet, ExitStack() as locks:
+        for gang in gangs:
+            locks.enter_context(GangLock(fleet, gang, request.command, partial=True, force=request.force))
+        before_stop()
+        return stop_gangs(fleet, gangs, now=request.now)
+
+
+def stop_gangs(
+    fleet: Fleet, gangs: Sequence[GangSpec], *, now: bool, cause: Cause | None = None
+) -> tuple[Stopped, ...]:
+    """Tell every node's agent; the leader's drains first and the others follow it over their link.
+
+    cause: the failure that they are ended for; the nodes keep it until a new run is staged, or somebody ends them
+    for none.
+    """
+    gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes}
+    was = {node.name: node.state for view in see(fleet, gangs) for node in view.nodes}
+
+    def one(session: Session) -> Any:
+        request = {"now": now, "clear": cause is None, "deadline_s": STOP_S - 10, **because(cause)}
+        return call(session, "stop", {**where(session.spec, gang_of[session.spec.name]), **request}, deadline_s=STOP_S)
+
+    told = fleet.on_every(one, only=list(gang_of))
+    return tuple(
+        _stopped(gang, node, was[node], told.values.get(node), told.failures.get(node))
+        for node, gang in gang_of.items()
+    )
+
+
+def _stopped(gang: str, node: str, was: str, answer: Mapping[str, Any] | None, failure: DeployError | None) -> Stopped:
+    if answer is None:
+        return Stopped(gang=gang, node=node, state="unknown", was=was, error=failure)
+    return Stopped(
+        gang=gang,
+        node=node,
+        state=str(answer.get("state")),
+        was=was,
+        alive=bool(answer.get("alive")),
+        left_behind=tuple(int(pid) for pid in answer.get("left_behind") or ()),
+        held=tuple(str(words) for words in answer.get("held") or ()),
+    )

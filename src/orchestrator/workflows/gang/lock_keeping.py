@@ -1,0 +1,137 @@
+"""`lock show` and `lock release`: who holds a gang, node by node, and giving back what a dead command has left."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.model.errors import DeployError, LockHeld
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import call
+from orchestrator.remote.session import Session
+from orchestrator.workflows.gang.locks import process_runs
+from orchestrator.workflows.plan.plan import chosen_gangs
+from orchestrator.workflows.status.reports import where
+
+ANSWER_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLock:
+    """One gang's lock on one node. token '' means that nobody holds it.
+
+    age_s: since the holder's last sign of life, by the node's clock
+    stale: too old to count, or its process on this machine is gone: the next command takes it over by itself
+    """
+
+    gang: str
+    node: str
+    token: str = ""
+    who: str = ""
+    host: str = ""
+    pid: int = 0
+    command: str = ""
+    age_s: float = 0.0
+    stale: bool = False
+    error: DeployError | None = None
+
+    @property
+    def holder(self) -> str:
+        """'ops@desk (pid 4711)'."""
+        return f"{self.who}@{self.host} (pid {self.pid})"
+
+
+def locks(inventory: Inventory, gangs: tuple[str, ...] = ()) -> tuple[NodeLock, ...]:
+    """Every lock on every node of the chosen gangs."""
+    chosen = chosen_gangs(inventory, gangs)
+    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+        return tuple(lock for gang in chosen for lock in _look(fleet, gang))
+
+
+def release(inventory: Inventory, gangs: tuple[str, ...] = (), *, force: bool = False) -> tuple[NodeLock, ...]:
+    """Give back stale locks, with `force` every lock; returns those that were given back and the nodes not asked.
+
+    Raises LockHeld where somebody living holds one, before anything is given back.
+    """
+    chosen = chosen_gangs(inventory, gangs)
+    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+        found = [lock for gang in chosen for lock in _look(fleet, gang)]
+        for lock in found:
+            if lock.token and not (lock.stale or force):
+                raise LockHeld(
+                    f"{lock.holder} works on gang {lock.gang} with `{lock.command}`, "
+                    f"last sign of life {lock.age_s:.0f} s ago",
+                    where=lock.node,
+                    fix="wait for it or end it; --force only where it can't be alive any more",
+                )
+        return tuple(_give_back(fleet, lock) for lock in found if lock.token or lock.error)
+
+
+def locks_json(found: Sequence[NodeLock]) -> dict[str, Any]:
+    """The document of `lock show --json`."""
+    return {
+        "locks": [
+            {
+                "gang": lock.gang,
+                "node": lock.node,
+                "held": bool(lock.token),
+                "who": lock.who,
+                "host": lock.host,
+                "pid": lock.pid,
+                "command": lock.command,
+                "age_s": round(lock.age_s, 1),
+                "stale": lock.stale,
+                "error": lock.error.what if lock.error else None,
+            }
+            for lock in found
+        ]
+    }
+
+
+def _look(fleet: Fleet, gang: GangSpec) -> list[NodeLock]:
+    names = [node.name for node in gang.nodes]
+    told = fleet.on_every(
+        lambda session: call(session, "lock", {**where(session.spec, gang.name), "op": "show"}, deadline_s=ANSWER_S),
+        only=names,
+    )
+    return [
+        NodeLock(gang=gang.name, node=name, error=told.failures[name])
+        if name in told.failures
+        else _lock(gang.name, name, told.values[name].get("held"))
+        for name in names
+    ]
+
+
+def _lock(gang: str, node: str, held: Mapping[str, Any] | None) -> NodeLock:
+    if not held:
+        return NodeLock(gang=gang, node=node)
+    pid = held.get("pid")
+    here = held.get("host") == socket.gethostname()
+    dead = here and isinstance(pid, int) and not process_runs(pid)
+    return NodeLock(
+        gang=gang,
+        node=node,
+        token=str(held.get("token")),
+        who=str(held.get("who")),
+        host=str(held.get("host")),
+        pid=pid if isinstance(pid, int) else 0,
+        command=str(held.get("command")),
+        age_s=float(held.get("age_s") or 0.0),
+        stale=bool(held.get("stale")) or dead,
+    )
+
+
+def _give_back(fleet: Fleet, lock: NodeLock) -> NodeLock:
+    """By its token: a lock that somebody else has taken meanwhile stays."""
+    if lock.error is not None:
+        return lock
+
+    def one(session: Session) -> Any:
+        request = {**where(session.spec, lock.gang), "op": "release", "token": lock.token}
+        return call(session, "lock", request, deadline_s=ANSWER_S)
+
+    fleet.on_every(one, only=[lock.node]).all()
+    return lock

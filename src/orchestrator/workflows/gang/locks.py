@@ -1,0 +1,209 @@
+"""Two operators can't collide: whoever changes a gang holds a lock on every node of it."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from orchestrator.model.errors import LockHeld
+from orchestrator.model.inventory import GangSpec
+from orchestrator.model.per_node import PerNode
+from orchestrator.records import audit
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import call
+from orchestrator.remote.session import Session
+from orchestrator.workflows.status.reports import where
+
+ANSWER_S = 15.0
+RENEW_EVERY_S = 10.0
+OLD_RENEWALS = 1.5
+"""So many times RENEW_EVERY_S after the last answer we may have been stopped or cut off, and must ask again."""
+_held: list[GangLock] = []
+"""By this process, now."""
+
+
+def still_ours(fleet: Fleet, gangs: Iterable[GangSpec]) -> None:
+    """Before a step that can't be taken back. Raises LockHeld where the lock on one of these gangs, taken over this
+    fleet, was lost; a gang whose lock was never taken here is its caller's business."""
+    names = {gang.name for gang in gangs}
+    for lock in tuple(_held):
+        if lock.fleet is fleet and lock.gang.name in names:
+            lock.still_ours()
+
+
+@dataclass(eq=False)
+class GangLock:
+    """The lock on one gang, held between `with`. Nodes that can't be reached hold nobody up when `partial`."""
+
+    fleet: Fleet
+    gang: GangSpec
+    command: str
+    partial: bool = False
+    force: bool = False
+    why: str = ""
+    """For the audit log, where the command does not say it all."""
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    _nodes: Collection[str] = ()
+    _taken: Collection[str] = ()
+    """Those of them where we got it: all, or with `partial` all that could be reached."""
+    _lost: Mapping[str, Any] = field(default_factory=dict)
+    """What the nodes answered that gave it to somebody else, by name."""
+    _renewed_at: float = 0.0
+    _given_back: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> GangLock:
+        """Raises LockHeld, and where not `partial` Unreachable; nothing is locked then."""
+        self._nodes = [node.name for node in self.gang.nodes]
+        try:
+            self._acquire()
+        except BaseException:
+            self.release()
+            raise
+        _held.append(self)
+        threading.Thread(target=self._keep, daemon=True).start()
+        audit.note("begins", gang=self.gang.name, holder=self._holder(), why=self.why)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+        ended = "ends" if error is None else f"ends: {type(error).__name__}: {error}"
+        audit.note(ended, gang=self.gang.name, holder=self._holder(), why=self.why)
+
+    def _acquire(self) -> None:
+        answers = self._ask({"op": "acquire", "holder": self._holder()})
+        if held := _not_mine(answers):
+            answers = self._take_over(held)
+            held = _not_mine(answers)
+        if held:
+            raise self._held(held)
+        if not self.partial:
+            answers.all()
+        self._taken, self._renewed_at = tuple(answers.values), time.time()
+
+    def _keep(self) -> None:
+        """Say that we are still at work, whatever the work waits for; without that the lock goes stale after 60 s.
+
+        Over connections of its own: a renewal that runs into its deadline must not take down the one that works.
+        """
+        with Fleet(self.gang.nodes) as fleet:
+            while not self._given_back.wait(RENEW_EVERY_S):
+                self._renew(fleet)
+
+    def _renew(self, fleet: Fleet) -> None:
+        """A node that can't be asked has not given the lock away, and no defect in one renewal may end the next."""
+        try:
+            answers = self._ask({"op": "renew", "token": self.token}, fleet)
+            lost = {node: answer for node, answer in _not_mine(answers).items() if node in self._taken}
+        except Exception as defect:
+            trouble = f"could not be renewed: {type(defect).__name__}: {defect}"
+            audit.note(trouble, gang=self.gang.name, holder=self._holder(), why=self.why)
+            return
+        self._lost = self._lost or lost
+        if not answers.failures:
+            self._renewed_at = time.time()
+
+    def still_ours(self) -> None:
+        """Raises LockHeld where somebody took it over (we had shown no sign of life for 60 s) or released it."""
+        if abs(time.time() - self._renewed_at) > OLD_RENEWALS * RENEW_EVERY_S:
+            self._renew(self.fleet)
+        if self._lost:
+            raise self._lost_to(self._lost)
+
+    def release(self) -> None:
+        """Give it back on every node that can be reached; elsewhere it goes stale."""
+        self._given_back.set()
+        if self in _held:
+            _held.remove(self)
+        with contextlib.suppress(KeyboardInterrupt):
+            self._ask({"op": "release", "token": self.token})
+
+    def _take_over(self, held: Mapping[str, Any]) -> PerNode[Any]:
+        """Once more, over a holder that was on this machine and is gone (or over anybody, with `force`)."""
+        over = {node: self._dead_token(answer.get("held") or {}) for node, answer in held.items()}
+        holder = self._holder()
+
+        def again(session: Session) -> Any:
+            request = {**where(session.spec, self.gang.name), "op": "acquire", "holder": holder}
+            return call(session, "lock", {**request, "over": over.get(session.spec.name, "")}, deadline_s=ANSWER_S)
+
+        return self.fleet.on_every(again, only=self._nodes)
+
+    def _dead_token(self, holder: Mapping[str, Any]) -> str:
+        ours = holder.get("host") == socket.gethostname()
+        dead = ours and isinstance(holder.get("pid"), int) and not process_runs(int(holder["pid"]))
+        return str(holder.get("token") or "") if dead or self.force else ""
+
+    def _ask(self, request: Mapping[str, Any], fleet: Fleet | None = None) -> PerNode[Any]:
+        def one(session: Session) -> Any:
+            return call(session, "lock", {**where(session.spec, self.gang.name), **request}, deadline_s=ANSWER_S)
+
+        return (fleet or self.fleet).on_every(one, only=self._nodes)
+
+    def _holder(self) -> dict[str, Any]:
+        return {
+            "token": self.token,
+            "who": _user(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "command": self.command,
+            "since": time.time(),
+            "why": self.why,
+        }
+
+    def _held(self, held: Mapping[str, Any]) -> LockHeld:
+        node, answer = next(iter(held.items()))
+        holder = answer.get("held") or {}
+        age = float(holder.get("age_s") or 0)
+        return LockHeld(
+            f"{holder.get('who')}@{holder.get('host')} (pid {holder.get('pid')}) holds gang {self.gang.name} "
+            f"with `{holder.get('command')}`, last sign of life {age:.0f} s ago",
+            where=node,
+            fix="wait for it or end it; a lock without a sign of life for 60 s is taken over by itself",
+        )
+
+    def _lost_to(self, lost: Mapping[str, Any]) -> LockHeld:
+        node, answer = next(iter(lost.items()))
+        holder = answer.get("held") or {}
+        now = "nobody holds it now: it was taken over, or released by force"
+        if holder:
+            now = (
+                f"{holder.get('who')}@{holder.get('host')} (pid {holder.get('pid')}) has it, `{holder.get('command')}`"
+            )
+        return LockHeld(
+            f"the lock on gang {self.gang.name} is ours no more; {now}; nothing more was done",
+            where=node,
+            fix="wait for who has it; look at `l40s-deploy status` before the same command again",
+        )
+
+
+def _not_mine(answers: PerNode[Any]) -> dict[str, Any]:
+    return {node: answer for node, answer in answers.values.items() if not answer["mine"]}
+
+
+def process_runs(pid: int) -> bool:
+    """Whether a process of this machine exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

@@ -1,0 +1,265 @@
+"""`restart --maintenance`: a gang stops, its nodes are worked on, it starts again with the plan that it had.
+
+Gang by gang: where others serve behind the router, requests go there meanwhile. What is done to a node is the
+operator's: by hand, while this waits for its new boot, or by a command of his that is run for one node after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from orchestrator.gang.downtime import expected_downtime
+from orchestrator.gang.returning import Boot, Place, boot_of, place
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import DeployError, GangFailed, InputError, Unreachable
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.session import Session
+from orchestrator.workflows.gang import turns, up
+from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.gang.replay import Staged, staged_plan
+from orchestrator.workflows.gang.restart import Restarted, Watcher, against_a_start, stop
+from orchestrator.workflows.plan.plan import chosen_gangs
+from orchestrator.workflows.router.routing import Router, take_in_serving
+from orchestrator.workflows.status.reports import see
+
+LOOK_EVERY_S = 2.0
+ANSWER_S = 5.0
+SETTLE_S = 120.0
+"""After a boot drivers load and links train: what the doctor finds meanwhile may pass."""
+_ASK = "cat /proc/sys/kernel/random/boot_id /proc/1/stat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceRequest:
+    """run: a command line on this machine, once a node, with L40S_NODE, L40S_HOST and L40S_GANG in its environment.
+    reboots: wait for a new boot of each node; without `run` that is all there is to wait for.
+    wait_s: for one gang's nodes; drain_s: for its requests; timeout_s: for its start."""
+
+    gangs: tuple[str, ...] = ()
+    run: str = ""
+    reboots: bool = False
+    wait_s: float = 3600.0
+    now: bool = False
+    drain_s: float = 1800.0
+    timeout_s: float = 3600.0
+    command: str = "restart --maintenance"
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a command line whose quotes are open."""
+        try:
+            shlex.split(self.run)
+        except ValueError as wrong:
+            raise InputError(f"can't be taken apart: {wrong}", where="--run", fix="close its quotes") from None
+
+
+def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: Watcher) -> Restarted:
+    """Have the chosen gangs worked on, one after the other.
+
+    Raises before anything is stopped: Unreachable, InputError where there is no plan to start again, LockHeld.
+    Later, with words on how to go on: Unreachable and GangFailed where a node is not back in time or the command
+    fails, FindingsError where the doctor forbids the start, what a start raises.
+    """
+    begin = time.monotonic()
+    gangs = chosen_gangs(inventory, request.gangs)
+    with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
+        up.everybody_answers(see(fleet, gangs))
+        plans = [staged_plan(fleet, gang) for gang in gangs]
+        router = opened.enter_context(_router(inventory))
+        for gang in gangs:
+            opened.enter_context(GangLock(fleet, gang, request.command, why="maintenance"))
+        views = tuple(
+            _one(
+                _Work(inventory=inventory, fleet=fleet, plan=plan, request=request, watcher=watcher),
+                router,
+                plans[number + 1 :],
+            )
+            for number, plan in enumerate(plans)
+        )
+        return Restarted(views=views, down_s=time.monotonic() - begin)
+
+
+@contextmanager
+def _router(inventory: Inventory) -> Iterator[Router | None]:
+    """The router, where one serves and there is another gang to send requests to."""
+    if inventory.router is None or len(inventory.gangs) < 2:
+        yield None
+        return
+    with Router(inventory.router) as router:
+        yield router if router.state().view.service_healthy else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """One gang's maintenance."""
+
+    inventory: Inventory
+    fleet: Fleet
+    plan: Staged
+    request: MaintenanceRequest
+    watcher: Watcher
+
+    @property
+    def gang(self) -> GangSpec:
+        return self.plan.gang
+
+    @property
+    def names(self) -> list[str]:
+        return [node.name for node in self.plan.gang.nodes]
+
+    def say(self, words: str) -> None:
+        self.watcher.step(self.gang.name, words)
+
+    def boots(self, names: Sequence[str]) -> Mapping[str, Boot | None]:
+        """None for a node that does not answer."""
+
+        def one(session: Session) -> Boot | None:
+            return boot_of(session.run(_ASK, deadline_s=ANSWER_S, become=False).out.decode("utf-8", "replace"))
+
+        told = self.fleet.on_every(one, only=names).values
+        return {name: told.get(name) for name in names}
+
+
+def _one(work: _Work, router: Router | None, later: Sequence[Staged]) -> GangView:
+    (view,) = see(work.fleet, [work.gang])
+    work.watcher.downtime(expected_downtime(view, 0.0 if work.request.now else work.plan.drain_s))
+    where = turns.Place(gang=work.gang, url=work.plan.service_url, serving=bool(view.service_healthy))
+    if router is not None:
+        _send_elsewhere(work, router)
+    if not work.request.now:
+        turns.set_aside(work.fleet, router, [where], work.watcher, drain_s=work.request.drain_s)
+    elif router is not None:
+        router.take_out(where.url)
+    before = work.boots(work.names)
+    with _told_how_to_go_on(work, later):
+        stop(work.fleet, [work.gang], work.watcher, now=work.request.now)
+        _work_on_nodes(work, before)
+        _settled(work)
+        raised = up.raise_all(work.fleet, [work.plan.rising()], work.watcher, timeout_s=work.request.timeout_s)
+        turns.put_back(router, [where], work.watcher)
+    return raised.views[0]
+
+
+def _send_elsewhere(work: _Work, router: Router) -> None:
+    """The router knows every other gang that could answer meanwhile; where there is none, that is said."""
+    if not take_in_serving(router, work.fleet, work.inventory, work.watcher) - {work.gang.name}:
+        work.say("no other gang serves behind the router: requests fail until this one is back")
+
+
+def _work_on_nodes(work: _Work, before: Mapping[str, Boot | None]) -> None:
+    ends = time.monotonic() + work.request.wait_s
+    if not work.request.run:
+        work.say(
+            f"it is stopped; reboot {', '.join(work.names)}: each is waited for, up to {work.request.wait_s:.0f} s"
+        )
+        _wait(work, work.names, before, ends)
+        return
+    for node in work.gang.nodes:
+        work.say(f"the command of --run for {node.name}")
+        _run(work, node, ends)
+        _wait(work, [node.name], before, ends)
+
+
+def _run(work: _Work, node: NodeSpec, ends: float) -> None:
+    """The operator's command for one node; what it started ends with it when its time is over."""
+    about = {"L40S_NODE": node.name, "L40S_HOST": node.reach.host, "L40S_GANG": work.gang.name}
+    with tempfile.TemporaryFile() as said:
+        try:
+            process = subprocess.Popen(
+                shlex.split(work.request.run),
+                env={**os.environ, **about},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as failure:
+            raise InputError(f"can't be run: {failure.strerror}", where="--run", fix="name a program") from None
+        try:
+            status = process.wait(max(1.0, ends - time.monotonic()))
+        except BaseException as ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if not isinstance(ended, subprocess.TimeoutExpired):
+                raise
+            status = -signal.SIGKILL
+        said.seek(0, os.SEEK_END)
+        said.seek(max(0, said.tell() - 2000))
+        last = said.read().decode("utf-8", "replace").strip().splitlines()[-3:]
+    if status:
+        how = f"status {status}" if status > 0 else "a signal, or its time was over"
+        lines = "".join(f"\n    | {line}" for line in last)
+        raise GangFailed(
+            f"the command of --run ended with {how}{lines}", where=f"gang {work.gang.name}: {node.name}", fix="mend it"
+        )
+
+
+def _wait(work: _Work, names: Sequence[str], before: Mapping[str, Boot | None], ends: float) -> None:
+    """Until each of these nodes is back."""
+    reboots = work.request.reboots or not work.request.run
+    known: dict[str, Place] = dict.fromkeys(names, Place.STILL)
+    while True:
+        now = work.boots(names)
+        for name in names:
+            where = place(before[name], now[name], reboots=reboots)
+            if where is not known[name]:
+                work.say(f"{name} is {'back' if where is Place.BACK else 'away' if where is Place.AWAY else 'there'}")
+                known[name] = where
+        late = [name for name in names if known[name] is not Place.BACK]
+        if not late:
+            return
+        if time.monotonic() > ends:
+            raise _late(work, late, known)
+        time.sleep(LOOK_EVERY_S)
+
+
+def _late(work: _Work, late: Sequence[str], known: Mapping[str, Place]) -> DeployError:
+    away = [name for name in late if known[name] is Place.AWAY]
+    waited = f"within {work.request.wait_s:.0f} s"
+    if away:
+        return Unreachable(f"{', '.join(away)} did not come back {waited}", where=f"gang {work.gang.name}", fix="look")
+    return GangFailed(
+        f"{', '.join(late)} answers, and has not booted anew {waited}", where=f"gang {work.gang.name}", fix="reboot it"
+    )
+
+
+def _settled(work: _Work) -> None:
+    """The doctor forbids no start; he is asked again for a while."""
+    work.say("asking the doctor")
+    ends = time.monotonic() + SETTLE_S
+    while (against := against_a_start(work.fleet, work.plan, work.watcher)) is not None:
+        if time.monotonic() > ends:
+            raise against
+        work.say(f"{against.where}: {against.what}: asked again for up to {ends - time.monotonic():.0f} s")
+        time.sleep(LOOK_EVERY_S)
+
+
+@contextmanager
+def _told_how_to_go_on(work: _Work, later: Sequence[Staged]) -> Iterator[None]:
+    try:
+        yield
+    except DeployError as failure:
+        failure.what += f"\n    {_how_to_go_on(work, later)}"
+        raise
+    except KeyboardInterrupt:
+        work.say(_how_to_go_on(work, later))
+        raise
+
+
+def _how_to_go_on(work: _Work, later: Sequence[Staged]) -> str:
+    name = work.gang.name
+    words = f"{name} is stopped: `l40s-deploy restart --gang {name}` starts it as it was"
+    if not later:
+        return words
+    rest = " ".join(f"--gang {plan.gang.name}" for plan in later)
+    return f"{words}; not touched: `l40s-deploy restart --maintenance {rest}` goes on there"

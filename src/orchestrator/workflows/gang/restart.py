@@ -1,0 +1,163 @@
+"""`restart`: a gang stops as a whole and starts as a whole, with the plan that it has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestrator.gang.downtime import Downtime, expected_downtime
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import DeployError, FindingsError, GangFailed
+from orchestrator.model.finding import Severity
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.report import Cause
+from orchestrator.model.topology import Topology
+from orchestrator.planning.still_there import gone
+from orchestrator.remote.fleet import Fleet
+from orchestrator.topology.build import build
+from orchestrator.workflows.gang import up
+from orchestrator.workflows.gang.down import Stopped, stop_gangs
+from orchestrator.workflows.gang.locks import GangLock, still_ours
+from orchestrator.workflows.gang.replay import Staged, staged_plan
+from orchestrator.workflows.look.doctor import examine
+from orchestrator.workflows.look.look import look
+from orchestrator.workflows.plan.plan import chosen_gangs
+from orchestrator.workflows.router.routing import rejoin
+from orchestrator.workflows.status.reports import see
+
+
+class Watcher(up.Watcher, Protocol):
+    """Whoever shows what goes on."""
+
+    def downtime(self, expected: Downtime) -> None:
+        """Before anything is stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartRequest:
+    """now: without draining. timeout_s: for the start of each gang."""
+
+    gangs: tuple[str, ...] = ()
+    now: bool = False
+    command: str = "restart"
+    timeout_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarted:
+    """The gangs as they were seen last, and how long each did not serve, in seconds, as seen from here."""
+
+    views: tuple[GangView, ...]
+    down_s: float
+
+
+def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> Restarted:
+    """Stop the chosen gangs in their engines' order, and start them with the plan that they had, behind the router.
+
+    Raises Unreachable before anything is stopped, InputError where there is no plan to start again, LockHeld,
+    GangFailed where a gang would not end or did not become ready.
+    """
+    gangs = chosen_gangs(inventory, request.gangs)
+    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as locks:
+        views = see(fleet, gangs)
+        up.everybody_answers(views)
+        plans = [staged_plan(fleet, gang) for gang in gangs]
+        for view, plan in zip(views, plans, strict=True):
+            watcher.downtime(expected_downtime(view, 0.0 if request.now else plan.drain_s))
+        for gang in gangs:
+            locks.enter_context(GangLock(fleet, gang, request.command))
+        say_gone_from(fleet, plans, watcher)
+        restarted = again(fleet, plans, watcher, now=request.now, timeout_s=request.timeout_s)
+        rejoin(inventory, restarted.views, watcher)
+        return restarted
+
+
+def say_gone_from(fleet: Fleet, plans: Sequence[Staged], watcher: up.Watcher) -> None:
+    """Look at the nodes of these plans before anything is stopped, and say what they have no more."""
+    looked = look(fleet, [node for plan in plans for node in plan.gang.nodes]).values
+    topologies = {name: build(snapshot) for name, snapshot in looked.items()}
+    for plan in plans:
+        say_gone(plan, topologies, watcher)
+
+
+def against_a_start(fleet: Fleet, plan: Staged, watcher: up.Watcher) -> DeployError | None:
+    """Ask the doctor: a node that does not answer, or the first finding of severity stop; None for neither.
+
+    What the nodes have no more is said then. GPUs that are still busy are the agents' to find.
+    """
+    examined = examine(fleet, {node.name: node for node in plan.gang.nodes})
+    for failure in examined.failures.values():
+        return failure
+    for one in examined.findings:
+        if one.severity is Severity.STOP:
+            return FindingsError(f"{one.id}: {one.title}", where=one.node or f"gang {plan.gang.name}", fix=one.fix)
+    say_gone(plan, examined.cluster.topologies, watcher)
+    return None
+
+
+def say_gone(plan: Staged, nodes: Mapping[str, Topology], watcher: up.Watcher) -> None:
+    """Nothing is planned anew; who changed the hardware is told what the plan still counts on."""
+    for name, request in plan.requests.items():
+        words = ", ".join(gone(request, nodes[name])) if name in nodes else ""
+        if words:
+            words = f"{name} does not have what its plan names: {words}"
+            watcher.step(plan.gang.name, f"{words}; `l40s-deploy plan --diff` shows what `up` would change")
+
+
+def again(
+    fleet: Fleet,
+    plans: Sequence[Staged],
+    watcher: up.Watcher,
+    *,
+    now: bool,
+    timeout_s: float,
+    cause: Cause | None = None,
+) -> Restarted:
+    """Stop and start gangs whose locks are held.
+
+    cause: the failure that they are restarted for; the nodes still say it where the restart does not get so far
+    that another run is staged.
+    """
+    begin = time.monotonic()
+    stop(fleet, [plan.gang for plan in plans], watcher, now=now, cause=cause)
+    raised = up.raise_all(fleet, [plan.rising() for plan in plans], watcher, timeout_s=timeout_s)
+    return Restarted(views=raised.views, down_s=time.monotonic() - begin)
+
+
+def stop(
+    fleet: Fleet, gangs: Sequence[GangSpec], watcher: up.Watcher, *, now: bool, cause: Cause | None = None
+) -> None:
+    """Stop gangs that shall start again. Raises LockHeld, GangFailed, or why a node can't be asked."""
+    still_ours(fleet, gangs)
+    for gang in gangs:
+        watcher.step(gang.name, "stopping" + (" at once" if now else ""))
+    refuse_leftovers(stop_gangs(fleet, gangs, now=now, cause=cause))
+
+
+def refuse_leftovers(stopped: Sequence[Stopped]) -> None:
+    """Nothing is started beside something that would not end. Raises GangFailed, or why a node can't be asked."""
+    for node in stopped:
+        if node.error is not None:
+            raise _half_way(node.error)
+        if not node.clean:
+            what, fix = _left(node)
+            raise GangFailed(f"{what}; nothing was started", where=f"gang {node.gang}: {node.node}", fix=fix)
+
+
+def _left(node: Stopped) -> tuple[str, str]:
+    """What is in the way of a start, and what to do about it."""
+    stuck = "look at it with ps and dmesg (a stuck driver?); then the same command again"
+    if node.left_behind:
+        return f"process {', '.join(map(str, node.left_behind))} would not end", stuck
+    if node.alive:
+        return "its agent would not end", stuck
+    somebody = "end whoever holds it (nvidia-smi; nobody there: dmesg, a stuck driver?); then the same command again"
+    return f"GPU memory is still held: {'; '.join(node.held)}", somebody
+
+
+def _half_way(failure: DeployError) -> DeployError:
+    failure.fix = f"{failure.fix}; the gang is stopped where it could be reached: the same command goes on"
+    return failure

@@ -1,0 +1,151 @@
+"""`restart --rolling`: gang by gang, while the others serve.
+
+Take out of the router, wait until nothing runs, stop, start, canary, take in, next. The first gang that does not
+come up ends it: the rest serves on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from orchestrator.gang.downtime import expected_downtime
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.gang import up
+from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.gang.replay import Staged, staged_plan
+from orchestrator.workflows.gang.restart import again, say_gone_from
+from orchestrator.workflows.gang.turns import Place, put_back, set_aside
+from orchestrator.workflows.plan.plan import chosen_gangs
+from orchestrator.workflows.router.routing import Router, say_failures, take_in_all, take_in_serving, wanted_router
+from orchestrator.workflows.status.reports import see
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollingRequest:
+    """max_unavailable: gangs that may be down at one time. without_router: whoever sends requests looks after
+    himself. drain_s: how long one gang's running requests are waited for; timeout_s: for one gang's start."""
+
+    gangs: tuple[str, ...] = ()
+    max_unavailable: int = 1
+    without_router: bool = False
+    drain_s: float = 1800.0
+    timeout_s: float = 3600.0
+    command: str = "restart --rolling"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rolled:
+    """views: of the gangs that were restarted, as they were seen last; seconds: for all of it."""
+
+    views: tuple[GangView, ...]
+    seconds: float
+
+
+def roll(inventory: Inventory, request: RollingRequest, watcher: up.Watcher) -> Rolled:
+    """Restart the chosen gangs one after the other.
+
+    Raises before anything is stopped: InputError with one gang only, without a router, or where too few serve;
+    Unreachable, LockHeld. Later: what the gang that did not come back raises, with words on where the others are.
+    """
+    begin = time.monotonic()
+    gangs = chosen_gangs(inventory, request.gangs)
+    with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
+        up.everybody_answers(see(fleet, gangs))
+        plans = [staged_plan(fleet, gang) for gang in gangs]
+        _refuse_one_gang(inventory, fleet, plans)
+        router = None if request.without_router else opened.enter_context(Router(wanted_router(inventory)))
+        if router is not None:
+            router.workers()  # it must answer before anything is stopped
+        serving = {view.name for view in see(fleet, inventory.gangs) if view.serves}
+        _refuse_too_few(inventory, serving, request)
+        for gang in gangs:
+            opened.enter_context(GangLock(fleet, gang, request.command))
+        if router is not None:
+            behind = take_in_serving(router, fleet, inventory, watcher)
+            _refuse_too_few(inventory, behind, request, "serve behind the router")
+        say_gone_from(fleet, plans, watcher)
+        done: list[GangView] = []
+        batches = _batches(_worst_first(fleet, plans), request.max_unavailable)
+        for batch in batches:
+            with _told_where_it_ended(batch, done, gangs):
+                done += _one_batch(fleet, router, batch, request, watcher)
+        return Rolled(views=tuple(done), seconds=time.monotonic() - begin)
+
+
+def _one_batch(
+    fleet: Fleet,
+    router: Router | None,
+    batch: Sequence[Staged],
+    request: RollingRequest,
+    watcher: up.Watcher,
+) -> tuple[GangView, ...]:
+    serving = {view.name for view in see(fleet, [plan.gang for plan in batch]) if view.service_healthy}
+    places = [Place(gang=one.gang, url=one.service_url, serving=one.gang.name in serving) for one in batch]
+    set_aside(fleet, router, places, watcher, drain_s=request.drain_s)
+    try:
+        restarted = again(fleet, batch, watcher, now=False, timeout_s=request.timeout_s)
+    except BaseException:
+        if router is not None:
+            say_failures(take_in_all(router, see(fleet, [place.gang for place in places])), watcher)
+        raise
+    put_back(router, places, watcher)
+    return restarted.views
+
+
+def _refuse_one_gang(inventory: Inventory, fleet: Fleet, plans: Sequence[Staged]) -> None:
+    if len(inventory.gangs) > 1:
+        return
+    (view,) = see(fleet, inventory.gangs)
+    raise InputError(
+        f"there is one gang only, and an engine of ranks that need each other can't roll: "
+        f"{expected_downtime(view, plans[0].drain_s).words}",
+        where=f"{inventory.path}: --rolling",
+        fix="`l40s-deploy restart` takes that downtime; a second gang behind a router is what avoids it",
+    )
+
+
+def _refuse_too_few(inventory: Inventory, serving: Collection[str], request: RollingRequest, do: str = "serve") -> None:
+    """Somebody must serve while others don't."""
+    chosen = {gang.name for gang in chosen_gangs(inventory, request.gangs)}
+    at_once = min(request.max_unavailable, len(chosen & set(serving)))
+    if request.max_unavailable < 1 or len(serving) - at_once < 1:
+        raise InputError(
+            f"{len(serving)} of {len(inventory.gangs)} gangs {do} ({', '.join(sorted(serving)) or 'none'}); "
+            f"with {request.max_unavailable} down at a time none would be left",
+            where="--rolling",
+            fix="bring the others up first, choose a smaller --max-unavailable, or restart without --rolling",
+        )
+
+
+def _worst_first(fleet: Fleet, plans: Sequence[Staged]) -> list[Staged]:
+    """A gang that does not serve costs nothing to restart, and may serve for the next ones."""
+    healthy = {view.name: bool(view.service_healthy) for view in see(fleet, [plan.gang for plan in plans])}
+    return sorted(plans, key=lambda plan: healthy[plan.gang.name])
+
+
+def _batches(plans: Sequence[Staged], size: int) -> Iterator[Sequence[Staged]]:
+    for begin in range(0, len(plans), size):
+        yield plans[begin : begin + size]
+
+
+@contextmanager
+def _told_where_it_ended(
+    batch: Sequence[Staged], done: Sequence[GangView], gangs: Sequence[GangSpec]
+) -> Iterator[None]:
+    """A failure goes on its way with where the others are."""
+    try:
+        yield
+    except DeployError as failure:
+        at = [plan.gang.name for plan in batch]
+        before = [view.name for view in done]
+        rest = [gang.name for gang in gangs if gang.name not in (*at, *before)]
+        words = [f"restarted: {', '.join(before)}"] if before else []
+        words += [f"not touched: {', '.join(rest)}"] if rest else []
+        failure.what += f"\n    the rolling restart ended at {', '.join(at)}; {'; '.join(words) or 'no other'}"
+        raise

@@ -1,0 +1,122 @@
+"""What the controller stages on a node: one gang's plan as the agent's request (docs/agent.md)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import urlsplit
+
+from orchestrator.engines.dialect import STUB_FILE
+from orchestrator.engines.dialects import dialect
+from orchestrator.gang.pace import allowed_s
+from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.templates import template
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import GangSpec, NodeSpec
+from orchestrator.model.plan import GangPlan, NodePlan
+from orchestrator.planning.redaction import fingerprint, is_secret
+from orchestrator.workflows.plan.plan import api_key
+from orchestrator.workflows.status.reports import where
+
+
+def staging_requests(
+    gang: GangSpec, plan: GangPlan, scripts: dict[str, str], *, plan_id: str, run_id: str, key: str
+) -> dict[str, dict[str, Any]]:
+    """By node name. key: the run's secret for the leader link, in hex."""
+    specs = {node.name: node for node in gang.nodes}
+    watch = {**dialect(plan.dialect).watch(), "allowed_s": allowed_s(plan.model_bytes)}
+    packages = _packages(plan.stack)
+    return {
+        node.name: {
+            **where(specs[node.name], plan.name),
+            "run_id": run_id,
+            "node": node.name,
+            "node_rank": node.node_rank,
+            "nnodes": len(plan.nodes),
+            "members": [member.name for member in plan.nodes],
+            "plan_id": plan_id,
+            "model": plan.model,
+            "stack": plan.stack,
+            "device": _flag(node.argv, "--device") or "cuda",
+            "engine_user": specs[node.name].engine_user,
+            "argv": list(node.argv),
+            "env": dict(node.env),
+            "gpus": list(node.gpus),
+            "tp_ranks": list(node.tp_ranks),
+            "working_dir": node.working_dir,
+            "model_path": node.model_path,
+            **_stack_of(node, packages),
+            "limits": _limits(specs[node.name], node),
+            "ports": {"check_free": _ports(specs[node.name], node, plan)},
+            "leader": {"address": plan.agent_address, "port": plan.agent_port},
+            "key": key,
+            "lease_s": plan.lease_s,
+            "service": {"url": plan.service_url} if node.node_rank == 0 else None,
+            "canary": asdict(plan.canary) if node.node_rank == 0 else None,
+            "watch": watch,
+            "api_key": plan.api_key or None,
+            "secrets": _secrets(gang, plan, node),
+            "launch_script": scripts[node.name],
+        }
+        for node in plan.nodes
+    }
+
+
+def _stack_of(node: NodePlan, packages: dict[str, str]) -> dict[str, Any]:
+    """Where the engine's packages lie on the node, and which must be there; an image is known by its digest."""
+    if node.container is None:
+        return {"venv_python": node.argv[0], "packages": packages}
+    return {"container": {"program": node.container.program, "image": node.container.image}}
+
+
+def _secrets(gang: GangSpec, plan: GangPlan, node: NodePlan) -> dict[str, Any]:
+    """What the node keeps in files of its own (docs/agent.md); the key goes to the leader alone, who serves."""
+    redact = [value for name, value in node.env if is_secret(name, value)]
+    if not plan.api_key or node.node_rank != 0:
+        return {"redact": redact} if redact else {}
+    key = api_key(gang)
+    if fingerprint(key) != plan.api_key:
+        raise InputError(
+            "the API key changed since the plan was made", where=f"gang {gang.name}", fix="start the command again"
+        )
+    named = dialect(plan.dialect).secret_files(key, template(STUB_FILE))
+    return {
+        "files": [{"name": name, "text": text} for name, text in named],
+        "redact": [key, *redact],
+        "authorization": f"Bearer {key}",
+    }
+
+
+def _packages(name: str) -> dict[str, str]:
+    """Versions that the node must find installed; a stack that was made for a plan and is gone can't be judged."""
+    try:
+        stack = load_stack(name)
+    except InputError:
+        return {}
+    versions = {"sglang": stack.engine_version, "torch": stack.torch_version}
+    return {package: version for package, version in versions.items() if version}
+
+
+def _ports(spec: NodeSpec, node: NodePlan, plan: GangPlan) -> list[dict[str, Any]]:
+    """Where this node will listen: HTTP everywhere, rendezvous on the leader. The agent binds its own port itself."""
+    listens = [{"address": "" if spec.http_host == "0.0.0.0" else spec.http_host, "port": plan.http_port}]  # noqa: S104
+    rendezvous = urlsplit(f"//{plan.dist_init}")
+    if node.node_rank == 0 and rendezvous.hostname and rendezvous.port and len(plan.nodes) > 1:
+        listens.append({"address": rendezvous.hostname, "port": rendezvous.port})
+    return listens
+
+
+def _limits(spec: NodeSpec, node: NodePlan) -> dict[str, int]:
+    """RDMA registers memory without end; -1 is unlimited. A machine shown below another root has limits of its own."""
+    if node.container is not None:
+        return {}  # its daemon sets them
+    over_rdma = dict(node.env).get("NCCL_IB_DISABLE") != "1"
+    cuda = _flag(node.argv, "--device") in ("", "cuda")
+    return {"memlock": -1} if over_rdma and cuda and spec.fs_root == "/" else {}
+
+
+def _flag(argv: tuple[str, ...], name: str) -> str:
+    """The word after a flag, '' where the flag is not there."""
+    if name not in argv[:-1]:
+        return ""
+    return argv[argv.index(name) + 1]

@@ -1,0 +1,439 @@
+"""How gangs rise: from whatever is there to gangs that serve, or to one cause and nothing left behind.
+
+The order of the steps comes from `gang.actions`; this module carries them out, looks again, and owns the clock.
+Killed at any moment, the next `up` goes on from what the nodes say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from orchestrator.gang.actions import Action, Do, Goal, Want, actions, on_its_way
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import DeployError, GangFailed, InputError, Unreachable
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.per_node import PerNode
+from orchestrator.model.plan import GangPlan, Plan
+from orchestrator.model.report import Cause, GangState
+from orchestrator.planning.document import plan_json
+from orchestrator.records.runs import RunRecord
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import call
+from orchestrator.remote.session import Session
+from orchestrator.workflows.ahead import ahead
+from orchestrator.workflows.gang.locks import GangLock, still_ours
+from orchestrator.workflows.gang.staging import staging_requests
+from orchestrator.workflows.look.doctor import refuse
+from orchestrator.workflows.plan.examined import examined
+from orchestrator.workflows.plan.plan import PlanRequest, chosen_gangs, launch_scripts, make_plan
+from orchestrator.workflows.status.reports import because, see, where
+
+STAGE_S = 30.0
+ARM_S = 90.0
+GO_S = 15.0
+STOP_S = 60.0
+POLL_S = 0.05
+"""Nodes answer when something has changed, or after a second."""
+LOST_POLL_S = 1.0
+"""A node that can't be reached is known at once."""
+
+
+class Watcher(Protocol):
+    """Whoever shows what goes on; workflows print nothing."""
+
+    def planned(self, plan: Plan) -> None:
+        """The plan is made, nothing is changed yet."""
+
+    def step(self, gang: str, words: str) -> None:
+        """A step begins."""
+
+    def seen(self, views: Sequence[GangView]) -> None:
+        """The gangs were looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpRequest:
+    """What an operator asks `up` for.
+
+    timeout_s: from the first step until all gangs are ready
+    accept:    findings that are set aside, `ID` or `ID@node`
+    strict:    a finding of severity slow refuses too
+    replace:   gangs that serve another plan are taken down for this one even where nobody serves meanwhile
+    drain_s:   how long the requests of a gang that serves another plan are waited for
+    """
+
+    plan: PlanRequest
+    command: str = "up"
+    timeout_s: float = 3600.0
+    undo_on_interrupt: bool = False
+    accept: tuple[str, ...] = ()
+    strict: bool = False
+    replace: bool = False
+    drain_s: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Where `up` ended: the plan, the gangs as they were seen last, which of them were ready before, and which were
+    changed over from another plan, in that order."""
+
+    plan: Plan
+    views: tuple[GangView, ...]
+    ready_before: frozenset[str]
+    seconds: float
+    changed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rising:
+    """One gang that shall run.
+
+    document: the plan as the record on this machine keeps it
+    requests: staging requests by node name, for a run id and a key
+    """
+
+    gang: GangSpec
+    plan_id: str
+    document: Mapping[str, Any]
+    requests: Callable[[str, str], Mapping[str, Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """Where the gangs ended: as they were seen last, and which of them were ready before."""
+
+    views: tuple[GangView, ...]
+    ready_before: frozenset[str]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What `up` stands on before it starts anything: every node answers, is locked, and is planned for."""
+
+    fleet: Fleet
+    gangs: tuple[GangSpec, ...]
+    views: tuple[GangView, ...]
+    plan: Plan
+
+
+@contextmanager
+def ground(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Iterator[Ground]:
+    """Look, lock and plan; nothing is changed yet.
+
+    Raises Unreachable, LockHeld, and FindingsError for what forbids a start (a finding of severity stop, of
+    severity slow where strict).
+    """
+    gangs = chosen_gangs(inventory, request.plan.gangs)
+    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as locks:
+        planning = ahead(lambda: make_plan(inventory, request.plan, fleet))
+        views = see(fleet, gangs)
+        everybody_answers(views)
+        for gang in gangs:
+            locks.enter_context(GangLock(fleet, gang, request.command))
+        planned = planning.result()
+        quiet = all(view.state is GangState.ABSENT for view in views)
+        plan = examined(planned, gangs, fleet if quiet else None, accept=request.accept)
+        watcher.planned(plan)
+        refuse(plan.findings, strict=request.strict)
+        yield Ground(fleet=fleet, gangs=gangs, views=views, plan=plan)
+
+
+def raise_gangs(
+    fleet: Fleet,
+    gangs: Sequence[GangSpec],
+    plan: Plan,
+    request: UpRequest,
+    watcher: Watcher,
+    *,
+    running: Mapping[str, str] = MappingProxyType({}),
+) -> Outcome:
+    """Carry out the part of a plan that is these gangs'; they rise side by side, and one that fails does not take
+    another with it. running: ids of plans that mean the same as this one, by gang.
+
+    Raises NodeError where a node's checks refuse, GangFailed with the one cause, InputError where another plan runs.
+    """
+    raised = raise_all(
+        fleet,
+        risings(gangs, plan, running=running),
+        watcher,
+        timeout_s=request.timeout_s,
+        undo_on_interrupt=request.undo_on_interrupt,
+    )
+    return Outcome(plan=plan, views=raised.views, ready_before=raised.ready_before, seconds=raised.seconds)
+
+
+def risings(
+    gangs: Sequence[GangSpec], plan: Plan, *, running: Mapping[str, str] = MappingProxyType({})
+) -> list[Rising]:
+    """What a plan says of these gangs, in the plan's order."""
+    scripts = launch_scripts(plan)
+    by_name = {gang.name: gang for gang in gangs}
+    document = plan_json(plan)
+    return [
+        _rising(by_name[gang.name], gang, running.get(gang.name, plan.plan_id), document, scripts)
+        for gang in plan.gangs
+        if gang.name in by_name
+    ]
+
+
+def _rising(
+    gang: GangSpec, plan: GangPlan, plan_id: str, document: Mapping[str, Any], scripts: Mapping[str, str]
+) -> Rising:
+    def requests(run_id: str, key: str) -> Mapping[str, Mapping[str, Any]]:
+        return staging_requests(gang, plan, dict(scripts), plan_id=plan_id, run_id=run_id, key=key)
+
+    return Rising(gang=gang, plan_id=plan_id, document=document, requests=requests)
+
+
+def raise_all(
+    fleet: Fleet,
+    risings: Sequence[Rising],
+    watcher: Watcher,
+    *,
+    timeout_s: float,
+    undo_on_interrupt: bool = False,
+) -> Raised:
+    """Raise gangs, wherever their plans come from. Raises as `up` does, with nothing of a failed gang left."""
+    begin = time.monotonic()
+    rises = [_Rise(fleet, rising, watcher) for rising in risings]
+    try:
+        views = _follow(fleet, rises, timeout_s, watcher, begin)
+    except KeyboardInterrupt:
+        if undo_on_interrupt:
+            for rise in rises:
+                rise.undo()
+        raise
+    except BaseException:
+        for rise in rises:
+            rise.undo(unless_ended=True)
+        raise
+    return Raised(
+        views=views,
+        ready_before=frozenset(
+            rise.gang.name for rise in rises if rise.done and not rise.goal.run_id and not rise.waited
+        ),
+        seconds=time.monotonic() - begin,
+    )
+
+
+def _follow(
+    fleet: Fleet,
+    rises: Sequence[_Rise],
+    timeout_s: float,
+    watcher: Watcher,
+    begin: float,
+) -> tuple[GangView, ...]:
+    failures: list[DeployError] = []
+    seen: dict[str, str] = {}
+    while True:
+        views = see(fleet, [rise.gang for rise in rises], seen=seen)
+        watcher.seen(views)
+        acted = False
+        for rise, view in zip(rises, views, strict=True):
+            if rise.open:
+                acted = rise.step(view, failures) or acted
+        if not any(rise.open for rise in rises):
+            break
+        waited = time.monotonic() - begin
+        if waited > timeout_s:
+            late = [rise for rise in rises if rise.open]
+            failures += [rise.give_up(view, waited) for rise, view in zip(rises, views, strict=True) if rise in late]
+            break
+        if not acted:
+            time.sleep(LOST_POLL_S if any(view.unreachable for view in views) else POLL_S)
+    if failures:
+        raise failures[0]
+    return views
+
+
+@dataclass
+class _Rise:
+    """One gang on its way up."""
+
+    fleet: Fleet
+    rising: Rising
+    watcher: Watcher
+    goal: Goal = field(init=False)
+    record: RunRecord | None = None
+    done: bool = False
+    failed: bool = False
+    waited: bool = False
+    """It was there when we came, and was not ready."""
+    joined: bool = False
+    """It is on its way by the same plan, and not by our doing."""
+    broke: Cause | None = None
+    """What broke the start here: no agent can know of it."""
+
+    def __post_init__(self) -> None:
+        self.goal = Goal(want=Want.RUN, plan_id=self.rising.plan_id)
+
+    @property
+    def gang(self) -> GangSpec:
+        """The gang."""
+        return self.rising.gang
+
+    @property
+    def open(self) -> bool:
+        """Neither ready nor failed yet."""
+        return not (self.done or self.failed)
+
+    def step(self, view: GangView, failures: list[DeployError]) -> bool:
+        """Do what the view asks for; False where there is nothing to do but wait."""
+        try:
+            acted = [self._act(action, view) for action in actions(self.goal, view)]
+        except DeployError as failure:
+            self._event("failed", where=failure.where, text=failure.what)
+            self.failed = True
+            self.undo()
+            failures.append(failure)
+            return True
+        return any(acted)
+
+    def give_up(self, view: GangView, waited: float) -> DeployError:
+        """The timeout has passed: end it, and say who was late."""
+        self.failed = True
+        left = "" if self.goal.run_id or self.joined else "; it is not this command's doing, and was left as it is"
+        who = view.progress or ", ".join(f"{node.name} {node.state} {node.phase.name}".strip() for node in view.nodes)
+        late = f"not ready within {waited:.0f} s: {who}"
+        fix = "read `l40s-deploy logs`, or give it longer with --timeout"
+        behind = next((node.name for node in view.nodes if node.state != "ready"), self.gang.leader.name)
+        self.broke = Cause(node=behind, text=late, fix=fix)
+        self.undo()
+        return GangFailed(f"{late}{left}", where=f"gang {self.gang.name}", fix=fix)
+
+    def undo(self, *, unless_ended: bool = False) -> None:
+        """Leave nothing of our run behind on any node that can be reached, while the gang is ours."""
+        if (self.goal.run_id or self.joined) and not (unless_ended and (self.done or self.failed)):
+            with contextlib.suppress(DeployError):
+                self._stop_now([node.name for node in self.gang.nodes])
+
+    def _act(self, action: Action, view: GangView) -> bool:
+        self.joined = not self.goal.run_id and on_its_way(self.goal, view)
+        if action.do is not Do.WAIT:
+            self._event(action.do.value, nodes=action.nodes, why=action.why)
+        carry_out: dict[Do, Callable[[], object]] = {
+            Do.STAGE: self._stage,
+            Do.ARM: lambda: self._arm(action.nodes),
+            Do.GO: lambda: self._go(action.nodes),
+            Do.STOP_NOW: lambda: self._stop_now(action.nodes),
+            Do.DONE: self._done,
+            Do.FAIL: lambda: self._fail(view, action.why),
+            Do.REFUSE: lambda: self._refuse(action.why),
+            Do.GIVE_UP: lambda: self._give_up_on(view, action.why),
+        }
+        if action.do is Do.WAIT:
+            self.waited = self.waited or not self.goal.run_id
+            return False
+        carry_out[action.do]()
+        return True
+
+    def _stage(self) -> None:
+        still_ours(self.fleet, [self.gang])
+        run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        self.record = RunRecord.open(f"{run_id}-{self.gang.name}", self.rising.document)
+        self.watcher.step(self.gang.name, "staging")
+        requests = self.rising.requests(run_id, secrets.token_hex(32))
+        self.goal = replace(self.goal, run_id=run_id)
+        nodes = tuple(node.name for node in self.gang.nodes)
+        self._all(nodes, "stage", lambda name: requests[name], STAGE_S)
+        self._at_once(Do.ARM, nodes, "staged")
+        self._arm(nodes)
+
+    def _arm(self, nodes: Sequence[str]) -> None:
+        self.watcher.step(self.gang.name, "checking ports, GPUs and model on every node")
+        told = self._all(nodes, "arm", lambda _: {"run_id": self.goal.run_id, "deadline_s": ARM_S - 10}, ARM_S)
+        armed = tuple(name for name, answer in told.items() if answer.get("state") == "armed")
+        if len(armed) == len(self.gang.nodes):
+            self._at_once(Do.GO, armed, "all are armed")
+            self._go(armed)
+
+    def _at_once(self, do: Do, nodes: Sequence[str], why: str) -> None:
+        """What the nodes have just said is what another look would show."""
+        self._event(do.value, nodes=nodes, why=why)
+
+    def _go(self, nodes: Sequence[str]) -> None:
+        still_ours(self.fleet, [self.gang])
+        self.watcher.step(self.gang.name, "go")
+        self._all(nodes, "go", lambda _: {"run_id": self.goal.run_id}, GO_S)
+
+    def _stop_now(self, nodes: Sequence[str]) -> None:
+        still_ours(self.fleet, [self.gang])
+        self.watcher.step(self.gang.name, "ending what is left on " + ", ".join(nodes))
+        ours = bool(self.goal.run_id)
+        order = {"now": True, "clear": not ours, "deadline_s": STOP_S - 10, **because(self.broke)}
+        self._on(nodes, "stop", lambda _: order, STOP_S)
+
+    def _done(self) -> None:
+        self.done = True
+
+    def _fail(self, view: GangView, why: str) -> None:
+        raise failure_of(view, why)
+
+    def _give_up_on(self, view: GangView, why: str) -> None:
+        self.broke = view.late or self.broke
+        self._fail(replace(view, cause=view.late), why)
+
+    def _refuse(self, why: str) -> None:
+        raise InputError(
+            f"another plan runs on this gang: {why}; the one asked for is plan {self.goal.plan_id}",
+            where=f"gang {self.gang.name}",
+            fix="the same command again: it looks at what runs now",
+        )
+
+    def _all(
+        self, nodes: Sequence[str], verb: str, request: Callable[[str], Mapping[str, Any]], deadline_s: float
+    ) -> Mapping[str, Any]:
+        """Every node's answer. Raises the first failure."""
+        told = self._on(nodes, verb, request, deadline_s)
+        self.broke = _what_broke(told.failures)
+        return told.all()
+
+    def _on(
+        self, nodes: Sequence[str], verb: str, request: Callable[[str], Mapping[str, Any]], deadline_s: float
+    ) -> PerNode[Any]:
+        def one(session: Session) -> Any:
+            whole = {**where(session.spec, self.gang.name), **request(session.spec.name)}
+            return call(session, verb, whole, deadline_s=deadline_s)
+
+        return self.fleet.on_every(one, only=nodes)
+
+    def _event(self, what: str, **details: Any) -> None:
+        if self.record is not None:
+            self.record.event(what, gang=self.gang.name, **details)
+
+
+def _what_broke(failures: Mapping[str, DeployError]) -> Cause | None:
+    """A node that is lost comes before what a node answered, which its agent may know better."""
+    lost = {name: failure for name, failure in failures.items() if isinstance(failure, Unreachable)}
+    for name, failure in (lost or failures).items():
+        return Cause(node=name, text=f"it could not be told to start: {failure.what}", fix=failure.fix)
+    return None
+
+
+def failure_of(view: GangView, why: str = "") -> GangFailed:
+    """The one cause as an error: where it failed first, what was seen, the lines that show it, the fix."""
+    cause = view.cause
+    if cause is None:
+        return GangFailed(why or "it ended without a cause", where=f"gang {view.name}", fix="l40s-deploy logs")
+    place = f"gang {view.name}: {cause.node}" + (f" TP{cause.tp_rank}" if cause.tp_rank is not None else "")
+    what = cause.text + "".join(f"\n    | {line}" for line in cause.lines)
+    lost = ", ".join(node.name for node in view.unreachable)
+    if lost:
+        what += f"\n    {lost} can't be reached: it ends its own ranks when its lease runs out"
+    return GangFailed(what, where=place, fix=cause.fix or "l40s-deploy logs")
+
+
+def everybody_answers(views: Sequence[GangView]) -> None:
+    """Nothing is started unless every node can be reached."""
+    for view in views:
+        for node in view.unreachable:
+            assert node.error is not None
+            raise node.error

@@ -1,0 +1,1 @@
+"""The guard: watches gangs and restarts them."""

@@ -1,0 +1,205 @@
+"""`guard`: watches gangs, and restarts one as a whole when a rank died, a lease ran out or its engine hangs.
+
+What to do is decided by `gang.guarding`; this module looks, carries it out, and owns the clock. A restart ends what
+is left on every node, asks the doctor (a stop finding ends the loop), and starts the plan that the nodes have. One
+that breaks half-way leaves the gang failed on its nodes, so that the next look sees it; `down` is what clears that.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from orchestrator.gang.guarding import Decision, Do, Memory, Policy, decide, restarted, surrendered
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import DeployError, FindingsError, LockHeld
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.report import Cause
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.gang import up
+from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.gang.replay import Staged, staged_plan
+from orchestrator.workflows.gang.restart import again, against_a_start
+from orchestrator.workflows.guard.hooks import Hook, run_hook
+from orchestrator.workflows.plan.plan import chosen_gangs
+from orchestrator.workflows.status.reports import see
+
+LOOK_EVERY_S = 2.0
+JOIN_S = 0.2
+GUARD_LOCK = "guard."
+"""Before the gang's name: the lock that keeps a second guard away and everybody else not."""
+
+USUAL = Policy()
+NO_HOOK = Hook()
+NO_DECISION = Decision(Do.NOTHING)
+
+
+class Watcher(up.Watcher, Protocol):
+    """Whoever shows what goes on."""
+
+    def decided(self, gang: str, decision: Decision) -> None:
+        """Something other than before is to be done, or nothing any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardRequest:
+    """once: look once, and do what is due (for cron, and for tests). timeout_s: for one start."""
+
+    gangs: tuple[str, ...] = ()
+    once: bool = False
+    policy: Policy = USUAL
+    on_ready: Hook = NO_HOOK
+    on_failed: Hook = NO_HOOK
+    command: str = "guard"
+    timeout_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarded:
+    """How one gang was left. decision: the last one; view: as it was seen last."""
+
+    decision: Decision
+    view: GangView
+
+
+def guard(inventory: Inventory, request: GuardRequest, watcher: Watcher) -> tuple[Guarded, ...]:
+    """Guard the chosen gangs, each by a loop of its own; ends when all are given up, or at once with `once`.
+
+    A gang that is given up is still looked at beside the others: it is guarded again once somebody has mended it.
+    Raises LockHeld where another guard watches one of them already, and at once whatever a loop breaks by.
+    """
+    gangs = chosen_gangs(inventory, request.gangs)
+    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as held:
+        for gang in gangs:
+            held.enter_context(_guard_lock(fleet, gang, request))
+        posts = [_Post(fleet, gang, request, watcher) for gang in gangs]
+        _side_by_side(posts)
+        return tuple(
+            Guarded(decision=post.surrender or post.decision, view=post.seen) for post in posts if post.seen is not None
+        )
+
+
+def _guard_lock(fleet: Fleet, gang: GangSpec, request: GuardRequest) -> GangLock:
+    """A node that is down keeps nobody from guarding the others."""
+    return GangLock(fleet, replace(gang, name=GUARD_LOCK + gang.name), request.command, partial=True)
+
+
+@dataclass
+class _Post:
+    """The loop about one gang."""
+
+    fleet: Fleet
+    gang: GangSpec
+    request: GuardRequest
+    watcher: Watcher
+    memory: Memory = field(default_factory=Memory)
+    decision: Decision = NO_DECISION
+    seen: GangView | None = None
+    surrender: Decision | None = None
+    """Why it was given up, once everybody has been told."""
+    defect: BaseException | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
+    _told: str = ""
+
+    def stand(self) -> None:
+        """Look, decide, act, again and again until `ended`."""
+        try:
+            while not self.ended.is_set():
+                self._look()
+                self._count_surrender()
+                if self.request.once:
+                    return
+                self.ended.wait(LOOK_EVERY_S)
+        except BaseException as defect:
+            self.defect = defect
+
+    def _count_surrender(self) -> None:
+        if not self.memory.given_up:
+            self.surrender = None
+        elif self.surrender is None:
+            self.surrender = self.decision
+
+    def _look(self) -> None:
+        (self.seen,) = see(self.fleet, [self.gang])
+        self.watcher.seen([self.seen])
+        self.decision, self.memory = decide(self.seen, self.memory, time.monotonic(), self.request.policy)
+        self._tell(self.decision)
+        if self.decision.do is Do.RESTART:
+            self._restart(self.decision.why)
+        elif self.decision.do is Do.GIVE_UP:
+            self._failed(self.decision.why)
+
+    def _restart(self, why: str) -> None:
+        """One attempt; what comes of it is seen at the next look."""
+        try:
+            with GangLock(self.fleet, self.gang, self.request.command, why=why):
+                (now,) = see(self.fleet, [self.gang])
+                if decide(now, replace(self.memory, not_before=0.0), 0.0, self.request.policy)[0].do is not Do.RESTART:
+                    return  # somebody was quicker than our lock
+                self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
+                plan = staged_plan(self.fleet, self.gang)
+                self._ask_the_doctor(plan)
+                done = again(
+                    self.fleet,
+                    [plan],
+                    self.watcher,
+                    now=True,
+                    timeout_s=self.request.timeout_s,
+                    cause=now.cause or Cause(node=self.gang.leader.name, text=why),
+                )
+                self.seen = done.views[0]
+        except LockHeld as held:
+            self._tell(Decision(Do.WAIT, f"{why}; {held.what}"))
+        except FindingsError as found:
+            self.memory = surrendered(self.memory)
+            self.decision = Decision(Do.GIVE_UP, f"{why}; {found.where}: {found.what}; {found.fix}")
+            self._tell(self.decision)
+            self._failed(self.decision.why)
+        except DeployError as failure:
+            self._tell(Decision(Do.WARN, f"the restart did not help: {failure.where}: {failure.what}"))
+        else:
+            self._tell(Decision(Do.NOTHING, "it serves again"))
+            self._hook(self.request.on_ready, "ready", why)
+
+    def _ask_the_doctor(self, plan: Staged) -> None:
+        """What would stop a start stops a restart too."""
+        self.watcher.step(self.gang.name, "asking the doctor")
+        against = against_a_start(self.fleet, plan, self.watcher)
+        if against is not None:
+            raise against
+
+    def _failed(self, why: str) -> None:
+        self._hook(self.request.on_failed, "failed", why)
+
+    def _hook(self, hook: Hook, event: str, why: str) -> None:
+        trouble = run_hook(hook, event, gang=self.gang.name, why=why)
+        if trouble:
+            self.watcher.step(self.gang.name, f"the hook for {event} did not work: {trouble}")
+
+    def _tell(self, decision: Decision) -> None:
+        """Only what is new: a countdown says the same again."""
+        said = f"{decision.do.value} {decision.why.partition('; the next restart')[0]}"
+        if said != self._told:
+            self._told = said
+            self.watcher.decided(self.gang.name, decision)
+
+
+def _side_by_side(posts: Sequence[_Post]) -> None:
+    """Daemon threads, so that Ctrl-C ends the guard and leaves the gangs as they are. Raises the first defect."""
+    threads = [threading.Thread(target=post.stand, daemon=True) for post in posts]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        if any(post.defect is not None for post in posts):
+            break
+        if all(post.surrender is not None for post in posts):
+            for post in posts:
+                post.ended.set()
+        next(thread for thread in threads if thread.is_alive()).join(JOIN_S)
+    for post in posts:
+        if post.defect is not None:
+            raise post.defect

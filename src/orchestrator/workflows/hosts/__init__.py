@@ -1,0 +1,1 @@
+"""Hosts made ready: packages, stacks, users."""

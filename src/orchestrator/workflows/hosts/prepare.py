@@ -1,0 +1,244 @@
+"""`prepare`: make hosts ready for `up`, and take back what was made. Ansible does it; this says what on which host."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from orchestrator.host_setup.bundle import Bundle, copy_part, read_bundle
+from orchestrator.host_setup.runner import HostResult, Step, run_playbook
+from orchestrator.loading.stacks import load_stack, stack_lock
+from orchestrator.model.errors import InputError, NodeError
+from orchestrator.model.inventory import Inventory, NodeSpec, RouterSpec
+from orchestrator.model.per_node import PerNode
+from orchestrator.model.profile import Stack
+from orchestrator.planning.places import venv
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.router.routing import Router
+from orchestrator.workflows.status.reports import see
+
+__all__ = ["TAGS", "PrepareRequest", "Prepared", "Step", "play_variables", "prepare"]
+
+TAGS = ("system_packages", "engine_user", "limits", "sudo_rule", "kernel", "engine_env", "router_env")
+"""What can be chosen by --tags: the roles of playbooks/prepare.yml, in its order."""
+
+ENGINE_USER = "l40s"
+"""Who runs the engine where the inventory names nobody."""
+
+TIMEOUT_S = 3600.0
+_DEBS = "debs.tar"
+_IMAGE = "image.tar"
+_VOCABULARIES = "vocabularies.tar"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareRequest:
+    """What an operator asks for. () means all, None the inventory's.
+
+    install_containers: install the distribution's own Docker or podman where the stack wants it and there is none
+    become:          over the inventory: use sudo
+    become_password: what sudo wants to hear
+    find_links:      one more place where pip on the nodes looks
+    """
+
+    nodes: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    check: bool = False
+    remove: bool = False
+    stack: str | None = None
+    bundle: Path | None = None
+    install_containers: bool = False
+    become: bool = False
+    become_password: str | None = None
+    find_links: str = ""
+    timeout_s: float = TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What came of it. nodes: the names that were asked for, in the inventory's order."""
+
+    nodes: tuple[str, ...]
+    results: PerNode[HostResult]
+    seconds: float
+
+
+def prepare(
+    inventory: Inventory, request: PrepareRequest, on_step: Callable[[Step], None] = lambda _: None
+) -> Prepared:
+    """Run prepare.yml, or remove.yml, on the chosen nodes; a node's failure is a value beside the others' results.
+
+    Raises InputError for what can't be done anywhere (unknown node, tag or stack, a bundle of another stack), and
+    NodeError where a stack shall be removed below a running engine.
+    """
+    began = time.monotonic()
+    names = _chosen(inventory, request.nodes)
+    nodes = tuple(node for node in inventory.nodes if node.name in names)
+    _refuse_tags(request)
+    with tempfile.TemporaryDirectory(prefix="l40s-prepare-") as folder:
+        if request.remove:
+            _refuse_below_an_engine(inventory, names)
+        variables = play_variables(nodes, request, Path(folder), router=_router(inventory, names))
+        results = run_playbook(
+            "remove.yml" if request.remove else "prepare.yml",
+            inventory=Path(inventory.path),
+            variables=variables,
+            only=names,
+            tags=request.tags,
+            check=request.check,
+            forks=len(names),
+            become_password=request.become_password,
+            deadline_s=request.timeout_s,
+            on_step=on_step,
+        )
+    return Prepared(nodes=names, results=results, seconds=time.monotonic() - began)
+
+
+def play_variables(
+    nodes: Sequence[NodeSpec], request: PrepareRequest, folder: Path, *, router: RouterSpec | None = None
+) -> dict[str, Any]:
+    """What the playbook is given. folder: where files that it reads on this machine may be put. router: where it
+    gets its virtual environment; from an index, since a bundle holds one stack only."""
+    if request.remove:
+        return _become(request)
+    bundle = read_bundle(request.bundle) if request.bundle else None
+    if bundle and bundle.debian:
+        copy_part(bundle, "debs", folder / _DEBS)
+    if bundle and bundle.vocabularies:
+        copy_part(bundle, "vocabularies", folder / _VOCABULARIES)
+    if bundle and bundle.image:
+        copy_part(bundle, "image", folder / _IMAGE)
+    hosts = {node.name: _host(node, request, bundle, folder) for node in nodes}
+    variables = {"prepare_hosts": hosts, **_become(request)}
+    if router is not None and not request.bundle:
+        variables["prepare_router"] = {"venv": router.venv, "find_links": request.find_links}
+    return variables
+
+
+def _chosen(inventory: Inventory, names: Sequence[str]) -> tuple[str, ...]:
+    """Names of the gangs' nodes and of the router's host, which may be one of them."""
+    known = dict.fromkeys(node.name for node in inventory.nodes)
+    if inventory.router is not None:
+        known[inventory.router.node.name] = None
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=3)
+            raise InputError(
+                f"no node is called {name!r}", where="--node", fix=f"known: {', '.join(near or sorted(known))}"
+            )
+    return tuple(name for name in known if not names or name in names)
+
+
+def _router(inventory: Inventory, names: Sequence[str]) -> RouterSpec | None:
+    spec = inventory.router
+    return spec if spec is not None and spec.node.name in names else None
+
+
+def _refuse_tags(request: PrepareRequest) -> None:
+    if request.remove and request.tags:
+        raise InputError("--remove takes all back", where="--tags", fix="leave --tags out")
+    for tag in request.tags:
+        if tag not in TAGS:
+            raise InputError(f"found {tag!r}, wanted some of {', '.join(TAGS)}", where="--tags", fix="--tags limits")
+
+
+def _refuse_below_an_engine(inventory: Inventory, names: Sequence[str]) -> None:
+    """A node that does not answer here will not answer Ansible either, and is told of there."""
+    gangs = [gang for gang in inventory.gangs if any(node.name in names for node in gang.nodes)]
+    with Fleet(node for gang in gangs for node in gang.nodes) as fleet:
+        views = see(fleet, gangs)
+    for view in views:
+        alive = [node.name for node in view.nodes if node.alive and node.name in names]
+        if alive:
+            raise NodeError(
+                f"gang {view.name} runs there, on the stack that would be removed",
+                where=", ".join(alive),
+                fix="l40s-deploy down",
+            )
+    if (spec := _router(inventory, names)) is not None:
+        with Router(spec) as router:
+            (view,) = see(router.fleet, [router.gang])
+        if view.running:
+            raise NodeError("the router runs there", where=spec.node.name, fix="l40s-deploy router down")
+
+
+def _host(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None, folder: Path) -> dict[str, Any]:
+    """What prepare.yml wants to know of a node, beside its Ansible variables."""
+    name = _stack_name(node, request, bundle)
+    stack = load_stack(name)
+    if bundle and bundle.stack != stack.name:
+        raise InputError(
+            f"holds the stack {bundle.stack}, and {node.name} shall get {stack.name}",
+            where=str(bundle.path),
+            fix=f"l40s-deploy stack build {stack.name} --out FILE",
+        )
+    _refuse_another_kind(stack, bundle)
+    up_becomes = node.reach.become_user if node.reach.become else ""
+    return {
+        "stack": stack.name,
+        **_what_to_install(stack, name, bundle, folder),
+        "install_containers": request.install_containers,
+        "python": bundle.python if bundle else stack.python,
+        "packages": list(stack.system_packages),
+        "debian": str(folder / _DEBS) if bundle and bundle.debian else "",
+        "debian_release": bundle.debian if bundle else "",
+        "find_links": request.find_links,
+        "venv": venv(node, stack.name),
+        "engine_user": node.engine_user or (up_becomes if up_becomes != "root" else "") or ENGINE_USER,
+        "up_becomes": up_becomes,
+        "model_root": node.model_root,
+        "state_dir": node.state_dir or "",
+    }
+
+
+def _refuse_another_kind(stack: Stack, bundle: Bundle | None) -> None:
+    """Packages for a stack in a container, or an image for one in a virtual environment: nothing would be installed."""
+    if bundle and bundle.image != (stack.install != "venv"):
+        holds = "a container image" if bundle.image else "packages"
+        raise InputError(
+            f"holds {holds}, and the file of the stack {stack.name} says install: {stack.install}",
+            where=str(bundle.path),
+            fix="give --stack the file that the bundle was built from, or build it again: l40s-deploy stack build",
+        )
+
+
+def _what_to_install(stack: Stack, name: str, bundle: Bundle | None, folder: Path) -> dict[str, Any]:
+    """The packages of a virtual environment, or an image: what the one wants is '' for the other."""
+    shared = {"install": stack.install, "gpus": stack.device == "cuda", "image": stack.image}
+    if stack.install != "venv":
+        archive = str(folder / _IMAGE) if bundle and bundle.image else ""
+        return {**shared, "image_archive": archive, "lock": "", "bundle": "", "vocabularies": ""}
+    lock = _unpacked_lock(bundle, folder) if bundle else stack_lock(name)
+    return {
+        **shared,
+        "image_archive": "",
+        "vocabularies": str(folder / _VOCABULARIES) if bundle and bundle.vocabularies else "",
+        "lock": str(lock),
+        "bundle": str(bundle.path.absolute()) if bundle else "",
+    }
+
+
+def _stack_name(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None) -> str:
+    name = request.stack or node.stack or (bundle.stack if bundle else None)
+    if name is None:
+        raise InputError(
+            "no stack is named for it", where=node.name, fix="--stack NAME, or l40s_stack in the inventory"
+        )
+    return name
+
+
+def _unpacked_lock(bundle: Bundle, folder: Path) -> Path:
+    file = folder / "requirements.txt"
+    file.write_text(bundle.lock)
+    return file
+
+
+def _become(request: PrepareRequest) -> dict[str, Any]:
+    """prepare needs root, also where the inventory lets all else run as another user."""
+    asked = request.become or request.become_password is not None
+    return {"ansible_become_user": "root", **({"ansible_become": True} if asked else {})}

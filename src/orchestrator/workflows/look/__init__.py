@@ -1,0 +1,1 @@
+"""Nodes inspected: snapshots, topology, findings, connectivity."""

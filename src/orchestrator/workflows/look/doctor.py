@@ -1,0 +1,160 @@
+"""Look at every node, try the ways between them, and say what is wrong. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from orchestrator.model.errors import DeployError, FindingsError, InputError
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
+from orchestrator.model.profile import Stack
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.topology import Topology
+from orchestrator.remote.fleet import Fleet
+from orchestrator.rules.support.cluster import Cluster
+from orchestrator.rules.support.registry import all_rules, run_rules
+from orchestrator.topology.build import BuildOptions, build
+from orchestrator.topology.nccl_xml import topology_of_xml
+from orchestrator.workflows.look.connectivity import try_ways
+from orchestrator.workflows.look.look import look, named_stack
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was seen, what is wrong, what of it the operator has accepted, and which nodes did not answer."""
+
+    cluster: Cluster
+    findings: tuple[Finding, ...]
+    accepted: tuple[Finding, ...]
+    failures: Mapping[str, DeployError]
+
+    @property
+    def worst(self) -> Severity | None:
+        """Stop or slow, whichever is there and graver; None where nothing is wrong."""
+        present = {finding.severity for finding in self.findings}
+        return next((severity for severity in (Severity.STOP, Severity.SLOW) if severity in present), None)
+
+
+def examine_inventory(inventory: Inventory, *, accept: Collection[str] = ()) -> Examination:
+    """Every node of an inventory, over connections of its own. Raises InputError for an unknown word in `accept`."""
+    specs = {node.name: node for node in inventory.nodes}
+    check_accept(accept, specs)
+    with Fleet(specs.values()) as fleet:
+        return examine(fleet, specs, accept=accept)
+
+
+def examine(fleet: Fleet, specs: Mapping[str, NodeSpec], *, accept: Iterable[str] = ()) -> Examination:
+    """All nodes at once. A node that does not answer is among the failures, the others are examined."""
+    looked = look(fleet, specs.values())
+    topologies = {name: build(snapshot) for name, snapshot in looked.values.items()}
+    cluster = Cluster(topologies=topologies, snapshots=looked.values, specs=specs, stacks=stacks_of(looked.values))
+    cluster = replace(cluster, trials=try_ways(fleet, cluster))
+    return diagnose(cluster, looked.failures, accept=accept)
+
+
+def examine_saved(
+    snapshots: Mapping[str, Snapshot], options: BuildOptions | None = None, *, accept: Collection[str] = ()
+) -> Examination:
+    """The same on saved snapshots; without an inventory each node is taken to want the GPUs that it shows."""
+    return examine_topologies({name: build(one, options) for name, one in snapshots.items()}, snapshots, accept=accept)
+
+
+def examine_topologies(
+    topologies: Mapping[str, Topology], snapshots: Mapping[str, Snapshot], *, accept: Collection[str] = ()
+) -> Examination:
+    """The same on topologies that are there already; all nodes are taken for one gang."""
+    check_accept(accept, topologies)
+    specs = {name: _assumed(name, rank, topology) for rank, (name, topology) in enumerate(topologies.items())}
+    cluster = Cluster(topologies=topologies, snapshots=snapshots, specs=specs, stacks=stacks_of(snapshots))
+    return diagnose(cluster, {}, accept=accept)
+
+
+def examine_xml(path: Path, *, accept: Collection[str] = ()) -> Examination:
+    """The same on a topology that NCCL wrote; nothing but PCI is known of it. Raises InputError for any other file."""
+    try:
+        topology = topology_of_xml(path.read_text("utf-8", "replace"), path.stem)
+    except OSError as failure:
+        raise InputError(f"can't be read: {failure.strerror}", where=str(path), fix="--from PATH") from None
+    except ValueError as wrong:
+        raise InputError(str(wrong), where=str(path), fix="name a file of NCCL_TOPO_DUMP_FILE") from None
+    snapshot = Snapshot(node=path.stem, taken_at=0.0, files={}, nvml={"error": "not recorded"})
+    return examine_topologies({path.stem: topology}, {path.stem: snapshot}, accept=accept)
+
+
+def cluster_of(
+    gangs: Sequence[GangSpec], topologies: Mapping[str, Topology], snapshots: Mapping[str, Snapshot]
+) -> Cluster:
+    """What rules look at, of gangs whose nodes were looked at already."""
+    specs = {node.name: node for gang in gangs for node in gang.nodes if node.name in topologies}
+    return Cluster(topologies=topologies, snapshots=snapshots, specs=specs, stacks=stacks_of(snapshots))
+
+
+def stacks_of(snapshots: Mapping[str, Snapshot]) -> dict[str, Stack]:
+    """The stack that each node was looked at for; one that has no file any more can't be compared with."""
+    asked = {name: snapshot.host.get("stack") for name, snapshot in snapshots.items()}
+    named = {name: str(said.get("name") or "") for name, said in asked.items() if isinstance(said, Mapping)}
+    known = {stack: named_stack(stack) for stack in set(named.values())}
+    return {name: stack for name, value in named.items() if (stack := known[value]) is not None}
+
+
+def diagnose(cluster: Cluster, failures: Mapping[str, DeployError], *, accept: Iterable[str] = ()) -> Examination:
+    """Run the rules, and set aside what the operator has accepted."""
+    findings, accepted = sort_out(run_rules(cluster), cluster.specs, accept)
+    return Examination(cluster=cluster, findings=findings, accepted=accepted, failures=failures)
+
+
+def sort_out(
+    findings: Iterable[Finding], specs: Mapping[str, NodeSpec], accept: Iterable[str]
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """(what is left, what was accepted): `ID` or `ID@node` on the command line, or in the node's `l40s_accept`.
+
+    A finding of the whole cluster is accepted by its id, on the command line or in every node's `l40s_accept`.
+    """
+    asked = set(accept)
+    everywhere = set.intersection(*(set(spec.accept) for spec in specs.values())) if specs else set()
+    left: list[Finding] = []
+    accepted: list[Finding] = []
+    for finding in findings:
+        own = set(specs[finding.node].accept) if finding.node in specs else everywhere
+        named = {finding.id, f"{finding.id}@{finding.node}"} & (asked | own)
+        (accepted if named else left).append(finding)
+    return tuple(left), tuple(accepted)
+
+
+def check_accept(accept: Iterable[str], nodes: Collection[str], more_ids: Collection[str] = ()) -> None:
+    """Raise InputError for an id or a node that does not exist: a typing error must not pass for an acceptance.
+
+    more_ids: ids of findings that other parts make
+    """
+    known = {loaded.rule.id for loaded in all_rules()} | set(more_ids)
+    for word in accept:
+        name, at, node = word.partition("@")
+        if name not in known:
+            near = get_close_matches(name, known, n=1) or ["see `l40s-deploy doctor --list-rules`"]
+            raise InputError(f"no finding is called {name!r}", where=f"--accept {word}", fix=near[0])
+        if at and node not in nodes:
+            raise InputError(f"no node is called {node!r}", where=f"--accept {word}", fix="one of " + ", ".join(nodes))
+
+
+def refuse(findings: Sequence[Finding], *, strict: bool = False) -> None:
+    """Raise FindingsError with the first finding that forbids a start: of severity stop, or slow where strict."""
+    forbidding = {Severity.STOP, Severity.SLOW} if strict else {Severity.STOP}
+    against = [finding for finding in findings if finding.severity in forbidding]
+    if not against:
+        return
+    first, more = against[0], len(against) - 1
+    others = f" (and {more} more: `l40s-deploy doctor` has all)" if more else ""
+    place = f"@{first.node}" if first.node else ""
+    raise FindingsError(
+        f"{first.id}: {first.title}. {first.effect}{others}",
+        where=f"node {first.node}" if first.node else "the cluster",
+        fix=f"{first.fix}; or, knowing it, --accept {first.id}{place}",
+    )
+
+
+def _assumed(name: str, rank: int, topology: Topology) -> NodeSpec:
+    gpus = sum(1 for gpu in topology.gpus if not gpu.lost)
+    return NodeSpec(name=name, gang="saved", node_rank=rank, reach=Reach(host=name, connection="local"), gpus=gpus)

@@ -1,0 +1,80 @@
+"""What NCCL will make of the nodes: the groups that its log should show, and its topology XML."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.errors import InputError
+from orchestrator.model.topology import Topology
+from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.topology.halves import Groups, gpu_groups, nccl_log
+from orchestrator.topology.nccl_xml import nccl_xml
+from orchestrator.workflows.files import write_whole
+from orchestrator.workflows.look.saved import file_name
+
+VERSIONS = ("2.21.5", "2.30.7")
+"""What torch 2.5.1 (the articles' stack) and torch 2.14.1 (today's) bring; taken where the stack does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """One gang under one version of NCCL.
+
+    nodes, local_ranks: `nNodes` and the largest `localRanks` of NCCL's INFO line
+    halves:             per node: its GPU groups, and why
+    """
+
+    gang: str
+    version: str
+    nodes: int
+    local_ranks: int
+    halves: Mapping[str, Groups]
+
+
+def expected(cluster: Cluster, stack: str | None = None) -> tuple[Expected, ...]:
+    """Every gang of two or more nodes whose GPUs are known, under the version of its stack, else under both."""
+    return tuple(
+        _expected(gang, version)
+        for gang in cluster.gangs
+        if len(gang) > 1 and any(node.topology.gpus for node in gang)
+        for version in _versions(stack or gang[0].spec.stack)
+    )
+
+
+def dump_xml(topologies: Mapping[str, Topology], folder: Path) -> tuple[Path, ...]:
+    """One NCCL topology file a node. Raises InputError where the folder can't be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as failure:
+        raise InputError(
+            f"can't be made: {failure.strerror}", where=str(folder), fix="--dump-xml another folder"
+        ) from None
+    paths = []
+    for name, topology in topologies.items():
+        paths.append(folder / f"{file_name(name)}.xml")
+        write_whole(paths[-1], nccl_xml(topology))
+    return tuple(paths)
+
+
+def _expected(gang: Sequence[Node], version: str) -> Expected:
+    """Where one node has no usable RDMA port, NCCL takes sockets for all, and no node falls apart."""
+    over_rdma = all(node.usable for node in gang)
+    numbers = tuple(int(part) for part in version.split("."))
+    halves = {
+        node.name: gpu_groups(node.topology if over_rdma else replace(node.topology, rdma=()), numbers) for node in gang
+    }
+    nodes, ranks = nccl_log(halves.values())
+    return Expected(gang[0].spec.gang, version, nodes, ranks, halves)
+
+
+def _versions(stack: str | None) -> tuple[str, ...]:
+    if stack:
+        with contextlib.suppress(InputError):
+            version = load_stack(stack).nccl_version
+            if version and all(part.isdecimal() for part in version.split(".")):
+                return (version,)
+    return VERSIONS

@@ -1,0 +1,159 @@
+"""The page that `doctor --report` writes: drawings, findings, evidence, prices, for whoever mends it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator import __version__
+from orchestrator.loading.templates import template
+from orchestrator.model.finding import Severity
+from orchestrator.rendering import report_page
+from orchestrator.rules.nic_not_under_switch import RULE as NIC_NOT_UNDER_SWITCH
+from orchestrator.rules.nic_not_under_switch import lonely_switches
+from orchestrator.rules.support.cluster import Node
+from orchestrator.rules.support.grouping import Group, grouped, who
+from orchestrator.rules.support.ports import trouble
+from orchestrator.topology.picture import Mark, Picture, alike, picture, without_addresses
+from orchestrator.topology.slots import empty_slots
+from orchestrator.workflows.files import write_whole
+from orchestrator.workflows.look.doctor import Examination
+from orchestrator.workflows.look.nccl import Expected
+
+_MARKED = (Severity.STOP, Severity.SLOW)
+_MOST_ROWS = 64
+_MOST_DRAWINGS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """One drawing and the nodes that it shows."""
+
+    nodes: tuple[str, ...]
+    picture: Picture
+
+
+def write_report(examination: Examination, expected: Sequence[Expected], path: Path) -> None:
+    """Write the page. Raises InputError where the file can't be written."""
+    write_whole(path, report_page(page_of(examination, expected), template("report.html.j2")))
+
+
+def page_of(examination: Examination, expected: Sequence[Expected] = ()) -> dict[str, Any]:
+    """What the template draws."""
+    nodes = examination.cluster.nodes
+    groups = grouped(examination.findings)
+    numbers = {id(group): number for number, group in enumerate(groups, 1)}
+    marks = {node.name: _marks(node, groups) for node in nodes}
+    drawings = list(_drawings(nodes, marks))
+    return {
+        "version": __version__,
+        "written": time.strftime("%Y-%m-%d %H:%M %Z"),
+        "counts": {
+            severity.value: sum(finding.severity is severity for finding in examination.findings)
+            for severity in Severity
+        },
+        "node_count": len(nodes),
+        "gpu_count": sum(len(node.topology.gpus) for node in nodes),
+        "findings": [_finding(group, numbers[id(group)], len(nodes)) for group in groups],
+        "network": _network(nodes if len(nodes) > 1 else (), marks),
+        "drawings": drawings[:_MOST_DRAWINGS],
+        "more_drawings": max(0, len(drawings) - _MOST_DRAWINGS),
+        "expected": expected,
+        "accepted": [
+            {"id": group.finding.id, "title": group.finding.title, "who": who(group.nodes, len(nodes))}
+            for group in grouped(examination.accepted)
+        ],
+        "unreachable": [{"name": name, "what": str(failure.what)} for name, failure in examination.failures.items()],
+    }
+
+
+def _finding(group: Group, number: int, nodes: int) -> dict[str, Any]:
+    finding = group.finding
+    return {
+        "number": number,
+        "id": finding.id,
+        "severity": finding.severity.value,
+        "who": who(group.nodes, nodes),
+        "names": ", ".join(name or "the cluster" for name in group.nodes),
+        "title": finding.title,
+        "effect": finding.effect,
+        "fix": finding.fix,
+        "evidence_of": finding.node if len(group.nodes) > 1 else "",
+        "evidence": finding.evidence,
+    }
+
+
+def _marks(node: Node, groups: Sequence[Group]) -> dict[str, Mark]:
+    """What is wrong with which device of a node; the gravest finding counts, as they come in that order.
+
+    A finding that names places on the PCI bus is marked there, not on the ports that it names with them.
+    """
+    marks: dict[str, Mark] = {}
+    for number, group in enumerate(groups, 1):
+        finding = group.finding
+        if finding.severity not in _MARKED or node.name not in group.nodes:
+            continue
+        places = [device for device in finding.devices if ":" in device]
+        for device in places or finding.devices:
+            marks.setdefault(device, Mark(finding.severity.value, number))
+        if finding.id == NIC_NOT_UNDER_SWITCH.id:
+            empty = empty_slots(node.topology, node.snapshot)
+            for switch in lonely_switches(node):
+                marks |= {f"slot {name}": Mark("target", number) for name in empty.get(switch.key, ())}
+    return marks
+
+
+def _drawings(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) -> Iterator[_Drawn]:
+    """A drawing for each kind of node: those with marks first, alike ones once."""
+    kinds: list[tuple[Picture, list[str]]] = []
+    for node in nodes:
+        drawn = picture(
+            node.topology,
+            marks[node.name],
+            rails=node.rail_ports,
+            tcp=node.tcp.interface if node.tcp else "",
+            slots=empty_slots(node.topology, node.snapshot),
+        )
+        known = next((names for other, names in kinds if alike(drawn, other)), None)
+        if known is None:
+            kinds.append((drawn, [node.name]))
+        else:
+            known.append(node.name)
+    for drawn, names in sorted(kinds, key=lambda kind: not any(marks[name] for name in kind[1])):
+        yield _Drawn(tuple(names), without_addresses(drawn) if len(names) > 1 else drawn)
+
+
+def _network(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) -> dict[str, Any]:
+    """The ways between the nodes: one row a node, one column for TCP and each rail."""
+    rails = max((len(node.rail_ports) for node in nodes), default=0)
+    troubled = [node for node in nodes if marks[node.name]]
+    shown = sorted((troubled + [node for node in nodes if not marks[node.name]])[:_MOST_ROWS], key=nodes.index)
+    return {
+        "rails": rails,
+        "rows": [{"name": node.name, "cells": list(_cells(node, rails))} for node in shown],
+        "left_out": len(nodes) - len(shown),
+    }
+
+
+def _cells(node: Node, rails: int) -> Iterator[dict[str, str]]:
+    tcp = node.tcp
+    carries_all = bool(node.topology.rdma) and not node.usable and node.spec.transport != "tcp"
+    if tcp is None:
+        yield {"state": "down", "name": "no shared network", "detail": ""}
+    else:
+        yield {"state": "busy" if carries_all else "up", "name": tcp.interface, "detail": tcp.address}
+    for port in node.rail_ports:
+        wrong = trouble(port, node)
+        interface = node.interfaces.get(port.netdev)
+        address = interface.ipv4[0].partition("/")[0] if interface and interface.ipv4 else ""
+        if wrong is None:
+            placed = node.near_gpus(port) or not node.gpu_switches
+            yield {"state": "up" if placed else "far", "name": port.device, "detail": address}
+        else:
+            words = "no link" if wrong.kind == "down" else wrong.kind
+            yield {"state": "down" if wrong.kind == "down" else "idle", "name": port.device, "detail": words}
+    for _ in range(rails - len(node.rail_ports)):
+        yield {"state": "none", "name": "", "detail": "no port"}

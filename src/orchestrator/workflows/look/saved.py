@@ -1,0 +1,177 @@
+"""Snapshots on disk: saved ones, and machines that others recorded (a tarball of /sys and /proc, a sysfs directory)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from orchestrator.model.errors import InputError
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.snapshot_json import snapshot_from_json, snapshot_json
+from orchestrator.node.look.hardware import PARTS
+from orchestrator.node.look.reading import LARGEST_TEXT, Reader
+
+SUFFIX = ".json"
+_TARBALLS = (".tar.bz2", ".tar.gz", ".tar.xz", ".tar", ".tgz", ".tbz2", ".txz")
+_LARGEST_SNAPSHOT = 64 << 20
+_MOST_MEMBERS = 200_000
+_MOST_TEXT = 64 << 20
+_SYSFS_FOLDERS = ("bus", "class", "devices")
+
+
+def save_snapshots(snapshots: Mapping[str, Snapshot], folder: Path) -> tuple[Path, ...]:
+    """One JSON file a node, each replaced whole. Raises InputError where the folder can't be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return tuple(_save(snapshot, folder / f"{file_name(name)}{SUFFIX}") for name, snapshot in snapshots.items())
+    except OSError as failure:
+        raise InputError(
+            f"can't be written: {failure.strerror}", where=str(failure.filename or folder), fix="--save another folder"
+        ) from None
+
+
+def load_saved(path: Path) -> dict[str, Snapshot]:
+    """Snapshots by node, from a folder of saved ones, one saved file, a tarball that hwloc-gather-topology made,
+    or a directory that holds `sys` (and `proc`), or is a copy of /sys.
+
+    Raises InputError where there is nothing of the kind.
+    """
+    if path.is_dir():
+        machine = _recorded_directory(path)
+        return {machine.node: machine} if machine else _saved_folder(path)
+    if not path.exists():
+        raise InputError("does not exist", where=str(path), fix="name a file or folder of `discover --save`")
+    snapshot = _tarball(path) if path.name.endswith(_TARBALLS) else _saved_file(path)
+    return {snapshot.node: snapshot}
+
+
+def _save(snapshot: Snapshot, path: Path) -> Path:
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        draft.write_text(json.dumps(snapshot_json(snapshot), indent=1) + "\n", "ascii")
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def file_name(node: str) -> str:
+    """A node's name as one that stays in its folder."""
+    name = quote(node, safe="")
+    return name if name.strip(".") else name.replace(".", "%2E") or "node"
+
+
+def _saved_folder(folder: Path) -> dict[str, Snapshot]:
+    try:
+        files = sorted(path for path in folder.iterdir() if path.suffix == SUFFIX and not path.name.startswith("."))
+    except OSError as failure:
+        raise InputError(f"can't be listed: {failure.strerror}", where=str(folder), fix="--from FOLDER") from None
+    snapshots: dict[str, Snapshot] = {}
+    for path in sorted(files, key=lambda path: _natural(path.stem)):
+        snapshot = _saved_file(path)
+        if snapshot.node in snapshots:
+            raise InputError(
+                f"node {snapshot.node!r} is there twice", where=str(path), fix="keep one file of each node"
+            )
+        snapshots[snapshot.node] = snapshot
+    if not snapshots:
+        raise InputError(
+            "holds no snapshot (*.json), and no `sys` or `bus`, `class`, `devices`",
+            where=str(folder),
+            fix="name a folder that `l40s-deploy discover --save` wrote, or one with a recorded /sys",
+        )
+    return snapshots
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    return [(text, int(digits or -1)) for text, digits in re.findall(r"([^0-9]*)([0-9]{0,18})", name)]
+
+
+def _saved_file(path: Path) -> Snapshot:
+    try:
+        if path.stat().st_size > _LARGEST_SNAPSHOT:
+            raise ValueError(f"is larger than {_LARGEST_SNAPSHOT >> 20} MiB")  # noqa: TRY301 - told with the others
+        snapshot = snapshot_from_json(json.loads(path.read_bytes()))
+    except OSError as failure:
+        raise InputError(f"can't be read: {failure.strerror}", where=str(path), fix="--from PATH") from None
+    except (ValueError, RecursionError) as wrong:
+        raise InputError(
+            f"is no snapshot: {wrong}", where=str(path), fix="name a file that `l40s-deploy discover --save` wrote"
+        ) from None
+    return snapshot
+
+
+def _recorded_directory(folder: Path) -> Snapshot | None:
+    """A recorded machine below a folder, read by the production reader; None where it is no such folder."""
+    if (folder / "sys").is_dir():
+        reader = Reader(root=str(folder))
+    elif any((folder / name).is_dir() for name in _SYSFS_FOLDERS):
+        reader = Reader(root=str(folder), mount="/sys")
+    else:
+        return None
+    for part in PARTS:
+        part.read(reader)
+    return _snapshot(folder.resolve().name or "machine", reader.files, reader.links, reader.errors)
+
+
+def _snapshot(name: str, files: dict[str, str], links: dict[str, str], errors: dict[str, str]) -> Snapshot:
+    """NVML says nothing of a recorded machine: its absence is told as an error, as the probe does."""
+    return Snapshot(
+        node=name,
+        taken_at=0.0,
+        files=files,
+        links=links,
+        errors=errors,
+        nvml={"error": "not recorded"},
+        host={"hostname": name},
+    )
+
+
+def _tarball(path: Path) -> Snapshot:
+    """Read in memory: nothing of a foreign archive is written to disk."""
+    files: dict[str, str] = {}
+    links: dict[str, str] = {}
+    size = 0
+    try:
+        with tarfile.open(path) as archive:
+            for count, member in enumerate(archive):
+                place = _machine_path(member.name)
+                if count > _MOST_MEMBERS or size > _MOST_TEXT:
+                    raise _unfit(path, "is larger than any recorded machine")
+                if place is None:
+                    continue
+                if member.issym():
+                    links[place] = member.linkname
+                elif member.isreg() and member.size <= LARGEST_TEXT:
+                    file = archive.extractfile(member)
+                    data = file.read(LARGEST_TEXT) if file else b""
+                    size += len(data)
+                    files[place] = data.hex() if place.endswith("/config") else data.decode("utf-8", "surrogateescape")
+    except (tarfile.TarError, EOFError, OSError, ValueError) as failure:
+        raise _unfit(path, f"can't be read as a tarball: {failure}") from None
+    if not any(place.startswith("/sys/") for place in files):
+        raise _unfit(path, "holds no /sys")
+    return _snapshot(_stem(path), files, links, {})
+
+
+def _unfit(path: Path, words: str) -> InputError:
+    return InputError(words, where=str(path), fix="name a tarball that hwloc-gather-topology made")
+
+
+def _machine_path(name: str) -> str | None:
+    """The path on the machine of a member: 'name/sys/bus/...' is '/sys/bus/...'."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        return None
+    start = next((index for index, part in enumerate(parts[:2]) if part in ("sys", "proc", "etc")), None)
+    return None if start is None else "/" + "/".join(parts[start:])
+
+
+def _stem(path: Path) -> str:
+    return next((path.name.removesuffix(ending) for ending in _TARBALLS if path.name.endswith(ending)), path.stem)

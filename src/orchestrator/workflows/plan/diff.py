@@ -1,0 +1,78 @@
+"""`plan --diff`: what `up` would change of what the nodes were told last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
+from orchestrator.model.plan import GangPlan, Plan
+from orchestrator.planning.diff import GangDiff, changes
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import NodeRefusal, call
+from orchestrator.remote.session import Session
+from orchestrator.workflows.gang.staging import staging_requests
+from orchestrator.workflows.plan.plan import PlanRequest, chosen_gangs, launch_scripts, make_plan
+from orchestrator.workflows.status.reports import see, where
+
+ANSWER_S = 15.0
+
+
+def diff_inventory(inventory: Inventory, request: PlanRequest) -> tuple[Plan, tuple[GangDiff, ...]]:
+    """The plan, and what it would change, over connections of its own."""
+    gangs = chosen_gangs(inventory, request.gangs)
+    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
+        plan = make_plan(inventory, request, fleet).plan
+        return plan, compare(fleet, gangs, plan)
+
+
+def compare(fleet: Fleet, gangs: Sequence[GangSpec], plan: Plan) -> tuple[GangDiff, ...]:
+    """One difference a gang. Raises the failure of the first node that does not say what it was told."""
+    scripts = launch_scripts(plan)
+    plans = {gang.name: gang for gang in plan.gangs}
+    states = {view.name: view.state.value for view in see(fleet, gangs)}
+    return tuple(_compare(fleet, gang, plans[gang.name], plan.plan_id, scripts, states[gang.name]) for gang in gangs)
+
+
+def _compare(
+    fleet: Fleet, gang: GangSpec, plan: GangPlan, plan_id: str, scripts: dict[str, str], state: str
+) -> GangDiff:
+    was = _staged(fleet, gang.nodes)
+    will = staging_requests(gang, plan, scripts, plan_id=plan_id, run_id="", key="")
+    running = next((str(request.get("plan_id") or "") for request in was.values()), "")
+    found = changes(was, will) if was else ()
+    return GangDiff(name=gang.name, state=state, running=running, changes=found)
+
+
+def _staged(fleet: Fleet, nodes: Iterable[NodeSpec]) -> Mapping[str, Mapping[str, Any]]:
+    """What each node was told last; a node where nothing was ever staged is left out."""
+
+    def ask(session: Session) -> Mapping[str, Any]:
+        try:
+            answer = call(session, "staged", where(session.spec), deadline_s=ANSWER_S)
+        except NodeRefusal as refusal:
+            if refusal.kind == "no-run":
+                return {}
+            raise
+        return dict(answer["request"])
+
+    told = fleet.on_every(ask, only={node.name for node in nodes}).all()
+    return {name: request for name, request in told.items() if request}
+
+
+def diff_json(plan: Plan, found: Sequence[GangDiff]) -> dict[str, Any]:
+    """The document of `plan --diff --json`."""
+    return {
+        "plan_id": plan.plan_id,
+        "gangs": [
+            {
+                "name": gang.name,
+                "state": gang.state,
+                "running_plan_id": gang.running,
+                "restart": gang.restart,
+                "changes": [asdict(change) for change in gang.changes],
+            }
+            for gang in found
+        ],
+    }

@@ -1,0 +1,56 @@
+"""A plan with what `doctor` says of the nodes that it was made from: `up` runs the same checks first."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from orchestrator.loading.profiles import load_profile
+from orchestrator.model.errors import InputError
+from orchestrator.model.finding import Finding
+from orchestrator.model.inventory import GangSpec
+from orchestrator.model.plan import Layout, Plan
+from orchestrator.model.profile import ModelProfile
+from orchestrator.remote.fleet import Fleet
+from orchestrator.rules.support.registry import in_order, run_rules
+from orchestrator.workflows.look.connectivity import try_ways
+from orchestrator.workflows.look.doctor import check_accept, cluster_of, sort_out
+from orchestrator.workflows.plan.plan import Planned
+
+_TOLD_BETTER: Mapping[str, tuple[str, ...]] = {
+    "TRANSPORT-TCP": ("TRAFFIC-ON-TCP",),
+    "RDMA-PORTS-UNEVEN": ("RDMA-PORT-DOWN", "RDMA-PORT-UNCONFIGURED", "NIC-MISSING"),
+}
+"""A finding of planning, and the rules that name the node and the device where planning sees only the result."""
+
+
+def examined(
+    planned: Planned, gangs: Sequence[GangSpec], fleet: Fleet | None = None, *, accept: Sequence[str] = ()
+) -> Plan:
+    """The plan with the findings of all rules, and what of them is accepted. No node is looked at a second time.
+
+    fleet: tries the ways between the nodes too; None where engines run already
+    Raises InputError for a word in `accept` that names nothing.
+    """
+    cluster = replace(cluster_of(gangs, planned.topologies, planned.snapshots), served=dict(_served(planned.plan)))
+    own = planned.plan.findings
+    check_accept(accept, cluster.specs, {finding.id for finding in own})
+    if fleet is not None:
+        cluster = replace(cluster, trials=try_ways(fleet, cluster))
+    found = run_rules(cluster)
+    merged = in_order([*_not_told_better(own, found), *found], list(cluster.topologies))
+    findings, accepted = sort_out(merged, cluster.specs, accept)
+    return replace(planned.plan, findings=findings, accepted=accepted)
+
+
+def _served(plan: Plan) -> Iterator[tuple[str, tuple[ModelProfile, Layout]]]:
+    """What is planned on each gang; a profile that is gone since can't be asked."""
+    for gang in plan.gangs:
+        with contextlib.suppress(InputError):
+            yield gang.name, (load_profile(gang.model), gang.layout)
+
+
+def _not_told_better(own: Sequence[Finding], found: Sequence[Finding]) -> Iterator[Finding]:
+    ids = {finding.id for finding in found}
+    return (finding for finding in own if ids.isdisjoint(_TOLD_BETTER.get(finding.id, ())))

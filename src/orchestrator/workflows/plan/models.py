@@ -1,0 +1,109 @@
+"""`models`: every profile with the layouts that fit a cluster; a new profile out of a checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.checkpoint.profile import draft, known_dimensions
+from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.templates import template
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import GangSpec
+from orchestrator.model.profile import ModelProfile
+from orchestrator.planning.memory import checkpoint_bytes
+from orchestrator.planning.offers import Offer, offer
+from orchestrator.rendering import profile_file
+from orchestrator.workflows.checkpoint.checkpoint import inspect_here
+from orchestrator.workflows.files import write_whole
+from orchestrator.workflows.plan.plan import stack_name
+
+ASSUMED = "48 GB L40S (46068 MiB by NVML), assumed: nothing was asked of the nodes"
+FOLDER = Path("inventory/models")
+"""The user's own profiles, which are looked at before the built-in ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One profile and what each gang can do with it."""
+
+    profile: ModelProfile
+    offers: tuple[Offer, ...]
+
+
+def list_models(gangs: Sequence[GangSpec], stack: str | None) -> tuple[Listed, ...]:
+    """Every profile, by name. stack: as for `plan`, None lets the inventory and the profile decide."""
+    listed = []
+    for profile in map(load_profile, profile_names()):
+        offers = [offer(profile, load_stack(stack_name((gang,), profile, stack)), gang) for gang in gangs]
+        listed.append(Listed(profile, tuple(offers)))
+    return tuple(listed)
+
+
+def models_json(listed: Sequence[Listed]) -> dict[str, Any]:
+    """The document of `models --json`."""
+    return {"assumed": ASSUMED, "models": [_model(each) for each in listed]}
+
+
+def _model(listed: Listed) -> dict[str, Any]:
+    profile = listed.profile
+    return {
+        "name": profile.name,
+        "source": profile.source,
+        "directory": profile.directory,
+        "architecture": profile.architecture,
+        "quantisation": profile.quantisation,
+        "block": list(profile.block) if any(profile.block) else None,
+        "bytes": checkpoint_bytes(profile),
+        "measured": [{"stack": stack, "layout": layout} for stack, layout in profile.measured],
+        "gangs": [_offer(each) for each in listed.offers],
+    }
+
+
+def _offer(each: Offer) -> dict[str, Any]:
+    return {
+        "gang": each.gang,
+        "nodes": each.nodes,
+        "gpus_per_node": each.gpus_per_node,
+        "stack": each.stack,
+        "layouts": [
+            {
+                "name": str(fit.degrees),
+                "flags": fit.degrees.flags,
+                "tensor_parallel": fit.degrees.tensor,
+                "pipeline_parallel": fit.degrees.pipeline,
+                "expert_parallel": fit.degrees.expert,
+                "weights_bytes_per_gpu": fit.weights,
+                "kv_tokens": fit.kv_tokens,
+                "measured": fit.measured,
+                "default": fit.default,
+            }
+            for fit in each.fits
+        ],
+        "refusal": {"what": each.refusal, "fix": each.instead} if each.refusal else None,
+    }
+
+
+def add_model(directory: Path, *, name: str | None, file: Path | None, over: bool) -> tuple[Path, dict[str, str]]:
+    """Write a profile for a checkpoint directory on this machine; returns the file and what is marked in it.
+
+    Raises InputError where there is no checkpoint, where it can't become a profile, and where the file exists.
+    """
+    directory = directory.expanduser().absolute()
+    name = name or directory.name
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name) is None:
+        raise InputError(
+            f"{name!r} can't be a model's name", where="command line: --name", fix="letters, digits, and . _ + - only"
+        )
+    made = draft(inspect_here(directory), name=name, directory=directory.name, source=f"the checkpoint in {directory}")
+    text = profile_file(made.profile, known_dimensions(made.profile.dimensions), made.unknown, template("model.yml.j2"))
+    path = file or FOLDER / f"{name}.yml"
+    if file is None:
+        FOLDER.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text, over=over)
+    load_profile(str(path))
+    return path, dict(made.unknown)

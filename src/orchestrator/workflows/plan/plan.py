@@ -1,0 +1,223 @@
+"""`plan`: look at the nodes, build their topologies, compute what would run. Changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.secret_file import read_api_key
+from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.templates import template
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
+from orchestrator.model.plan import NodePlan, Plan
+from orchestrator.model.profile import ModelProfile, Stack
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.topology import Topology
+from orchestrator.node.verbs.arm import PROPERTIES
+from orchestrator.planning import places
+from orchestrator.planning.agreement import check_checkpoint
+from orchestrator.planning.build import build_plan
+from orchestrator.planning.options import HostFacts, PlanOptions
+from orchestrator.planning.redaction import fingerprint, shown
+from orchestrator.planning.saved import SavedPlan, refuse_changes
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import call
+from orchestrator.remote.session import Session
+from orchestrator.rendering import compose_file, launch_script, launch_template, unit_file
+from orchestrator.topology.build import build
+from orchestrator.workflows.ahead import ahead
+from orchestrator.workflows.look.look import look
+
+SEEN_TO_WORK = "sglang-0.4.4-l40s"
+"""The stack that ran both of the articles' models on SM89."""
+
+_TODAY = "sglang-0.5.23"
+
+PREREQUISITES_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What an operator asks for. None and () let inventory, profile and facts decide. saved: take no other plan."""
+
+    model: str
+    stack: str | None = None
+    tp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+    extra_args: tuple[str, ...] = ()
+    gangs: tuple[str, ...] = ()
+    saved: SavedPlan | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan with what it was made from, by node name."""
+
+    plan: Plan
+    topologies: Mapping[str, Topology]
+    snapshots: Mapping[str, Snapshot]
+
+
+def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> Planned:
+    """Look at the nodes of the gangs that were asked for, and plan them.
+
+    Raises InputError and FindingsError (see planning.build), VerificationDiffers where a saved plan no longer
+    holds, and the failure of the first node that can't be read.
+    """
+    gangs = chosen_gangs(inventory, request.gangs)
+    profile = load_profile(request.model)
+    stack = load_stack(stack_name(gangs, profile, request.stack))
+    nodes = [node for gang in gangs for node in gang.nodes]
+    told = ahead(lambda: prerequisites(fleet, nodes, profile, stack))
+    snapshots = look(fleet, nodes, stack).all()
+    topologies = {name: build(snapshot) for name, snapshot in snapshots.items()}
+    hosts = facts_of_hosts(snapshots, told.result())
+    for node in nodes:
+        if (config := hosts[node.name].config) is not None:
+            check_checkpoint(node, profile, config, _built_in())
+    options = PlanOptions(
+        tensor_parallel=request.tp,
+        pipeline_parallel=request.pp,
+        expert_parallel=request.ep,
+        extra_args=request.extra_args,
+        hosts=hosts,
+        api_keys={gang.name: fingerprint(key) for gang in gangs if (key := api_key(gang))},
+    )
+    plan = build_plan(gangs, profile, stack, topologies, options)
+    if request.saved is not None:
+        refuse_changes(request.saved, plan)
+    return Planned(plan=plan, topologies=topologies, snapshots=snapshots)
+
+
+def plan_inventory(inventory: Inventory, request: PlanRequest) -> Planned:
+    """The same over connections of its own."""
+    nodes = [node for gang in chosen_gangs(inventory, request.gangs) for node in gang.nodes]
+    with Fleet(nodes) as fleet:
+        return make_plan(inventory, request, fleet)
+
+
+def chosen_gangs(inventory: Inventory, names: tuple[str, ...]) -> tuple[GangSpec, ...]:
+    """The gangs with these names in the inventory's order; all of them where none is named."""
+    known = {gang.name: gang for gang in inventory.gangs}
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1) or list(known)
+            raise InputError(
+                f"no gang is called {name!r}", where=inventory.path, fix="--gang one of: " + ", ".join(near)
+            )
+    return tuple(gang for gang in inventory.gangs if not names or gang.name in names)
+
+
+def stack_name(gangs: tuple[GangSpec, ...], profile: ModelProfile, asked: str | None) -> str:
+    """The stack: what was asked for, else the inventory's, else the one that was seen to work with such a model."""
+    if asked:
+        return asked
+    named = {node.stack for gang in gangs for node in gang.nodes}
+    if len(named) > 1:
+        raise InputError(
+            "the nodes name different stacks: " + ", ".join(sorted(str(name or "none") for name in named)),
+            where="inventory: l40s_stack",
+            fix="give all gangs that are planned together the same l40s_stack, or use --stack or --gang",
+        )
+    if stack := next(iter(named), None):
+        return stack
+    return _TODAY if profile.quantisation == "none" else SEEN_TO_WORK
+
+
+def api_key(gang: GangSpec) -> str:
+    """What the gang's service asks of its clients, '' for nothing. Raises InputError for a file that is no key's."""
+    file = gang.leader.api_key_file
+    if file is None:
+        return ""
+    return read_api_key(Path(file).expanduser(), where=f"inventory: {gang.leader.name}: l40s_api_key_file")
+
+
+def prerequisites(
+    fleet: Fleet, nodes: Iterable[NodeSpec], profile: ModelProfile, stack: Stack
+) -> Mapping[str, Mapping[str, Any]]:
+    """What the engine will find on each node beside the hardware; a node that can't say is left out."""
+
+    def ask(session: Session) -> Mapping[str, Any]:
+        spec = session.spec
+        request = {"model_path": places.model_path(spec, profile), "venv": places.venv(spec, stack.name)}
+        answer = call(session, "prerequisites", request, deadline_s=PREREQUISITES_S)
+        return answer if isinstance(answer, Mapping) else {}
+
+    return fleet.on_every(ask, only={node.name for node in nodes}).values
+
+
+def facts_of_hosts(snapshots: Mapping[str, Snapshot], told: Mapping[str, Mapping[str, Any]]) -> dict[str, HostFacts]:
+    """What a plan needs to know of each node beside its hardware, taken with care: it comes from outside."""
+    return {name: host_facts(snapshot, told.get(name, {})) for name, snapshot in snapshots.items()}
+
+
+def host_facts(snapshot: Snapshot, told: Mapping[str, Any]) -> HostFacts:
+    """From the probe and the verb `prerequisites`; what is missing or misshapen counts as not read."""
+    host = snapshot.host
+    home, count = host.get("home"), host.get("cpu_count")
+    config, wrong = _config(told)
+    return HostFacts(
+        user=_text(host.get("user")),
+        home=home if isinstance(home, str) and home.startswith("/") else None,
+        cpu_count=count if isinstance(count, int) and count > 0 else None,
+        glibc=_text(told.get("glibc")),
+        engine=_yes_or_no(told.get("engine")),
+        engine_python=_text(told.get("engine_python")),
+        vocabularies=_yes_or_no(told.get("vocabularies")),
+        config=config,
+        config_error=wrong,
+    )
+
+
+def _config(told: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
+    text = told.get("config")
+    if not isinstance(text, str):
+        return None, str(told.get("config_error") or "")
+    try:
+        config = json.loads(text)
+    except ValueError:
+        return None, "it is no JSON"
+    return (config, "") if isinstance(config, dict) else (None, "it is no JSON object")
+
+
+def _yes_or_no(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _built_in() -> Iterator[ModelProfile]:
+    return map(load_profile, profile_names())
+
+
+def unit(node: NodePlan) -> str:
+    """The transient unit that `up` starts on a node with systemd."""
+    return unit_file(node, PROPERTIES, template("agent.service.j2"))
+
+
+def compose_files(plan: Plan) -> dict[str, str]:
+    """A compose file for every node, by node name, without secrets."""
+    text = template("compose.yml.j2")
+    return {
+        node.name: compose_file(node, gang, load_stack(gang.stack), text)
+        for gang in shown(plan).gangs
+        for node in gang.nodes
+    }
+
+
+def launch_scripts(plan: Plan) -> dict[str, str]:
+    """The launch script of every node, by node name: what the agent starts, and what a human can read and run."""
+    return {
+        node.name: launch_script(node, gang, plan.plan_id, template(launch_template(node)))
+        for gang in plan.gangs
+        for node in gang.nodes
+    }

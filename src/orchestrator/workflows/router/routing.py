@@ -1,0 +1,308 @@
+"""The router before the gangs: started like a gang of one node without ranks, told over its own REST interface.
+
+All HTTP goes through the node's verb `ask`: the router's host must reach the gangs, we need to reach only SSH.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote
+
+from orchestrator.engines import router as words
+from orchestrator.engines.router import Worker
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import DeployError, GangFailed, InputError, NodeError
+from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
+from orchestrator.planning.digest import short_digest
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.gang.down import Stopped, stop_gangs
+from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.gang.up import Rising, Watcher, raise_all
+from orchestrator.workflows.router.host import GANG, ask_from, router_ask, router_gang
+from orchestrator.workflows.status.reports import see, where
+
+TAKE_IN_S = 90.0
+"""Above the router's own 60 s for a worker's start."""
+TAKE_OUT_S = 15.0
+START_S = 60.0
+POLL_S = 0.25
+ASK_S = 10.0
+_ANEW = "`l40s-deploy router down`, then `l40s-deploy router up`,"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterState:
+    """The router as it is. workers: empty where it does not run."""
+
+    view: GangView
+    url: str
+    workers: tuple[Worker, ...] = ()
+
+
+class Router:
+    """A router that can be told things. A context manager: it holds a connection to its host."""
+
+    def __init__(self, spec: RouterSpec) -> None:
+        self.spec = spec
+        self.gang = router_gang(spec)
+        self.fleet = Fleet(self.gang.nodes)
+
+    def __enter__(self) -> Router:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.fleet.close()
+
+    def state(self) -> RouterState:
+        """Look at its agent, and at its workers where it serves."""
+        view = self.view()
+        serves = bool(view.service_healthy)
+        return RouterState(view=view, url=self.spec.url, workers=self.workers() if serves else ())
+
+    def view(self) -> GangView:
+        """Look at its agent."""
+        (view,) = see(self.fleet, [self.gang])
+        return view
+
+    def workers(self) -> tuple[Worker, ...]:
+        """Every gang that it sends requests to."""
+        answer = self.ask("GET", "/workers")
+        if answer.get("status") != 200:
+            raise self._trouble("does not tell its workers", answer)
+        try:
+            return words.workers(str(answer.get("body")))
+        except ValueError as wrong:
+            raise self._trouble(str(wrong), answer) from None
+
+    def take_in(self, url: str) -> None:
+        """Have requests go there; comes back once the router counts it as healthy."""
+        if not any(worker.url == url for worker in self.workers()):
+            answer = self.ask("POST", "/workers", {"url": url})
+            if answer.get("status") not in (200, 201, 202):
+                raise self._trouble(f"does not take {url}", answer)
+        healthy = self._until(lambda: any(one.url == url and one.healthy for one in self.workers()), TAKE_IN_S)
+        if not healthy:
+            raise self._trouble(f"does not find {url} healthy within {TAKE_IN_S:.0f} s", {})
+
+    def take_out(self, url: str) -> None:
+        """Have no new request go there; those that run are not touched."""
+        for worker in self.workers():
+            if worker.url == url:
+                self.ask("DELETE", f"/workers/{quote(worker.id, safe='')}")
+        if not self._until(lambda: all(worker.url != url for worker in self.workers()), TAKE_OUT_S):
+            raise self._trouble(f"does not let go of {url}", {})
+
+    def ask(self, method: str, path: str, body: object = None) -> Mapping[str, Any]:
+        """One request to the router's own interface, made on its host."""
+        asked = router_ask(self.spec, method, path, body, timeout_s=ASK_S)
+        return ask_from(self.fleet, self.spec.node.name, [asked])[0]
+
+    def _until(self, done: Callable[[], bool], deadline_s: float) -> bool:
+        end = time.monotonic() + deadline_s
+        while not done():
+            if time.monotonic() > end:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def _trouble(self, what: str, answer: Mapping[str, Any]) -> NodeError:
+        said = answer.get("error") or answer.get("body") or ""
+        status = f" (HTTP {answer['status']})" if "status" in answer else ""
+        return NodeError(
+            f"the router {what}{status} {str(said)[:200]}".strip(),
+            where=self.spec.node.name,
+            fix="l40s-deploy router status; its log is in the node's state directory, gangs/router",
+        )
+
+
+def wanted_router(inventory: Inventory) -> RouterSpec:
+    """The inventory's router; InputError in words where it has none."""
+    if inventory.router is None:
+        raise InputError(
+            "has no router: nothing stands before the gangs that could send requests to another one",
+            where=inventory.path,
+            fix="add a group `router` with one host beside `gangs` (inventory/reference.yml shows it)",
+        )
+    return inventory.router
+
+
+def router_state(inventory: Inventory) -> RouterState:
+    """Look at the router."""
+    with Router(wanted_router(inventory)) as router:
+        return router.state()
+
+
+def start_router(inventory: Inventory, watcher: Watcher, *, command: str) -> RouterState:
+    """Have the router running, with every gang that serves behind it; one that serves is left alone.
+
+    Raises why a gang could not be taken in once the others are.
+    """
+    with Router(wanted_router(inventory)) as router, Fleet(inventory.nodes) as fleet:
+        gangs = see(fleet, inventory.gangs)
+        wanted = _rising(router, words.health_path(_stacks(inventory, gangs)))
+        if not router.view().serves:
+            with GangLock(router.fleet, router.gang, command):
+                raise_all(router.fleet, [_or_what_runs(wanted, router.view())], watcher, timeout_s=START_S)
+        suits = router.view().plan_id in (wanted.plan_id, _rising(router, words.ANY_HEALTH).plan_id)
+        if not suits:
+            watcher.step(GANG, f"it runs with other settings than it would be started with now: {_ANEW} change them")
+        failure = next(iter(take_in_all(router, gangs).values()), None)
+        if failure is None:
+            return router.state()
+        if not suits:
+            failure.fix = f"it asks for a gang's health by a path that not every gang may have: {_ANEW} mend that"
+        raise failure
+
+
+def take_in_all(router: Router, gangs: Iterable[GangView]) -> Mapping[str, DeployError]:
+    """Have requests go to every gang that serves; by its name, why one could not be taken in."""
+    tried = {view.name: _why_not_in(router, view.service_url) for view in gangs if view.serves}
+    return {name: failure for name, failure in tried.items() if failure is not None}
+
+
+def take_in_serving(router: Router, fleet: Fleet, inventory: Inventory, watcher: Watcher) -> set[str]:
+    """Have requests go to every gang of the inventory that serves, one that came up without the router too.
+
+    The names of those where they go now; why one could not be taken in is said.
+    """
+    views = [view for view in see(fleet, inventory.gangs) if view.serves]
+    failures = take_in_all(router, views)
+    say_failures(failures, watcher)
+    return {view.name for view in views} - set(failures)
+
+
+def _why_not_in(router: Router, url: str) -> DeployError | None:
+    try:
+        router.take_in(url)
+    except DeployError as failure:
+        return failure
+    return None
+
+
+def stop_router(inventory: Inventory, *, command: str, now: bool = False) -> tuple[Stopped, ...]:
+    """Stop it; requests that run get up to 60 s."""
+    with Router(wanted_router(inventory)) as router, GangLock(router.fleet, router.gang, command):
+        return stop_gangs(router.fleet, [router.gang], now=now)
+
+
+def enrol(inventory: Inventory, views: Iterable[GangView], watcher: Watcher, *, command: str) -> None:
+    """After an `up`: the router runs and knows the gangs that are ready. Nothing where there is no router."""
+    if inventory.router is None or not any(view.service_healthy for view in views):
+        return
+    watcher.step(GANG, "starting, or taking in what became ready")
+    start_router(inventory, watcher, command=command)
+
+
+def rejoin(inventory: Inventory, views: Iterable[GangView], watcher: Watcher) -> None:
+    """After a `restart`: the router, where one serves, knows these gangs; what can't be told to it is only said."""
+    if inventory.router is None:
+        return
+    with Router(inventory.router) as router:
+        now = router.view()
+        lost = next((node.error for node in now.nodes if node.error is not None), None)
+        if lost is not None:
+            say_failures({GANG: lost}, watcher)
+        if now.serves:
+            say_failures(take_in_all(router, views), watcher)
+
+
+def say_failures(failures: Mapping[str, DeployError], watcher: Watcher) -> None:
+    """What went wrong beside the work, by the gang's name."""
+    for name, failure in failures.items():
+        watcher.step(name, f"{failure.where}: {failure.what}")
+
+
+def withdraw(inventory: Inventory, gangs: Iterable[str]) -> None:
+    """Before a `down`: no new request goes to these gangs. Nothing where there is no router or it does not run."""
+    if inventory.router is None:
+        return
+    names = set(gangs)
+    with Router(inventory.router) as router, Fleet(inventory.nodes) as fleet:
+        if not router.state().view.service_healthy:
+            return
+        chosen = [gang for gang in inventory.gangs if not names or gang.name in names]
+        for view in see(fleet, chosen):
+            if view.service_url:
+                router.take_out(view.service_url)
+
+
+def drained(fleet: Fleet, node: str, url: str) -> bool | None:
+    """Whether an engine has no request any more, asked on its leader; None where it does not tell."""
+    paths = ("/v1/loads", "/metrics")
+    for answer in ask_from(fleet, node, [{"url": f"{url}{path}", "timeout_s": 5.0} for path in paths]):
+        running = words.running_requests(str(answer.get("body"))) if answer.get("status") == 200 else None
+        if running is not None:
+            return running == 0
+    return None
+
+
+def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str, *, deadline_s: float) -> None:
+    """Until two looks in a row see no request: one may be on its way when the router lets go.
+
+    Raises GangFailed when the deadline passes; nothing was stopped then. An engine that does not tell is left to
+    its own drain.
+    """
+    end = time.monotonic() + deadline_s
+    quiet = 0
+    while quiet < 2:
+        state = drained(fleet, gang.leader.name, url)
+        if state is None:
+            return
+        quiet = quiet + 1 if state else 0
+        if time.monotonic() > end:
+            raise GangFailed(
+                f"still has requests {deadline_s:.0f} s after the last one came in; nothing was stopped",
+                where=f"gang {gang.name}",
+                fix="give it longer with --drain-timeout, or end them with `l40s-deploy restart --gang` of this gang",
+            )
+        time.sleep(POLL_S)
+
+
+def _stacks(inventory: Inventory, gangs: Iterable[GangView]) -> set[str]:
+    """Those that the gangs run, and those that the inventory names for gangs that run none now."""
+    named = {node.stack for node in inventory.nodes if node.stack}
+    return named | {view.stack for view in gangs if view.stack}
+
+
+def _or_what_runs(wanted: Rising, now: GangView) -> Rising:
+    """A router on its way up is waited for, with whatever settings it was started."""
+    return replace(wanted, plan_id=now.plan_id) if now.running else wanted
+
+
+def _rising(router: Router, health_path: str) -> Rising:
+    spec = router.spec
+    argv = words.command(f"{spec.venv}/bin/python3", spec.node.http_host, spec.port, spec.metrics_port, health_path, ())
+    listens = "" if spec.node.http_host == "0.0.0.0" else spec.node.http_host  # noqa: S104 - compared, not bound
+    agent_port = spec.node.ports.agent + 1  # a gang's leader may live on the same machine
+
+    def requests(run_id: str, key: str) -> Mapping[str, Mapping[str, Any]]:
+        request: dict[str, Any] = {
+            **where(spec.node, GANG),
+            "run_id": run_id,
+            "node": spec.node.name,
+            "node_rank": 0,
+            "nnodes": 1,
+            "members": [spec.node.name],
+            "plan_id": plan_id,
+            "model": "all gangs",
+            "stack": f"sglang-router-{words.VERSION}",
+            "device": "cpu",
+            "engine_user": spec.node.engine_user,
+            "argv": argv,
+            "venv_python": argv[0],
+            "ports": {"check_free": [{"address": listens, "port": spec.port}]},
+            "leader": {"address": "127.0.0.1", "port": agent_port},
+            "key": key,
+            "lease_s": spec.node.lease_s,
+            "service": {"url": f"http://{listens or '127.0.0.1'}:{spec.port}"},
+            "canary": None,
+            "watch": dict(words.WATCH),
+            "launch_script": words.launch_script(argv),
+        }
+        return {spec.node.name: request}
+
+    plan_id = short_digest(argv)
+    return Rising(gang=router.gang, plan_id=plan_id, document={"plan_id": plan_id, "argv": argv}, requests=requests)

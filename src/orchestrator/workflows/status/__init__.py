@@ -1,0 +1,1 @@
+"""What runs, what failed, and why."""

@@ -1,0 +1,66 @@
+"""`logs`: the engines' lines, node by node, and on request as they come."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.inventory import Inventory, NodeSpec
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import stream
+from orchestrator.remote.session import Session
+from orchestrator.workflows.plan.plan import chosen_gangs
+from orchestrator.workflows.status.reports import where
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of one node's engine log, or why it could not be read."""
+
+    node: str
+    text: str
+    failure: DeployError | None = None
+
+
+def logs(
+    inventory: Inventory, *, gangs: tuple[str, ...] = (), node: str | None, lines: int, follow: bool
+) -> Iterator[Line]:
+    """All nodes side by side; without `follow` node after node. No gang named means all.
+
+    Raises InputError for an unknown gang or node.
+    """
+    nodes = _chosen(inventory, gangs, node)
+    arrived: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
+
+    def one(session: Session) -> None:
+        request = {**where(session.spec), "lines": lines, "follow": follow}
+        for raw in stream(session, "logs", request):
+            arrived.put(Line(session.spec.name, raw.decode("utf-8", "replace").rstrip("\r\n")))
+
+    with Fleet(nodes) as fleet:
+
+        def all_of_them() -> None:
+            told = fleet.on_every(one)
+            for name, failure in told.failures.items():
+                arrived.put(Line(name, "", failure))
+            arrived.put(None)
+
+        threading.Thread(target=all_of_them, daemon=True).start()
+        collected = iter(arrived.get, None)
+        yield from collected if follow else sorted(collected, key=lambda line: list(fleet.nodes).index(line.node))
+
+
+def _chosen(inventory: Inventory, gangs: tuple[str, ...], name: str | None) -> list[NodeSpec]:
+    nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
+    if name is None:
+        return nodes
+    found = [node for node in nodes if node.name == name]
+    if not found:
+        known = ", ".join(node.name for node in nodes)
+        raise InputError(
+            f"no node of these gangs is called {name!r}", where=f"{inventory.path}: --node", fix=f"one of: {known}"
+        )
+    return found

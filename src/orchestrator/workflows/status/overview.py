@@ -1,0 +1,159 @@
+"""What `status` shows: all gangs, and the router before them, asked at the same time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from orchestrator.engines import router as words
+from orchestrator.engines.router import Worker
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import DeployError, NodeError
+from orchestrator.model.inventory import Inventory, RouterSpec
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.router.host import ask_from, router_ask, router_gang
+from orchestrator.workflows.status.reports import see
+from orchestrator.workflows.status.status import status, status_json
+
+GLANCE_S = 3.0
+"""The router's host has as long to answer; the gangs are shown without it then."""
+ASK_S = 2.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterGlance:
+    """The router as it was seen. state: its agent's gang state, '' where that could not be asked; workers: None where
+    the router does not tell them; error: why something could not be read."""
+
+    url: str
+    node: str
+    state: str = ""
+    workers: tuple[Worker, ...] | None = None
+    error: DeployError | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """It runs under its agent, and answers."""
+        return self.state == "ready" and self.workers is not None
+
+    def worker(self, url: str) -> Worker | None:
+        """The gang that serves there, as the router has it."""
+        return next((one for one in self.workers or () if url and one.url == url.rstrip("/")), None)
+
+    def place(self, url: str) -> str | None:
+        """in, unhealthy (the router sends nothing there until it is well) or out; None where nobody knows."""
+        if self.workers is None:
+            return None if self.error is not None or self.state == "ready" else "out"
+        worker = self.worker(url)
+        return "out" if worker is None else "in" if worker.healthy else "unhealthy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """All gangs; the router where the inventory has one."""
+
+    views: tuple[GangView, ...]
+    router: RouterGlance | None = None
+
+
+def overview(inventory: Inventory) -> Overview:
+    """Look once at everything. A router that does not answer in time keeps nobody waiting."""
+    spec = inventory.router
+    if spec is None:
+        return Overview(views=status(inventory))
+    begin = time.monotonic()
+    aside = _Aside(lambda: glance(spec))
+    views = status(inventory)
+    try:
+        seen = aside.result(max(0.5, begin + GLANCE_S - time.monotonic()))
+    except TimeoutError:
+        failure = NodeError(
+            f"its host did not answer within {GLANCE_S:.0f} s",
+            where=spec.node.name,
+            fix="l40s-deploy router status waits longer",
+        )
+        seen = RouterGlance(url=spec.url, node=spec.node.name, error=failure)
+    return Overview(views=views, router=seen)
+
+
+def glance(spec: RouterSpec) -> RouterGlance:
+    """Look at the router's agent and ask for its workers, at the same time."""
+    gang = router_gang(spec)
+    with Fleet(gang.nodes) as fleet:
+        asked = _Aside(
+            lambda: ask_from(fleet, spec.node.name, [router_ask(spec, "GET", "/workers", timeout_s=ASK_S)])[0]
+        )
+        (view,) = see(fleet, [gang])
+        if view.unreachable:
+            return RouterGlance(url=spec.url, node=spec.node.name, error=view.unreachable[0].error)
+        state = view.state.value
+        try:
+            answer = asked.result(GLANCE_S)
+            workers = words.workers(str(answer.get("body"))) if answer.get("status") == 200 else None
+            why = "" if workers is not None else str(answer.get("error") or f"HTTP {answer.get('status')}")
+        except (DeployError, ValueError, TimeoutError) as failure:
+            workers, why = None, str(failure) or "no answer in time"
+    wrong = ""
+    if workers is None and state == "ready":
+        wrong = f"it does not tell its workers: {why[:200]}"
+    elif workers is not None and not view.running:
+        workers, wrong = None, f"another router, which we did not start, answers on port {spec.port}"
+    error = NodeError(wrong, where=spec.node.name, fix="l40s-deploy router status") if wrong else None
+    return RouterGlance(url=spec.url, node=spec.node.name, state=state, workers=workers, error=error)
+
+
+def overview_json(seen: Overview) -> dict[str, Any]:
+    """The document of `status --json`."""
+    document = status_json(seen.views)
+    for gang, view in zip(document["gangs"], seen.views, strict=True):
+        gang["router"] = seen.router.place(view.service_url) if seen.router else None
+    return {**document, "router": _router(seen.router, seen.views) if seen.router else None}
+
+
+def _router(router: RouterGlance, views: Sequence[GangView]) -> dict[str, Any]:
+    names = {view.service_url.rstrip("/"): view.name for view in views if view.service_url}
+    error = router.error
+    workers = None
+    if router.workers is not None:
+        workers = [
+            {"url": one.url, "gang": names.get(one.url), "healthy": one.healthy, "load": one.load}
+            for one in router.workers
+        ]
+    return {
+        "url": router.url,
+        "node": router.node,
+        "state": router.state or None,
+        "healthy": router.healthy,
+        "workers": workers,
+        "error": {"what": error.what, "where": error.where, "fix": error.fix} if error else None,
+    }
+
+
+class _Aside(Generic[T]):
+    """Work on a thread of its own, which keeps no process from ending."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._values: list[T] = []
+        self._failures: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[], T]) -> None:
+        try:
+            self._values.append(work())
+        except BaseException as failure:
+            self._failures.append(failure)
+
+    def result(self, timeout_s: float) -> T:
+        """What it came to. Raises what it raised, TimeoutError where it is not done by then."""
+        self._thread.join(timeout_s)
+        if self._failures:
+            raise self._failures[0]
+        if not self._values:
+            raise TimeoutError
+        return self._values[0]

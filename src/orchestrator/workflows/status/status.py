@@ -1,0 +1,90 @@
+"""`status`: every gang as its nodes' agents report it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.gang.view import GangView, NodeView
+from orchestrator.model.inventory import Inventory
+from orchestrator.model.report import Cause
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.status.reports import see
+
+
+def status(inventory: Inventory) -> tuple[GangView, ...]:
+    """Look once at all gangs; a node that does not answer is unreachable in its gang's view."""
+    with Fleet(inventory.nodes) as fleet:
+        return see(fleet, inventory.gangs)
+
+
+def everybody_answered(views: Sequence[GangView]) -> bool:
+    """No node was unreachable."""
+    return not any(view.unreachable for view in views)
+
+
+def status_json(views: Sequence[GangView]) -> dict[str, Any]:
+    """The document of `status --json`."""
+    return {"gangs": [_gang(view) for view in views]}
+
+
+def _gang(view: GangView) -> dict[str, Any]:
+    return {
+        "name": view.name,
+        "state": view.state.value,
+        "trouble": view.trouble,
+        "model": view.model,
+        "stack": view.stack,
+        "plan_id": view.plan_id,
+        "run_id": view.run_id,
+        "cause": cause_json(view.cause) if view.cause else None,
+        "secondary": [cause_json(cause) for cause in view.secondary],
+        "service": {"url": view.service_url, "healthy": bool(view.service_healthy)},
+        "transport": [
+            {"id": one.id, "severity": one.severity.value, "node": one.node, "title": one.title, "effect": one.effect}
+            for one in view.transport
+        ],
+        "progress": view.progress,
+        "remarks": list(view.remarks),
+        "nodes": [_node(node) for node in view.nodes],
+    }
+
+
+def cause_json(cause: Cause) -> dict[str, Any]:
+    """A cause as every JSON document has it."""
+    return {
+        "node": cause.node,
+        "tp_rank": cause.tp_rank,
+        "signal": cause.signal,
+        "exit_code": cause.exit_code,
+        "signature": cause.signature,
+        "text": cause.text,
+        "fix": cause.fix,
+        "lines": list(cause.lines),
+        "at": cause.at,
+    }
+
+
+def _node(node: NodeView) -> dict[str, Any]:
+    failure = node.error
+    return {
+        "name": node.name,
+        "node_rank": node.node_rank,
+        "state": node.state,
+        "contact": node.contact.value,
+        "phase": node.phase.name,
+        "phase_step": node.phase.step,
+        "phase_of": node.phase.of,
+        "error": {"what": failure.what, "where": failure.where, "fix": failure.fix} if failure else None,
+        "left_behind": list(node.left_behind),
+        "ranks": [
+            {
+                "tp_rank": rank.tp_rank,
+                "gpu": rank.gpu,
+                "state": rank.state,
+                "pid": rank.pid,
+                "gpu_memory_bytes": rank.gpu_memory_bytes,
+            }
+            for rank in node.ranks
+        ],
+    }

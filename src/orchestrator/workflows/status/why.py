@@ -1,0 +1,149 @@
+"""`why`: the last failure of every gang, as its nodes have kept it; `logs --around-failure`: the lines around it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.gang.timeline import Happened, NodeEvents, timeline
+from orchestrator.gang.verdict import Kept, Verdict, last_verdict
+from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.report import NodeReport
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import call
+from orchestrator.remote.session import Session
+from orchestrator.workflows.plan.plan import chosen_gangs
+from orchestrator.workflows.status.reports import where
+from orchestrator.workflows.status.status import cause_json
+
+ANSWER_S = 15.0
+EXCERPT_S = 60.0
+"""A log may be 128 MB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """One gang. verdict: None where no kept run failed. events: of that run on all nodes, where asked for."""
+
+    gang: str
+    verdict: Verdict | None
+    events: tuple[Happened, ...] = ()
+    failures: Mapping[str, DeployError]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt:
+    """Log lines of the node that failed first. marked: which of them shows the failure, -1 for none of them."""
+
+    verdict: Verdict
+    lines: tuple[str, ...]
+    marked: int
+
+
+def why(inventory: Inventory, gangs: tuple[str, ...] = (), *, events: bool = False) -> tuple[Account, ...]:
+    """Ask every node of the chosen gangs once, and once more for the events of the failed run."""
+    chosen = chosen_gangs(inventory, gangs)
+    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+        return tuple(_account(fleet, gang, events=events) for gang in chosen)
+
+
+def around_failure(inventory: Inventory, gangs: tuple[str, ...], *, before: int, after: int) -> tuple[Excerpt, ...]:
+    """The log of the node that failed first, around the line that shows it; an excerpt a gang that has failed.
+
+    Raises InputError where none has, and what the node's answer raises.
+    """
+    chosen = chosen_gangs(inventory, gangs)
+    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+        accounts = [_account(fleet, gang, events=False) for gang in chosen]
+        found = [_excerpt(fleet, account.verdict, before, after) for account in accounts if account.verdict]
+    if not found:
+        raise InputError(
+            "no run that the nodes have kept has failed", where=inventory.path, fix="l40s-deploy logs shows the newest"
+        )
+    return tuple(found)
+
+
+def _account(fleet: Fleet, gang: GangSpec, *, events: bool) -> Account:
+    told = fleet.on_every(
+        lambda session: call(session, "history", where(session.spec, gang.name), deadline_s=ANSWER_S),
+        only=[node.name for node in gang.nodes],
+    )
+    kept: dict[str, Kept] = {
+        node.name: told.failures[node.name] if node.name in told.failures else _reports(told.values[node.name])
+        for node in gang.nodes
+    }
+    verdict = last_verdict(gang.name, kept)
+    return Account(
+        gang=gang.name,
+        verdict=verdict,
+        events=_events(fleet, gang, verdict.run_id) if events and verdict else (),
+        failures=told.failures,
+    )
+
+
+def _reports(answer: Mapping[str, Any]) -> list[NodeReport]:
+    """A report that can't be read tells nothing; the others still do."""
+    return [report for raw in answer.get("reports") or () if (report := _report(raw)) is not None]
+
+
+def _report(raw: Mapping[str, Any]) -> NodeReport | None:
+    try:
+        return NodeReport.from_json(raw)
+    except ValueError:
+        return None
+
+
+def _events(fleet: Fleet, gang: GangSpec, run_id: str) -> tuple[Happened, ...]:
+    def one(session: Session) -> NodeEvents:
+        sent = time.time()
+        request = {**where(session.spec, gang.name), "run_id": run_id}
+        answer = call(session, "history", request, deadline_s=ANSWER_S)
+        middle = (sent + time.time()) / 2
+        events: Sequence[Mapping[str, Any]] = answer.get("events") or ()
+        return NodeEvents(events=events, ahead_s=float(answer["now"]) - middle)
+
+    return timeline(fleet.on_every(one, only=[node.name for node in gang.nodes]).values)
+
+
+def _excerpt(fleet: Fleet, verdict: Verdict, before: int, after: int) -> Excerpt:
+    def one(session: Session) -> Any:
+        request = {
+            **where(session.spec, verdict.gang),
+            "run_id": verdict.run_id,
+            "lines": list(verdict.cause.lines),
+            "before": before,
+            "after": after,
+        }
+        return call(session, "excerpt", request, deadline_s=EXCERPT_S)
+
+    answer = fleet.on_every(one, only=[verdict.cause.node]).all()[verdict.cause.node]
+    return Excerpt(
+        verdict=verdict, lines=tuple(str(line) for line in answer["lines"]), marked=int(answer.get("marked", -1))
+    )
+
+
+def why_json(accounts: Sequence[Account]) -> dict[str, Any]:
+    """The document of `why --json`."""
+    return {"gangs": [_json(account) for account in accounts]}
+
+
+def _json(account: Account) -> dict[str, Any]:
+    verdict = account.verdict
+    return {
+        "name": account.gang,
+        "run_id": verdict.run_id if verdict else "",
+        "plan_id": verdict.plan_id if verdict else "",
+        "model": verdict.model if verdict else "",
+        "stack": verdict.stack if verdict else "",
+        "newest": verdict.newest if verdict else None,
+        "ago_s": verdict.ago_s if verdict else None,
+        "cause": cause_json(verdict.cause) if verdict else None,
+        "secondary": [cause_json(cause) for cause in verdict.secondary] if verdict else [],
+        "events": [
+            {"at": event.at, "node": event.node, "event": event.what, "words": event.words} for event in account.events
+        ],
+        "unreachable": sorted(account.failures),
+    }

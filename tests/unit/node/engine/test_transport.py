@@ -1,0 +1,47 @@
+"""NCCL's lines as the agent keeps them: each once, without process ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.engines.nccl_log import read
+from orchestrator.node.agent.run import Run
+from orchestrator.node.engine import transport
+
+RECORDED = Path(__file__).resolve().parents[3] / "recorded" / "nccl-2.28.9-tcp.log"
+
+
+def run(folder: Path) -> Run:
+    staged = {
+        "run_id": "r1",
+        "gang": "gang0",
+        "node": "node0",
+        "node_rank": 0,
+        "nnodes": 2,
+        "leader": {"address": "127.0.0.1", "port": 1},
+        "env": {"NCCL_NET": "IB", "HF_TOKEN": "secret"},
+    }
+    return Run.of(staged, str(folder))
+
+
+def test_what_is_kept_reads_as_the_whole_log_does(tmp_path: Path) -> None:
+    (tmp_path / "engine.log.1").write_bytes(RECORDED.read_bytes() * 3)
+    (tmp_path / "engine.log").write_bytes(b"\xff progress 1%\r" + RECORDED.read_bytes())
+    transport.note(run(tmp_path))
+    noted = transport.noted(str(tmp_path))
+    assert noted is not None
+    assert noted["planned"] == {"NCCL_NET": "IB"}
+    assert len(noted["lines"]) < 12
+    kept, whole = read(noted["lines"]), read(RECORDED.read_text().splitlines())
+    assert (kept.networks, kept.devices, kept.nodes, kept.channels) == (
+        whole.networks,
+        whole.devices,
+        whole.nodes,
+        whole.channels,
+    )
+
+
+def test_without_a_log_there_is_nothing_to_keep(tmp_path: Path) -> None:
+    assert transport.noted(str(tmp_path)) is None
+    transport.note(run(tmp_path))
+    assert transport.noted(str(tmp_path)) == {"planned": {"NCCL_NET": "IB"}, "lines": []}

@@ -1,0 +1,37 @@
+"""What the driver wrote into the kernel's log: its own lines only, and in words why there are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.node.look.kernel_log import driver_errors
+
+XID = "3,1201,73000,-;NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+def log(root: Path, text: bytes) -> str:
+    (root / "dev").mkdir()
+    (root / "dev/kmsg").write_bytes(text)
+    return str(root)
+
+
+def test_lines_with_an_xid_are_kept_as_they_are(tmp_path: Path) -> None:
+    root = log(tmp_path, f"6,1,1,-;Linux version 6.8\n{XID}\n SUBSYSTEM=pci\n".encode())
+    assert driver_errors(root) == {"xid": [XID]}
+
+
+def test_a_log_without_any_is_not_the_same_as_no_log(tmp_path: Path) -> None:
+    assert driver_errors(str(tmp_path)) == {"error": "ENOENT"}
+    assert driver_errors(log(tmp_path, b"")) == {"xid": []}
+
+
+def test_the_last_ones_are_kept_of_very_many_and_of_any_bytes(tmp_path: Path) -> None:
+    lines = [b"4,%d,1,-;NVRM: Xid (PCI:0000:18:00): %d, \xff\xfe" % (number, number) for number in range(400)]
+    found = driver_errors(log(tmp_path, b"\n".join(lines)))["xid"]
+    assert len(found) == 50
+    assert "Xid (PCI:0000:18:00): 399," in found[-1]
+
+
+def test_a_folder_in_its_place_is_told(tmp_path: Path) -> None:
+    (tmp_path / "dev/kmsg").mkdir(parents=True)
+    assert driver_errors(str(tmp_path)) == {"error": "EISDIR"}

@@ -1,0 +1,117 @@
+"""NVML asked in a child: a wedged driver, a missing function, a lost GPU."""
+
+# ruff: noqa: N802, N815 - NVML's own names
+
+from __future__ import annotations
+
+import sys
+import time
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.node.look.nvml import NvmlChild, describe
+
+
+def child(source: str) -> NvmlChild:
+    return NvmlChild([sys.executable, "-c", source])
+
+
+def test_the_child_s_answer() -> None:
+    assert child('print(\'{"driver": "570"}\')').answer(20) == {"driver": "570"}
+
+
+def test_a_child_that_hangs_costs_its_deadline() -> None:
+    started = time.monotonic()
+    said = child("import time; time.sleep(60)").answer(0.2)
+    assert said == {"error": "NVML did not answer within 0.2 s: is the driver wedged?"}
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("raise SystemExit(7)", "ended with status 7 and no answer"),
+        ("import os; os.kill(os.getpid(), 11)", "ended with status -11 and no answer"),
+        ("print('[]')", "gave no object"),
+    ],
+)
+def test_a_child_that_says_nothing_useful(source: str, words: str) -> None:
+    assert words in child(source).answer(20)["error"]
+
+
+class NVMLError(Exception):
+    pass
+
+
+class FakeNvml(ModuleType):
+    """Two GPUs; whatever is not defined here is missing, as in an old pynvml."""
+
+    NVMLError = NVMLError
+    nvmlMemory_v2 = 2
+
+    def __init__(self, lost: int | None = None) -> None:
+        super().__init__("fake")
+        self.lost = lost
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlSystemGetDriverVersion(self) -> bytes:
+        return b"570.86.10"
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index == self.lost:
+            raise NVMLError("GPU is lost")
+        return index
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return "NVIDIA L40S"
+
+    def nvmlDeviceGetPciInfo(self, handle: int) -> Any:
+        return SimpleNamespace(busId=f"00000000:1{handle}:00.0".encode())
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int, version: int | None = None) -> Any:
+        if version == 2 and handle == 1:
+            raise NVMLError("Function Not Found")
+        return SimpleNamespace(total=100, reserved=5, free=90, used=5)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
+        return [SimpleNamespace(pid=41, usedGpuMemory=None)]
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: int, kind: int, counter: int) -> int:
+        return kind * 10
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, one: int, other: int) -> int:
+        return 10
+
+    def nvmlDeviceGetP2PStatus(self, one: int, other: int, which: int) -> int:
+        return which
+
+
+def test_what_a_device_gives_and_what_it_lacks() -> None:
+    said = describe(FakeNvml())
+    first, _ = said["devices"]
+    assert said["driver"] == "570.86.10"
+    assert (first["name"], first["pci_bus_id"]) == ("NVIDIA L40S", "00000000:10:00.0")
+    assert first["memory"] == {"total": 100, "reserved": 5, "free": 90, "used": 5}
+    assert first["processes"] == [{"pid": 41, "used_bytes": None}]
+    assert first["ecc"] == {"enabled": None, "corrected": 0, "uncorrected": 10}
+    assert first["topology"] == {"1": 10} and first["p2p"] == {"1": {"read": 0, "write": 1}}
+    assert first["errors"]["nvmlDeviceGetUUID"] == "not in this pynvml"
+    assert first["uuid"] is None
+
+
+def test_the_first_form_of_memory_stands_in_for_the_second() -> None:
+    second = describe(FakeNvml())["devices"][1]
+    assert second["memory"] == {"total": 100, "free": 90, "used": 5}
+    assert second["errors"]["nvmlDeviceGetMemoryInfo_v2"] == "NVMLError: Function Not Found"
+
+
+def test_a_lost_gpu_is_told_and_the_other_answers() -> None:
+    said = describe(FakeNvml(lost=0))
+    lost, other = said["devices"]
+    assert lost == {"index": 0, "errors": {"nvmlDeviceGetHandleByIndex": "NVMLError: GPU is lost"}}
+    assert other["name"] == "NVIDIA L40S" and other["topology"] == {}
+    assert "nvmlDeviceGetHandleByIndex(0)" not in said["errors"]

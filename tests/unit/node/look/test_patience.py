@@ -1,0 +1,107 @@
+"""A look that meets a file which never answers: it costs its deadline, and the rest is there."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from tests.support.machine_files import reference_machine
+
+from orchestrator.node.look.hardware import Part
+from orchestrator.node.look.patience import Heartbeat, read_hardware
+from orchestrator.node.look.reading import Reader
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*multi-threaded.*:DeprecationWarning"
+)  # pytest has threads, a node has none
+
+
+def plain(reader: Reader) -> None:
+    reader.text("/sys/before")
+    reader.text("/sys/stuck")
+    reader.text("/sys/after")
+
+
+def last(reader: Reader) -> None:
+    reader.text("/sys/last")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "sys").mkdir()
+    for name in ("before", "stuck", "after", "last"):
+        (tmp_path / "sys" / name).write_text(name)
+    return tmp_path
+
+
+def hang_at(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel lets whoever opens this path sleep, as a wedged driver does."""
+    really_open = os.open
+
+    def slow_open(name: str, *rest: int, **more: int) -> int:
+        while str(name).endswith(path):
+            time.sleep(60)
+        return really_open(name, *rest, **more)
+
+    monkeypatch.setattr(os, "open", slow_open)
+
+
+def test_a_whole_machine_is_read(tmp_path: Path) -> None:
+    machine = reference_machine()
+    machine.put_below(tmp_path)
+    read = read_hardware(str(tmp_path))
+    assert machine.links.items() <= read["links"].items()
+    assert {path for path in machine.files if path.endswith("/vendor")} <= set(read["files"])
+    assert read["errors"] == {}
+
+
+def test_a_file_that_hangs_is_named_and_the_rest_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang_at("/sys/stuck", monkeypatch)
+    started = time.monotonic()
+    read = read_hardware(str(root), parts=[Part("a", plain), Part("b", last)], file_deadline_s=0.2)
+    assert read["errors"] == {"/sys/stuck": "ETIMEDOUT"}
+    assert read["files"] == {"/sys/before": "before", "/sys/after": "after", "/sys/last": "last"}
+    assert time.monotonic() - started < 5
+
+
+def test_the_whole_has_a_deadline(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang_at("/sys/stuck", monkeypatch)
+    started = time.monotonic()
+    parts = [Part("first", last), Part("second", plain)]
+    read = read_hardware(str(root), parts=parts, file_deadline_s=60, deadline_s=0.3)
+    assert read["files"]["/sys/last"] == "last"
+    assert read["errors"]["second"] == "ETIMEDOUT"
+    assert time.monotonic() - started < 5
+
+
+def test_a_part_that_dies_does_not_take_the_others_along(root: Path) -> None:
+    def dies(_: Reader) -> None:
+        os._exit(7)
+
+    read = read_hardware(str(root), parts=[Part("a", last), Part("dies", dies), Part("b", plain)])
+    assert read["errors"] == {"dies": "ECHILD"}
+    assert set(read["files"]) == {"/sys/last", "/sys/before", "/sys/stuck", "/sys/after"}
+
+
+def descriptors() -> set[str]:
+    """What is open here, without the one that looks."""
+    return {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+
+
+def test_no_child_and_no_descriptor_is_left(root: Path) -> None:
+    before = descriptors()
+    read_hardware(str(root), parts=[Part("a", plain)])
+    assert descriptors() == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_the_heartbeat_says_where_and_how_far() -> None:
+    beat = Heartbeat()
+    assert beat.now() == (0, "")
+    beat.begin("/sys/\udcff")
+    assert beat.now() == (1, "/sys/\udcff")
+    beat.begin("x" * 5000)
+    assert beat.now() == (2, "x" * 1000)

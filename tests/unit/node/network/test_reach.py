@@ -1,0 +1,94 @@
+"""Listen and dial over loopback: an open port, a refusal, silence, and a datagram of full size."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from orchestrator.node.failure import Failure
+from orchestrator.node.network import dial, listen
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+class Output(io.StringIO):
+    """Stands for the pipe to the caller; a real file descriptor so that it can be polled."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self.descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+
+@pytest.fixture
+def listening(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    mine, theirs = socket.socketpair()
+    output = Output(mine.fileno())
+    monkeypatch.setattr(sys, "stdout", output)
+    port = free_port()
+    request = {"address": "127.0.0.1", "tcp_ports": [port], "seconds": 30, "also": ["127.0.0.2"]}
+    thread = threading.Thread(target=listen.stream, args=(request,))
+    thread.start()
+    deadline = time.monotonic() + 5
+    while "\n" not in output.getvalue() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    yield {"port": port, **json.loads(output.getvalue())["value"]}
+    theirs.close()
+    thread.join(timeout=5)
+    assert not thread.is_alive(), "listen must end when its caller goes away"
+    mine.close()
+
+
+def outcome(**target: Any) -> str:
+    (result,) = dial.answer({"targets": [{"kind": "tcp", "address": "127.0.0.1", "timeout_s": 0.5, **target}]})
+    return str(result["outcome"])
+
+
+def test_listeners_are_found_by_tcp_and_by_datagram(listening: dict[str, Any]) -> None:
+    assert listening["tcp"] == {str(listening["port"]): "listening"}
+    assert outcome(port=listening["port"]) == "open"
+    assert outcome(port=listening["ephemeral"]) == "open"
+    assert outcome(kind="mtu", port=listening["udp"]["127.0.0.1"], size=9000) == "open"
+    assert outcome(kind="mtu", address="127.0.0.2", port=listening["udp"]["127.0.0.2"], size=1500) == "open"
+
+
+def test_a_datagram_larger_than_the_interface_takes_is_too_big(listening: dict[str, Any]) -> None:
+    assert outcome(kind="mtu", port=listening["udp"]["127.0.0.1"], size=65536 + 28) == "too-big"
+
+
+def test_nobody_listening_is_a_refusal() -> None:
+    assert outcome(port=free_port()) == "refused"
+    assert outcome(kind="mtu", port=free_port(), size=1500) == "refused"
+
+
+def test_a_full_backlog_that_never_answers_is_silence() -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        waiting = [socket.socket() for _ in range(4)]
+        for sock in waiting:
+            sock.setblocking(False)
+            sock.connect_ex(("127.0.0.1", port))
+        assert outcome(port=port) == "silent"
+        for sock in waiting:
+            sock.close()
+
+
+def test_a_request_without_a_port_is_told() -> None:
+    with pytest.raises(Failure, match="dial"):
+        dial.answer({"targets": [{"kind": "tcp", "address": "127.0.0.1"}]})

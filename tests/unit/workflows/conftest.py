@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+if TYPE_CHECKING:
+    from tests.support.local_gang import LocalGang
+
+
+@pytest.fixture
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LocalGang]]:
+    """Makes a gang of this machine's own making: nodes over `ansible_connection: local`, a scripted engine."""
+    from tests.support.gang import WATCH
+    from tests.support.local_gang import LocalGang
+
+    from orchestrator.workflows.gang import staging
+
+    class Dialect:
+        def watch(self) -> dict[str, Any]:
+            return WATCH
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(staging, "dialect", lambda _: Dialect())
+    made: list[LocalGang] = []
+
+    def make(**words: Any) -> LocalGang:
+        made.append(LocalGang(tmp_path / f"gang{len(made)}", **words))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

@@ -1,0 +1,47 @@
+"""Before a plan of earlier times starts again: what its nodes have no more is said, node by node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.support.reference_cluster import topology
+
+from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
+from orchestrator.workflows.gang.replay import Staged
+from orchestrator.workflows.gang.restart import say_gone
+
+NODES = ("node0", "node1", "node2")
+
+
+@dataclass
+class Told:
+    steps: list[tuple[str, str]] = field(default_factory=list)
+
+    def step(self, gang: str, words: str) -> None:
+        self.steps.append((gang, words))
+
+
+def staged() -> Staged:
+    request: dict[str, Any] = {"gpus": list(range(8)), "env": {"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"}}
+    nodes = tuple(
+        NodeSpec(name=name, gang="gang0", node_rank=rank, reach=Reach(host=name)) for rank, name in enumerate(NODES)
+    )
+    return Staged(gang=GangSpec(name="gang0", nodes=nodes), requests=dict.fromkeys(NODES, request))
+
+
+def test_each_node_that_lacks_something_is_named_with_the_way_to_a_new_plan() -> None:
+    was = topology()
+    told = Told()
+    now = {"node0": was, "node1": replace(was, gpus=was.gpus[1:], rdma=was.rdma[1:])}
+    say_gone(staged(), now, told)  # type: ignore[arg-type]
+    ((gang, words),) = told.steps
+    assert gang == "gang0"
+    assert words.startswith("node1 does not have what its plan names: GPU 0, RDMA port mlx5_0:1; ")
+    assert "plan --diff" in words
+
+
+def test_a_node_that_could_not_be_looked_at_is_not_judged() -> None:
+    told = Told()
+    say_gone(staged(), {}, told)  # type: ignore[arg-type]
+    assert told.steps == []

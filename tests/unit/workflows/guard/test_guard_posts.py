@@ -1,0 +1,97 @@
+"""Several gangs under one guard, each seen as a script says: no node is asked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from orchestrator.gang.guarding import Decision, Do, Policy
+from orchestrator.gang.view import GangView
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
+from orchestrator.model.report import Cause, GangState
+from orchestrator.workflows.guard import guard as guarding
+from orchestrator.workflows.guard.guard import GuardRequest, guard
+
+BUSY = Policy(limit=0)
+FAILED = GangState.FAILED
+READY = GangState.READY
+
+
+class Quiet:
+    def planned(self, plan: object) -> None:
+        pass
+
+    def step(self, gang: str, words: str) -> None:
+        pass
+
+    def seen(self, views: object) -> None:
+        pass
+
+    def decided(self, gang: str, decision: Decision) -> None:
+        pass
+
+
+def inventory(*names: str) -> Inventory:
+    gangs = (
+        GangSpec(name=name, nodes=(NodeSpec(name=f"{name}-node", gang=name, node_rank=0, reach=Reach(host="none")),))
+        for name in names
+    )
+    return Inventory(path="hosts.yml", gangs=tuple(gangs))
+
+
+class Script:
+    """What each look at a gang shows, its end again and again. last: this gang's waits for the others' ends."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *, last: str = "", **states: Sequence[GangState | Exception]
+    ) -> None:
+        self.last = last
+        self.states = {name: list(told) for name, told in states.items()}
+        self.told: list[str] = []
+        monkeypatch.setattr(guarding, "LOOK_EVERY_S", 0.01)
+        monkeypatch.setattr(guarding, "_guard_lock", lambda *_: nullcontext())
+        monkeypatch.setattr(guarding, "see", self.see)
+        monkeypatch.setattr(guarding, "run_hook", self.hook)
+
+    def see(self, _: object, gangs: Sequence[GangSpec]) -> tuple[GangView, ...]:
+        (gang,) = gangs
+        told = self.states[gang.name]
+        waits = gang.name == self.last and any(
+            len(other) > 1 for name, other in self.states.items() if name != self.last
+        )
+        state = told.pop(0) if len(told) > 1 and not waits else told[0]
+        if isinstance(state, Exception):
+            raise state
+        return (GangView(name=gang.name, state=state, cause=Cause(node="n", text="TP0 died")),)
+
+    def hook(self, hook: object, event: str, **words: Any) -> str:
+        self.told.append(f"{event} {words['gang']}")
+        return ""
+
+
+def test_a_gang_that_is_given_up_is_guarded_again_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(monkeypatch, last="b", a=[FAILED, FAILED, READY, READY, FAILED], b=[READY, FAILED])
+    left = guard(inventory("a", "b"), GuardRequest(policy=BUSY), Quiet())
+    assert sorted(script.told) == ["failed a", "failed a", "failed b"]
+    assert [one.decision.do for one in left] == [Do.GIVE_UP, Do.GIVE_UP]
+    assert all("TP0 died" in one.decision.why for one in left)
+
+
+def test_a_defect_in_one_loop_ends_all_of_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    Script(monkeypatch, a=[READY], b=[READY, ZeroDivisionError("our own")])
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            guard(inventory("a", "b"), GuardRequest(), Quiet())
+        except BaseException as defect:
+            ended.append(defect)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(20.0)
+    assert [type(defect) for defect in ended] == [ZeroDivisionError]

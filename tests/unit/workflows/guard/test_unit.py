@@ -1,0 +1,41 @@
+"""The guard's unit file."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model.errors import InputError
+from orchestrator.workflows.guard.unit import NAME, install, unit_text
+
+
+def test_words_stay_words(tmp_path: Path) -> None:
+    text = unit_text(Path("/etc/l40s/hosts.yml"), ["--on-failed", 'mail -s "100% $HOME"\nExecStart=/bin/evil'])
+    (line,) = [line for line in text.splitlines() if line.startswith("ExecStart=")]
+    assert line.endswith(
+        r'"--inventory" "/etc/l40s/hosts.yml" "--on-failed" "mail -s \"100%% $$HOME\"?ExecStart=/bin/evil"'
+    )
+
+
+def test_giving_up_holds_and_anything_else_is_begun_again() -> None:
+    lines = unit_text(Path("/etc/l40s/hosts.yml"), []).splitlines()
+    assert "Restart=on-failure" in lines
+    assert "RestartPreventExitStatus=5" in lines
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+def test_systemd_takes_it(tmp_path: Path) -> None:
+    path = install(tmp_path / "hosts.yml", ["--limit", "3"], tmp_path)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(path)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert str(path) not in done.stderr and NAME not in done.stderr, done.stderr
+
+
+def test_a_folder_that_takes_no_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="can't be written"):
+        install(tmp_path / "hosts.yml", [], tmp_path / "file")

@@ -1,0 +1,179 @@
+"""Accepting, refusing, planning with findings, NCCL's expectations: what is around the rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.faults import fault
+from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_nodes
+
+from orchestrator.model.errors import FindingsError, InputError
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.inventory import GangSpec
+from orchestrator.model.plan import Plan
+from orchestrator.rules.support.cluster import Cluster
+from orchestrator.topology.nccl_xml import nccl_xml
+from orchestrator.workflows.look.doctor import (
+    check_accept,
+    diagnose,
+    examine_saved,
+    examine_xml,
+    refuse,
+)
+from orchestrator.workflows.look.nccl import dump_xml, expected
+from orchestrator.workflows.plan.examined import examined
+from orchestrator.workflows.plan.plan import Planned
+
+
+def small_shm(node: HealthyNode) -> None:
+    fault("small /dev/shm").breaks(node)
+
+
+def findings_of(cluster: Cluster, *accept: str) -> tuple[set[str], set[str]]:
+    """Ids of what is left, and of what was accepted."""
+    examination = diagnose(cluster, {}, accept=accept)
+    return {finding.id for finding in examination.findings}, {finding.id for finding in examination.accepted}
+
+
+@pytest.mark.parametrize(
+    ("accept", "left"),
+    [((), {"LIMITS"}), (("LIMITS",), set()), (("LIMITS@node2",), set()), (("LIMITS@node1",), {"LIMITS"})],
+)
+def test_whatever_the_operator_names_is_set_aside_even_a_stop(accept: tuple[str, ...], left: set[str]) -> None:
+    found, accepted = findings_of(cluster_with("node2", small_shm), *accept)
+    assert found == left
+    assert accepted == {"LIMITS"} - left
+
+
+def test_the_inventory_accepts_for_its_own_node() -> None:
+    def accepted_here(node: HealthyNode) -> None:
+        small_shm(node)
+        node.spec["accept"] = ("LIMITS",)
+
+    assert findings_of(cluster_with("node2", accepted_here)) == (set(), {"LIMITS"})
+
+
+def test_a_finding_of_the_whole_cluster_is_accepted_by_all_nodes_or_by_name() -> None:
+    def cluster(*accepting: str) -> Cluster:
+        nodes = healthy_nodes(2)
+        nodes["node1"].nvml["driver"] = "550.54.15"
+        for name in accepting:
+            nodes[name].spec["accept"] = ("NODE-DIFFERS",)
+        return cluster_of(nodes)
+
+    assert findings_of(cluster("node0")) == ({"NODE-DIFFERS"}, set())
+    assert findings_of(cluster("node0", "node1")) == (set(), {"NODE-DIFFERS"})
+    assert findings_of(cluster(), "NODE-DIFFERS") == (set(), {"NODE-DIFFERS"})
+
+
+@pytest.mark.parametrize(("word", "wrong"), [("LIMIT", "LIMIT"), ("LIMITS@node9", "node9"), ("", "")])
+def test_a_typing_error_does_not_pass_for_an_acceptance(word: str, wrong: str) -> None:
+    with pytest.raises(InputError) as refused:
+        check_accept([word], ["node0"])
+    assert repr(wrong) in refused.value.what
+    check_accept(["LIMITS", "LIMITS@node0", "TRANSPORT-TCP"], ["node0"], more_ids=["TRANSPORT-TCP"])
+
+
+def finding(severity: Severity, node: str = "node1") -> Finding:
+    return Finding(id="SOME-ID", severity=severity, node=node, title="it is so", effect="it costs", fix="mend it")
+
+
+PLAN = Plan(plan_id="0000", facts_digest="", facts=(), gangs=())
+
+
+def transport(name: str) -> Finding:
+    """As planning makes it: of the whole gang."""
+    return Finding(id=name, severity=Severity.SLOW, node="", title="gang gang0: over TCP", effect="it is slow")
+
+
+def test_stop_refuses_and_slow_only_where_strict() -> None:
+    refuse([finding(Severity.SLOW), finding(Severity.NOTE), finding(Severity.UNKNOWN)])
+    with pytest.raises(FindingsError) as refused:
+        refuse([finding(Severity.STOP), finding(Severity.STOP, "node2")])
+    assert refused.value.exit_code == 3
+    assert refused.value.where == "node node1"
+    assert "SOME-ID: it is so. it costs (and 1 more" in refused.value.what
+    assert "--accept SOME-ID@node1" in refused.value.fix
+    with pytest.raises(FindingsError, match="the cluster"):
+        refuse([finding(Severity.SLOW, "")], strict=True)
+
+
+def test_a_plans_own_facts_are_enough() -> None:
+    cluster = cluster_with("node2", small_shm)
+    gang = GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))
+    plan = replace(PLAN, findings=(finding(Severity.SLOW, ""), transport("TRANSPORT-TCP")))
+    planned = Planned(plan=plan, topologies=cluster.topologies, snapshots=cluster.snapshots)
+    made = examined(planned, [gang])
+    assert [(one.id, one.node) for one in made.findings] == [
+        ("LIMITS", "node2"),
+        ("SOME-ID", ""),
+        ("TRANSPORT-TCP", ""),
+    ]
+    accepted = examined(planned, [gang], accept=("LIMITS", "TRANSPORT-TCP"))
+    assert [one.id for one in accepted.findings] == ["SOME-ID"]
+    assert [one.id for one in accepted.accepted] == ["LIMITS", "TRANSPORT-TCP"]
+    with pytest.raises(InputError, match="RDMA-PORTS-UNEVEN"):
+        examined(planned, [gang], accept=("RDMA-PORTS-UNEVEN",))
+
+
+def test_what_a_rule_tells_better_is_told_once() -> None:
+    cluster = cluster_with("node2", fault("all RDMA ports without a link").breaks)
+    gang = GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))
+    plan = replace(PLAN, findings=(transport("TRANSPORT-TCP"), transport("RDMA-PORTS-UNEVEN")))
+    made = examined(Planned(plan=plan, topologies=cluster.topologies, snapshots=cluster.snapshots), [gang])
+    assert [one.id for one in made.findings] == ["TRAFFIC-ON-TCP", "RDMA-PORT-DOWN"]
+
+
+def test_saved_snapshots_are_judged_without_an_inventory() -> None:
+    cluster = cluster_with("node2", small_shm)
+    examination = examine_saved(cluster.snapshots)
+    assert [(one.id, one.node) for one in examination.findings] == [("LIMITS", "node2")]
+
+
+def test_what_nccl_should_log() -> None:
+    def counts(cluster: Cluster) -> list[tuple[str, int, int]]:
+        return [(one.version, one.nodes, one.local_ranks) for one in expected(cluster)]
+
+    assert counts(cluster_of(healthy_nodes())) == [("2.21.5", 8, 4), ("2.30.7", 8, 4)]
+    one_bad = cluster_with("node2", fault("card in a root-port slot").breaks)
+    assert counts(one_bad) == [("2.21.5", 7, 8), ("2.30.7", 7, 8)]
+    one_port = cluster_with("node2", fault("port without a link").breaks)
+    assert counts(one_port) == [("2.21.5", 8, 4), ("2.30.7", 7, 8)]  # 12.5 GB/s is above 10, and below 22
+    without_rdma = cluster_with("node2", fault("all RDMA ports without a link").breaks)
+    assert counts(without_rdma) == [("2.21.5", 4, 8), ("2.30.7", 4, 8)]
+    assert expected(cluster_of(healthy_nodes(1))) == ()
+
+
+def test_the_stack_decides_the_version() -> None:
+    nodes = healthy_nodes(2)
+    for node in nodes.values():
+        node.spec["stack"] = "sglang-0.4.4-l40s"
+    assert [one.version for one in expected(cluster_of(nodes))] == ["2.21.5"]
+
+
+def test_topology_files_are_written_and_read_back(tmp_path: Path) -> None:
+    cluster = cluster_of(healthy_nodes(2))
+    written = dump_xml(cluster.topologies, tmp_path / "new" / "folder")
+    assert [path.name for path in written] == ["node0.xml", "node1.xml"]
+    assert written[0].read_text() == nccl_xml(cluster.topologies["node0"])
+    examination = examine_xml(written[0])
+    assert [len(one.gpus) for one in examination.cluster.topologies.values()] == [8]
+    assert {one.severity for one in examination.findings} == {Severity.UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"), [("no.xml", None, "can't be read"), ("bad.xml", "<html/>", "wanted <system>")]
+)
+def test_other_files_are_refused_in_words(tmp_path: Path, name: str, text: str | None, words: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=words):
+        examine_xml(tmp_path / name)
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="can't be made"):
+        dump_xml({}, tmp_path / "file" / "below")

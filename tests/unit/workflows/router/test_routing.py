@@ -1,0 +1,210 @@
+"""Who is behind the router: a router that serves is left alone, and every gang that serves gets in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.gang.view import GangView, NodeView
+from orchestrator.model.errors import DeployError, GangFailed, InputError, NodeError, Unreachable
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Ports, Reach, RouterSpec
+from orchestrator.model.report import GangState
+from orchestrator.workflows.gang import rolling
+from orchestrator.workflows.gang.rolling import RollingRequest
+from orchestrator.workflows.router import routing
+from orchestrator.workflows.router.routing import enrol, rejoin
+
+
+def node(name: str, gang: str, stack: str | None = None) -> NodeSpec:
+    reach = Reach(connection="local", host="localhost")
+    return NodeSpec(name=name, gang=gang, node_rank=0, reach=reach, ports=Ports(), stack=stack)
+
+
+GANGS = tuple(GangSpec(name=name, nodes=(node(f"on-{name}", name),)) for name in ("a", "b", "c"))
+INVENTORY = Inventory(path=Path("hosts.yml"), gangs=GANGS, router=RouterSpec(node=node("front", "router")))  # type: ignore[arg-type]
+NO_ANSWER = Unreachable("no route", where="front", fix="look")
+
+
+def gang(name: str, state: GangState = GangState.READY, *, healthy: bool = True, stack: str = "") -> GangView:
+    return GangView(
+        name=name, state=state, service_healthy=healthy, service_url=f"http://{name}", stack=stack or "sglang-0.5.23"
+    )
+
+
+def router(state: GangState, plan_id: str = "") -> GangView:
+    alive = state is not GangState.ABSENT
+    nodes = (NodeView(name="front", node_rank=0, state=state.value, alive=alive),)
+    healthy = state is GangState.READY
+    return GangView(name="router", state=state, plan_id=plan_id, service_healthy=healthy, nodes=nodes)
+
+
+@dataclass
+class World:
+    """What the nodes and the router say, and what they were told."""
+
+    gangs: tuple[GangView, ...]
+    router: GangView
+    behind: list[str] = field(default_factory=list)
+    """By url, in the order in which they were taken in."""
+    unhealthy: tuple[str, ...] = ()
+    """Urls that the router does not find healthy."""
+    started: list[str] = field(default_factory=list)
+    """Plan ids."""
+    said: list[str] = field(default_factory=list)
+
+    def see(self, _: object, gangs: Sequence[GangSpec]) -> tuple[GangView, ...]:
+        names = [spec.name for spec in gangs]
+        return tuple(view for view in (*self.gangs, self.router) if view.name in names)
+
+    def take_in(self, url: str) -> None:
+        if url in self.unhealthy:
+            raise NodeError(f"the router does not find {url} healthy", where="front", fix="look")
+        self.behind.append(url)
+
+    def take_out(self, url: str) -> None:
+        self.behind[:] = [one for one in self.behind if one != url]
+
+    def raise_all(self, _: object, risings: Sequence[Any], *__: object, **___: object) -> None:
+        (rising,) = risings
+        if self.router.plan_id not in ("", rising.plan_id):
+            raise InputError("another plan runs on this gang", where="router", fix="")
+        self.started.append(rising.plan_id)
+        self.router = router(GangState.READY, self.router.plan_id or rising.plan_id)
+
+    def step(self, gang: str, words: str) -> None:
+        self.said.append(f"{gang}: {words}")
+
+
+@contextmanager
+def lock(*_: object, **__: object) -> Iterator[None]:
+    yield
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World(gangs=(gang("a"), gang("b"), gang("c")), router=router(GangState.ABSENT))
+    monkeypatch.setattr(routing, "see", made.see)
+    monkeypatch.setattr(rolling, "see", made.see)
+    monkeypatch.setattr(routing, "raise_all", made.raise_all)
+    monkeypatch.setattr(routing, "GangLock", lock)
+    monkeypatch.setattr(routing.Router, "take_in", lambda _, url: made.take_in(url))
+    monkeypatch.setattr(routing.Router, "take_out", lambda _, url: made.take_out(url))
+    monkeypatch.setattr(routing.Router, "workers", lambda _: ())
+    return made
+
+
+def test_a_router_that_serves_with_other_settings_is_left_alone_and_takes_the_gangs_in(world: World) -> None:
+    world.router = router(GangState.READY, "other")
+    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    assert world.behind == ["http://a", "http://b", "http://c"] and not world.started
+    assert any("`l40s-deploy router down`" in words for words in world.said)
+
+
+def test_a_router_on_its_way_up_with_other_settings_is_waited_for(world: World) -> None:
+    world.router = router(GangState.STARTING, "other")
+    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    assert world.started == ["other"] and len(world.behind) == 3
+
+
+def test_who_serves_at_the_moment_does_not_change_a_routers_settings(world: World) -> None:
+    world.gangs = (gang("a"), gang("b", stack="sglang-0.4.4-l40s"))
+    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    world.gangs = world.gangs[:1]
+    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    assert len(world.started) == 1 and not any("other settings" in words for words in world.said)
+
+
+def test_a_gang_without_the_routers_health_path_is_told_and_keeps_nobody_out(world: World) -> None:
+    enrol(INVENTORY, world.gangs[1:], world, command="up")  # type: ignore[arg-type]
+    world.gangs = (gang("a", stack="sglang-0.4.4-l40s"), *world.gangs[1:])
+    world.unhealthy, world.behind = ("http://a",), []
+    with pytest.raises(NodeError, match="http://a") as failed:
+        enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    assert "`l40s-deploy router down`, then `l40s-deploy router up`" in failed.value.fix
+    assert world.behind == ["http://b", "http://c"]
+
+
+def test_a_restarted_gang_is_taken_in_where_a_router_serves(world: World) -> None:
+    rejoin(INVENTORY, world.gangs[:1], world)  # type: ignore[arg-type]
+    assert world.behind == []
+    world.router, world.unhealthy = router(GangState.READY), ("http://b",)
+    rejoin(INVENTORY, world.gangs, world)  # type: ignore[arg-type]
+    assert world.behind == ["http://a", "http://c"] and "http://b healthy" in world.said[-1]
+
+
+def test_a_router_that_cant_be_asked_fails_no_restart(world: World) -> None:
+    lost = NodeView(name="front", node_rank=0, state="unreachable", error=NO_ANSWER)
+    world.router = GangView(name="router", state=GangState.DEGRADED, nodes=(lost,))
+    rejoin(INVENTORY, world.gangs, world)  # type: ignore[arg-type]
+    assert world.said == ["router: front: no route"]
+
+
+@dataclass
+class Staged:
+    gang: GangSpec
+    drain_s: float = 0.0
+
+    @property
+    def service_url(self) -> str:
+        return f"http://{self.gang.name}"
+
+
+@pytest.fixture
+def rolled(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]]]:
+    """Which gang stopped, and who was behind the router then."""
+    stops: list[tuple[str, tuple[str, ...]]] = []
+
+    def again(_: object, batch: Sequence[Staged], *__: object, **___: object) -> Any:
+        names = tuple(plan.gang.name for plan in batch)
+        stops.append((" ".join(names), tuple(world.behind)))
+        if "b" in names:
+            raise GangFailed("does not come up", where="gang b", fix="look")
+        return type("Restarted", (), {"views": tuple(view for view in world.gangs if view.name in names)})
+
+    monkeypatch.setattr(rolling, "staged_plan", lambda _, spec: Staged(spec))
+    monkeypatch.setattr(rolling, "GangLock", lock)
+    monkeypatch.setattr(rolling, "say_gone_from", lambda *_: None)
+    monkeypatch.setattr(rolling, "again", again)
+    monkeypatch.setattr("orchestrator.workflows.gang.turns.wait_until_drained", lambda *_, **__: None)
+    return stops
+
+
+def roll(world: World, **request: Any) -> DeployError:
+    with pytest.raises(DeployError) as failed:
+        rolling.roll(INVENTORY, RollingRequest(**request), world)  # type: ignore[arg-type]
+    return failed.value
+
+
+def test_a_gang_that_serves_and_is_not_behind_the_router_gets_in_before_another_stops(
+    world: World, rolled: list[tuple[str, tuple[str, ...]]]
+) -> None:
+    world.behind = ["http://a"]
+    roll(world)
+    assert rolled[0] == ("a", ("http://b", "http://c"))
+
+
+def test_only_who_is_behind_the_router_counts_as_serving(
+    world: World, rolled: list[tuple[str, tuple[str, ...]]]
+) -> None:
+    world.unhealthy = ("http://b", "http://c")
+    refused = roll(world)
+    assert isinstance(refused, InputError) and "1 of 3 gangs serve behind the router (a)" in refused.what
+    assert not rolled and world.behind == ["http://a"]
+
+
+def test_whoever_of_a_failed_batch_serves_is_behind_the_router_again(
+    world: World, rolled: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        world.gangs = (gang("a"), gang("b", GangState.FAILED, healthy=False), gang("c"))
+        raise GangFailed("does not come up", where="gang b", fix="look")
+
+    monkeypatch.setattr(rolling, "again", fails)
+    failed = roll(world, max_unavailable=2)
+    assert "ended at a, b; not touched: c" in failed.what
+    assert sorted(set(world.behind)) == ["http://a", "http://c"]
