@@ -24,7 +24,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     verbs = parser.add_subparsers(dest="lab_verb", required=True, metavar="VERB")
     up = verbs.add_parser("up", help="start it, or leave it as it is when it is the same")
-    add_examples(up, "l40s-deploy lab up", "l40s-deploy lab up --wiring wrong --name rehearsal")
+    add_examples(
+        up,
+        "l40s-deploy lab up",
+        "l40s-deploy lab up --wiring wrong --name rehearsal",
+        "l40s-deploy lab up --gpus host --stack sglang-0.5.23 --nodes 2   # on a machine with GPUs",
+    )
     _add_name(up)
     up.add_argument("--nodes", type=int, metavar="N", help="nodes in all (default: 4 a gang, or as the wiring says)")
     up.add_argument("--gangs", type=int, metavar="N", help="gangs that they form (default: 1)")
@@ -48,6 +53,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="standin",
         help="standin: loads no model; sglang: the real one, on CPU, one rank a node (default: standin)",
     )
+    up.add_argument(
+        "--gpus",
+        choices=("emulated", "host"),
+        default="emulated",
+        help="host: the nodes share out the real NVIDIA GPUs of this machine and run the engine of --stack"
+        " (default: emulated)",
+    )
+    up.add_argument("--stack", metavar="NAME|FILE", help="with --gpus host: the engine, installed on this machine")
     add_json(up)
     down = verbs.add_parser("down", help="remove it, in whatever state it is")
     add_examples(down, "l40s-deploy lab down --name rehearsal")
@@ -99,13 +112,16 @@ def _up(args: argparse.Namespace, screen: Screen) -> int:
         recorded=args.recorded,
         level=args.level,
         engine=args.engine,
+        gpus=args.gpus,
+        stack=args.stack,
     )
     raised = up(request, screen.say)
     took = time.monotonic() - began
     level = raised.level
     shape = raised.blueprint
     gangs = f" in {len(shape.gangs)} gangs" if len(shape.gangs) > 1 else ""
-    what = f"{len(shape.nodes)} nodes{gangs}, wiring {shape.wiring_name}, engine {shape.engine}"
+    hardware = shape.wiring_name if shape.devices else f"wiring {shape.wiring_name}"
+    what = f"{len(shape.nodes)} nodes{gangs}, {hardware}, engine {shape.engine}"
     if raised.fresh:
         screen.say(f"lab {args.name!r} is up after {took:.1f} s: {what}")
     else:

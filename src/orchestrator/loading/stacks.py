@@ -66,6 +66,11 @@ def _version(top: Section, key: str, default: str) -> str:
     return text
 
 
+def stack_file(name: str) -> Path:
+    """The absolute path of the stack's own file. Raises InputError with the nearest names."""
+    return yaml_fields.choose("stack", name, _folders()).absolute()
+
+
 def stack_lock(name: str) -> Path:
     """The file beside the stack's own that pins every package of its environment: `name==version`, one a line.
 

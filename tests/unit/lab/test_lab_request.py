@@ -19,6 +19,12 @@ from orchestrator.model.errors import InputError
         (Request(like="mine.yml", nodes=4), "--like"),
         (Request(like="mine.yml", gangs=1), "--like"),
         (Request(recorded="snapshots", wiring="wrong"), "--from"),
+        (Request(stack="sglang-0.5.23"), "--stack"),
+        (Request(gpus="host"), "--gpus host"),
+        (Request(gpus="host", stack="sglang-0.5.23", wiring="wrong"), "--gpus host"),
+        (Request(gpus="host", stack="sglang-0.5.23", recorded="snapshots"), "--gpus host"),
+        (Request(gpus="host", stack="sglang-0.5.23", engine="sglang"), "--gpus host"),
+        (Request(gpus="host", stack="sglang-0.5.23", level=2), "--level"),
     ],
 )
 def test_what_cannot_be_is_refused(request_: Request, where: str) -> None:

@@ -31,6 +31,7 @@ def break_node(name: str, node: str, fault: str, words: Sequence[str]) -> str:
         place, living = _find(name, node)
         _refuse_level(loaded, living)
         _refuse_recorded(loaded, living)
+        _refuse_real(loaded, living, tuple(words))
         states = fault_state.read(place.path)
         state = states.get(node, NodeState())
         broken = Broken(fault=loaded.fault.name, words=tuple(words))
@@ -85,6 +86,19 @@ def _refuse_recorded(loaded: Loaded, living: LivingNode) -> None:
             f"{loaded.fault.name} changes a machine's description, and recorded machines have none",
             where=f"lab {living.blueprint.name}",
             fix="l40s-deploy lab up --wiring NAME, without --from",
+        )
+
+
+def _refuse_real(loaded: Loaded, living: LivingNode, words: tuple[str, ...]) -> None:
+    """Of real hardware only the emulated cables can be broken."""
+    if loaded.change is None or not living.blueprint.devices:
+        return
+    broken = loaded.change(living.machine, words)
+    if replace(broken, interfaces=living.machine.interfaces) != living.machine:
+        raise InputError(
+            f"{loaded.fault.name} changes emulated hardware, and this lab's is real",
+            where=f"lab {living.blueprint.name}",
+            fix="l40s-deploy lab up, without --gpus host",
         )
 
 

@@ -39,6 +39,7 @@ class Blueprint:
     recorded:  node by node, the snapshot that it looks like (a file in the lab's directory); () for a wiring
     cabling:   IPv4 network of recorded interfaces -> number of the rail that they are cabled to
     mark:      what the kernel's things of this lab are named by
+    devices:   node by node, the device files of this machine's own GPUs that it has; () where GPUs are emulated
     fingerprint: digest of everything that was asked for; the same again needs no new lab
     """
 
@@ -60,6 +61,7 @@ class Blueprint:
     recorded: tuple[str, ...] = ()
     cabling: Mapping[str, int] = field(default_factory=dict)
     mark: str = ""
+    devices: tuple[tuple[str, ...], ...] = ()
 
     @property
     def path(self) -> Path:
@@ -90,4 +92,5 @@ class Blueprint:
         shows = tuple(Show(**show) for show in raw.pop("shows"))
         gangs = {name: tuple(nodes) for name, nodes in raw.pop("gangs").items()}
         lists = {name: tuple(raw[name]) for name in ("nodes", "recorded")}
-        return cls(**{**raw, **lists, "gangs": gangs, "shows": shows})
+        devices = tuple(map(tuple, raw["devices"]))
+        return cls(**{**raw, **lists, "gangs": gangs, "shows": shows, "devices": devices})

@@ -10,6 +10,7 @@ from orchestrator.lab.life.addressing import MAX_NODES
 from orchestrator.model.errors import InputError
 
 Engine = Literal["standin", "sglang"]
+Gpus = Literal["emulated", "host"]
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
 
 
@@ -22,6 +23,8 @@ class Request:
     like:     path of an inventory whose gangs, node names and GPU counts it shall have
     recorded: path of snapshots that its nodes shall look like
     level:    None lets the machine decide
+    gpus:     emulated, or host: the real ones of this machine, which the nodes share out
+    stack:    with the GPUs of this machine, the engine's: a name or a .yml file
     """
 
     name: str = "lab"
@@ -32,6 +35,8 @@ class Request:
     recorded: str | None = None
     level: Literal[0, 1, 2] | None = None
     engine: Engine = "standin"
+    gpus: Gpus = "emulated"
+    stack: str | None = None
 
     def check(self) -> None:
         """Raise InputError for values that cannot be, or not together."""
@@ -48,6 +53,32 @@ class Request:
             )
         if self.recorded is not None and self.wiring != "right":
             raise InputError("recorded machines bring their own wiring", where="--from", fix="leave out --wiring")
+        if self.gpus == "host":
+            self._check_host()
+        elif self.stack is not None:
+            raise InputError(
+                "emulated GPUs run no engine of a stack", where="--stack", fix="--gpus host, or leave out --stack"
+            )
+
+    def _check_host(self) -> None:
+        if self.stack is None:
+            raise InputError(
+                "the nodes have real GPUs and need a real engine",
+                where="--gpus host",
+                fix="--stack NAME (a name of inventory/stacks, or a .yml file)",
+            )
+        if self.recorded is not None or self.wiring != "right" or self.engine != "standin":
+            raise InputError(
+                "the nodes show this machine's own hardware and run the stack's engine",
+                where="--gpus host",
+                fix="leave out --wiring, --from and --engine",
+            )
+        if self.level not in (None, 1):
+            raise InputError(
+                f"found level {self.level}, wanted 1: the nodes share this machine's system and have a /dev each",
+                where="--level",
+                fix="--level 1, or leave it out",
+            )
 
 
 def check_name(name: str) -> None:

@@ -23,6 +23,7 @@ from orchestrator.lab.life.request import Request
 from orchestrator.lab.life.status import answering
 from orchestrator.lab.life.wanted import Say, Wanted, resolve
 from orchestrator.lab.namespaces.layers import MEMORY
+from orchestrator.lab.node import host_gpus
 from orchestrator.lab.nvml import library
 from orchestrator.model.errors import NodeError
 from orchestrator.workflows.look.saved import SUFFIX, file_name, save_snapshots
@@ -43,7 +44,8 @@ class Raised:
 def up(request: Request, say: Say) -> Raised:
     """Have the lab running; the same shape again is a quick look. Raises DeployError."""
     wanted = resolve(request, say)
-    library.build()
+    if not wanted.devices:
+        library.build()
     fingerprint = wanted.fingerprint()
     with held():
         place = home(request.name)
@@ -81,7 +83,7 @@ def _blueprint(wanted: Wanted, place: Home, fingerprint: str) -> Blueprint:
         prefix=prefix,
         nodes=cluster.nodes,
         gangs=cluster.gangs,
-        engine=wanted.request.engine,
+        engine=wanted.engine,
         wiring_name=wanted.wiring_name,
         wiring=dict(wanted.document),
         fingerprint=fingerprint,
@@ -93,6 +95,7 @@ def _blueprint(wanted: Wanted, place: Home, fingerprint: str) -> Blueprint:
         recorded=tuple(f"{file_name(wanted.recorded[node])}{SUFFIX}" for node in cluster.nodes if wanted.recorded),
         cabling=cabling,
         mark=place.mark,
+        devices=tuple(wanted.devices[node] for node in cluster.nodes if wanted.devices),
     )
 
 
@@ -163,7 +166,10 @@ def _let_it_live(place: Home, supervisor: subprocess.Popen[bytes]) -> None:
     supervisor.stdin.write(b"detach\n")
     supervisor.stdin.close()
     assert supervisor.stdout is not None
-    if os.read(supervisor.stdout.fileno(), 64) == b"alone\n":
+    with supervisor.stdout as says:
+        alone = os.read(says.fileno(), 64) == b"alone\n"
+    if alone:
+        supervisor.wait(READY_DEADLINE_S)
         return
     raise NodeError(f"the lab ended: {place.log_tail()}", where=f"lab {place.name}", fix="l40s-deploy lab up")
 
@@ -180,6 +186,8 @@ def _write_inventory(place: Home, blueprint: Blueprint, stack: str) -> None:
 
 def gpu_count(blueprint: Blueprint, index: int) -> int:
     """GPUs that a node's engine shall use."""
+    if blueprint.devices:
+        return host_gpus.gpu_count(blueprint.devices[index])
     if blueprint.engine == "sglang":
         return 1
     node = machine_of(blueprint, index)

@@ -17,7 +17,9 @@ from orchestrator.lab.life.blueprint import Show
 from orchestrator.lab.life.cluster import Cluster
 from orchestrator.lab.life.levels import Level
 from orchestrator.lab.life.request import Request
-from orchestrator.lab.node import rootfs
+from orchestrator.lab.node import host_gpus, rootfs
+from orchestrator.loading.resources import data_dir
+from orchestrator.loading.stacks import load_stack, stack_file
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.snapshot_json import snapshot_json
@@ -34,6 +36,7 @@ class Wanted:
     rootfs:      directory that the nodes' roots are made of
     stack:       of the nodes that name none; shows: what they show of the engine
     snapshots:   by node name in the snapshots; recorded: node -> the snapshot that it looks like
+    devices:     node -> the device files of this machine's own GPUs that it gets, {} where GPUs are emulated
     """
 
     request: Request
@@ -46,6 +49,12 @@ class Wanted:
     shows: tuple[Show, ...]
     snapshots: Mapping[str, Snapshot] = field(default_factory=dict)
     recorded: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def engine(self) -> str:
+        """As `lab status` calls it."""
+        return self.request.engine if self.request.gpus == "emulated" else Path(self.stack).stem
 
     def fingerprint(self) -> str:
         """Changes with what was asked for and with the lab's own code."""
@@ -62,6 +71,7 @@ class Wanted:
             [asdict(show) for show in self.shows],
             {name: snapshot_json(snapshot) for name, snapshot in self.snapshots.items()},
             self.recorded,
+            self.devices,
             code,
             sys.executable,
         ]
@@ -71,6 +81,8 @@ class Wanted:
 def resolve(request: Request, say: Say) -> Wanted:
     """Look up all that the request names. Raises DeployError."""
     request.check()
+    if request.gpus == "host":
+        return _of_host(request, say)
     snapshots = load_saved(Path(request.recorded)) if request.recorded is not None else {}
     document = {} if snapshots else wiring.load(request.wiring)
     cluster = _cluster(request, document, snapshots, say)
@@ -89,6 +101,43 @@ def resolve(request: Request, say: Say) -> Wanted:
         snapshots=snapshots,
         recorded=recorded,
     )
+
+
+def _of_host(request: Request, say: Say) -> Wanted:
+    """Nodes that share out the real GPUs of this machine: as many as it has GPUs, where nobody says how many."""
+    found = host_gpus.find()
+    nodes = len(found.gpus) if request.nodes is None else request.nodes
+    cluster = _cluster(replace(request, nodes=None if request.like else nodes), {}, {}, say)
+    devices = host_gpus.share(found, cluster.nodes, [cluster.gpus.get(node) for node in cluster.nodes])
+    shows, stack = _real_engine(str(request.stack))
+    return Wanted(
+        request=request,
+        cluster=cluster.without("l40s_stack"),
+        wiring_name=f"{len(found.gpus)} GPUs of this machine",
+        document=host_gpus.NETWORK,
+        level=levels.choose(1, len(cluster.nodes)),
+        rootfs="/",
+        stack=stack,
+        shows=shows,
+        devices=devices,
+    )
+
+
+def _real_engine(word: str) -> tuple[tuple[Show, ...], str]:
+    """What the nodes show of a stack that is installed on this machine, and how their inventory names it."""
+    stack, file = load_stack(word), stack_file(word)
+    environment = Path(host_gpus.VENVS) / stack.name
+    if stack.device != "cuda":
+        raise InputError(f"the stack {stack.name} is for {stack.device}", where="--stack", fix="name one for cuda")
+    if not (environment / "bin/python3").exists():
+        raise NodeError(
+            f"the engine's environment is missing: no {environment}/bin/python3",
+            where="this machine",
+            fix=f"install the stack {stack.name} there, or link its virtual environment to {environment}",
+        )
+    own = file.is_relative_to(data_dir("inventory"))
+    shown = [str(environment), *([host_gpus.MODELS] if Path(host_gpus.MODELS).is_dir() else [])]
+    return tuple(Show(outside=place, inside=place) for place in shown), stack.name if own else str(file)
 
 
 def _cluster(request: Request, document: dict[str, Any], snapshots: Mapping[str, Snapshot], say: Say) -> Cluster:

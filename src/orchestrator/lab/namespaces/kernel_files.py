@@ -39,7 +39,7 @@ def mount_devices(devices: Path, seen: Iterable[str]) -> None:
 def cover_proc(files: Path, root: Path) -> None:
     """Lay a node's files over the /proc of its new root; the kernel allows no overlay there."""
     proc = root / "proc"
-    _protect(proc)
+    protect(proc)
     for file in files.rglob("*"):
         place = file.relative_to(files)
         if place.parts[0] not in ("driver", "net") and file.is_file() and (proc / place).exists():
@@ -50,7 +50,7 @@ def cover_proc(files: Path, root: Path) -> None:
         _cover_proc_net(files / "net", root)
 
 
-def _protect(proc: Path) -> None:
+def protect(proc: Path) -> None:
     """Settings of the whole machine can't be changed in a node; those of its own network namespace can."""
     for name in ("sys", "sys/net"):
         syscalls.bind(proc / name, proc / name)

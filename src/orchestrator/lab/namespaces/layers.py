@@ -49,12 +49,14 @@ class Shared:
 
 
 def prepare(blueprint: Blueprint) -> Shared:
-    """Render every node's machine into a tmpfs that only the lab sees."""
+    """Render every node's machine into a tmpfs that only the lab sees; with real GPUs only its names."""
     memory = blueprint.path / MEMORY
     syscalls.mount("lab", memory, "tmpfs", syscalls.MS_NOSUID, "mode=755")
     machines = {index: machine_of(blueprint, index) for index in range(len(blueprint.nodes))}
-    _write_layers(memory / "sys", [sysfs.render(one) for one in machines.values()], hidden=_host_hardware())
     _write_layers(memory / "root", [node_files.render(blueprint, one) for one in machines.values()])
+    if blueprint.devices:
+        return Shared(memory, machines, blueprint.rootfs)
+    _write_layers(memory / "sys", [sysfs.render(one) for one in machines.values()], hidden=_host_hardware())
     for index, one in machines.items():
         tree.write(procfs.render(one), memory / "proc" / str(index))
     return Shared(memory, machines, blueprint.rootfs)

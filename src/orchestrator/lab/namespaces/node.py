@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from orchestrator.lab import syscalls
-from orchestrator.lab.life.blueprint import Blueprint
+from orchestrator.lab.life.blueprint import Blueprint, Show
 from orchestrator.lab.namespaces import kernel_files, links
 from orchestrator.lab.namespaces.layers import Shared
 from orchestrator.lab.node import files as node_files
@@ -103,13 +103,15 @@ class Node:
             if os.path.ismount(place):
                 self._overlay_submount(place, own)
         self._mount_kernel_files(own)
-        kernel_files.mount_devices(self._root / "dev", node_files.devices(self.shared.machines[self.index]))
+        self._mount_devices()
         syscalls.mount("run", self._root / "run", "tmpfs", _QUIET, "mode=755")
         syscalls.mount("tmp", self._root / "tmp", "tmpfs", _QUIET, "mode=1777")
         self._hide_home()
-        for show in self.blueprint.shows:
-            self._show(show.outside, show.inside)
+        self._show_all()
         self._write_run()
+
+    def _mount_devices(self) -> None:
+        kernel_files.mount_devices(self._root / "dev", node_files.devices(self.shared.machines[self.index]))
 
     def _hide_home(self) -> None:
         """The start-up files of this machine's root are none of the nodes'."""
@@ -122,7 +124,7 @@ class Node:
         work.mkdir()
         _overlay(self.shared.root_layers(self.index, place), self._root / name, upper=upper, work=work)
 
-    def _mount_kernel_files(self, own: Path) -> None:
+    def _mount_kernel_files(self, own: Path, /) -> None:
         syscalls.mount("proc", self._root / "proc", "proc", _QUIET | syscalls.MS_NOEXEC)
         syscalls.mount("sysfs", own / "sys", "sysfs", _QUIET | syscalls.MS_NOEXEC)
         syscalls.mount(
@@ -133,10 +135,14 @@ class Node:
             f"lowerdir={self.shared.sys_layers(self.index)}:{own}/sys,metacopy=on,redirect_dir=on",
         )
 
-    def _show(self, outside: str, inside: str) -> None:
-        target = self._root / inside.lstrip("/")
+    def _show_all(self) -> None:
+        for show in self.blueprint.shows:
+            self._show(show)
+
+    def _show(self, show: Show) -> None:
+        target = self._root / show.inside.lstrip("/")
         target.mkdir(parents=True, exist_ok=True)
-        syscalls.bind(outside, target)
+        syscalls.bind(show.outside, target)
         flags = syscalls.MS_BIND | syscalls.MS_REMOUNT | syscalls.MS_RDONLY
         syscalls.mount("none", target, flags=flags)
 
@@ -145,9 +151,12 @@ class Node:
         (self._root / "run/lock").mkdir(mode=0o1777)
         lab = self._root / "run/l40s-lab"
         lab.mkdir()
-        node_files.write_nvml_state(lab, self.shared.machines[self.index])
+        self._write_lab_folder(lab)
         (lab / DISK).mkdir()
         syscalls.bind(self._root.parent, lab / DISK)
+
+    def _write_lab_folder(self, folder: Path) -> None:
+        node_files.write_nvml_state(folder, self.shared.machines[self.index])
 
     def _write_ssh(self, folder: Path) -> None:
         folder.mkdir(mode=0o755)
@@ -160,10 +169,12 @@ class Node:
         socket.sethostname(self.name)
         old = self._root / ".old"
         old.mkdir()
-        proc_files = self.shared.proc_files(self.index)
-        kernel_files.cover_proc(proc_files, self._root)
+        self._cover_proc()
         syscalls.pivot_root(self._root, ".old")
         Path("/.old").rmdir()
+
+    def _cover_proc(self) -> None:
+        kernel_files.cover_proc(self.shared.proc_files(self.index), self._root)
 
     def _set_limits(self) -> None:
         system = self.shared.machines[self.index].machine.system

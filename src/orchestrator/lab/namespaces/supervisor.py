@@ -22,6 +22,7 @@ from orchestrator.lab import files, syscalls
 from orchestrator.lab.life.blueprint import Blueprint
 from orchestrator.lab.life.home import Home
 from orchestrator.lab.namespaces import cgroups, layers, links
+from orchestrator.lab.namespaces.host_node import HostNode
 from orchestrator.lab.namespaces.layers import Shared
 from orchestrator.lab.namespaces.node import Node
 from orchestrator.lab.namespaces.systemd_node import SystemdNode
@@ -85,6 +86,8 @@ def _nodes(blueprint: Blueprint, shared: Shared) -> list[Node]:
 
 def make(blueprint: Blueprint, index: int, shared: Shared) -> Node:
     """A node that is not started yet."""
+    if blueprint.devices:
+        return HostNode(blueprint, index, shared)
     if blueprint.level == 1:
         return Node(blueprint, index, shared)
     return SystemdNode(blueprint, index, shared, cgroups.of_lab(blueprint.mark, shared.memory / CGROUP))

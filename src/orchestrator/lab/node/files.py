@@ -31,12 +31,10 @@ _FLAGS = Path(__file__).parents[2] / "engines" / "flags"
 
 def render(blueprint: Blueprint, node: NodeMachine) -> FileTree:
     """The tree below / of a node in namespaces, as a layer above the real root."""
-    tree = FileTree()
+    if blueprint.devices:
+        return identity(blueprint, node)
+    tree = identity(blueprint, node)
     tree.opaque |= {MODELS, "/opt/l40s"}
-    tree.put("/etc/hostname", node.node)
-    tree.put("/etc/hosts", hosts(blueprint).encode())
-    tree.put("/etc/machine-id", uuid.UUID(bytes=digest(node.seed, "machine")[:16], version=4).hex)
-    tree.put("/etc/resolv.conf", b"")
     tree.put(f"{_library_folder()}/{library.NAME}", library.build().read_bytes(), 0o755)
     tree.update(verbs_library(_library_folder()))
     tree.update(engine_files(LAB_HOME, VENVS))
@@ -46,6 +44,16 @@ def render(blueprint: Blueprint, node: NodeMachine) -> FileTree:
             tree.put(path, text.encode(errors="surrogateescape"))
     if blueprint.level == 2:
         tree.update(systemd_files.render(node))
+    return tree
+
+
+def identity(blueprint: Blueprint, node: NodeMachine) -> FileTree:
+    """What tells it from this machine: names, and the machine's own id."""
+    tree = FileTree()
+    tree.put("/etc/hostname", node.node)
+    tree.put("/etc/hosts", hosts(blueprint).encode())
+    tree.put("/etc/machine-id", uuid.UUID(bytes=digest(node.seed, "machine")[:16], version=4).hex)
+    tree.put("/etc/resolv.conf", b"")
     return tree
 
 
@@ -139,7 +147,12 @@ def write_nvml_state(folder: Path, node: NodeMachine) -> None:
     (folder / "nvml.conf").write_text(config.render(node))
     (folder / "gpu-claims").mkdir(exist_ok=True)
     (folder / "gpu-claims").chmod(0o1777)
-    (folder / "node.json").write_text(json.dumps({"node": node.node}))
+    write_name(folder, node.node)
+
+
+def write_name(folder: Path, name: str) -> None:
+    """node.json: who it is."""
+    (folder / "node.json").write_text(json.dumps({"node": name}))
 
 
 def sshd_config(address: str, port: int) -> str:

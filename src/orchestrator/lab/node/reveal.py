@@ -21,6 +21,8 @@ def show(node: LivingNode, old: NodeMachine, new: NodeMachine, covers: tuple[str
         covers = _in_namespaces(node, old, new, covers)
     else:
         hardware.change(node.file("/"), old, new)
+    if node.blueprint.devices:
+        return covers
     if config.render(old) != config.render(new):
         node.write("/run/l40s-lab/nvml.conf", config.render(new))
     if kernel_log.render(old) != kernel_log.render(new):
@@ -29,9 +31,9 @@ def show(node: LivingNode, old: NodeMachine, new: NodeMachine, covers: tuple[str
 
 
 def _in_namespaces(node: LivingNode, old: NodeMachine, new: NodeMachine, covers: tuple[str, ...]) -> tuple[str, ...]:
-    cables = [node.link(interface.name) for interface in node.machine.interfaces]
-    node.ip_outside(rewire.outside(old.interfaces, new.interfaces, cables))
-    node.ip_here(rewire.inside(old.interfaces, new.interfaces, node.blueprint.gateway))
+    _rewire(node, old, new)
+    if node.blueprint.devices:  # /sys is this machine's own, and shows the node's own network
+        return covers
     folder = node.memory / "shown" / str(node.index)
     if new != node.machine:
         return (*covers, *reveal.cover(node.supervisor, node.pid, folder, node.machine, new))
@@ -41,6 +43,12 @@ def _in_namespaces(node: LivingNode, old: NodeMachine, new: NodeMachine, covers:
         whole = folder.with_name(f"{node.index}-whole")
         reveal.cover(node.supervisor, node.pid, whole, node.machine, new)
     return ()
+
+
+def _rewire(node: LivingNode, old: NodeMachine, new: NodeMachine) -> None:
+    cables = [node.link(interface.name) for interface in node.machine.interfaces]
+    node.ip_outside(rewire.outside(old.interfaces, new.interfaces, cables))
+    node.ip_here(rewire.inside(old.interfaces, new.interfaces, node.blueprint.gateway))
 
 
 def _names(machine: NodeMachine) -> list[str]:
