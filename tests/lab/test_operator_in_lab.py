@@ -50,3 +50,16 @@ def test_a_restart_ends_with_the_table_of_four_ready_nodes(lab: SmallLab) -> Non
     ready = [line.split()[:3] for line in shown if " ready " in line and line[:1].isdigit()]
     assert ready == [[str(rank), f"node{rank}", "ready"] for rank in range(4)], "\n".join(shown)
     assert shown[-1].startswith("serves again after "), "\n".join(shown)
+
+
+def test_status_tells_a_script_of_a_killed_rank(lab: SmallLab) -> None:
+    from tests.support.small_lab import wait_for
+
+    assert lab.deploy("status", check=False).returncode == 0
+    lab.deploy("lab", "break", "node2", "kill-rank", "5", "--name", lab.name)
+    try:
+        wait_for(lambda: lab.gang()["state"] == "failed", 30.0, "the gang has failed")
+        assert lab.deploy("status", check=False).returncode == 5
+    finally:
+        lab.deploy("restart")
+    assert lab.deploy("status", check=False).returncode == 0

@@ -11,6 +11,7 @@ from orchestrator.cli.checkpoint_sizes import Pace, duration, size
 from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.exit_codes import Exit
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from orchestrator.workflows.checkpoint.verify import Difference, Verified
 
 EXAMPLE = "l40s-deploy checkpoint verify DeepSeek-V3-0324-Block64x64"
-DIFFERS = 7
 _LINE_EVERY_S = 10.0
 
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         verified = verify(inventory, args.what, to=names, fresh=args.fresh, report=picture.read)
     screen.json(_document(verified)) if screen.as_json else _show(verified, screen)
     if verified.differences:
-        return DIFFERS
+        return Exit.DIFFERS
     return next((failure.exit_code for failure in verified.copies.failures.values()), 0)
 
 

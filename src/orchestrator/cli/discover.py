@@ -11,7 +11,9 @@ from orchestrator.cli.accelerators import add_accelerators, build_options
 from orchestrator.cli.options import add_inventory, add_json, open_inventory
 from orchestrator.cli.progress import patience
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.chosen import no_such
+from orchestrator.model.errors import DeployError
+from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.topology import Topology
 from orchestrator.topology.document import topology_json
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree as Drawn
 
-UNREACHABLE = 4
 _UNBOUNDED = 10_000
 
 EXAMPLE = """examples:
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         screen.json(document(seen))
     else:
         _show(seen, screen)
-    return UNREACHABLE if seen.failures else 0
+    return Exit.UNREACHABLE if seen.failures else 0
 
 
 def _discover(args: argparse.Namespace, screen: Screen) -> Discovery:
@@ -104,7 +105,7 @@ def _names(inventory: Inventory) -> list[str]:
 def _known(asked: Sequence[str], names: Sequence[str], where: str) -> None:
     for name in asked:
         if name not in names:
-            raise InputError(f"no node is called {name!r}", where=where, fix="--node one of: " + ", ".join(names))
+            raise no_such("node", name, names, where=where)
 
 
 def document(seen: Discovery) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from orchestrator.cli.findings import finding_json, say_accepted, show_findings,
 from orchestrator.cli.options import add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
+from orchestrator.model.exit_codes import Exit
 from orchestrator.rules.support.grouping import who
 from orchestrator.topology.shape import shape
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from orchestrator.workflows.look.doctor import Examination
     from orchestrator.workflows.look.nccl import Expected
 
-FINDINGS, UNREACHABLE = 3, 4
 EXAMPLE = """examples:
   l40s-deploy doctor                            look at all nodes of the inventory
   l40s-deploy doctor --json                     the findings as one JSON document
@@ -68,8 +68,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     else:
         _show(examination, expectations, screen)
     if examination.failures:
-        return UNREACHABLE
-    return FINDINGS if examination.worst else 0
+        return Exit.UNREACHABLE
+    return Exit.FINDINGS if examination.worst else 0
 
 
 def _write(

@@ -8,12 +8,11 @@ from typing import Any
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import DeployError
+from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.workflows.gang.down import DownRequest, Stopped, down
 from orchestrator.workflows.router.routing import withdraw
 
-UNREACHABLE = 4
-GANG_FAILED = 5
 _NOTHING = ("absent", "stopped", "failed", "staged", "unreachable")
 
 
@@ -41,8 +40,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     else:
         _show(stopped, screen)
     if any(node.error is not None for node in stopped):
-        return UNREACHABLE
-    return 0 if all(node.clean for node in stopped) else GANG_FAILED
+        return Exit.UNREACHABLE
+    return 0 if all(node.clean for node in stopped) else Exit.GANG_FAILED
 
 
 def _take_out(inventory: Inventory, gangs: tuple[str, ...], screen: Screen) -> None:

@@ -11,12 +11,11 @@ from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.guarding import Decision, Do, Policy
 from orchestrator.loading.secret_file import read_private_line
+from orchestrator.model.exit_codes import Exit
 from orchestrator.model.report import GangState
 from orchestrator.workflows.guard.guard import Guarded, GuardRequest, guard
 from orchestrator.workflows.guard.hooks import Hook
 from orchestrator.workflows.guard.unit import install
-
-GANG_FAILED = 5
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +81,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.json:
         screen.json({"gangs": [_json(one) for one in left]})
     failed = any(one.decision.do is Do.GIVE_UP or one.view.state is GangState.FAILED for one in left)
-    return GANG_FAILED if failed else 0
+    return Exit.GANG_FAILED if failed else 0
 
 
 def _install(args: argparse.Namespace, inventory: Path, screen: Screen) -> int:

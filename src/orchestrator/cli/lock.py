@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.exit_codes import Exit
 from orchestrator.workflows.gang.lock_keeping import NodeLock, locks, locks_json, release
-
-UNREACHABLE = 4
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +39,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         screen.json(locks_json(found))
     else:
         _show(found, screen, given_back=args.lock_verb == "release")
-    return UNREACHABLE if any(lock.error for lock in found) else 0
+    return Exit.UNREACHABLE if any(lock.error for lock in found) else 0
 
 
 def _show(found: Sequence[NodeLock], screen: Screen, *, given_back: bool) -> None:

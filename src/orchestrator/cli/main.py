@@ -12,6 +12,7 @@ from types import ModuleType
 from orchestrator import __version__
 from orchestrator.cli.screen import Screen
 from orchestrator.model.errors import DeployError
+from orchestrator.model.exit_codes import Exit
 
 VERBS = {
     "up": "start a model on every gang: ready to serve, or one cause and nothing left behind",
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return failure.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
-        return 130
+        return Exit.INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.chosen import chosen_gangs
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.offers import Fit, Offer
 from orchestrator.workflows.plan.models import ASSUMED, Listed, add_model, list_models, models_json
-from orchestrator.workflows.plan.plan import chosen_gangs
 
 if TYPE_CHECKING:
     from rich.table import Table

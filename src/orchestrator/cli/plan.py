@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
@@ -242,11 +243,7 @@ def _node(plan: Plan, name: str | None) -> NodePlan:
         return nodes[0]
     found = next((node for node in nodes if node.name == name), None)
     if found is None:
-        raise InputError(
-            f"no node of this plan is called {name!r}",
-            where="command line: --node",
-            fix="one of: " + ", ".join(node.name for node in nodes),
-        )
+        raise no_such("node", name, [node.name for node in nodes], where="--node")
     return found
 
 

@@ -12,6 +12,7 @@ from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError, Unreachable
+from orchestrator.model.exit_codes import Exit
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,8 +73,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         _show(outcome, request, progress, screen)
     failures = outcome.results.failures.values()
     if any(isinstance(failure, Unreachable) for failure in failures):
-        return 4
-    return 3 if failures else 0
+        return Exit.UNREACHABLE
+    return Exit.FINDINGS if failures else Exit.DONE
 
 
 def _request(args: argparse.Namespace) -> PrepareRequest:

@@ -9,13 +9,13 @@ from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.downtime import Downtime
 from orchestrator.model.errors import InputError
+from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.workflows.gang.maintenance import MaintenanceRequest, maintain
 from orchestrator.workflows.gang.restart import Restarted, RestartRequest, restart
 from orchestrator.workflows.gang.rolling import Rolled, RollingRequest, roll
 from orchestrator.workflows.status.status import status_json
 
-INTERRUPTED = 130
 TIMEOUT_S = 3600.0
 DRAIN_S = 1800.0
 WAIT_S = 3600.0
@@ -86,10 +86,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     except KeyboardInterrupt:
         if args.maintenance:
             screen.say("interrupted; `l40s-deploy status` shows what runs")
-            return INTERRUPTED
+            return Exit.INTERRUPTED
         screen.say("detached: a gang that was stopped stays stopped, one that was started goes on by itself")
         screen.say("  the same command goes on from there; `l40s-deploy status` shows where it is")
-        return INTERRUPTED
+        return Exit.INTERRUPTED
     return _rolled(args, screen, done) if isinstance(done, Rolled) else _whole(args, screen, done)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from orchestrator.cli.options import add_examples, add_inventory, add_json, command_line, open_inventory
 from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.exit_codes import Exit
 from orchestrator.workflows.router.routing import RouterState, router_state, start_router, stop_router
 
-GANG_FAILED = 5
 _VERBS = {
     "up": "start it, with every gang that serves behind it",
     "status": "whether it serves, and which gangs it sends requests to",
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         stopped = stop_router(inventory, command=command_line())
         if args.json:
             screen.json({"stopped": all(node.clean for node in stopped)})
-        return 0 if all(node.clean for node in stopped) else GANG_FAILED
+        return 0 if all(node.clean for node in stopped) else Exit.GANG_FAILED
     if args.router_verb == "up":
         with RisingProgress(screen) as shown:
             state = start_router(inventory, shown, command=command_line())

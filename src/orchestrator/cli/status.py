@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.workflows.status.overview import overview, overview_json
-from orchestrator.workflows.status.status import everybody_answered
 
-UNREACHABLE = 4
+_EXIT_STATUS = """
+exit status, the first that is true: 5 a gang has failed, 3 a gang is degraded (gangs[].degraded_reason in --json:
+silent, slow, hung, nodes, rails, router), 4 a node did not answer, else 0 (ready, on its way, or stopped)
+"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -17,16 +19,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(
         parser,
         "l40s-deploy status",
-        "l40s-deploy status --json | jq '.gangs[].state'",
+        "l40s-deploy status --gang gang0 || echo 'gang0 needs somebody'",
+        "l40s-deploy status --json | jq '.gangs[] | .state, .degraded_reason'",
         "l40s-deploy status --json | jq '.router.workers'",
     )
+    parser.epilog = f"{parser.epilog}\n{_EXIT_STATUS}"
     add_inventory(parser)
+    add_gangs(parser)
     add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """0 when every node answered, whatever the state; 4 otherwise, with what the others said."""
-    seen = overview(open_inventory(args, screen))
+    """5 where a gang failed, 3 where one is degraded, 4 where a node did not answer, else 0."""
+    seen = overview(open_inventory(args, screen), tuple(args.gang))
     if args.json:
         screen.json(overview_json(seen))
     else:
@@ -37,4 +42,4 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
                 screen.out.print(block)
         for block in router_block(seen):
             screen.out.print(block)
-    return 0 if everybody_answered(seen.views) else UNREACHABLE
+    return seen.exit_code

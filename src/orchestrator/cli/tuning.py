@@ -10,6 +10,7 @@ from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add
 from orchestrator.cli.progress import patience
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
+from orchestrator.model.exit_codes import Exit
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import PerNode
@@ -28,7 +29,6 @@ from orchestrator.workflows.tuning.carry import (
 )
 from orchestrator.workflows.tuning.tuning import Kit, TuningRequest, status_json, tuning_status
 
-FINDINGS, UNREACHABLE = 3, 4
 _STATUS = (
     "l40s-deploy tuning status --model DeepSeek-V3-0324-Block64x64",
     "l40s-deploy tuning status --model DeepSeek-V3-0324 --stack sglang-0.5.23 --pp 4 --tp 8 --offline",
@@ -185,8 +185,8 @@ def _inventory(args: argparse.Namespace, screen: Screen) -> Inventory | None:
 
 def _verdict(kits: Sequence[Kit]) -> int:
     if any(holding.harms for kit in kits for rows in kit.rows.values() for holding in rows):
-        return FINDINGS
-    return UNREACHABLE if any(kit.failures for kit in kits) else 0
+        return Exit.FINDINGS
+    return Exit.UNREACHABLE if any(kit.failures for kit in kits) else 0
 
 
 def _show(kit: Kit, screen: Screen) -> None:

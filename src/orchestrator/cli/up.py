@@ -10,6 +10,7 @@ from orchestrator.cli.gangs import gang_block
 from orchestrator.cli.options import add_examples, add_inventory, add_json, command_line, open_inventory
 from orchestrator.cli.rising import RisingProgress, say_losses
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.exit_codes import Exit
 from orchestrator.model.plan import Plan
 from orchestrator.planning.document import plan_json
 from orchestrator.workflows.gang.changed_plan import up
@@ -22,7 +23,6 @@ from orchestrator.workflows.status.status import status_json
 if TYPE_CHECKING:
     pass
 
-INTERRUPTED = 130
 TIMEOUT_S = 3600.0
 DRAIN_S = 1800.0
 
@@ -109,7 +109,7 @@ def _interrupted(request: UpRequest, screen: Screen) -> int:
     else:
         screen.say("detached: whatever was started goes on by itself")
         screen.say("  l40s-deploy status    shows it; the same `up` again follows it; `l40s-deploy down` ends it")
-    return INTERRUPTED
+    return Exit.INTERRUPTED
 
 
 def _show(outcome: Outcome, screen: Screen) -> None:

@@ -6,9 +6,8 @@ import argparse
 
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.exit_codes import Exit
 from orchestrator.workflows.status.why import Account, why, why_json
-
-UNREACHABLE = 4
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +29,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     else:
         for account in accounts:
             _show(account, screen, everything=args.all)
-    return UNREACHABLE if any(account.failures for account in accounts) else 0
+    return Exit.UNREACHABLE if any(account.failures for account in accounts) else 0
 
 
 def _show(account: Account, screen: Screen, *, everything: bool) -> None:

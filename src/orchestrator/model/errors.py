@@ -1,10 +1,8 @@
-"""Errors a user can cause or must act on. Each says what was found, where, and how to mend it.
-
-The exit codes are the product's contract with scripts: 0 done, 1 our defect, 2 input, 3 findings,
-4 unreachable, 5 the gang failed, 6 lock held, 7 a verification differs, 130 interrupted.
-"""
+"""Errors a user can cause or must act on. Each says what was found, where, and how to fix it."""
 
 from __future__ import annotations
+
+from orchestrator.model.exit_codes import Exit
 
 
 class DeployError(Exception):
@@ -15,7 +13,7 @@ class DeployError(Exception):
     fix:   what to do about it, a command where one exists
     """
 
-    exit_code = 1
+    exit_code: int = Exit.DEFECT
 
     def __init__(self, what: str, *, where: str, fix: str) -> None:
         super().__init__(what)
@@ -30,19 +28,19 @@ class DeployError(Exception):
 class InputError(DeployError):
     """An inventory, profile, flag or command line that cannot be used as it is."""
 
-    exit_code = 2
+    exit_code = Exit.INPUT
 
 
 class FindingsError(DeployError):
     """A finding of severity stop: starting would fail or give wrong results."""
 
-    exit_code = 3
+    exit_code = Exit.FINDINGS
 
 
 class Unreachable(DeployError):
     """A node, or the way to it, does not answer within its deadline."""
 
-    exit_code = 4
+    exit_code = Exit.UNREACHABLE
 
 
 class HostKeyError(Unreachable):
@@ -52,22 +50,22 @@ class HostKeyError(Unreachable):
 class NodeError(DeployError):
     """A node answered, and what it answered cannot be used (old python3, sudo refused, no directory)."""
 
-    exit_code = 3
+    exit_code = Exit.FINDINGS
 
 
 class GangFailed(DeployError):
     """A gang did not reach the state that was asked for; nothing that we started is left running."""
 
-    exit_code = 5
+    exit_code = Exit.GANG_FAILED
 
 
 class LockHeld(DeployError):
     """Somebody else works on this gang."""
 
-    exit_code = 6
+    exit_code = Exit.LOCK_HELD
 
 
 class VerificationDiffers(DeployError):
     """Two things that had to be equal are not."""
 
-    exit_code = 7
+    exit_code = Exit.DIFFERS

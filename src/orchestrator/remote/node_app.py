@@ -16,6 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from orchestrator.model.errors import NodeError
+from orchestrator.model.exit_codes import Exit
 from orchestrator.remote.app_archive import App, application
 from orchestrator.remote.session import CommandFailed, Completed, Conversant, Conversation, Session
 
@@ -44,7 +45,7 @@ class NodeRefusal(NodeError):
         self.kind = kind
         self.trace = trace
         if kind == "defect":
-            self.exit_code = 1
+            self.exit_code = Exit.DEFECT
 
 
 def call(session: Session, verb: str, request: Mapping[str, Any], *, deadline_s: float) -> Any:

@@ -15,6 +15,8 @@ from orchestrator.engines.router import Worker
 from orchestrator.gang.contact import Contact
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.inventory import GangSpec
 from orchestrator.model.report import Cause, GangState, Phase, RankReport
 from orchestrator.workflows.status.overview import Overview, RouterGlance
 
@@ -91,10 +93,10 @@ CAUSE = Cause(
 )
 
 
-def test_a_failed_gang_has_exit_code_0_since_every_node_answered(run: Run) -> None:
+def test_a_failed_gang_has_exit_code_5(run: Run) -> None:
     view = gang("failed", cause=CAUSE, secondary=(Cause(node="a", text="followed", secondary=True),))
     code, out, _ = run(view)
-    assert code == 0
+    assert code == 5
     assert "cause: b TP19: TP19 on GPU 3 (pid 7) was killed" in out and "fix: look there" in out
     assert "\x1b[31m" not in out and "\\x1b[31mlast" in out
     assert "(1 more only followed from it; --json has them)" in out
@@ -128,6 +130,51 @@ def test_a_hung_engine_a_stopped_rank_and_a_straggler_show(run: Run) -> None:
     assert words in out and "weights 41/163" in out
 
 
+DEVICE = Finding(id="TRANSPORT-DEVICE-UNUSED", severity=Severity.SLOW, node="a", title="mlx5_1 is unused")
+REASONS = [("hung", "hung"), ("stopped", "hung"), ("silent", "silent"), ("slow", "slow"), ("no-memory", "nodes")]
+
+
+@pytest.mark.parametrize(("trouble", "reason"), REASONS)
+def test_a_degraded_gang_is_exit_code_3_with_one_word_why(run: Run, trouble: str, reason: str) -> None:
+    code, out, _ = run(gang("degraded", trouble=trouble), "--json")
+    assert (code, json.loads(out)["gangs"][0]["degraded_reason"]) == (3, reason)
+
+
+def test_a_gang_whose_traffic_leaves_its_rails_is_degraded(run: Run) -> None:
+    code, out, _ = run(gang(transport=(DEVICE,)), "--json")
+    assert (code, json.loads(out)["gangs"][0]["degraded_reason"]) == (3, "rails")
+
+
+@pytest.mark.parametrize("state", ["absent", "staged", "armed", "starting", "warming", "draining", "stopping"])
+def test_a_gang_on_its_way_or_stopped_is_exit_code_0(run: Run, state: str) -> None:
+    code, out, _ = run(gang(state, service_healthy=None), "--json", router=router())
+    assert (code, json.loads(out)["gangs"][0]["degraded_reason"]) == (0, None)
+
+
+def test_the_worst_decides_the_exit_code() -> None:
+    failed, hung = gang("failed", cause=CAUSE), gang("degraded", trouble="hung")
+    lost = gang("absent", (node("a", 0, "unreachable", error=Unreachable("no", where="a", fix="")),))
+    views = [gang(), lost, hung, failed]
+    assert [Overview(views=tuple(views[:end])).exit_code for end in range(1, 5)] == [0, 4, 3, 5]
+
+
+def test_only_the_gangs_that_are_asked_for_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def status(gangs: Sequence[GangSpec]) -> tuple[GangView, ...]:
+        asked.extend(one.name for one in gangs)
+        return ()
+
+    monkeypatch.setattr("orchestrator.workflows.status.overview.status", status)
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text("all: {children: {gangs: {children: {g: {hosts: {a: }}, h: {hosts: {b: }}}}}}")
+    assert main(["status", "-i", str(inventory), "--gang", "h"]) == 0 and asked == ["h"]
+    assert main(["status", "-i", str(inventory), "--gang", "i"]) == 2
+    assert "no gang is called 'i'" in capsys.readouterr().err
+
+
 SERVES = "http://192.0.2.1:8000"
 LOST = Unreachable("no route", where="head", fix="look")
 
@@ -138,26 +185,28 @@ def router(*workers: Worker, **more: Any) -> RouterGlance:
 
 ROUTERS = [
     (
+        0,
         "in",
         router(Worker("1", SERVES, True, 3)),
         "(healthy; in the router, 3 requests)",
         "router ready  http://h:3  in: g",
     ),
-    ("unhealthy", router(Worker("1", SERVES, False, 0)), "; the router finds it unhealthy)", "unhealthy: g"),
-    ("out", router(Worker("1", "http://x", True, 0)), "; out of the router)", "out: g; of no gang here: http://x"),
-    ("out", router(state="absent", workers=None), "; out of the router)", "router absent  http://h:3  out: g"),
-    (None, router(state="", workers=None, error=LOST), "(healthy)", "head: no route (fix: look)"),
-    (None, router(workers=None, error=LOST), "(healthy)", "router ready"),
+    (3, "unhealthy", router(Worker("1", SERVES, False, 0)), "; the router finds it unhealthy)", "unhealthy: g"),
+    (3, "out", router(Worker("1", "http://x", True, 0)), "; out of the router)", "out: g; of no gang here: http://x"),
+    (3, "out", router(state="absent", workers=None), "; out of the router)", "router absent  http://h:3  out: g"),
+    (4, None, router(state="", workers=None, error=LOST), "(healthy)", "head: no route (fix: look)"),
+    (4, None, router(workers=None, error=LOST), "(healthy)", "router ready"),
 ]
 
 
-@pytest.mark.parametrize(("place", "seen", "beside", "line"), ROUTERS)
-def test_the_router(run: Run, place: str | None, seen: RouterGlance, beside: str, line: str) -> None:
+@pytest.mark.parametrize(("wanted", "place", "seen", "beside", "line"), ROUTERS)
+def test_the_router(run: Run, wanted: int, place: str | None, seen: RouterGlance, beside: str, line: str) -> None:
     code, out, _ = run(gang(), router=seen)
-    assert code == 0
+    assert code == wanted
     assert beside in out and line in out
     told = json.loads(run(gang(), "--json", router=seen)[1])
     assert told["gangs"][0]["router"] == place
+    assert told["gangs"][0]["degraded_reason"] == ("router" if wanted == 3 else None)
     assert told["router"]["healthy"] == (seen.state == "ready" and seen.workers is not None)
     assert (told["router"]["workers"] is None) == (seen.workers is None)
     assert (told["router"]["error"] is None) == (seen.error is None)

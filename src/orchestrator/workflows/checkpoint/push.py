@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
+from orchestrator.model.chosen import chosen_nodes, no_such
 from orchestrator.model.errors import DeployError, InputError, LockHeld, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
@@ -157,8 +157,7 @@ def split_place(inventory: Inventory, place: str) -> tuple[NodeSpec | None, str]
         return None, str(Path(place).resolve())
     nodes = {node.name: node for node in inventory.nodes}
     if name not in nodes:
-        near = ", ".join(get_close_matches(name, nodes, n=3) or sorted(nodes))
-        raise InputError(f"no node is called {name!r}", where=place, fix=f"known: {near}")
+        raise no_such("node", name, nodes, where=place)
     if not path.startswith("/"):
         raise InputError(f"found the path {path!r}, wanted an absolute one", where=place, fix=f"{name}:/path")
     return nodes[name], str(PurePosixPath(path))
@@ -172,12 +171,7 @@ def told(failure: DeployError) -> DeployError:
 
 def chosen(inventory: Inventory, names: Sequence[str], option: str) -> dict[str, NodeSpec]:
     """The nodes of these names, all where none is named. Raises InputError for an unknown one."""
-    known = {node.name: node for node in inventory.nodes}
-    for name in names:
-        if name not in known:
-            near = ", ".join(get_close_matches(name, known, n=3) or sorted(known))
-            raise InputError(f"no node is called {name!r}", where=option, fix=f"known: {near}")
-    return {name: node for name, node in known.items() if not names or name in names}
+    return chosen_nodes(inventory.nodes, names, option)
 
 
 def _chosen(inventory: Inventory, names: Sequence[str]) -> dict[str, NodeSpec]:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.report import Cause
@@ -14,7 +15,6 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 from orchestrator.workflows.gang.locks import GangLock
-from orchestrator.workflows.plan.plan import chosen_gangs
 from orchestrator.workflows.status.reports import because, see, where
 
 STOP_S = 180.0

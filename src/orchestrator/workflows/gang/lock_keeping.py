@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 from orchestrator.workflows.gang.locks import process_runs
-from orchestrator.workflows.plan.plan import chosen_gangs
 from orchestrator.workflows.status.reports import where
 
 ANSWER_S = 15.0

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from orchestrator.gang.downtime import expected_downtime
 from orchestrator.gang.returning import Boot, Place, boot_of, place
 from orchestrator.gang.view import GangView
+from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, GangFailed, InputError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.remote.fleet import Fleet
@@ -28,7 +29,6 @@ from orchestrator.workflows.gang import turns, up
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.gang.restart import Restarted, Watcher, against_a_start, stop
-from orchestrator.workflows.plan.plan import chosen_gangs
 from orchestrator.workflows.router.routing import Router, take_in_serving
 from orchestrator.workflows.status.reports import see
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from orchestrator.gang.downtime import Downtime, expected_downtime
 from orchestrator.gang.view import GangView
+from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, GangFailed
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -24,7 +25,6 @@ from orchestrator.workflows.gang.locks import GangLock, still_ours
 from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.look.doctor import examine
 from orchestrator.workflows.look.look import look
-from orchestrator.workflows.plan.plan import chosen_gangs
 from orchestrator.workflows.router.routing import rejoin
 from orchestrator.workflows.status.reports import see
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from orchestrator.gang.downtime import expected_downtime
 from orchestrator.gang.view import GangView
+from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet
@@ -21,7 +22,6 @@ from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.gang.restart import again, say_gone_from
 from orchestrator.workflows.gang.turns import Place, put_back, set_aside
-from orchestrator.workflows.plan.plan import chosen_gangs
 from orchestrator.workflows.router.routing import Router, say_failures, take_in_all, take_in_serving, wanted_router
 from orchestrator.workflows.status.reports import see
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from orchestrator.gang.actions import Action, Do, Goal, Want, actions, on_its_way
 from orchestrator.gang.view import GangView
+from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, GangFailed, InputError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
@@ -32,7 +33,7 @@ from orchestrator.workflows.gang.locks import GangLock, still_ours
 from orchestrator.workflows.gang.staging import staging_requests
 from orchestrator.workflows.look.doctor import refuse
 from orchestrator.workflows.plan.examined import examined
-from orchestrator.workflows.plan.plan import PlanRequest, chosen_gangs, launch_scripts, make_plan
+from orchestrator.workflows.plan.plan import PlanRequest, launch_scripts, make_plan
 from orchestrator.workflows.status.reports import because, see, where
 
 STAGE_S = 30.0

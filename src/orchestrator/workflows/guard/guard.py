@@ -16,6 +16,7 @@ from typing import Protocol
 
 from orchestrator.gang.guarding import Decision, Do, Memory, Policy, decide, restarted, surrendered
 from orchestrator.gang.view import GangView
+from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.report import Cause
@@ -25,7 +26,6 @@ from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.gang.restart import again, against_a_start
 from orchestrator.workflows.guard.hooks import Hook, run_hook
-from orchestrator.workflows.plan.plan import chosen_gangs
 from orchestrator.workflows.status.reports import see
 
 LOOK_EVERY_S = 2.0

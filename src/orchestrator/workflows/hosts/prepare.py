@@ -6,13 +6,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from orchestrator.host_setup.bundle import Bundle, copy_part, read_bundle
 from orchestrator.host_setup.runner import HostResult, Step, run_playbook
 from orchestrator.loading.stacks import load_stack, stack_lock
+from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import Inventory, NodeSpec, RouterSpec
 from orchestrator.model.per_node import PerNode
@@ -127,10 +127,7 @@ def _chosen(inventory: Inventory, names: Sequence[str]) -> tuple[str, ...]:
         known[inventory.router.node.name] = None
     for name in names:
         if name not in known:
-            near = get_close_matches(name, known, n=3)
-            raise InputError(
-                f"no node is called {name!r}", where="--node", fix=f"known: {', '.join(near or sorted(known))}"
-            )
+            raise no_such("node", name, known, where="--node")
     return tuple(name for name in known if not names or name in names)
 
 

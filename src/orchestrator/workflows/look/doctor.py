@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
+from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
@@ -136,7 +137,7 @@ def check_accept(accept: Iterable[str], nodes: Collection[str], more_ids: Collec
             near = get_close_matches(name, known, n=1) or ["see `l40s-deploy doctor --list-rules`"]
             raise InputError(f"no finding is called {name!r}", where=f"--accept {word}", fix=near[0])
         if at and node not in nodes:
-            raise InputError(f"no node is called {node!r}", where=f"--accept {word}", fix="one of " + ", ".join(nodes))
+            raise no_such("node", node, nodes, where=f"--accept {word}")
 
 
 def refuse(findings: Sequence[Finding], *, strict: bool = False) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.planning.diff import GangDiff, changes
@@ -13,7 +14,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal, call
 from orchestrator.remote.session import Session
 from orchestrator.workflows.gang.staging import staging_requests
-from orchestrator.workflows.plan.plan import PlanRequest, chosen_gangs, launch_scripts, make_plan
+from orchestrator.workflows.plan.plan import PlanRequest, launch_scripts, make_plan
 from orchestrator.workflows.status.reports import see, where
 
 ANSWER_S = 15.0

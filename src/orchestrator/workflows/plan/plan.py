@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.loading.stacks import load_stack
 from orchestrator.loading.templates import template
+from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.plan import NodePlan, Plan
@@ -101,18 +101,6 @@ def plan_inventory(inventory: Inventory, request: PlanRequest) -> Planned:
     nodes = [node for gang in chosen_gangs(inventory, request.gangs) for node in gang.nodes]
     with Fleet(nodes) as fleet:
         return make_plan(inventory, request, fleet)
-
-
-def chosen_gangs(inventory: Inventory, names: tuple[str, ...]) -> tuple[GangSpec, ...]:
-    """The gangs with these names in the inventory's order; all of them where none is named."""
-    known = {gang.name: gang for gang in inventory.gangs}
-    for name in names:
-        if name not in known:
-            near = get_close_matches(name, known, n=1) or list(known)
-            raise InputError(
-                f"no gang is called {name!r}", where=inventory.path, fix="--gang one of: " + ", ".join(near)
-            )
-    return tuple(gang for gang in inventory.gangs if not names or gang.name in names)
 
 
 def stack_name(gangs: tuple[GangSpec, ...], profile: ModelProfile, asked: str | None) -> str:

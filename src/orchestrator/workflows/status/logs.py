@@ -7,12 +7,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.chosen import chosen_gangs, chosen_nodes
+from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import stream
 from orchestrator.remote.session import Session
-from orchestrator.workflows.plan.plan import chosen_gangs
 from orchestrator.workflows.status.reports import where
 
 
@@ -55,12 +55,4 @@ def logs(
 
 def _chosen(inventory: Inventory, gangs: tuple[str, ...], name: str | None) -> list[NodeSpec]:
     nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
-    if name is None:
-        return nodes
-    found = [node for node in nodes if node.name == name]
-    if not found:
-        known = ", ".join(node.name for node in nodes)
-        raise InputError(
-            f"no node of these gangs is called {name!r}", where=f"{inventory.path}: --node", fix=f"one of: {known}"
-        )
-    return found
+    return list(chosen_nodes(nodes, [name] if name else [], f"{inventory.path}: --node").values())

@@ -10,9 +10,13 @@ from typing import Any, Generic, TypeVar
 
 from orchestrator.engines import router as words
 from orchestrator.engines.router import Worker
+from orchestrator.gang.degraded import degraded_reason
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import DeployError, NodeError
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.errors import DeployError, NodeError, Unreachable
+from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory, RouterSpec
+from orchestrator.model.report import GangState
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.router.host import ask_from, router_ask, router_gang
 from orchestrator.workflows.status.reports import see
@@ -60,19 +64,35 @@ class Overview:
     views: tuple[GangView, ...]
     router: RouterGlance | None = None
 
+    def reason(self, view: GangView) -> str:
+        """Why this gang is degraded, in one word; '' where it is not."""
+        return degraded_reason(view, self.router.place(view.service_url) if self.router else None)
 
-def overview(inventory: Inventory) -> Overview:
-    """Look once at everything. A router that does not answer in time keeps nobody waiting."""
+    @property
+    def exit_code(self) -> Exit:
+        """The worst of all gangs: failed, degraded, a node or the router's host that did not answer; else DONE."""
+        if any(view.state is GangState.FAILED for view in self.views):
+            return Exit.GANG_FAILED
+        if any(self.reason(view) for view in self.views):
+            return Exit.FINDINGS
+        lost = self.router is not None and isinstance(self.router.error, Unreachable)
+        return Exit.UNREACHABLE if lost or any(view.unreachable for view in self.views) else Exit.DONE
+
+
+def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:
+    """Look once at everything, or at the chosen gangs and the router before them. A router that does not answer in
+    time keeps nobody waiting."""
     spec = inventory.router
+    chosen = chosen_gangs(inventory, gangs)
     if spec is None:
-        return Overview(views=status(inventory))
+        return Overview(views=status(chosen))
     begin = time.monotonic()
     aside = _Aside(lambda: glance(spec))
-    views = status(inventory)
+    views = status(chosen)
     try:
         seen = aside.result(max(0.5, begin + GLANCE_S - time.monotonic()))
     except TimeoutError:
-        failure = NodeError(
+        failure = Unreachable(
             f"its host did not answer within {GLANCE_S:.0f} s",
             where=spec.node.name,
             fix="l40s-deploy router status waits longer",
@@ -112,6 +132,7 @@ def overview_json(seen: Overview) -> dict[str, Any]:
     document = status_json(seen.views)
     for gang, view in zip(document["gangs"], seen.views, strict=True):
         gang["router"] = seen.router.place(view.service_url) if seen.router else None
+        gang["degraded_reason"] = seen.reason(view) or None
     return {**document, "router": _router(seen.router, seen.views) if seen.router else None}
 
 

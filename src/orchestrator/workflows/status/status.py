@@ -6,21 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.inventory import Inventory
+from orchestrator.model.inventory import GangSpec
 from orchestrator.model.report import Cause
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.status.reports import see
 
 
-def status(inventory: Inventory) -> tuple[GangView, ...]:
-    """Look once at all gangs; a node that does not answer is unreachable in its gang's view."""
-    with Fleet(inventory.nodes) as fleet:
-        return see(fleet, inventory.gangs)
-
-
-def everybody_answered(views: Sequence[GangView]) -> bool:
-    """No node was unreachable."""
-    return not any(view.unreachable for view in views)
+def status(gangs: Sequence[GangSpec]) -> tuple[GangView, ...]:
+    """Look once at these gangs; a node that does not answer is unreachable in its gang's view."""
+    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
+        return see(fleet, gangs)
 
 
 def status_json(views: Sequence[GangView]) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from typing import Any
 
 from orchestrator.gang.timeline import Happened, NodeEvents, timeline
 from orchestrator.gang.verdict import Kept, Verdict, last_verdict
+from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.report import NodeReport
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
-from orchestrator.workflows.plan.plan import chosen_gangs
 from orchestrator.workflows.status.reports import where
 from orchestrator.workflows.status.status import cause_json
 

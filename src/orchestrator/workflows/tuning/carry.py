@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.loading.stacks import load_stack, stack_names
+from orchestrator.model.chosen import chosen_gangs, chosen_nodes
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
@@ -20,7 +21,6 @@ from orchestrator.tuning.holdings import Holdings
 from orchestrator.tuning.lookup import device_name, lookup_of, triton_folder
 from orchestrator.tuning.pack import Pack, pack_of, part_name
 from orchestrator.workflows.look.look import look
-from orchestrator.workflows.plan.plan import chosen_gangs
 from orchestrator.workflows.tuning.packs import load_pack, save_pack
 from orchestrator.workflows.tuning.tuning import (
     ASSUMED_GPU,
@@ -181,12 +181,7 @@ def _taken(
 
 
 def _node(inventory: Inventory, name: str | None) -> NodeSpec:
-    known = {node.name: node for node in inventory.nodes}
-    if name is None:
-        return next(iter(known.values()))
-    if name not in known:
-        raise InputError(f"no node is called {name!r}", where="--from", fix="one of " + ", ".join(known))
-    return known[name]
+    return next(iter(chosen_nodes(inventory.nodes, [name] if name else [], "--from").values()))
 
 
 def _named(inventory: Inventory, specs: Any) -> str:

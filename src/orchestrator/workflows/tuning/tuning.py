@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.engines.dialects import dialect
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack, stack_names
+from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.plan import Layout
@@ -25,7 +26,6 @@ from orchestrator.tuning.holdings import Holding, Holdings, holdings_of, judged
 from orchestrator.tuning.lookup import Lookup, device_name, lookup_of
 from orchestrator.tuning.wanted import Wanted, moe_root, wanted_files
 from orchestrator.workflows.look.look import look
-from orchestrator.workflows.plan.plan import chosen_gangs
 
 ASSUMED_GPU = "NVIDIA L40S"
 LOOK_S = 30.0

@@ -12,6 +12,7 @@ from tests.support.reference_cluster import gang, topology
 
 from orchestrator.lab.node.models import config
 from orchestrator.loading.profiles import load_profile
+from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, InputError, Unreachable
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
@@ -23,7 +24,6 @@ from orchestrator.workflows.look.doctor import refuse
 from orchestrator.workflows.plan import plan as workflow
 from orchestrator.workflows.plan.plan import (
     PlanRequest,
-    chosen_gangs,
     host_facts,
     launch_scripts,
     make_plan,
@@ -91,7 +91,7 @@ def test_gangs_keep_the_inventorys_order_and_a_wrong_one_brings_the_right_ones()
     assert chosen_gangs(INVENTORY, ()) == INVENTORY.gangs
     with pytest.raises(InputError) as caught:
         chosen_gangs(INVENTORY, ("gng1",))
-    assert caught.value.fix == "--gang one of: gang1"
+    assert caught.value.fix == "did you mean gang1 or gang0? known: gang0, gang1"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,26 @@
+"""Whether a gang gives less than it should, and in one word why: what `status` tells a script. Pure."""
+
+from __future__ import annotations
+
+from orchestrator.gang.view import GangView
+from orchestrator.model.report import GangState
+
+_OF_TROUBLE = {"hung": "hung", "stopped": "hung", "silent": "silent", "no-memory": "nodes", "slow": "slow"}
+"""A rank that a signal has stopped hangs all others. A node that only the controller can't reach degrades nothing."""
+_OFF_THE_RAILS = ("TRANSPORT-NOT-RDMA", "TRANSPORT-DEVICE-UNUSED")
+_NOT_ROUTED = ("out", "unhealthy")
+
+
+def degraded_reason(view: GangView, router: str | None = None) -> str:
+    """silent, slow, hung, nodes (a rank is not there), rails (traffic leaves the planned RDMA devices) or router
+    (no request is sent there); '' for a gang that is well, does not serve yet, or has failed.
+
+    router: the gang's place there (in, unhealthy, out), None where there is none or nobody knows
+    """
+    if view.state is GangState.DEGRADED and view.trouble in _OF_TROUBLE:
+        return _OF_TROUBLE[view.trouble]
+    if not view.serves:
+        return ""
+    if any(finding.id in _OFF_THE_RAILS for finding in view.transport):
+        return "rails"
+    return "router" if router in _NOT_ROUTED else ""

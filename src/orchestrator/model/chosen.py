@@ -1,0 +1,39 @@
+"""Names that an operator types, found in what there is; a name that there is not, said the same way everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from difflib import get_close_matches
+
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
+
+MOST_NAMES = 32
+"""A message names so many; a larger cluster's names are in its inventory."""
+
+
+def chosen_gangs(inventory: Inventory, names: Sequence[str]) -> tuple[GangSpec, ...]:
+    """The gangs with these names in the inventory's order; all of them where none is named."""
+    known = [gang.name for gang in inventory.gangs]
+    for name in names:
+        if name not in known:
+            raise no_such("gang", name, known, where=f"{inventory.path}: --gang")
+    return tuple(gang for gang in inventory.gangs if not names or gang.name in names)
+
+
+def chosen_nodes(nodes: Iterable[NodeSpec], names: Collection[str], where: str) -> dict[str, NodeSpec]:
+    """The nodes of these names by name, in the inventory's order; all where none is named. where: the option."""
+    known = {node.name: node for node in nodes}
+    for name in names:
+        if name not in known:
+            raise no_such("node", name, known, where=where)
+    return {name: node for name, node in known.items() if not names or name in names}
+
+
+def no_such(kind: str, name: str, known: Iterable[str], *, where: str) -> InputError:
+    """Nothing of this kind has that name; what has one like it, and all names that there are."""
+    names = list(known)
+    near = get_close_matches(name, names, n=3)
+    listed = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+    fix = f"did you mean {' or '.join(near)}? known: {listed}" if near else f"one of: {listed or 'there is none'}"
+    return InputError(f"no {kind} is called {name!r}", where=where, fix=fix)
