@@ -1,4 +1,4 @@
-"""A lab whose gangs are quick to start: two GPUs a node, a model of a few layers, shortened phases.
+"""A lab whose gangs are quick to start: two GPUs a node unless asked otherwise, few layers, shortened phases.
 
 Everything else is as ever: real SSH, real agents, real processes, the right wiring of the other cards.
 """
@@ -55,6 +55,7 @@ class SmallLab:
     """One running lab; `gangs` of `nodes` each. Commands are an operator's own.
 
     engine: standin with the small model, or sglang: the real one with the lab's tiny model, one rank a node
+    deaths: how the stand-in's ranks die, as `lab up --deaths` says
     """
 
     name: str
@@ -62,6 +63,8 @@ class SmallLab:
     nodes: int = 2
     level: int = 1
     engine: str = "standin"
+    deaths: str = "plain"
+    gpus: int = 2
     env: dict[str, str] = field(default_factory=dict)
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="small-lab-")))
     preloaded: Preloaded | None = None
@@ -88,13 +91,13 @@ class SmallLab:
     def up(self) -> None:
         """Start the lab and put the model on its nodes (the real engine's is there)."""
         self.profile.write_text(yaml.safe_dump(_profile()))
-        shape = self.folder / "two-gpus.yml"
-        shape.write_text(yaml.safe_dump(_two_gpus()))
+        shape = self.folder / "shape.yml"
+        shape.write_text(yaml.safe_dump(_shape(self.gpus)))
         (self.folder / "labs").mkdir(exist_ok=True)
         self.deploy(
             *("lab", "up", "--name", self.name, "--wiring", str(shape)),
             *("--gangs", str(self.gangs), "--nodes", str(self.gangs * self.nodes), "--level", str(self.level)),
-            *("--engine", self.engine),
+            *("--engine", self.engine, "--deaths", self.deaths),
             timeout=UP_S[self.engine],
         )
         self.write_inventory()
@@ -238,13 +241,6 @@ def _profile() -> dict[str, Any]:
     }
 
 
-def _two_gpus() -> dict[str, Any]:
-    """The right wiring with one GPU below each switch."""
-    document: dict[str, Any] = wiring.load("right")
-    for root in document["roots"]:
-        for port in root["ports"]:
-            ports = port.get("card", {}).get("switch", {}).get("ports", [])
-            gpus = [one for one in ports if "gpu" in one.get("card", {})]
-            for one in gpus[1:]:
-                ports.remove(one)
-    return document
+def _shape(gpus: int) -> dict[str, Any]:
+    """The right wiring with so many GPUs in each node, as many below each switch where it goes."""
+    return {**wiring.load("right"), "nodes": [{"keep_gpus": gpus}]}

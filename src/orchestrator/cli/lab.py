@@ -61,6 +61,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " (default: emulated)",
     )
     up.add_argument("--stack", metavar="NAME|FILE", help="with --gpus host: the engine, installed on this machine")
+    up.add_argument(
+        "--deaths",
+        choices=("plain", "cuda"),
+        default="plain",
+        help="how the stand-in's ranks die: plain: at once, and no other takes notice; cuda: as seen with CUDA, the"
+        " exit held for 0.2 to 0.4 s, and the others end after 20 to 40 ms with errors of their own (default: plain)",
+    )
     add_json(up)
     down = verbs.add_parser("down", help="remove it, in whatever state it is")
     add_examples(down, "l40s-deploy lab down --name rehearsal")
@@ -114,6 +121,7 @@ def _up(args: argparse.Namespace, screen: Screen) -> int:
         engine=args.engine,
         gpus=args.gpus,
         stack=args.stack,
+        deaths=args.deaths,
     )
     raised = up(request, screen.say)
     took = time.monotonic() - began

@@ -32,3 +32,11 @@ def test_launchers_are_clean_shell(tmp_path: Path) -> None:
     for script in tmp_path.glob("venvs/*/bin/python3"):
         done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
+
+
+def test_the_launchers_pass_on_how_ranks_die(tmp_path: Path) -> None:
+    plain = node_files.engine_files("/lab", "/venvs", exports=node_files.played("plain"))
+    cuda = node_files.engine_files("/lab", "/venvs", exports=node_files.played("cuda"))
+    launcher = "/venvs/sglang-0.5.23/bin/python3"
+    assert b"STANDIN_DEATHS" not in plain.files[launcher]
+    assert b"export STANDIN_DEATHS=cuda\n" in cuda.files[launcher]

@@ -37,6 +37,7 @@ class Blueprint:
     rootfs:    the lowest layer of the nodes' roots: this machine's own root, or the one made for systemd nodes
     variables: node -> variables of the lab's inventory that it was asked for with
     recorded:  node by node, the snapshot that it looks like (a file in the lab's directory); () for a wiring
+    deaths:    how the stand-in's ranks die
     cabling:   IPv4 network of recorded interfaces -> number of the rail that they are cabled to
     mark:      what the kernel's things of this lab are named by
     devices:   node by node, the device files of this machine's own GPUs that it has; () where GPUs are emulated
@@ -62,6 +63,7 @@ class Blueprint:
     cabling: Mapping[str, int] = field(default_factory=dict)
     mark: str = ""
     devices: tuple[tuple[str, ...], ...] = ()
+    deaths: str = "plain"
 
     @property
     def path(self) -> Path:

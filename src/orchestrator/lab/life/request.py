@@ -11,6 +11,7 @@ from orchestrator.model.errors import InputError
 
 Engine = Literal["standin", "sglang"]
 Gpus = Literal["emulated", "host"]
+Deaths = Literal["plain", "cuda"]
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
 
 
@@ -22,6 +23,7 @@ class Request:
     gangs:    None: one, or those of the inventory
     like:     path of an inventory whose gangs, node names and GPU counts it shall have
     recorded: path of snapshots that its nodes shall look like
+    deaths:   how the stand-in's ranks die: at once, or as processes with CUDA do
     level:    None lets the machine decide
     gpus:     emulated, or host: the real ones of this machine, which the nodes share out
     stack:    with the GPUs of this machine, the engine's: a name or a .yml file
@@ -37,6 +39,7 @@ class Request:
     engine: Engine = "standin"
     gpus: Gpus = "emulated"
     stack: str | None = None
+    deaths: Deaths = "plain"
 
     def check(self) -> None:
         """Raise InputError for values that cannot be, or not together."""
@@ -50,6 +53,12 @@ class Request:
                 "the inventory says which nodes and gangs there are",
                 where="--like",
                 fix="leave out --nodes and --gangs, or --like",
+            )
+        if self.deaths != "plain" and (self.engine != "standin" or self.gpus == "host"):
+            raise InputError(
+                f"found {self.deaths}: how a real engine dies can't be chosen",
+                where="--deaths",
+                fix="leave out --deaths",
             )
         if self.recorded is not None and self.wiring != "right":
             raise InputError("recorded machines bring their own wiring", where="--from", fix="leave out --wiring")

@@ -84,6 +84,7 @@ def _blueprint(wanted: Wanted, place: Home, fingerprint: str) -> Blueprint:
         nodes=cluster.nodes,
         gangs=cluster.gangs,
         engine=wanted.engine,
+        deaths=wanted.request.deaths,
         wiring_name=wanted.wiring_name,
         wiring=dict(wanted.document),
         fingerprint=fingerprint,

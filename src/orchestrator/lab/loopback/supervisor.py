@@ -84,6 +84,7 @@ def _write_node(blueprint: Blueprint, node: NodeMachine) -> None:
     exports = "".join(
         f"export {name}={shlex.quote(value)}\n" for name, value in environment(blueprint, node.node).items()
     )
+    exports += node_files.played(blueprint.deaths)
     tree.write(node_files.engine_files("/lab", "/venvs", exports=exports, below=str(folder)), folder)
     for show in blueprint.shows:
         if show.inside.startswith(f"{node_files.VENVS}/"):

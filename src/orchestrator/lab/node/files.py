@@ -37,7 +37,7 @@ def render(blueprint: Blueprint, node: NodeMachine) -> FileTree:
     tree.opaque |= {MODELS, "/opt/l40s"}
     tree.put(f"{_library_folder()}/{library.NAME}", library.build().read_bytes(), 0o755)
     tree.update(verbs_library(_library_folder()))
-    tree.update(engine_files(LAB_HOME, VENVS))
+    tree.update(engine_files(LAB_HOME, VENVS, exports=played(blueprint.deaths)))
     tree.update(models.render(MODELS))
     if node.recording is not None:
         for path, text in node.recording.etc.items():
@@ -76,6 +76,11 @@ def hosts(blueprint: Blueprint) -> str:
     lines = ["127.0.0.1 localhost", f"{blueprint.controller} controller"]
     lines += [f"{blueprint.address(index)} {name}" for index, name in enumerate(blueprint.nodes)]
     return "\n".join(lines) + "\n"
+
+
+def played(deaths: str) -> str:
+    """Lines of shell that tell the stand-in how its ranks die."""
+    return f"export STANDIN_DEATHS={shlex.quote(deaths)}\n" if deaths != "plain" else ""
 
 
 def engine_files(home: str, venvs: str, *, exports: str = "", below: str = "") -> FileTree:

@@ -6,6 +6,7 @@ holds this package on PYTHONPATH and runs the line above with ARGS. Knobs are en
 STANDIN_SPEED       multiplies the length of every phase (1: about 7 s from launch to ready)
 STANDIN_STEP_MS     least milliseconds for one token (0; the reference cluster needs about 20)
 STANDIN_PEER_DEATH  follow: ranks end when a peer's connection ends; otherwise they take no notice
+STANDIN_DEATHS      cuda: ranks end as processes with CUDA do, and so do their peers; see cuda_death.py
 STANDIN_FAIL        failures on demand, see failures.py
 STANDIN_FLAGS       file with the version's flags, or a directory of such files
 STANDIN_GPU_MIB     memory of a GPU (46068, an L40S)

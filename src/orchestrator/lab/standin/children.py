@@ -65,11 +65,11 @@ def fork(name: str, work: Callable[[], None], close: Iterable[int] = ()) -> Chil
     os._exit(status)
 
 
-def kill_all(children: Sequence[Child]) -> None:
-    """SIGKILL all children and wait until they are gone."""
+def kill_all(children: Sequence[Child], *, wait: bool = True) -> None:
+    """SIGKILL all children, and wait until they are gone."""
     for child in children:
         child.kill()
-    for child in children:
+    for child in children if wait else ():
         child.join()
 
 

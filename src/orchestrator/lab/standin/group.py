@@ -9,18 +9,23 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from ipaddress import IPv4Address
 
 from .played import Played
 
 _HELLO = struct.Struct("!8sII")
 _MAGIC = b"standin1"
 _MESSAGE = struct.Struct("!cI")
-GO, AT, STEP, ECHO, STOP = b"G", b"A", b"S", b"E", b"X"
-"""Messages: barrier passed, arrived at barrier, make a token, made it, shut down."""
+GO, AT, STEP, ECHO, STOP, LOST = b"G", b"A", b"S", b"E", b"X", b"L"
+"""Messages: barrier passed, arrived at barrier, make a token, made it, shut down, the rank at this IPv4 is lost."""
 
 
 class PeerLost(Exception):
-    """A peer's connection ended."""
+    """A peer's connection ended. address: the peer's, '' where it is not known."""
+
+    def __init__(self, address: str = "") -> None:
+        super().__init__(address)
+        self.address = address
 
 
 class Stopped(Exception):
@@ -34,6 +39,7 @@ class Peer:
         self.link = link
         self.rank = rank
         self._buffer = b""
+        self.address = _address(link)
 
     def fileno(self) -> int:
         return self.link.fileno()
@@ -54,11 +60,14 @@ class Peer:
         except OSError:
             more = b""
         if not more:
-            raise PeerLost(f"rank {self.rank}")
+            raise PeerLost(self.address)
         self._buffer += more
         whole = len(self._buffer) - len(self._buffer) % _MESSAGE.size
         messages = list(_MESSAGE.iter_unpack(self._buffer[:whole]))
         self._buffer = self._buffer[whole:]
+        for kind, number in messages:
+            if kind == LOST:
+                raise PeerLost(str(IPv4Address(number)))
         return messages
 
 
@@ -145,6 +154,7 @@ class Leader:
         except PeerLost:
             self.selector.unregister(peer)
             if self._follows:
+                self._tell(LOST, _number(peer.address))
                 raise
             return
         for kind, number in messages:
@@ -269,11 +279,26 @@ def connect(host: str, port: int, timeout: float) -> socket.socket:
         return link
 
 
+def _address(link: socket.socket) -> str:
+    try:
+        return str(link.getpeername()[0])
+    except OSError:
+        return ""
+
+
+def _number(address: str) -> int:
+    """An IPv4 address as a message carries it, 0 for any other."""
+    try:
+        return int(IPv4Address(address))
+    except ValueError:
+        return 0
+
+
 def _exactly(link: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
         more = link.recv(count - len(data))
         if not more:
-            raise PeerLost("stranger")
+            raise PeerLost
         data += more
     return data

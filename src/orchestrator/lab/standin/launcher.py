@@ -374,7 +374,8 @@ class _Launcher:
         """End this node's processes by SIGKILL, the launcher itself too where it is included."""
         if self._version.watches_ranks:
             self._log.line(f"kill_process_tree called: parent_pid={os.getpid()}, {include_parent=}, pid={os.getpid()}")
-        kill_all(self._children)
+        # The real one waits for none of them: it is gone itself long before CUDA has let them go.
+        kill_all(self._children, wait=not (include_parent and self._settings.cuda_deaths))
         if include_parent:
             kill_self()
 

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from . import moe, nccl
+from . import cuda_death, moe, nccl
 from .claims import GIB, Claims, visible_gpu
 from .failures import arm
 from .group import Leader, Member, PeerLost, Stopped
@@ -53,6 +53,8 @@ class Links:
 def live(settings: Settings, rank: Rank, links: Links) -> None:
     """Be this rank; returns when it should exit with status 0."""
     prefix = settings.prefix(rank)
+    if settings.cuda_deaths:
+        _die_slowly()
     set_title("sglang::scheduler" + prefix.replace(" ", "_"))
     if settings.version.dies_with_parent:
         die_with(links.launcher)
@@ -69,11 +71,26 @@ def live(settings: Settings, rank: Rank, links: Links) -> None:
     except Stopped:
         life.release()
     except Exception as error:
-        shown = Played("RuntimeError", _CLOSED_BY_PEER) if isinstance(error, PeerLost) else error
+        shown = _lost(error, settings) if isinstance(error, PeerLost) else error
         shown.__traceback__ = error.__traceback__
         log.line(f"Scheduler hit an exception: {trace(shown)}")
         _tell_launcher(links.launcher)
         life.release()
+
+
+def _die_slowly() -> None:
+    try:
+        cuda_death.slow_exit()
+    except OSError as error:
+        cuda_death.refuse(error)
+
+
+def _lost(error: PeerLost, settings: Settings) -> Played:
+    """The error that Gloo makes of a peer's end, after as long as it takes."""
+    if not settings.cuda_deaths:
+        return Played("RuntimeError", _CLOSED_BY_PEER)
+    cuda_death.peers_pause()
+    return Played("RuntimeError", cuda_death.words(error.address))
 
 
 def _tell_launcher(launcher: int) -> None:

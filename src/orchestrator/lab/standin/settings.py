@@ -32,6 +32,7 @@ class Settings:
     health_timeout:   seconds that /health waits for a token; the default is one of the pauses that speed multiplies
     load_barrier:     seconds that a loaded rank waits for the others (hard-coded in the real engine)
     step_s:           least time for one token through all ranks; 0.02 is the reference cluster's pace
+    cuda_deaths:      ranks end as CUDA's processes do, and follow their peers (cuda_death.py)
     orphan_s:         a rank of 0.4.4 outlives its launcher; here it ends by itself after this time
     """
 
@@ -66,6 +67,7 @@ class Settings:
     load_barrier: float = 480.0
     orphan_s: float = 600.0
     step_s: float = 0.0
+    cuda_deaths: bool = False
     failures: tuple[Failure, ...] = ()
 
     @property
@@ -112,6 +114,7 @@ class Settings:
 def read_settings(version: Version, given: Given) -> Settings:
     """Settings out of a parsed command line and the environment."""
     environment = dict(os.environ)
+    cuda_deaths = environment.get("STANDIN_DEATHS", "") == "cuda"
     tp_size = given("--tp-size", 1)
     host, port = _rendezvous(given)
     model_path = given("--model-path")
@@ -142,7 +145,8 @@ def read_settings(version: Version, given: Given) -> Settings:
         given=given.shown(),
         environment=environment,
         speed=float(environment.get("STANDIN_SPEED", "1")),
-        follows_peers=environment.get("STANDIN_PEER_DEATH", "ignore") == "follow",
+        follows_peers=cuda_deaths or environment.get("STANDIN_PEER_DEATH", "ignore") == "follow",
+        cuda_deaths=cuda_deaths,
         health_timeout=float(environment.get("SGLANG_HEALTH_CHECK_TIMEOUT", "20")),
         load_barrier=float(environment.get("STANDIN_LOAD_BARRIER_S", "480")),
         orphan_s=float(environment.get("STANDIN_ORPHAN_S", "600")),

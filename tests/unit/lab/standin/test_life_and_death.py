@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import select
 import signal
 import socket
 from functools import partial
@@ -281,3 +283,33 @@ def test_version_0_4_4_leaves_ranks_behind(engine: Any) -> None:
     until(lambda: not any(title(pid) for pid in ranks.values()), "a lab's orphans end by themselves")
     leader.process.send_signal(signal.SIGTERM)
     end_with(leader, -signal.SIGKILL, says="Gracefully exiting... remaining number of requests 0")
+
+
+def state(pid: int) -> str:
+    """Of its main thread (proc(5)), and how it died; '' where there is no such process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return f"{fields[0]} {fields[49]}"
+
+
+def readable(pidfd: int) -> bool:
+    """Its process has ended for everybody."""
+    return bool(select.select([pidfd], [], [], 0)[0])
+
+
+@pytest.mark.parametrize("victim", [3, 0])
+def test_ranks_die_as_cuda_lets_them(engine: Any, victim: int) -> None:
+    leader, worker = engine.start(env={"STANDIN_DEATHS": "cuda"})
+    engine.ready()
+    node, other = (worker, leader) if victim == 3 else (leader, worker)
+    pid, parent = node.rank(victim), os.pidfd_open(node.rank(victim))
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: state(pid) == "Z 9" and not readable(parent), "a zombie whose death can be read before its end")
+    until(lambda: readable(parent), "its end")
+    os.close(parent)
+    pattern = r"(Connection closed by peer|Read error) \[127\.0\.0\.1\]:\d+"
+    until(lambda: re.search(pattern, other.text()), "its peers' errors, with its address")
+    end_with(worker, -signal.SIGKILL, says="Received sigquit from a child process")
+    assert _left_nothing(worker)
