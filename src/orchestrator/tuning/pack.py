@@ -120,7 +120,8 @@ def part_name(folder: str, name: str, lookup: Lookup, moe_directory: str = "") -
 def _parts(held: Holdings, lookup: Lookup, moe_directory: str) -> Iterator[tuple[str, str]]:
     for folder, texts in held.folders.items():
         for name, text in texts.items():
-            if part := part_name(folder, name, lookup, moe_directory):
+            part = part_name(folder, name, lookup, moe_directory)
+            if part and _PART.fullmatch(part) and part.isprintable():
                 yield part, text
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.model.errors import InputError
+
 _ZEROS = 4096
 """What sysfs says is the size of an attribute."""
 
@@ -104,6 +106,8 @@ def write(tree: FileTree, root: Path) -> None:
     base = str(root)
 
     def parent_of(path: str) -> str:
+        if ".." in path.split("/"):
+            raise InputError(f"the path {path!r} leads out of the node", where="recording", fix="record it again")
         place = base + path
         folder = place[: place.rindex("/")]
         if folder not in made:

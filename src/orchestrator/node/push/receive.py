@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.node import files
+from orchestrator.node import below, files
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import failure_of, os_told
 from orchestrator.node.push.fetch import Fetch, Lost, Upstream
 from orchestrator.node.push.giver import Giver, own_folder
 from orchestrator.node.push.notes import NoNotes, hear_ready
-from orchestrator.node.push.target import Entry, Target
+from orchestrator.node.push.target import Entry, Target, entries_of
 from orchestrator.node.sha256 import Digests
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
 
@@ -39,10 +39,17 @@ def stream(request: dict[str, Any]) -> None:
     os.umask(0o022)  # whoever the engine runs as must be able to read what arrives
     state = files.state_dir(request)
     directory = Path(str(request["directory"]))
-    entries = [Entry(str(path), str(source), int(size)) for path, source, size in request["files"]]
+    entries = _entries(request)
     target = Target(directory, entries)
     with os_told(str(directory)):
         _receive(request, state, target, entries)
+
+
+def _entries(request: dict[str, Any]) -> Sequence[Entry]:
+    try:
+        return entries_of(request.get("files"))
+    except ValueError as wrong:
+        raise Failure("outside", f"the list of files is refused: {wrong}", "request", below.FIX) from None
 
 
 def _receive(request: dict[str, Any], state: str, target: Target, entries: Sequence[Entry]) -> None:
@@ -92,6 +99,7 @@ class Arrival:
         self._upstream = upstream
         self._giver = giver
         self._todo = deque(entries)
+        self._wanted = {entry.path for entry in entries}
         self._left = len(entries)
         self._ready: dict[str, str] = {}
         self._tries: dict[str, int] = {}
@@ -173,6 +181,8 @@ class Arrival:
 
     def _hear(self, path: str, digest: str) -> None:
         with self._news:
+            if path not in self._wanted:
+                return  # none of ours: memory is for those only
             self._ready[path] = digest
             self._lost_since = 0.0
             self._news.notify_all()
@@ -210,6 +220,7 @@ class Arrival:
             return
         arriving = self._target.arriving
         for entry in batch:
+            below.refuse_links(arriving, entry.source)
             self._make_way(arriving / entry.source, entry)
         fetch = self._upstream.fetch(batch, arriving)
         self._fetches.add(fetch)

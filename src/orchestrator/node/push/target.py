@@ -11,16 +11,22 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from orchestrator.node import below
 from orchestrator.node.checkpoint.target import check_space, sync_directory, told
 from orchestrator.node.failure import Failure
 
 PARTIAL = ".l40s-partial"
 ARRIVING = ".arriving"
 JOURNAL = ".l40s-push.json"
+MOST_FILES = 100_000
+LARGEST = 1 << 60
+"""Bytes of one file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,25 @@ class Entry:
     path: str
     source: str
     size: int
+
+
+def entries_of(listed: Any) -> tuple[Entry, ...]:
+    """A list of [path, source, bytes] that another machine made, judged. Raises ValueError, in words, for one entry
+    that does not stay below the target, or below what the giver offers."""
+    if not isinstance(listed, list) or len(listed) > MOST_FILES:
+        raise ValueError(f"no list of at most {MOST_FILES} files")
+    entries = tuple(_entry(item) for item in listed)
+    below.refuse_clashes(entry.path for entry in entries)
+    return entries
+
+
+def _entry(item: Any) -> Entry:
+    if not isinstance(item, list) or len(item) != 3:
+        raise ValueError("an entry that is not [path, source, bytes]")
+    path, source, size = item
+    if type(size) is not int or not 0 <= size <= LARGEST:
+        raise ValueError(f"a file of {str(size)[:40]} bytes")
+    return Entry(below.plain_path(path), below.plain_path(source, hidden=True), size)
 
 
 class Target:
@@ -60,6 +85,8 @@ class Target:
                 return
             if self.directory.exists() and not self.directory.is_dir():
                 raise Failure("target", "is no directory", str(self.directory), "--as with another name")
+            below.refuse_links(self.arriving, "")
+            below.refuse_links(self.folder, "")
             self.arriving.mkdir(parents=True, exist_ok=True)
             self._hold()
             self._remove_strangers()
@@ -72,9 +99,11 @@ class Target:
     def place(self, arrived: Path, path: str) -> os.stat_result:
         """Give an arrived file its name; what has a name is on the disk."""
         named = self.folder / path
+        below.refuse_links(self.folder, path)
         with told(named):
-            descriptor = os.open(arrived, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(arrived, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
+                _refuse_another_kind(os.fstat(descriptor), arrived)
                 os.fchmod(descriptor, 0o644)
                 os.fsync(descriptor)
                 named.parent.mkdir(parents=True, exist_ok=True)
@@ -135,6 +164,12 @@ class Target:
                 path = Path(folder, name)
                 if str(path) not in kept and name != JOURNAL:
                     path.unlink()
+
+
+def _refuse_another_kind(found: os.stat_result, arrived: Path) -> None:
+    """What has arrived is a file of its own, and no second name of somebody else's."""
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        raise Failure("outside", "what arrived is no plain file", str(arrived), below.FIX)
 
 
 def _size(path: Path) -> int:

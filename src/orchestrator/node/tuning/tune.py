@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.node import files
+from orchestrator.node import below, files
 from orchestrator.node.failure import Failure
 from orchestrator.node.look import installed
 from orchestrator.node.tuning import tuned
@@ -66,6 +66,8 @@ class _Keeping:
         self.folder, self.dry, self.said = venv / RECORD, dry, _Done()
         raw = files.read_json(str(self.folder / "record.json"))
         self.ours: dict[str, dict[str, str]] = dict(raw.get("files") or {})
+        for place in self.ours:
+            _refuse_elsewhere(venv, pathlib.Path(place))
         self.made: list[str] = list(raw.get("folders") or [])
         self._lock: int | None = None
 
@@ -129,10 +131,23 @@ def _places(root: pathlib.Path, request: dict[str, Any]) -> dict[str, str]:
     places = {}
     for place, text in dict(request.get("files") or {}).items():
         path = root / str(place)
-        if not _NAME.fullmatch(path.name) or ".." in path.parts:
-            raise Failure("bad-request", f"{place!r} is no place for a tuned config", "request")
+        _refuse_elsewhere(root, path)
         places[str(path)] = str(text)
     return places
+
+
+def _refuse_elsewhere(root: pathlib.Path, path: pathlib.Path) -> None:
+    """A config's name, in a folder that is what it is called. Raises Failure."""
+    try:
+        below.plain_path(str(path).lstrip("/"), hidden=True)
+    except ValueError as wrong:
+        raise Failure("bad-request", str(wrong), "request", below.FIX) from None
+    if not _NAME.fullmatch(path.name):
+        raise Failure("bad-request", f"{str(path)!r} is no place for a tuned config", "request", below.FIX)
+    if root in path.parents:
+        below.refuse_links(root, path.relative_to(root).as_posix())
+    if path.is_symlink():
+        raise Failure("outside", "is a link, and no config of ours", str(path), "remove the link, then push again")
 
 
 def _put(kept: _Keeping, place: str, text: str) -> None:

@@ -10,8 +10,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.model.errors import DeployError, Unreachable
+from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec
+from orchestrator.node.below import FIX
+from orchestrator.node.push.target import MOST_FILES, Entry, entries_of
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
@@ -39,16 +41,16 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What the source has: files as [path below the target, path below what it offers, bytes]."""
+    """What the source has, judged."""
 
-    files: Sequence[Sequence[Any]]
+    files: Sequence[Entry]
     address: str
     port: int
     secret: str
 
     @property
     def bytes(self) -> int:
-        return sum(int(size) for _, _, size in self.files)
+        return sum(entry.size for entry in self.files)
 
 
 class Link:
@@ -56,7 +58,7 @@ class Link:
 
     def __init__(self, fleet: Fleet, name: str, verb: str, request: Mapping[str, Any]) -> None:
         self.name = name
-        self.files: list[Sequence[Any]] = []
+        self._listed: list[Any] = []
         self.first: Mapping[str, Any] = {}
         self.now: Mapping[str, Any] = {}
         self.failure: DeployError | None = None
@@ -70,6 +72,11 @@ class Link:
     def complete(self) -> bool:
         return bool(self.now.get("complete"))
 
+    @property
+    def read(self) -> int:
+        """Bytes of its files so far."""
+        return self._number("bytes", 0)
+
     def begin(self) -> None:
         """Wait for the first line. Raises what the machine told, Unreachable when it told nothing."""
         if not self._begun.wait(FIRST_LINE_S):
@@ -82,6 +89,13 @@ class Link:
         if self.failure is None and time.monotonic() - self.heard > SILENT_S:
             self.failure = self._silent(SILENT_S)
 
+    def files(self) -> Sequence[Entry]:
+        """The files that it listed. Raises NodeError where one does not stay below the directory."""
+        try:
+            return entries_of(self._listed)
+        except ValueError as wrong:
+            raise self._odd(f"its list of files is refused: {wrong}") from None
+
     def end(self) -> None:
         """Nobody listens any more: the machine ends what it started."""
         self._over = True
@@ -92,9 +106,9 @@ class Link:
 
     def hop(self) -> Hop:
         there = bool(self.first.get("there"))
-        left = int(self.now.get("files_left", -1))
+        left = self._number("files_left", -1)
         state = "failed" if self.failure else "complete" if self.complete else "fetching" if self.now else "waiting"
-        return Hop(self.name, state, int(self.now.get("bytes", 0)), left, there)
+        return Hop(self.name, state, self.read, left, there)
 
     def _live(self, fleet: Fleet, verb: str, request: Mapping[str, Any]) -> None:
         try:
@@ -131,10 +145,28 @@ class Link:
         if self.first:
             self.now = said
         elif "files" in said:
-            self.files += said["files"]
+            self._list(said["files"])
         elif "port" in said:
+            self._refuse_odd(said)
             self.first = said
             self._begun.set()
+
+    def _list(self, part: Any) -> None:
+        if not isinstance(part, list) or len(self._listed) + len(part) > MOST_FILES:
+            raise self._odd(f"its list of files is refused: no list of at most {MOST_FILES} files")
+        self._listed += part
+
+    def _refuse_odd(self, said: Mapping[str, Any]) -> None:
+        port, secret = said["port"], said.get("secret")
+        if type(port) is not int or not 0 < port < 65536 or not isinstance(secret, str) or not secret.isalnum():
+            raise self._odd("it told no port and secret for the others")
+
+    def _odd(self, what: str) -> NodeError:
+        return NodeError(what, where=self.name, fix=FIX)
+
+    def _number(self, name: str, default: int) -> int:
+        found = self.now.get(name, default)
+        return found if type(found) is int else default
 
     def _silent(self, seconds: float) -> Unreachable:
         return Unreachable(
@@ -188,7 +220,7 @@ class Chain:
 
     def _build(self, names: Sequence[str], links: list[Link], closing: ExitStack) -> dict[str, DeployError]:
         """Begin every link; {} or the first that could not begin."""
-        files: Any = self.offer.files
+        files: Any = [[entry.path, entry.source, entry.size] for entry in self.offer.files]
         before = {"address": self.offer.address, "port": self.offer.port, "secret": self.offer.secret}
         for number, name in enumerate(names):
             if number == 0 and self.local and self.specs[name].reach.connection != "local":
@@ -207,7 +239,7 @@ class Chain:
                 link.failure = failure
                 return {name: failure}
             before = {"address": address, "port": link.first["port"], "secret": link.first["secret"]}
-            files = [[path, path, size] for path, _, size in self.offer.files]
+            files = [[entry.path, entry.path, entry.size] for entry in self.offer.files]
         return {}
 
     def _watch(self, links: Sequence[Link], report: Callable[[Sequence[Hop]], None]) -> None:

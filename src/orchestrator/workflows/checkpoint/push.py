@@ -245,7 +245,7 @@ def _origin(
             link.begin()
         except DeployError as failure:
             raise told(failure) from None
-        yield link, Offer(link.files, address, int(link.first["port"]), str(link.first["secret"]))
+        yield link, Offer(link.files(), address, int(link.first["port"]), str(link.first["secret"]))
     finally:
         link.end()
         link.wait()
@@ -270,7 +270,7 @@ def _all(chain: Chain, wanted: Sequence[str], watcher: Watcher, lost: Mapping[st
         shown = {**complete, **{hop.name: hop for hop in hops}}
         shown |= {name: Hop(name, "failed", 0, -1) for name in failures}
         ordered = [shown.get(name) or Hop(name, "waiting", 0, -1) for name in wanted]
-        watcher.moved(ordered, chain.offer.bytes, int(chain.origin.now.get("bytes", 0)))
+        watcher.moved(ordered, chain.offer.bytes, chain.origin.read)
 
     while left := [name for name in wanted if name not in complete and name not in failures]:
         ready, failed = chain.run(left, report)

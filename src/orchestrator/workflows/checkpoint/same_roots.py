@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from orchestrator.remote.fleet import Fleet
@@ -16,8 +16,9 @@ DEADLINE_S = 30.0
 def same_roots(fleet: Fleet, directories: Mapping[str, str], child: str = "") -> Mapping[str, str]:
     """For each node the first node that sees the same directory, itself where nobody else does.
 
-    directories: each node's, by name. A node that can't write there is recognised by what it sees; one that does not
-    answer is left out.
+    directories: each node's, by name. One that does not answer is left out.
+    What a node says decides for that node alone: none can say of another one that it has what it has not. A node that
+    can't write there sees the others' files and not its own; it belongs to the first one that it sees.
     child: a name below them; where it is a mount of its own, or a link to another file system, nobody else has it
     """
     names = {node: f".l40s-nonce-{secrets.token_hex(12)}" for node in directories}
@@ -37,11 +38,17 @@ def same_roots(fleet: Fleet, directories: Mapping[str, str], child: str = "") ->
     owners = {name: node for node, name in names.items()}
     alone = {node for node, answer in looked.values.items() if answer["apart"]}
     seen = {
-        node: set() if node in alone else {owners[name] for name in answer["seen"]} - alone
+        node: set() if node in alone else {owners[name] for name in _names(answer["seen"]) & set(owners)} - alone
         for node, answer in looked.values.items()
     }
-    return {node: next((other for other in directories if _one(seen, node, other)), node) for node in seen}
+    return {node: _owner(node, seen, directories) for node in seen}
 
 
-def _one(seen: Mapping[str, set[str]], node: str, other: str) -> bool:
-    return node == other or other in seen[node] or node in seen.get(other, set())
+def _names(seen: Any) -> set[str]:
+    return {name for name in seen if isinstance(name, str)} if isinstance(seen, list) else set()
+
+
+def _owner(node: str, seen: Mapping[str, set[str]], order: Iterable[str]) -> str:
+    """The first in order that it sees and that sees its own file; following a chain that a lie could make."""
+    owners = [other for other in order if other in seen[node] and other in seen.get(other, ())]
+    return owners[0] if owners else node

@@ -85,7 +85,9 @@ def _targets(
             continue
         listening = opened[name]
         base = {"name": name, "timeout_s": TIMEOUT_S}
-        tcp: Sequence[int] = [int(port) for port, state in listening["tcp"].items() if state in ("listening", "taken")]
+        tcp: Sequence[int] = [
+            port for port in sorted(_ports(other)) if listening["tcp"].get(str(port)) in ("listening", "taken")
+        ]
         for port in (*tcp, int(listening["ephemeral"])):
             yield {**base, "kind": "tcp", "side": "tcp", "address": addresses[name], "port": port}
         yield from _datagrams(base, "tcp", addresses[spec.name], addresses[name], mtus, listening)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from orchestrator.engines.dialects import DIALECTS
 from orchestrator.model.errors import InputError
+from orchestrator.node.below import FIX, plain_path
 from orchestrator.tuning.lookup import lookup_of
 from orchestrator.tuning.pack import LARGEST_PART, MANIFEST, MOST_PARTS, Pack, manifest, read_pack
 
@@ -46,6 +47,8 @@ def save_pack(path: Path, pack: Pack) -> None:
         else:
             _write_folder(draft, parts)
         draft.rename(path)
+    except ValueError as wrong:
+        raise InputError(f"this pack is refused: {wrong}", where=str(path), fix=FIX) from None
     except OSError as error:
         raise InputError(
             f"can't be written: {error.strerror or error}", where=str(path), fix="name a place with room"
@@ -90,7 +93,7 @@ def _text(part: str, data: bytes) -> str:
 
 def _write_folder(folder: Path, parts: Mapping[str, str]) -> None:
     for part, text in parts.items():
-        file = folder / part
+        file = folder / plain_path(part)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(text.encode("utf-8"))
 
@@ -99,6 +102,6 @@ def _write_tar(path: Path, parts: Mapping[str, str], *, packed: bool) -> None:
     with tarfile.open(path, "w:gz" if packed else "w", format=tarfile.GNU_FORMAT) as tar:
         for part, text in parts.items():
             content = text.encode("utf-8")
-            entry = tarfile.TarInfo(part)
+            entry = tarfile.TarInfo(plain_path(part))
             entry.size, entry.mode = len(content), 0o644
             tar.addfile(entry, io.BytesIO(content))

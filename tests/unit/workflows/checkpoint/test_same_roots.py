@@ -201,3 +201,37 @@ def test_verify_takes_nothing_for_digests_that_did_not_come(tmp_path: Path, monk
     monkeypatch.setattr(node_app, "stream", lambda *_: iter([b'{"bytes": 9, "total": 9}', b'{"digests": {"a"']))
     verified = verify(cluster(node("a", tmp_path)), "M", to=(), fresh=False, report=lambda *_: None)
     assert "without all digests" in verified.copies.failures["a"].what
+
+
+def test_a_node_that_lies_speaks_for_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that it sees every other node's file: the others are sent theirs all the same."""
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    specs = [node(name, tmp_path / name, rank) for rank, name in enumerate("abc")]
+    real = node_app.call
+
+    def lie(session: object, verb: str, request: dict[str, object], **more: float) -> object:
+        answer = real(session, verb, request, **more)  # type: ignore[arg-type]
+        liar = session.spec.name == "a" and request["op"] == "look"  # type: ignore[attr-defined]
+        return {**answer, "seen": [*request["names"], "odd", 7]} if liar else answer  # type: ignore[misc]
+
+    monkeypatch.setattr("orchestrator.workflows.checkpoint.same_roots.call", lie)
+    with Fleet(specs) as fleet:
+        found = same_roots(fleet, {spec.name: spec.model_root for spec in specs})
+    assert {name: found[name] for name in "bc"} == {"b": "b", "c": "c"}
+
+
+def test_a_node_that_may_not_write_belongs_to_the_first_that_it_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = [node(name, tmp_path, rank) for rank, name in enumerate("abc")]
+    real = node_app.call
+
+    def readonly(session: object, verb: str, request: dict[str, object], **more: float) -> object:
+        refused = session.spec.name == "a" and request["op"] == "write"  # type: ignore[attr-defined]
+        return {"written": False} if refused else real(session, verb, request, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("orchestrator.workflows.checkpoint.same_roots.call", readonly)
+    with Fleet(specs) as fleet:
+        found = same_roots(fleet, {spec.name: spec.model_root for spec in specs})
+    assert found == {"a": "b", "b": "b", "c": "b"}

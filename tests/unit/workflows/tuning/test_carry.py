@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tarfile
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from tests.unit.workflows.tuning.test_tuning import (
 from orchestrator.loading.resources import data_dir
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import Inventory, Overrides
+from orchestrator.remote import node_app
 from orchestrator.tuning.pack import Pack
 from orchestrator.workflows.tuning.carry import PullRequest, PushRequest, pull, push
 from orchestrator.workflows.tuning.packs import load_pack, save_pack
@@ -348,3 +350,67 @@ def test_nodes_of_another_gpu_are_refused(
     with pytest.raises(InputError, match="node2 has NVIDIA L20"):
         push(cluster, PushRequest(pack=pack))
     assert everything(sites[1]) == before
+
+
+def test_a_node_that_names_files_elsewhere_writes_nothing_on_this_machine(
+    tmp_path: Path, cluster: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = node_app.call
+
+    def lie(*asked: Any, **more: Any) -> Any:
+        answer = real(*asked, **more)
+        texts = answer["folders"][LINEAR]
+        escaped = {f"../../../escaped/{QKV}": texts[QKV], f"/{tmp_path}/escaped/{QKV}": texts[QKV], f"a\0/{QKV}": "{}"}
+        return {**answer, "folders": {**answer["folders"], LINEAR: {**texts, **escaped}}}
+
+    monkeypatch.setattr("orchestrator.workflows.tuning.tuning.call", lie)
+    pulled = pull(cluster, PullRequest(out=tmp_path / "pack", node="node0"))
+    assert sorted(pulled.pack.texts) == [f"linear/{QKV}", f"linear/{ELSEWHERE}", f"moe/triton_3_8_0/{UP}"]
+    assert not list(tmp_path.rglob("escaped"))
+
+
+@pytest.mark.parametrize("name", ["odd", "odd.tar"])
+def test_a_pack_with_a_path_elsewhere_is_not_saved(tmp_path: Path, name: str) -> None:
+    texts = {"linear/../../escaped": "{}"}
+    (tmp_path / "deep").mkdir()
+    pack = Pack(dialect="sglang-0.5", engine_version="1", device="NVIDIA_L40S", triton="", texts=texts)
+    with pytest.raises(InputError, match="leads out of its folder"):
+        save_pack(tmp_path / "deep" / name, pack)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("linked", ["folder", "file"])
+def test_a_link_in_the_environment_is_not_followed(
+    tmp_path: Path, cluster: Inventory, sites: list[Path], linked: str
+) -> None:
+    pull(cluster, PullRequest(out=tmp_path / "pack", node="node0"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "secret").write_text("root's")
+    place = sites[2] / LINEAR
+    if linked == "folder":
+        if place.exists():
+            place.rmdir()
+        place.symlink_to(elsewhere)
+    else:
+        place.mkdir(parents=True, exist_ok=True)
+        (place / QKV).symlink_to(elsewhere / "secret")
+    with pytest.raises(NodeError, match="is a link"):
+        push(cluster, PushRequest(pack=tmp_path / "pack"))
+    assert [path.name for path in elsewhere.iterdir()] == ["secret"]
+
+
+def test_a_record_that_names_another_file_takes_nothing_back(
+    tmp_path: Path, cluster: Inventory, sites: list[Path]
+) -> None:
+    """The record lies in the environment, whose owner need not be root."""
+    pull(cluster, PullRequest(out=tmp_path / "pack", node="node0"))
+    push(cluster, PushRequest(pack=tmp_path / "pack")).all()
+    record = sites[2].parents[2] / "share" / "l40s-tuning" / "record.json"
+    other = tmp_path / "passwd"
+    other.write_text("root's")
+    digest = hashlib.sha256(b"root's").hexdigest()
+    record.write_text(json.dumps({"files": {str(other): {"sha256": digest, "original": ""}}, "folders": []}))
+    with pytest.raises(NodeError, match="no place for a tuned config"):
+        push(cluster, PushRequest(remove=True)).all()
+    assert other.read_text() == "root's"
