@@ -12,6 +12,7 @@ Behaviour comes from the environment:
     FAKE_ORPHAN      '1': leaves a process with a session and a parent of its own, which ignores everything but KILL
     FAKE_TIED        '1': its ranks die with it, as PR_SET_PDEATHSIG has it
     FAKE_FLOOD       bytes of log to write at once
+    FAKE_ACCESS      '1': requests other than the agent's probes are logged in the format of uvicorn's access log
     FAKE_STUCK       a file: while it is there a generation probe gets 503, after as long as the file says
     FAKE_TITLE       title of a rank's process, {} is its number
     FAKE_GPU_BYTES   bytes that each rank takes of GPU memory, on its GPU of FAKE_GPUS, for example 0,1 (needs a driver)
@@ -62,7 +63,9 @@ STUCK = Path(os.environ.get("FAKE_STUCK", "/nowhere"))
 
 class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        pass
+        if os.environ.get("FAKE_ACCESS") and "?" in self.path:
+            host, port = self.client_address
+            say(f'[2026-11-20 14:11:35] INFO:     {host}:{port} - "{self.requestline}" 200 OK')
 
     def _answer(self, status: int, body: object) -> None:
         data = json.dumps(body).encode()

@@ -202,6 +202,10 @@ class Cluster:
     def signal_agent(self, rank: int, number: int) -> None:
         assert processes.send(*self.agent(rank), number)
 
+    def log(self, rank: int) -> Path:
+        """The engine's log of one node."""
+        return Path(self.state_dir(rank), "gangs/gang0/runs", self.run_id, "engine.log")
+
     def agents_alive(self) -> list[int]:
         return [rank for rank in range(self.nodes) if processes.alive(*self.agent(rank))]
 

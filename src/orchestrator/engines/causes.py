@@ -2,6 +2,8 @@
 
 Sources: the wordings in sglang 0.4.4.post1 and 0.5.23 themselves, NCCL's and Gloo's sources, the sglang issues
 named beside an entry, and the articles (yangwenbo.com) on 32 L40S. Specific entries stand before general ones.
+A pattern takes time in proportion to the text: what stands between two of its words has a bound, since whoever can
+write into a log could else make its reader stand still.
 """
 
 from __future__ import annotations
@@ -24,15 +26,15 @@ COMMON = (
     Cause(
         id="MODEL-MISSING",
         pattern=r"Repo id must be in the form|is not a local folder and is not a valid model identifier"
-        r"|does not appear to have a file named|Unrecognized model in .*Should have a `model_type` key"
-        r"|No such file or directory: '?[^']*config\.json",
+        r"|does not appear to have a file named|Unrecognized model in .{0,512}Should have a `model_type` key"
+        r"|No such file or directory: '?[^']{0,512}config\.json",
         text="the model's directory is missing or incomplete on this node",
         fix="copy the checkpoint to the node's model root (l40s_model_root), config and tokenizer files included",
     ),
     Cause(
         id="SHARDS-MISSING",
         pattern=r"references \d+ shard file\(s\) missing|Cannot find any model weights"
-        r"|No such file or directory: '?[^']*\.safetensors",
+        r"|No such file or directory: '?[^']{0,512}\.safetensors",
         text="weight files that the index names are not on this node's disk",
         fix="finish copying the checkpoint, then compare the directories of all nodes",
     ),
@@ -134,7 +136,7 @@ COMMON = (
     ),
     Cause(
         id="IB-MEMLOCK",
-        pattern=r"ibv_(reg_mr\w*|create_cq|create_qp|alloc_pd) failed.*(Cannot allocate memory|\b12\b)",
+        pattern=r"ibv_(reg_mr\w{0,16}|create_cq|create_qp|alloc_pd) failed.{0,256}(Cannot allocate memory|\b12\b)",
         text="the RDMA driver may not lock memory: the memlock limit is too low where the engine runs",
         fix="memlock unlimited for the engine's service or user (LimitMEMLOCK=infinity)",
     ),
@@ -146,7 +148,8 @@ COMMON = (
     ),
     Cause(
         id="IB-UNREACHABLE",
-        pattern=r"ibv_modify_qp failed|ibv_poll_cq.*(failed|error)|Got completion .*with (status|error)[ =]*12\b",
+        pattern=r"ibv_modify_qp failed|ibv_poll_cq.{0,256}(failed|error)"
+        r"|Got completion .{0,256}with (status|error)[ =]{0,4}12\b",
         text="an RDMA port can't reach its peer: wrong GID index, ports of different rails, or the fabric",
         fix="test the pair with ib_write_bw; check NCCL_IB_HCA and the GID index (nccl issue 2013)",
     ),
@@ -158,7 +161,8 @@ COMMON = (
     ),
     Cause(
         id="SHM-TOO-SMALL",
-        pattern=r"Error while (creating|attaching to) shared memory segment|/dev/shm.*No space left|shmget.*failed",
+        pattern=r"Error while (creating|attaching to) shared memory segment|/dev/shm.{0,256}No space left"
+        r"|shmget.{0,256}failed",
         text="shared memory (/dev/shm) on this node is too small or full",
         fix="enlarge /dev/shm, or remove what was left in it",
     ),

@@ -99,7 +99,13 @@ class Dialect:
     """How long a rank that has its weights waits for the others (UNBALANCED_MODEL_LOADING_TIMEOUT_S, can't be set)."""
     rank_title: str = r"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*(?:_TP(?P<tp>\d+))?"
     other_titles: tuple[str, ...] = (r"^sglang::",)
-    rank_prefix: str = r"^\[[^\]]*\bTP(?P<tp>\d+)\b"
+    rank_prefix: str = r"^\[[^\]]{0,128}\bTP(?P<tp>\d{1,6})\b"
+    requests: str = (
+        r"^(?:\[[\d :-]{19}\] )?(?:\x1b\[\d{1,3}m)?INFO(?:\x1b\[\d{0,3}m)?: {1,16}\S{0,64} - \""
+        r"|HTTP/\d(?:\.\d)?\" \d{3}(?: [A-Za-z' -]{0,40})?$"
+    )
+    """Lines of uvicorn's access log, which hold what a client wrote: their beginning, or their end where another
+    process's line came between (format of both versions: set_uvicorn_logging_configs in sglang/srt/utils)."""
     probe: Mapping[str, Any] = field(
         default_factory=lambda: {
             "answer_s": 20,
@@ -221,6 +227,7 @@ class Dialect:
             "other_titles": list(self.other_titles),
             "phases": [{"phase": phase, "pattern": pattern} for phase, pattern in self.phases],
             "rank_prefix": self.rank_prefix,
+            "requests": self.requests,
             "causes": [asdict(cause) for cause in self.causes],
             "remarks": [asdict(remark) for remark in self.remarks],
             "http": dict(self.http),

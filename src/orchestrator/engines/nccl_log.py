@@ -15,7 +15,7 @@ from orchestrator.topology.speed import Traffic, price
 
 _NETWORK = re.compile(r"^Using network (\S+)")
 _USING = re.compile(r"^NET/IB : Using (.*)")
-_DEVICE = re.compile(r"\[\d+\]([^\s/]+)/\S+")
+_DEVICE = re.compile(r"\[\d{1,4}\]([^\s/]{1,64})/\S+")
 _CHANNEL = re.compile(r"^Channel \d+/\d+ : .* via NET/([A-Za-z]+)/(\d+)(\(\d+\))?(/GDRDMA)?")
 _COMM = re.compile(r"^comm .*nRanks (\d+) nNodes (\d+) localRanks (\d+)")
 _CHANNELS = re.compile(r"^(\d+) coll channels")

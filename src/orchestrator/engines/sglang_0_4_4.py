@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.engines.causes import COMMON, REMARKS
 from orchestrator.engines.dialect import Dialect, Names
 
-_SHARDS = r"Loading safetensors checkpoint shards:.*\|\s*(?P<step>\d+)/(?P<of>\d+)\b"
+_SHARDS = r"Loading safetensors checkpoint shards:.{0,256}\|\s{0,8}(?P<step>\d{1,6})/(?P<of>\d{1,6})\b"
 
 DIALECT = Dialect(
     name="sglang-0.4.4",

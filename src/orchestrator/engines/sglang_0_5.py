@@ -7,7 +7,10 @@ from orchestrator.engines.dialect import Dialect, Names
 
 _GONE = "gone since 0.4.4"
 
-_SHARDS = r"(?:Loading safetensors checkpoint|Multi-thread loading) shards:.*\|\s*(?P<step>\d+)/(?P<of>\d+)\b"
+_SHARDS = (
+    r"(?:Loading safetensors checkpoint|Multi-thread loading) shards:"
+    r".{0,256}\|\s{0,8}(?P<step>\d{1,6})/(?P<of>\d{1,6})\b"
+)
 
 DIALECT = Dialect(
     name="sglang-0.5",

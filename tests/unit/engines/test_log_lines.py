@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.engines.causes import COMMON, REMARKS
 from orchestrator.engines.dialects import DIALECTS, dialect
+from orchestrator.node.engine.watch import LogWatch
 
 
 def lines(name: str) -> list[tuple[str, str]]:
@@ -72,3 +73,29 @@ def test_ordinary_lines_are_no_cause(line: str) -> None:
 def test_what_only_costs_speed_is_a_remark_and_no_cause(wanted: str, line: str) -> None:
     assert [remark.id for remark in REMARKS if re.search(remark.pattern, line)] == [wanted]
     assert not [cause.id for cause in COMMON if re.search(cause.pattern, line)]
+
+
+REQUESTS = [
+    '[2026-11-20 14:11:35] INFO:     127.0.0.1:35072 - "GET /?torch.OutOfMemoryError HTTP/1.1" 404 Not Found',
+    '[2026-11-20 14:11:35] INFO:     ::1:35072 - "GET /?torch.OutOfMemoryError HTTP/1.1" 200 OK',
+    '[2026-11-20 14:11:35] INFO:      - "GET /?EADDRINUSE HTTP/1.1" 200 OK',
+    'INFO:     10.0.0.5:40004 - "GET /?max_total_num_tokens=1 HTTP/1.1" 200 OK',
+    '[2026-11-20 14:11:35] \x1b[32mINFO\x1b[0m:     127.0.0.1:35072 - "GET /?EADDRINUSE HTTP/1.1" 200 OK',
+    'torch.OutOfMemoryError HTTP/1.1" 404 Not Found',
+    'torch.OutOfMemoryError HTTP/1.1" 599 ',
+]
+
+
+@pytest.mark.parametrize("line", [*REQUESTS, *(line[:100] for line in REQUESTS[:5])])
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_clients_words_in_the_access_log_are_no_cause(name: str, line: str) -> None:
+    watch = LogWatch.of(dialect(name).watch())
+    watch.begin(0.0)
+    assert not watch.feed(line, 1.0)
+    assert watch.suspect(0.0) is None and watch.last_lines() == ()
+
+
+@pytest.mark.parametrize("line", [line for _, line in CAUSES])
+@pytest.mark.parametrize("name", DIALECTS)
+def test_no_causes_line_looks_like_a_request(name: str, line: str) -> None:
+    assert not re.search(dialect(name).requests, line)

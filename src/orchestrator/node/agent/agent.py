@@ -216,7 +216,7 @@ class Agent(Part):
         if self.state in RUNNING:
             if death.signal not in ITS_OWN_DEATHS:
                 self._bury_the_dead()
-            self.read_log()
+            self.read_last_words()
             self._fail_of(death, causes.engine_ended(self.run.node, death, self.watch, time.time()))
 
     def _fail_of(self, death: Death, cause: Cause) -> None:
@@ -265,7 +265,7 @@ class Agent(Part):
             if self.state in RUNNING and killed and self.engine_runs and not processes.alive(*self.engine):
                 self._hear_of_parent()
             if self.state in RUNNING:
-                self.read_log()
+                self.read_last_words()
                 self._fail_of(died.death, causes.rank_died(self.run.node, died, self.watch, time.time()))
 
     def _follow_memory(self, now: float) -> None:

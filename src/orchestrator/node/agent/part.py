@@ -26,8 +26,12 @@ from orchestrator.node.network.link import Event, Hub, Spoke
 
 TICK_S = 0.5
 PULSE_S = 1.0
-LOG_READS_A_STEP = 64
-"""An engine that floods its log must not keep us from everything else."""
+LOG_BYTES = 16 * 1024
+"""Of one read: some tens of milliseconds of work even where every byte is a line."""
+LOG_S = 0.2
+"""For the engine's log in one round of the loop: one that floods its log must not keep us from everything else."""
+LAST_WORDS_S = 2.0
+"""For what is in the pipe when a process has died; the others hear from us meanwhile."""
 
 
 @dataclass
@@ -90,21 +94,30 @@ class Part:
         link = self.hub or self.spoke
         return link.step(now) if link is not None else []
 
-    def read_log(self) -> None:
-        """Take what the engine has written so far."""
-        for _ in range(LOG_READS_A_STEP):
+    def read_log(self) -> bool:
+        """Take what the engine has written so far, for a moment; True where there was nothing more to read."""
+        until = time.monotonic() + LOG_S
+        while time.monotonic() < until:
             if self.guardian.log < 0:
-                return
+                return True
             try:
-                data = os.read(self.guardian.log, 1 << 16)
+                data = os.read(self.guardian.log, LOG_BYTES)
             except BlockingIOError:
-                return
+                return True
             if not data:
                 os.close(self.guardian.log)
                 self.guardian.log = -1
                 self._take(self.redactor.finish())
-                return
+                self._watch(b"\n", time.time())  # a last line without an end
+                return True
             self._take(self.redactor.feed(data))
+        return False
+
+    def read_last_words(self) -> None:
+        """Take all that was written before a death."""
+        until = time.monotonic() + LAST_WORDS_S
+        while not self.read_log() and time.monotonic() < until:
+            self.pulse(time.monotonic())
 
     def _take(self, data: bytes) -> None:
         """Nobody gets to see the log but as it is here."""

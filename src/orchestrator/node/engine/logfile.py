@@ -50,18 +50,19 @@ class LogFile:
 
 @dataclass
 class LineCutter:
-    """Bytes into text lines. A progress bar's carriage return ends a line too; an endless line is cut."""
+    """Bytes into text lines. A progress bar's carriage return ends a line too; of a long line the beginning is kept."""
 
     _rest: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> Iterator[str]:
         """Complete lines so far, without their ends; blank ones are passed over."""
-        self._rest += data.replace(b"\r", b"\n")
-        *lines, rest = self._rest.split(b"\n")
-        self._rest = bytearray(rest)
-        if len(self._rest) > LONGEST_LINE:
-            lines.append(self._rest)
-            self._rest = bytearray()
-        for line in lines:
+        *ended, begun = data.replace(b"\r", b"\n").split(b"\n")
+        for piece in ended:
+            self._keep(piece)
+            line, self._rest = self._rest, bytearray()
             if line.strip():
-                yield bytes(line).decode("utf-8", "replace").rstrip()
+                yield line.decode("utf-8", "replace").rstrip()
+        self._keep(begun)
+
+    def _keep(self, piece: bytes) -> None:
+        self._rest += piece[: max(0, LONGEST_LINE - len(self._rest))]

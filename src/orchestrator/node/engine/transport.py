@@ -19,11 +19,11 @@ PLANNED = ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_DEBUG")
 
 _SAYS = re.compile(
     rb"NCCL INFO (NET/\w+ : (?:Using|GPU Direct)|Using network|comm 0x\w+ rank \d+ nRanks|"
-    rb"\d+ coll channels|Channel \d+/\d+ : .* via NET/|NCCL version|NET/\w+ : No device)"
+    rb"\d+ coll channels|Channel \d+/\d+ : .{0,128} via NET/|NCCL version|NET/\w+ : No device)"
 )
 _WHO = re.compile(rb"^.*NCCL INFO ")
 _COMM = re.compile(rb"comm 0x\w+ rank \d+")
-_CHANNEL = re.compile(rb"Channel \d+/\d+ : .* via NET/")
+_CHANNEL = re.compile(rb"Channel \d+/\d+ : .{0,128} via NET/")
 
 
 def note(run: Run) -> None:

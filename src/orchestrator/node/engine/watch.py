@@ -16,10 +16,11 @@ from orchestrator.node.failure import Failure
 LINES_KEPT = 60
 SUSPECT_FOR_S = 30.0
 """A known cause's line this long before a death is taken for its reason."""
+_BLANK = re.compile(r"\s")
 LINES_SHOWN = 8
 LONGEST_SHOWN = 2048
-"""Characters of a line that are kept: LINES_SHOWN of them fit into one message of the leader link (LONGEST_MESSAGE in
-node/network/wire.py) even where JSON needs 12 bytes for each."""
+"""Characters of a line that are searched and kept: LINES_SHOWN of them fit into one message of the leader link
+(LONGEST_MESSAGE in node/network/wire.py) even where JSON needs 12 bytes for each."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class LogWatch:
     phases: Sequence[tuple[str, re.Pattern[str]]] = ()
     causes: Sequence[_CausePattern] = ()
     rank_prefix: re.Pattern[str] | None = None
+    requests: re.Pattern[str] | None = None
     work: re.Pattern[str] | None = None
     phase: Phase = field(default_factory=Phase)
     _position: int = -1
@@ -77,6 +79,7 @@ class LogWatch:
     def of(cls, watch: Mapping[str, Any]) -> LogWatch:
         """From a dialect's watch data; a pattern that does not compile is a failure in words."""
         prefix = watch.get("rank_prefix")
+        requests = watch.get("requests")
         work = (watch.get("probe") or {}).get("log")
         return cls(
             phases=[(str(entry["phase"]), _compiled(entry["pattern"])) for entry in watch.get("phases") or ()],
@@ -91,6 +94,7 @@ class LogWatch:
                 for entry in watch.get("causes") or ()
             ],
             rank_prefix=_compiled(prefix) if prefix else None,
+            requests=_compiled(requests) if requests else None,
             work=_compiled(work) if work else None,
         )
 
@@ -106,14 +110,26 @@ class LogWatch:
         self._position = len(self.phases)
 
     def feed(self, line: str, now: float) -> bool:
-        """Take one line; True where the phase or its step changed."""
-        self._recent.append(shown(line))
+        """Take one line; True where the phase or its step changed. No more than its beginning is searched."""
+        if self._is_a_clients(line):
+            return False
+        line = shown(line)
+        self._recent.append(line)
         self._look_for_causes(line, now)
         return self._look_for_phases(line, now)
 
     def shows_work(self, line: str) -> bool:
         """The line tells that the engine works on somebody's request."""
-        return self.work is not None and self.work.search(line) is not None
+        return self.work is not None and not self._is_a_clients(line) and self.work.search(shown(line)) is not None
+
+    def _is_a_clients(self, line: str) -> bool:
+        """It holds what a client wrote: a line of the request log, or a piece of one that came in pieces.
+
+        A pipe mixes the lines of several processes where they are longer than PIPE_BUF (pipe(7)).
+        """
+        if self.requests is None:
+            return False
+        return bool(self.requests.search(line)) or (len(line) > LONGEST_SHOWN and not _BLANK.search(shown(line)))
 
     def suspect(self, since: float) -> Suspicion | None:
         """The first primary cause seen since a time, else the first secondary one, else None."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.node.agent import causes
-from orchestrator.node.engine.logfile import LineCutter, LogFile
+from orchestrator.node.engine.logfile import LONGEST_LINE, LineCutter, LogFile
 from orchestrator.node.engine.watch import LogWatch, rank_of_title
 from orchestrator.node.failure import Failure
 from orchestrator.node.network.wire import LONGEST_MESSAGE
@@ -81,7 +81,7 @@ def test_last_lines_are_the_ranks_own_where_the_prefix_shows() -> None:
 def test_the_longest_lines_of_a_cause_fit_into_a_message_of_the_link() -> None:
     watch = LogWatch.of(WATCH)
     for _ in range(20):
-        watch.feed("[x TP3] " + "\N{GRINNING FACE}" * 60_000 + " out of memory", 10.0)
+        watch.feed("[x TP3] out of memory" + "\N{GRINNING FACE}" * 60_000, 10.0)
     found = watch.suspect(since=0.0)
     assert found is not None and found.id == "oom"
     cause = causes.make("n", found.text, 10.0, lines=[*watch.last_lines(3)])
@@ -120,10 +120,40 @@ def test_lines_come_out_whole_however_they_arrive(lines: list[str], step: int) -
     assert arrived == [line.rstrip() for line in lines if line.encode().strip()]
 
 
-def test_a_progress_bar_is_lines_and_an_endless_line_is_cut() -> None:
+def test_a_progress_bar_is_lines() -> None:
+    assert list(LineCutter().feed(b"1/3\r2/3\r3/3")) == ["1/3", "2/3"]
+
+
+def test_of_an_endless_line_the_beginning_is_kept_and_no_piece_of_it_is_a_line() -> None:
     cutter = LineCutter()
-    assert list(cutter.feed(b"1/3\r2/3\r3/3")) == ["1/3", "2/3"]
-    assert [len(line) for line in LineCutter().feed(b"x" * 200_000)] == [200_000]
+    for _ in range(100):
+        assert list(cutter.feed(b"x" * 10_000)) == []
+    assert list(cutter.feed(b" CUDA out of memory\nnext\n")) == ["x" * LONGEST_LINE, "next"]
+
+
+REQUESTS = WATCH | {"requests": r"INFO: +\S* - \"|HTTP/1\.1\" \d{3} \w+$"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'INFO:     10.0.0.5:40004 - "GET /?out of memory HTTP/1.1" 404 Not Found',
+        'INFO:     10.0.0.5:40004 - "GET /?' + "out_of memory" * 9000,
+        'ut of memory, out of memory" HTTP/1.1" 404 Found',
+        "x" * 3000 + " out of memory",
+        "loading: out-of-memory," * 200 + "shards:|3/4 out of memory",
+    ],
+    ids=["request", "long request", "its end", "past 2 KB", "its middle"],
+)
+def test_what_a_client_wrote_is_neither_cause_nor_phase_nor_shown(line: str) -> None:
+    watch = LogWatch.of(REQUESTS)
+    watch.feed("Load weight begin", 0.0)
+    watch.feed(line, 1.0)
+    assert watch.suspect(0.0) is None and watch.phase.step == 0
+    assert not any("out of memory" in line for line in watch.last_lines())
+    watch.feed("torch: out of memory", 2.0)
+    found = watch.suspect(0.0)
+    assert found is not None and found.lines[-1] == "torch: out of memory"
 
 
 def test_the_log_is_bounded_and_keeps_its_newest_lines(tmp_path: Path) -> None:
