@@ -131,14 +131,19 @@ def healthy_node(name: str = "node0", number: int = 0) -> HealthyNode:
 
 @cache
 def _healthy_node(name: str, number: int) -> HealthyNode:
-    machine = reference_machine(name, number)
+    return dressed(reference_machine(name, number))
+
+
+def dressed(machine: MachineFiles) -> HealthyNode:
+    """A machine's files with everything else that a rule may look at, in order. It has a bond of ens9f0np0 and
+    ens9f1np1."""
     node = HealthyNode(machine, host=_host(machine), nvml=_nvml())
     keys = [path.rpartition("/")[0] for path in machine.files if path.endswith("/class")]
     for count, key in enumerate(keys):
         _function(node, key, count)
-    for device in ("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_bond_0"):
+    devices = sorted({path.split("/")[-4] for path in machine.files if path.endswith("/ports/1/state")})
+    for index, device in enumerate(devices):
         _counters(node, device)
-    for index, device in enumerate(("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_bond_0")):
         machine.write(f"/sys/class/infiniband_verbs/uverbs{index}", {"ibdev": device})
     machine.write("/sys/module/nvidia_peermem", {"version": "570.86.10"})
     machine.write("/sys/module/mlx5_core", {"version": "24.10-2.1.8"})
@@ -154,7 +159,7 @@ def _healthy_node(name: str, number: int) -> HealthyNode:
     for slave in ("ens9f0np0", "ens9f1np1"):
         machine.write(f"{node.interface(slave)}/bonding_slave", {"ad_aggregator_id": 1})
     for place, gpu in enumerate(machine.devices):
-        _gpu(gpu, place)
+        _gpu(gpu, place, len(machine.devices))
     _stack(node)
     return node
 
@@ -195,7 +200,7 @@ def _host(machine: MachineFiles) -> dict[str, Any]:
         "systemd": True,
         "limits": {"memlock": [8 << 20, UNLIMITED], "nofile": [1024, 1 << 20], "stack": [8 << 20, UNLIMITED]},
         "limits_attainable": {"memlock": [UNLIMITED, UNLIMITED], "nofile": [1 << 20, 1 << 20]},
-        "devices": [f"/dev/infiniband/uverbs{number}" for number in range(5)],
+        "devices": [f"/dev/infiniband/uverbs{number}" for number in range(_most_uverbs(machine))],
         "libibverbs": True,
         "kernel_log": {"xid": []},
         "shm_bytes": 512 << 30,
@@ -203,6 +208,10 @@ def _host(machine: MachineFiles) -> dict[str, Any]:
         "round_trip_s": 0.02,
         "stack": {"venv": VENV, "name": STACK.name, "python": True},
     }
+
+
+def _most_uverbs(machine: MachineFiles) -> int:
+    return sum(path.endswith("/ports/1/state") for path in machine.files)
 
 
 def _nvml() -> dict[str, Any]:
@@ -244,7 +253,7 @@ def _counters(node: HealthyNode, device: str) -> None:
     )
 
 
-def _gpu(device: dict[str, Any], index: int) -> None:
+def _gpu(device: dict[str, Any], index: int, gpus: int) -> None:
     device.update(
         {
             "bar1_total": 64 << 30,
@@ -255,7 +264,7 @@ def _gpu(device: dict[str, Any], index: int) -> None:
             "persistence": 1,
             "replays": 0,
             "vbios": "95.02.66.00.02",
-            "p2p": {str(other): {"read": 0, "write": 0} for other in range(index + 1, 8)},
+            "p2p": {str(other): {"read": 0, "write": 0} for other in range(index + 1, gpus)},
         }
     )
 

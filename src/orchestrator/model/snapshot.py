@@ -13,6 +13,8 @@ from functools import cached_property
 from typing import Any
 
 FORMAT = 1
+NOT_RECORDED = "not recorded"
+"""NVML's error in a snapshot of a machine that somebody recorded without asking NVML."""
 _MAX_LINKS = 40  # as Linux: MAXSYMLINKS in include/linux/namei.h
 
 

@@ -55,6 +55,8 @@ class PciDevice:
     link: Link = Link()
     link_max: Link = Link()
     driver: str = ""
+    virtual: bool = False
+    """An SR-IOV virtual function of a card that the same machine holds."""
     slot: str = ""
     """Physical slot's name from /sys/bus/pci/slots, '' where the firmware names none."""
 
@@ -151,6 +153,10 @@ class RdmaPort:
     rate_gbps: float = 0.0
     link_layer: str = ""
     gids: tuple[Gid, ...] = ()
+    gids_recorded: bool = True
+    """False where nobody read the GID table: an empty `gids` then says nothing."""
+    virtual: bool = False
+    """It belongs to an SR-IOV virtual function."""
     firmware: str = ""
     board: str = ""
 

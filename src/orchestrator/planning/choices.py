@@ -140,7 +140,7 @@ def rdma_choice(node: NodeSpec, topology: Topology, tcp: Choice) -> RdmaChoice:
 
 def _pinned_ports(node: NodeSpec, pin: str, topology: Topology) -> RdmaChoice:
     """The operator may also take the port that carries TCP: a single card can do both."""
-    ports = tuple(port for port in topology.rdma if port.active and _named(pin, port))
+    ports = tuple(port for port in topology.rdma if port.active and fits_pin(pin, port))
     if not ports:
         each = ", ".join(f"{port.name} {port.state or 'state unread'}" for port in topology.rdma) or "none"
         raise InputError(
@@ -151,8 +151,9 @@ def _pinned_ports(node: NodeSpec, pin: str, topology: Topology) -> RdmaChoice:
     return RdmaChoice(ports, "override: l40s_ib_hca in the inventory", _gid(node, ports, topology))
 
 
-def _named(pin: str, port: RdmaPort) -> bool:
-    """NCCL_IB_HCA's own rules: `^` means all others, `=` the whole name, else its beginning; `:N` one port."""
+def fits_pin(pin: str, port: RdmaPort) -> bool:
+    """Whether NCCL_IB_HCA so written takes a port: `^` means all others, `=` the whole name, else its beginning; `:N`
+    one port."""
     excluded, exact = pin.startswith("^"), pin.lstrip("^").startswith("=")
     fits = False
     for word in pin.lstrip("^=").split(","):

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.input import Input, as_root, input_of
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.config_space import config_space, unread
+from orchestrator.topology.pci import bridges_above, card
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
@@ -15,7 +17,8 @@ RULE = Rule(
     title="ACS redirects peer-to-peer traffic",
     explain=(
         "With P2P request redirect on, a switch sends every GPU-to-GPU and GPU-to-NIC packet to the CPU and back. "
-        "Judged on the ports above GPUs and RDMA cards only; elsewhere it costs nothing."
+        "Judged on every downstream port on the way between GPUs and RDMA cards that share a switch, those of the "
+        "upper ones of nested switches too; elsewhere it costs nothing."
     ),
     reads=("/sys/bus/pci/devices/*/config (beyond 64 bytes: root only)",),
     source="PCI Express Base Specification, ACS Extended Capability (id 0x000D); NCCL troubleshooting guide, nccl#2079",
@@ -26,26 +29,40 @@ _REDIRECTS = _REQUEST_REDIRECT | _COMPLETION_REDIRECT | _EGRESS_CONTROL
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node over all ports above a GPU or RDMA card; unknown where the config space was cut off."""
+    """One finding a node over all ports on the way; unknown where the configuration space was cut off."""
     for node in cluster.nodes:
         redirecting, cut_off = [], []
-        for address, key in _ports_above_gpus_and_cards(node):
+        for address, key in _ports_on_the_way(node):
             control = config_space(node.snapshot, key).acs_control
             if control is None:
                 cut_off.append((address, unread(node.snapshot, key)))
             elif control & _REDIRECTS:
                 redirecting.append((address, control))
+        if input_of(node) is Input.XML:
+            cut_off = [(switch.address, "NCCL's file has no configuration space") for switch in node.gpu_switches]
         if redirecting:
             yield _finding(node.name, redirecting)
         elif cut_off:
-            yield _unknown(node.name, cut_off)
+            yield _unknown(node, cut_off)
 
 
-def _ports_above_gpus_and_cards(node: Node) -> list[tuple[str, str]]:
-    keys = [gpu.key for gpu in node.topology.gpus if gpu.switch]
-    keys += [port.key for port in node.rail_ports if port.switch]
-    ports = {bridge.address: bridge.key for key in keys if (bridge := node.above(key))}
-    return sorted(ports.items())
+def _ports_on_the_way(node: Node) -> list[tuple[str, str]]:
+    """Downstream ports that a GPU or rail port is behind while another one is behind the same switch or one above it.
+
+    From a root bus down, bridges alternate: root port, then upstream and downstream port of each switch.
+    """
+    talkers = {gpu.key for gpu in node.topology.gpus} | {port.key for port in node.rail_ports}
+    chains = {key: bridges_above(key)[::-1] for key in talkers if key in node.devices}
+    cards = {key: {card(talker) for talker, chain in chains.items() if key in chain} for key in
+             {bridge for chain in chains.values() for bridge in chain}}  # fmt: skip
+    found = {
+        port: node.devices[port].address
+        for chain in chains.values()
+        for place, port in enumerate(chain)
+        if place >= 2 and place % 2 == 0 and port in node.devices
+        if any(len(cards[upstream]) > len(cards[port]) for upstream in chain[1:place:2])
+    }
+    return sorted((address, port) for port, address in found.items())
 
 
 def _finding(name: str, redirecting: Sequence[tuple[str, int]]) -> Finding:
@@ -64,14 +81,14 @@ def _finding(name: str, redirecting: Sequence[tuple[str, int]]) -> Finding:
     )
 
 
-def _unknown(name: str, cut_off: Sequence[tuple[str, str]]) -> Finding:
+def _unknown(node: Node, cut_off: Sequence[tuple[str, str]]) -> Finding:
     return Finding(
         id=RULE.id,
         severity=Severity.UNKNOWN,
-        node=name,
+        node=node.name,
         devices=tuple(address for address, _ in cut_off),
         title="whether ACS redirects peer-to-peer traffic could not be read",
         evidence=tuple(f"/sys/bus/pci/devices/{address}/config: {why}" for address, why in cut_off[:4]),
         effect="if it does: " + price(Traffic.THROUGH_ROOT),
-        fix="look as root: ansible_become: true in the inventory",
+        fix=as_root(node),
     )

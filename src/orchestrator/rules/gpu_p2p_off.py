@@ -1,20 +1,24 @@
-"""GPUs behind one switch that may not talk to each other directly."""
+"""GPUs that NCCL would connect directly and that may not reach each other's memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import PathType
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
+from orchestrator.topology.bandwidth import Version, p2p_level
+from orchestrator.topology.distance import Distances
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
     id="GPU-P2P-OFF",
-    title="GPUs behind one switch can't reach each other's memory",
+    title="GPUs can't reach each other's memory",
     explain=(
         "NCCL asks NVML whether reads and writes between two GPUs work. Where they do not, everything between them "
-        "passes through host memory. Judged behind one switch; between sockets no peer-to-peer traffic is wanted."
+        "passes through host memory. Judged for every pair that NCCL would connect directly: up to PXB by default, "
+        "farther on AMD with two GPUs or an NCCL before 2.23."
     ),
     reads=("NVML nvmlDeviceGetP2PStatus (read, write)",),
     source="NCCL src/graph/paths.cc ncclTopoCheckP2p; NVML nvmlGpuP2PStatus_t",
@@ -29,33 +33,38 @@ _STATUS = {
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding a node, with the GPUs concerned."""
     for node in cluster.nodes:
-        broken = list(_broken(node))
+        broken = list(_broken(node, cluster.nccl_version(node)))
         if broken:
-            gpus = sorted({index for one, other, _ in broken for index in (one, other)})
+            gpus = sorted({index for one, other, *_ in broken for index in (one, other)})
+            paths = "/".join(path.name for path in sorted({path for _, _, path, _ in broken}))
             addresses = {gpu.index: gpu.address for gpu in node.topology.gpus}
             yield Finding(
                 id=RULE.id,
                 severity=Severity.SLOW,
                 node=node.name,
                 devices=tuple(addresses[index] for index in gpus),
-                title=f"{len(broken)} pair{'s' if len(broken) > 1 else ''} of GPUs behind one switch can't reach each "
+                title=f"{len(broken)} pair{'s' if len(broken) > 1 else ''} of GPUs ({paths}) can't reach each "
                 f"other directly (GPUs {', '.join(map(str, gpus))})",
                 evidence=tuple(words for *_, words in broken[:6]),
                 effect="NCCL stages through host memory between them; " + price(Traffic.CARD_ON_ROOT_PORT),
-                fix="driver version and parameters (NVreg_*), ACS and IOMMU settings; nvidia-smi topo -p2p rw",
+                fix="check the driver's version and parameters (NVreg_*), ACS and IOMMU; `nvidia-smi topo -p2p rw` "
+                "shows all pairs",
             )
 
 
-def _broken(node: Node) -> Iterator[tuple[int, int, str]]:
-    switches = {gpu.index: gpu.switch for gpu in node.topology.gpus if gpu.index >= 0}
+def _broken(node: Node, nccl: Version) -> Iterator[tuple[int, int, PathType, str]]:
+    keys = {gpu.index: gpu.key for gpu in node.topology.gpus if gpu.index >= 0}
+    distances, farthest = Distances(node.topology), p2p_level(node.topology, nccl)
     for device in node.nvml_devices:
         pairs, one = device.get("p2p"), device.get("index")
-        if not isinstance(pairs, Mapping) or not isinstance(one, int) or not switches.get(one):
+        if not isinstance(pairs, Mapping) or not isinstance(one, int) or one not in keys:
             continue
         for text, status in pairs.items():
-            other = int(text) if isinstance(text, str) and text.isdecimal() else -1
-            if switches.get(other) == switches[one] and isinstance(status, Mapping):
-                bad = {way: value for way, value in status.items() if isinstance(value, int) and value}
-                if bad:
-                    words = ", ".join(f"{way} {value} ({_STATUS.get(value, 'unknown')})" for way, value in bad.items())
-                    yield one, other, f"NVML of GPU {one}: nvmlDeviceGetP2PStatus to GPU {other}: {words}"
+            other = int(text) if isinstance(text, str) and text.isdecimal() and len(text) < 5 else -1
+            if other not in keys or not isinstance(status, Mapping):
+                continue
+            bad = {way: value for way, value in status.items() if isinstance(value, int) and value}
+            path = distances.path_type(keys[one], keys[other]) if bad else PathType.DIS
+            if path <= farthest:
+                words = ", ".join(f"{way} {value} ({_STATUS.get(value, 'unknown')})" for way, value in bad.items())
+                yield one, other, path, f"NVML of GPU {one}: nvmlDeviceGetP2PStatus to GPU {other}: {words}"

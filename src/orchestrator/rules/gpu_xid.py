@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.input import as_root
 from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
@@ -77,5 +78,5 @@ def _unknown(node: Node, why: str) -> Finding:
         title="whether the driver reported errors (Xid) could not be read",
         evidence=(f"/dev/kmsg: {why}",),
         effect="a GPU that failed since the last boot is not known of",
-        fix="look as root: ansible_become: true in the inventory",
+        fix=as_root(node),
     )

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import Switch
-from orchestrator.rules.nic_not_under_switch import lonely_switches
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.names import part_name
@@ -29,9 +28,10 @@ _NETWORK_CLASS = 0x02
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding a node."""
     for node in cluster.nodes:
-        lonely = lonely_switches(node)
-        misplaced = any(port.key in node.devices and not node.near_gpus(port) for port in node.rail_ports)
-        if lonely and len(lonely) < len(node.gpu_switches) and not misplaced:
+        lonely = node.roles.lonely
+        keys = {switch.key for switch in lonely}
+        served = [switch for switch in node.gpu_switches if keys.isdisjoint(node.with_above(switch))]
+        if lonely and served and not node.roles.away:
             yield _finding(node, lonely)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RdmaPort, Switch
@@ -26,29 +26,28 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a card, naming the slot it is in and the switch that has none."""
+    """One finding a card, naming the slot it is in and the switch that has none; unknown where a card may be either
+    misplaced or the main card."""
     for node in cluster.nodes:
-        if not node.gpu_switches:
-            continue
-        misplaced: dict[str, list[RdmaPort]] = {}
-        for port in node.rail_ports:
-            if port.key in node.devices and not node.near_gpus(port):
-                misplaced.setdefault(card(port.key), []).append(port)
-        for ports in misplaced.values():
+        for ports in by_card(node.roles.away).values():
             yield _finding(node, ports)
+        if node.roles.unclear:
+            yield _unknown(node, by_card(node.roles.unclear))
 
 
-def lonely_switches(node: Node) -> list[Switch]:
-    """Switches with GPUs and no RDMA card behind them."""
-    served = {switch for port in node.rail_ports for switch in node.places.above(port.key)}
-    return [switch for switch in node.gpu_switches if served.isdisjoint(node.with_above(switch))]
+def by_card(ports: Iterable[RdmaPort]) -> dict[str, list[RdmaPort]]:
+    """{card: its ports}."""
+    cards: dict[str, list[RdmaPort]] = {}
+    for port in ports:
+        cards.setdefault(card(port.key), []).append(port)
+    return cards
 
 
 def _finding(node: Node, ports: Sequence[RdmaPort]) -> Finding:
     place = card(ports[0].address)
     devices = tuple(port.device for port in ports)
     slot = node.devices[ports[0].key].slot
-    lonely = lonely_switches(node)
+    lonely = node.roles.lonely
     return Finding(
         id=RULE.id,
         severity=Severity.SLOW,
@@ -61,11 +60,29 @@ def _finding(node: Node, ports: Sequence[RdmaPort]) -> Finding:
             f"slot of {place} = {slot or 'not named by the firmware'}",
             *(f"switch {switch.address} (NUMA {switch.numa_node}) has GPUs and no RDMA card" for switch in lonely),
         ),
-        effect="4 of 8 GPUs have no card near them; " + price(Traffic.CARD_ON_ROOT_PORT)
-        if len(lonely) * 2 == len(node.gpu_switches) and len(node.topology.gpus) == 8
-        else price(Traffic.CARD_ON_ROOT_PORT),
+        effect=_without_a_card(node) + price(Traffic.CARD_ON_ROOT_PORT),
         fix=f"power off, move the card from {f'slot {slot}' if slot else f'its place at {place}'} to "
         + _target(node, lonely),
+    )
+
+
+def _without_a_card(node: Node) -> str:
+    keys = {switch.key for switch in node.roles.lonely}
+    count = sum(not keys.isdisjoint(node.places.above(gpu.key)) for gpu in node.topology.gpus)
+    return f"{count} of {len(node.topology.gpus)} GPUs have no card near them; " if count else ""
+
+
+def _unknown(node: Node, cards: Mapping[str, Sequence[RdmaPort]]) -> Finding:
+    names = [f"{card(ports[0].address)} ({', '.join(port.device for port in ports)})" for ports in cards.values()]
+    return Finding(
+        id=RULE.id,
+        severity=Severity.UNKNOWN,
+        node=node.name,
+        devices=tuple(port.device for ports in cards.values() for port in ports),
+        title=f"whether {' or '.join(names)}, on a root port, is meant for the GPUs or for TCP was not recorded",
+        evidence=tuple(f"switch {switch.address} has GPUs and no RDMA card" for switch in node.roles.lonely),
+        effect="if it is meant for the GPUs: " + price(Traffic.CARD_ON_ROOT_PORT),
+        fix="`l40s-deploy doctor` on the node itself knows which card carries TCP",
     )
 
 

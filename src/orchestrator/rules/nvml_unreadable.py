@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.snapshot import NOT_RECORDED
 from orchestrator.rules.support.cluster import Cluster
+from orchestrator.rules.support.input import record_again
 from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
@@ -16,8 +18,6 @@ RULE = Rule(
     source="NVML API reference, nvmlReturn_t",
     weight=4,
 )
-NOT_RECORDED = "not recorded"
-"""What a recording says that was made without asking NVML."""
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
@@ -36,5 +36,5 @@ def check(cluster: Cluster) -> Iterator[Finding]:
             effect="no engine can start on this node" if asked else "health, memory and P2P of the GPUs are not known",
             fix="`nvidia-smi` on the node; reload the driver (modprobe nvidia) or reboot"
             if asked
-            else "look at the running machine with `l40s-deploy discover --save`",
+            else record_again(node),
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.input import as_root
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.config_space import config_space, unread
 from orchestrator.topology.pci import card
@@ -74,5 +75,5 @@ def _unknown(node: Node, keys: list[str]) -> Finding:
             for address, key in zip(addresses, keys, strict=True)
         ),
         effect="if they are small: some bandwidth of the card (not measured on L40S)",
-        fix="look as root: ansible_become: true in the inventory",
+        fix=as_root(node),
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import RdmaPort
 from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.input import record_again
 from orchestrator.rules.support.ports import Trouble, trouble
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.speed import Traffic, price
@@ -34,6 +36,23 @@ def check(cluster: Cluster) -> Iterator[Finding]:
         troubles = [found for port in node.rail_ports if (found := trouble(port, node))]
         if troubles and not any(one.kind == "down" for one in troubles):
             yield _finding(node, troubles)
+        unread = [port for port in node.rail_ports if not port.gids_recorded and port.link_layer != "InfiniBand"]
+        if unread:
+            yield _unknown(node, unread)
+
+
+def _unknown(node: Node, ports: Sequence[RdmaPort]) -> Finding:
+    return Finding(
+        id=RULE.id,
+        severity=Severity.UNKNOWN,
+        node=node.name,
+        devices=tuple(port.device for port in ports),
+        title=f"whether {len(ports)} RDMA port{'s have' if len(ports) > 1 else ' has'} a RoCE v2 address "
+        "was not recorded",
+        evidence=tuple(f"{port.device}: no GID table in this input" for port in ports[:4]),
+        effect="a port without such an address carries nothing: if so, " + price(Traffic.HALF_THE_PORTS),
+        fix=record_again(node),
+    )
 
 
 def _finding(node: Node, troubles: Sequence[Trouble]) -> Finding:

@@ -20,6 +20,7 @@ _PER_16_LANES = {2.5: 15, 5.0: 30, 8.0: 60, 16.0: 120, 32.0: 240, 64.0: 480}
 _UNKNOWN_SPEED_GTS = 8.0
 _ALL_LANES = 16
 _SINCE_SAPPHIRE_RAPIDS = (2, 26)
+_ONE_LEVEL_FOR_ALL = (2, 23)
 _AMD_GBS = 16.0
 _ARM_GBS = 6.0
 
@@ -44,6 +45,16 @@ def between_sockets_gbs(cpu: CpuModel, nccl: Version) -> float:
     if nccl >= _SINCE_SAPPHIRE_RAPIDS and cpu.family == 6 and cpu.model >= 0x8F:
         return 40.0 if cpu.model >= 0xCF else 22.0
     return 10.0 if cpu.family == 6 and cpu.model >= 0x55 else 6.0
+
+
+def p2p_level(topology: Topology, nccl: Version) -> PathType:
+    """The farthest path over which NCCL connects two GPUs directly, unless told otherwise (src/graph/paths.cc,
+    ncclTopoCheckP2p). Since 2.23: PXB; SYS where an AMD machine has at most two GPUs. Before: SYS, but PXB on Intel,
+    ARM and Zhaoxin."""
+    amd = topology.cpu.vendor == "AuthenticAMD"
+    if nccl >= _ONE_LEVEL_FOR_ALL:
+        return PathType.SYS if amd and len(topology.gpus) <= 2 else PathType.PXB
+    return PathType.SYS if amd else PathType.PXB
 
 
 class Bandwidths:

@@ -17,11 +17,12 @@ _ACS = 0x000D
 _ATS = 0x000F
 _FIRST_EXTENDED = 0x100
 _MOST_CAPABILITIES = 48
+_ALL = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigSpace:
-    """One function's configuration space, as many bytes as were readable."""
+    """One function's configuration space, as many bytes as were readable; zeros at its end may be missing."""
 
     data: bytes
 
@@ -29,6 +30,11 @@ class ConfigSpace:
     def whole(self) -> bool:
         """Whether the extended capabilities were readable."""
         return len(self.data) > _FIRST_EXTENDED + 4
+
+    @property
+    def _padded(self) -> bytes:
+        """With the zeros that were trimmed off its end."""
+        return self.data.ljust(_ALL, b"\0") if self.whole else self.data
 
     @property
     def secondary_bus(self) -> int:
@@ -50,7 +56,7 @@ class ConfigSpace:
     def serial_number_at(self) -> int | None:
         """Where the 8 bytes of the Device Serial Number stand; None without one."""
         found = (offset + 4 for offset, id_ in self._chain() if id_ == _SERIAL_NUMBER)
-        return next((at for at in found if at + 8 <= len(self.data)), None)
+        return next((at for at in found if at + 8 <= len(self._padded)), None)
 
     @property
     def max_read_request(self) -> int | None:
@@ -82,14 +88,14 @@ class ConfigSpace:
             return None
         for offset, found in self._chain():
             if found == wanted:
-                return int.from_bytes(self.data[offset + at : offset + at + 2], "little")
+                return int.from_bytes(self._padded[offset + at : offset + at + 2], "little")
         return 0
 
     def _chain(self) -> Iterator[tuple[int, int]]:
-        offset, seen = _FIRST_EXTENDED, set[int]()
-        while _FIRST_EXTENDED <= offset <= len(self.data) - 8 and offset not in seen:
+        offset, seen, data = _FIRST_EXTENDED, set[int](), self._padded
+        while _FIRST_EXTENDED <= offset <= len(data) - 8 and offset not in seen:
             seen.add(offset)
-            header = int.from_bytes(self.data[offset : offset + 4], "little")
+            header = int.from_bytes(data[offset : offset + 4], "little")
             yield offset, header & 0xFFFF
             offset = header >> 20
 

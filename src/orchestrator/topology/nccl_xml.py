@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
 
+from orchestrator.model.snapshot import NOT_RECORDED
 from orchestrator.model.topology import CpuModel, Gpu, Link, NumaDomain, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.topology.pci import card, is_address, number, sort_key
 from orchestrator.topology.rdma import ports_by_card
@@ -195,6 +196,7 @@ def topology_of_xml(text: str, node: str) -> Topology:
         switches=tuple(sorted(reader.switches, key=lambda switch: (sort_key(switch.address), switch.key))),
         gpus=_numbered(reader.gpus),
         rdma=tuple(reader.ports),
+        nvml_error=NOT_RECORDED,
     )
 
 
@@ -277,6 +279,7 @@ class _Reader:
                     switch=switch,
                     numa_node=device.numa_node,
                     state="ACTIVE",
+                    gids_recorded=False,
                     rate_gbps=max(0, number(net.get("speed", ""))) / _MBIT,
                 )
             )

@@ -16,6 +16,7 @@ from orchestrator.topology.rdma import natural
 from orchestrator.topology.switches import SwitchPlaces
 
 ROCE_V2 = "RoCE v2"
+_BOND = "bond"
 _NOT_BETWEEN_NODES = ("lo", "docker", "virbr", "br-", "cni", "veth", "flannel", "cali", "tailscale", "podman")
 """Interfaces whose networks lead to containers, guests or overlays, whatever their addresses."""
 
@@ -145,8 +146,9 @@ def _choice(network: ipaddress.IPv4Network, way: _Way, shared: Collection[object
 def rails(topology: Topology, tcp: Choice | None = None) -> tuple[Rail, ...]:
     """The RDMA ports for the gang's traffic, in natural order of names.
 
-    Usable is a port that is ACTIVE, no part of a bond, not the TCP side, and has a RoCE v2 GID over IPv4 (or is
-    InfiniBand). Where some of them lie under a GPU's switch, these are the rails; else all usable ones.
+    Usable is a port that is ACTIVE, no part of a bond, not the TCP side, no virtual function, and has a RoCE v2 GID
+    over IPv4 (or is InfiniBand, or nobody recorded its GIDs). Where
+    some of them lie under a GPU's switch, these are the rails; else all usable ones.
     tcp: the node's TCP side; None takes what this node alone would choose
     """
     side = tcp or tcp_interface({topology.node: topology}).get(topology.node)
@@ -161,7 +163,9 @@ def usable_rails(topology: Topology, tcp: str) -> tuple[Rail, ...]:
 
 def is_bonded(port: RdmaPort, topology: Topology) -> bool:
     """Whether a port's interface is a bond or part of one: the TCP side, not a rail."""
-    interface = topology.interface(port.netdev) if port.netdev else None
+    if not port.netdev:
+        return _BOND in port.device  # mlx5 names the device that it makes of a bonded pair mlx5_bond_N
+    interface = topology.interface(port.netdev)
     return interface is not None and bool(interface.bond or interface.slaves)
 
 
@@ -169,10 +173,10 @@ def _usable(topology: Topology, tcp: str) -> Iterator[Rail]:
     places = SwitchPlaces(topology.switches)
     switches_of_gpus = {switch for gpu in topology.gpus for switch in places.above(gpu.key)}
     for port in topology.rdma:
-        if not port.active or is_bonded(port, topology) or (tcp and port.netdev == tcp):
+        if not port.active or port.virtual or is_bonded(port, topology) or (tcp and port.netdev == tcp):
             continue
         gid = gid_index(port, topology)
-        if gid.index is None and port.link_layer != "InfiniBand":
+        if gid.index is None and port.link_layer != "InfiniBand" and port.gids_recorded:
             continue
         near = not switches_of_gpus.isdisjoint(places.above(port.key))
         address = next((entry.ipv4 or "" for entry in port.gids if entry.index == gid.index), "")
@@ -228,6 +232,8 @@ def gid_index(port: RdmaPort, topology: Topology) -> GidChoice:
     """The lowest index whose entry is RoCE v2 over IPv4, of an interface that is up and has the address."""
     if port.link_layer == "InfiniBand":
         return GidChoice(None, "InfiniBand ports need no GID index")
+    if not port.gids_recorded:
+        return GidChoice(None, "the GID table was not recorded")
     mapped = [gid for gid in port.gids if gid.ipv4]
     if not mapped:
         return GidChoice(None, f"none of {len(port.gids)} GIDs is an IPv4 address")

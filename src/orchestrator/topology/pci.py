@@ -111,6 +111,7 @@ def _device(snapshot: Snapshot, key: str, slots: Mapping[str, str]) -> PciDevice
         numa_node=value("numa_node", 10, -1),
         link=_link(files, key, "current"),
         link_max=_link(files, key, "max"),
+        virtual=f"{key}/physfn" in snapshot.links,
         driver=snapshot.links.get(f"{key}/driver", "").rpartition("/")[2],
         slot=slots.get(card(address), ""),
     )

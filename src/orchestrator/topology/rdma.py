@@ -72,6 +72,8 @@ def _port(
         rate_gbps=float(rate[1]) if rate else 0.0,
         link_layer=snapshot.text(f"{here}/link_layer"),
         gids=gids,
+        gids_recorded=bool(gids) or _were_gids_read(snapshot, here),
+        virtual=bool(function and function.virtual),
         firmware=snapshot.text(f"{folder}/fw_ver"),
         board=snapshot.text(f"{folder}/board_id"),
     )
@@ -94,6 +96,11 @@ def _gids(snapshot: Snapshot, port: str) -> Iterator[Gid]:
                 type=snapshot.text(f"{port}/gid_attrs/types/{index}"),
                 netdev=snapshot.text(f"{port}/gid_attrs/ndevs/{index}"),
             )
+
+
+def _were_gids_read(snapshot: Snapshot, port: str) -> bool:
+    """Whether an empty table is one: our own look, which asks for addresses too, keeps no empty entries."""
+    return "addresses" in snapshot.host and f"{port}/gids" not in snapshot.errors
 
 
 def _netdev(

@@ -144,6 +144,7 @@ def _config_space(text: str, names: Pseudonyms) -> str:
         return ""
     place = ConfigSpace(bytes(data)).serial_number_at
     if place is not None:
+        data += bytes(max(0, place + 8 - len(data)))  # zeros at the end may have been trimmed
         data[place : place + 8] = names.half(bytes(data[place : place + 8]))
     return data.hex()
 

@@ -106,7 +106,8 @@ class SwitchPlaces:
     """Which switches lie above a function, as NCCL sees it: nearest first, merged parts as the whole."""
 
     def __init__(self, switches: Iterable[Switch]) -> None:
-        self._whole = {switch.key: switch.merged_into or switch.key for switch in switches}
+        self.switches = tuple(switches)
+        self._whole = {switch.key: switch.merged_into or switch.key for switch in self.switches}
 
     def above(self, key: str) -> tuple[str, ...]:
         """Keys of switches, nearest first; () on a root port."""

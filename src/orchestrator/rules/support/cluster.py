@@ -16,12 +16,14 @@ from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Interface, PciDevice, RdmaPort, Switch, Topology
-from orchestrator.planning.choices import tcp_choices
-from orchestrator.topology.network import Choice, is_bonded, usable_rails
+from orchestrator.planning.choices import fits_pin, tcp_choices
+from orchestrator.rules.support.roles import Roles, is_near, roles, slotted_switches
+from orchestrator.topology.network import Choice, usable_rails
 from orchestrator.topology.pci import card, normal_address, sort_key
 from orchestrator.topology.switches import SwitchPlaces
 
 V = TypeVar("V", bound=Hashable)
+NEWEST_NCCL = (2, 30, 7)
 
 
 class Place(NamedTuple):
@@ -41,6 +43,7 @@ class Node:
     """One node that answered, with what rules ask of it again and again.
 
     tcp: its interface for rendezvous and services; None where the gang's nodes share no network
+    saved: its facts were read from files, not from the node
     """
 
     name: str
@@ -48,6 +51,7 @@ class Node:
     topology: Topology
     snapshot: Snapshot
     tcp: Choice | None
+    saved: bool = False
 
     @property
     def kernel_release(self) -> str:
@@ -74,23 +78,20 @@ class Node:
 
     @cached_property
     def gpu_switches(self) -> tuple[Switch, ...]:
-        """The switches with GPUs directly behind them, in order of address."""
-        keys = {gpu.switch for gpu in self.topology.gpus if gpu.switch}
-        return tuple(switch for switch in self.topology.switches if switch.key in keys)
+        """The switches that GPUs are plugged in behind, in order of address; a switch on a GPU's own card is none."""
+        return slotted_switches(self.topology, self.places)
 
     @cached_property
-    def rail_ports(self) -> tuple[RdmaPort, ...]:
-        """RDMA ports that are there for the GPUs' traffic, whatever state they are in.
+    def roles(self) -> Roles:
+        """What the RDMA ports are for."""
+        pin = self.spec.overrides.ib_hca or ""
+        asked = {port.device for port in self.topology.rdma if pin and fits_pin(pin, port)}
+        return roles(self.topology, self.gpu_switches, self.tcp.interface if self.tcp else "", asked)
 
-        Not bonded ones, not the one that carries TCP, and not the others on the TCP side's own card where that
-        card is away from the GPUs and other cards are there: the main card is for TCP.
-        """
-        own = [port for port in self.topology.rdma if not is_bonded(port, self.topology)]
-        carrier = self.tcp.interface if self.tcp else ""
-        main = {card(port.key) for port in own if carrier and port.netdev == carrier and not self.near_gpus(port)}
-        if all(card(port.key) in main for port in own):
-            main = set()
-        return tuple(port for port in own if card(port.key) not in main and port.netdev != carrier)
+    @property
+    def rail_ports(self) -> tuple[RdmaPort, ...]:
+        """RDMA ports that are there for the GPUs' traffic, whatever state they are in; see roles."""
+        return self.roles.rails
 
     @cached_property
     def rail_places(self) -> Mapping[Place, RdmaPort]:
@@ -121,7 +122,7 @@ class Node:
 
     def near_gpus(self, port: RdmaPort) -> bool:
         """Whether a switch lies above both the port and a GPU."""
-        return not self._switches_of_gpus.isdisjoint(self.places.above(port.key))
+        return is_near(port, self.topology, self.places)
 
     def with_above(self, switch: Switch) -> tuple[str, ...]:
         """Keys of a switch and of those above it, nearest first."""
@@ -132,10 +133,6 @@ class Node:
         device = self.devices.get(key)
         return self.devices.get(device.parent) if device and device.parent else None
 
-    @cached_property
-    def _switches_of_gpus(self) -> frozenset[str]:
-        return frozenset(switch for gpu in self.topology.gpus for switch in self.places.above(gpu.key))
-
 
 @dataclass(frozen=True)
 class Cluster:
@@ -144,6 +141,7 @@ class Cluster:
     trials: what the nodes could reach on each other; empty where nobody tried (offline)
     stacks: the stack that each node is looked at for, by node name; those of no known stack are missing
     served: the model that is planned on a gang, and its layout; empty where nothing is planned
+    saved: the facts were read from files, not from the nodes
     """
 
     topologies: Mapping[str, Topology]
@@ -152,12 +150,13 @@ class Cluster:
     trials: tuple[Trial, ...] = ()
     stacks: Mapping[str, Stack] = field(default_factory=dict)
     served: Mapping[str, tuple[ModelProfile, Layout]] = field(default_factory=dict)
+    saved: bool = False
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """Every node that answered, in the inventory's order."""
         return tuple(
-            Node(name, self.specs[name], topology, self.snapshots[name], self.tcp.get(name))
+            Node(name, self.specs[name], topology, self.snapshots[name], self.tcp.get(name), self.saved)
             for name, topology in self.topologies.items()
         )
 
@@ -177,6 +176,13 @@ class Cluster:
             with contextlib.suppress(InputError):
                 found.update(tcp_choices(gang, self.topologies))
         return found
+
+    def nccl_version(self, node: Node) -> tuple[int, ...]:
+        """NCCL's version of the stack that a node is inspected for; the newest known one where no stack is known."""
+        stack = self.stacks.get(node.name)
+        said = stack.nccl_version if stack else ""
+        known = bool(said) and all(part.isdecimal() for part in said.split("."))
+        return tuple(int(part) for part in said.split(".")) if known else NEWEST_NCCL
 
     @cached_property
     def peers(self) -> tuple[tuple[Node, ...], ...]:

@@ -23,10 +23,10 @@ class Trouble:
 
 
 def trouble(port: RdmaPort, node: Node) -> Trouble | None:
-    """None for a port that works, and for one whose link layer asks for no GID."""
-    if not port.active:
+    """None for a port that works, for one whose link layer asks for no GID, and where nobody recorded its GIDs."""
+    if port.state and not port.active:
         return _down(port)
-    if port.link_layer == "InfiniBand" or gid_index(port, node.topology).index is not None:
+    if port.link_layer == "InfiniBand" or not port.gids_recorded or gid_index(port, node.topology).index is not None:
         return None
     return _unconfigured(port, node)
 

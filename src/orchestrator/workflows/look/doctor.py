@@ -12,7 +12,7 @@ from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.profile import Stack
-from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.model.topology import Topology
 from orchestrator.remote.fleet import Fleet
 from orchestrator.rules.support.cluster import Cluster
@@ -69,7 +69,7 @@ def examine_topologies(
     """The same on topologies that are there already; all nodes are taken for one gang."""
     check_accept(accept, topologies)
     specs = {name: _assumed(name, rank, topology) for rank, (name, topology) in enumerate(topologies.items())}
-    cluster = Cluster(topologies=topologies, snapshots=snapshots, specs=specs, stacks=stacks_of(snapshots))
+    cluster = Cluster(topologies=topologies, snapshots=snapshots, specs=specs, stacks=stacks_of(snapshots), saved=True)
     return diagnose(cluster, {}, accept=accept)
 
 
@@ -81,7 +81,7 @@ def examine_xml(path: Path, *, accept: Collection[str] = ()) -> Examination:
         raise InputError(f"can't be read: {failure.strerror}", where=str(path), fix="--from PATH") from None
     except ValueError as wrong:
         raise InputError(str(wrong), where=str(path), fix="name a file of NCCL_TOPO_DUMP_FILE") from None
-    snapshot = Snapshot(node=path.stem, taken_at=0.0, files={}, nvml={"error": "not recorded"})
+    snapshot = Snapshot(node=path.stem, taken_at=0.0, files={}, nvml={"error": NOT_RECORDED})
     return examine_topologies({path.stem: topology}, {path.stem: snapshot}, accept=accept)
 
 

@@ -13,7 +13,6 @@ from orchestrator.loading.templates import template
 from orchestrator.model.finding import Severity
 from orchestrator.rendering import report_page
 from orchestrator.rules.nic_not_under_switch import RULE as NIC_NOT_UNDER_SWITCH
-from orchestrator.rules.nic_not_under_switch import lonely_switches
 from orchestrator.rules.support.cluster import Node
 from orchestrator.rules.support.grouping import Group, grouped, who
 from orchestrator.rules.support.ports import trouble
@@ -101,7 +100,7 @@ def _marks(node: Node, groups: Sequence[Group]) -> dict[str, Mark]:
             marks.setdefault(device, Mark(finding.severity.value, number))
         if finding.id == NIC_NOT_UNDER_SWITCH.id:
             empty = empty_slots(node.topology, node.snapshot)
-            for switch in lonely_switches(node):
+            for switch in node.roles.lonely:
                 marks |= {f"slot {name}": Mark("target", number) for name in empty.get(switch.key, ())}
     return marks
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from orchestrator.model.errors import InputError
-from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.model.snapshot_json import snapshot_from_json, snapshot_json
 from orchestrator.node.look.hardware import PARTS
 from orchestrator.node.look.reading import LARGEST_TEXT, Reader
@@ -128,7 +128,7 @@ def _snapshot(name: str, files: dict[str, str], links: dict[str, str], errors: d
         files=files,
         links=links,
         errors=errors,
-        nvml={"error": "not recorded"},
+        nvml={"error": NOT_RECORDED},
         host={"hostname": name},
     )
 
