@@ -1,16 +1,12 @@
 #!/usr/bin/env bash
-# All tests. Those that start processes of their own (labs, agents, engines) run a second time where they failed: on a
-# small or busy machine a deadline can pass for no fault of ours. Both runs are shown; failing twice is failing.
+# All tests: the quick ones, those with processes of their own (agents, sshds), those with a lab or the real engine. Two
+# at a time; what shares a lab or a long set-up is in one file, and a file stays with one worker. Marked `alone` is what
+# measures an interval of this machine's own: nothing runs beside it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-with_second_chance() {
-  .venv/bin/python -m pytest -q "$@" || {
-    printf '\n== some failed: these once more\n'
-    .venv/bin/python -m pytest -q --last-failed --last-failed-no-failures none "$@"
-  }
-}
+run() { .venv/bin/python -m pytest -q "$@"; }
 
-.venv/bin/python -m pytest -q -n 2 -m "not lab and not engine and not processes" tests
-with_second_chance -n 2 -m "processes and not lab and not engine" tests
-with_second_chance -m "(lab or engine) and not installs" tests
+run -n 2 -m "not lab and not engine and not processes and not alone" tests
+run -n 2 --dist loadfile -m "(processes or lab or engine) and not installs and not alone" tests
+run -m "alone and not installs" tests

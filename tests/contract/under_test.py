@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.contract.contract import REAL
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 from orchestrator.engines.dialects import dialect
 from orchestrator.lab.engine.environment import ENGINE_STACK
@@ -82,15 +83,16 @@ class Node:
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
         """The condition's first true value. Fails with the log's end where there is none in time."""
-        deadline = time.monotonic() + self.patience
-        while True:
+
+        def met() -> Any:
             if value := condition():
                 return value
             ended = self.process.poll()
             if ended is not None and not condition():
                 raise AssertionError(f"{what}: the node ended with {ended}\n{self.text()[-4000:]}")
-            assert time.monotonic() < deadline, f"{what}: not within {self.patience:g} s\n{self.text()[-4000:]}"
-            time.sleep(0.02)
+            return None
+
+        return until(met, self.patience, lambda: f"{what}\n{self.text()[-4000:]}")
 
     def exit_code(self) -> int:
         """How the launcher ends, waited for."""

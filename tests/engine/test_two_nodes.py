@@ -9,13 +9,13 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.load import complete
+from tests.support.waiting import until
 
 from orchestrator.lab.engine.model import CANARY_PROMPT, CANARY_TEXT
 from orchestrator.loading.inventory import load_inventory
@@ -93,11 +93,11 @@ def test_from_nothing_through_a_killed_rank_to_nothing(lab: Cluster) -> None:
     killed = gang["nodes"][1]["ranks"][0]["pid"]
     assert "sglang::scheduler_TP1" in lab.run("node1", "ps", "-o", "args=", "-p", str(killed))
     lab.run("node1", "kill", "-KILL", str(killed))
-    wait_for(lambda: lab.gang()["state"] == "failed", "the gang counts as failed")
+    until(lambda: lab.gang()["state"] == "failed", FAIL_S, "the gang counts as failed")
     cause = lab.gang()["cause"]
     assert (cause["node"], cause["tp_rank"], cause["signal"]) == ("node1", 1, 9), cause
     assert cause["fix"]
-    wait_for(lambda: not lab.engine_processes(), "no process of the engine is left")
+    until(lambda: not lab.engine_processes(), FAIL_S, "no process of the engine is left")
 
     lab.up()
     assert lab.gang()["state"] == "ready"
@@ -123,10 +123,3 @@ def l40s(*words: str | Path, deadline_s: float = 60.0) -> str:
     )
     assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + FAIL_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {FAIL_S:.0f} s: {what}"
-        time.sleep(0.3)

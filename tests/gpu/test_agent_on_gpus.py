@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from orchestrator.node import itself
 from orchestrator.node.engine.gpus import GpuMemory, GpuUse
 
@@ -59,7 +57,7 @@ def held(gang: Cluster, node: int) -> list[int]:
 
 
 def test_each_rank_shows_the_memory_that_it_holds(gang: Cluster) -> None:
-    from tests.support.gang import until
+    from tests.support.waiting import until
 
     gang.ready(60.0)
     until(lambda: min(held(gang, 0) + held(gang, 1)) >= HELD, 20.0, "memory of four ranks")
@@ -68,7 +66,7 @@ def test_each_rank_shows_the_memory_that_it_holds(gang: Cluster) -> None:
 
 
 def test_after_a_rank_died_all_memory_is_free(gang: Cluster) -> None:
-    from tests.support.gang import until
+    from tests.support.waiting import until
 
     gang.ready(60.0)
     until(lambda: min(held(gang, 0) + held(gang, 1)) >= HELD, 20.0, "memory of four ranks")
@@ -84,7 +82,7 @@ def test_after_a_rank_died_all_memory_is_free(gang: Cluster) -> None:
 
 def test_a_gpu_that_another_process_holds_is_refused_with_its_name(gang: Cluster) -> None:
     from tests.support import fake_engine
-    from tests.support.gang import until
+    from tests.support.waiting import until
 
     squatter = subprocess.Popen(
         [sys.executable, "-c", fake_engine.RANK, "0"], env={**os.environ, "FAKE_GPU_BYTES": str(HELD)}

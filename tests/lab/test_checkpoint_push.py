@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.small_lab import SmallLab, small_lab, wait_for
+from tests.support.small_lab import SmallLab, small_lab
+from tests.support.waiting import until
 
 from .conftest import needs_root
 
@@ -76,7 +77,7 @@ def running_still(lab: SmallLab) -> dict[str, str]:
 
 def behind(lab: SmallLab) -> dict[str, str]:
     """What of a push is still there, by node: processes and files."""
-    wait_for(lambda: not running_still(lab), 10, "all processes ended")
+    until(lambda: not running_still(lab), 10, "all processes ended")
     found = {node: lab.on(node, FILES_BEHIND).strip() for node in lab.hosts()}
     return {node: what for node, what in found.items() if what}
 
@@ -90,7 +91,7 @@ def begin(lab: SmallLab, name: str) -> subprocess.Popen[str]:
     running = lab.start("checkpoint", "push", f"node0:/workspace/{name}")
     place = f"/workspace/{name}.l40s-partial/shard-01.bin"
     try:
-        wait_for(lambda: "there" in lab.on("node3", f"test -e {place} && echo there || true"), 40, "a shard on node3")
+        until(lambda: "there" in lab.on("node3", f"test -e {place} && echo there || true"), 40, "a shard on node3")
     except BaseException:
         running.kill()
         running.communicate(timeout=10)
@@ -98,6 +99,7 @@ def begin(lab: SmallLab, name: str) -> subprocess.Popen[str]:
     return running
 
 
+@pytest.mark.alone
 def test_three_nodes_take_about_as_long_as_one_and_each_byte_leaves_the_source_once(lab: SmallLab) -> None:
     sums = made(lab, "chain", *LONGER)
     total = LONGER[0] * LONGER[1]
@@ -119,7 +121,7 @@ def test_a_controller_that_was_killed_leaves_nothing_that_looks_complete_and_the
     running = begin(lab, "killed")
     running.send_signal(signal.SIGKILL)
     running.communicate(timeout=10)
-    wait_for(lambda: not running_still(lab), 20, "all ended")
+    until(lambda: not running_still(lab), 20, "all ended")
     for node in OTHERS:
         assert lab.on(node, "test -e /workspace/killed && echo there || true") == ""
     before = sent(lab)
@@ -176,7 +178,7 @@ def test_the_source_is_killed(lab: SmallLab) -> None:
     out, _ = running.communicate(timeout=60)
     assert running.returncode != 0
     assert "node0" in out
-    wait_for(lambda: not running_still(lab), 20, "all ended")
+    until(lambda: not running_still(lab), 20, "all ended")
     push(lab, "node0:/workspace/source")
     for node in OTHERS:
         assert lab.on(node, SUMS.format("source")) == sums
@@ -231,7 +233,7 @@ def test_reblock_on_a_node_goes_on_after_the_controller_was_killed(lab: SmallLab
     make_fp8(tmp_path / "fp8")
     push(lab, str(tmp_path / "fp8"), "--to", "node3")
     running = lab.start(*REBLOCKED)
-    wait_for(lambda: lab.on("node3", "ls -A /workspace/fp8-64 2>/dev/null; true"), 30, "a first file")
+    until(lambda: lab.on("node3", "ls -A /workspace/fp8-64 2>/dev/null; true"), 30, "a first file")
     running.kill()
     running.communicate(timeout=10)
     done = lab.deploy(*REBLOCKED, check=False)

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.gang import FAKE_ENGINE, Cluster, until
+from tests.support.gang import FAKE_ENGINE, Cluster
+from tests.support.waiting import until
 
 from orchestrator.lab.node import rootfs
 from orchestrator.loading.templates import template

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.small_lab import SmallLab, small_lab, wait_for
+from tests.support.small_lab import SmallLab, small_lab
+from tests.support.waiting import until
 
 from .conftest import needs_root
 
@@ -38,8 +39,8 @@ def logged(lab: SmallLab, *words: str) -> dict[str, list[str]]:
 
 def failed(lab: SmallLab) -> dict[str, Any]:
     """The gang once it has failed and nothing of it is left."""
-    wait_for(lambda: lab.gang()["state"] == "failed", 30, "failed")
-    wait_for(lambda: not lab.engine_processes(), 30, "nothing left")
+    until(lambda: lab.gang()["state"] == "failed", 30, "failed")
+    until(lambda: not lab.engine_processes(), 30, "nothing left")
     return lab.gang()
 
 
@@ -98,5 +99,5 @@ def test_the_rank_of_a_lost_gpu_ends_with_it(lab: SmallLab) -> None:
 def test_a_killed_agent_takes_its_engine_with_it(lab: SmallLab) -> None:
     lab.serve()
     strike(lab, "break", "node1", "kill-agent")
-    wait_for(lambda: not lab.engine_processes(["node1"]), 30, "the engine follows its agent")
+    until(lambda: not lab.engine_processes(["node1"]), 30, "the engine follows its agent")
     failed(lab)

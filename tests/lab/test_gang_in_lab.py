@@ -7,7 +7,6 @@ other only in that each of them ends with nothing running.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.small_lab import small_lab
+from tests.support.waiting import slack, until
 
 from .conftest import L40S_DEPLOY, RunningLab, needs_root
 
@@ -57,12 +57,14 @@ class Operator:
         self, done: Callable[[dict[str, Any]], bool], deadline_s: float, code: int | None = None
     ) -> dict[str, Any]:
         """Look until something is true of the gang."""
-        end = time.monotonic() + deadline_s * crowd()
-        while True:
-            gang = self.gang(code)
-            if done(gang):
-                return gang
-            assert time.monotonic() < end, f"not within {deadline_s:.1f} s: {json.dumps(gang)[:3000]}"
+        seen: list[dict[str, Any]] = []
+
+        def met() -> bool:
+            seen[:] = [self.gang(code)]
+            return done(seen[0])
+
+        until(met, deadline_s, lambda: json.dumps(seen)[:3000])
+        return seen[0]
 
     def engines(self, *nodes: str) -> dict[str, str]:
         """Engine processes that still run, by node; a node without any is left out."""
@@ -72,9 +74,7 @@ class Operator:
         return {node: text for node, text in found.items() if any(" Z" not in line for line in text.splitlines())}
 
     def nothing_left(self, deadline_s: float, *nodes: str) -> None:
-        end = time.monotonic() + deadline_s * crowd()
-        while left := self.engines(*nodes):
-            assert time.monotonic() < end, left
+        until(lambda: not self.engines(*nodes), deadline_s, lambda: f"nothing left: {self.engines(*nodes)}")
 
     def rank(self, tp_rank: int) -> tuple[str, int]:
         """Node and process id (on that node) of a TP rank."""
@@ -82,11 +82,6 @@ class Operator:
             rank["tp_rank"]: (node["name"], rank["pid"]) for node in self.gang()["nodes"] for rank in node["ranks"]
         }
         return ranks[tp_rank]
-
-
-def crowd() -> float:
-    """How many times longer a moment lasts: processes that want to run, for each processor; 1 on an idle machine."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def states(gang: dict[str, Any]) -> list[str]:
@@ -160,11 +155,11 @@ def test_a_killed_rank_is_named_and_ends_everybody_as_another_user_too(lab: Runn
     operator.lab.ssh(node, f"kill -KILL {pid}")
     begin = time.monotonic()
     gang = operator.gang()
-    assert time.monotonic() - begin < 2.0 * crowd()
+    assert time.monotonic() - begin < 2.0 * slack()
     assert gang["state"] == "failed"
     cause = gang["cause"]
     assert (cause["node"], cause["tp_rank"], cause["signal"]) == ("node2", 19, signal.SIGKILL)
-    operator.nothing_left(5.0 - (time.monotonic() - begin) / crowd())
+    operator.nothing_left(5.0 - (time.monotonic() - begin) / slack())
     operator.until(lambda gang: states(gang) == ["failed"] * 4, 5.0)
     assert operator.gang(code=5)["cause"]["tp_rank"] == 19
 

@@ -9,14 +9,14 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 from orchestrator.node import itself, processes
 from orchestrator.node.verbs import go, report, stage, stop
@@ -50,17 +50,6 @@ WATCH: dict[str, Any] = {
     "probe": {"answer_s": 0.3, "probes": 3, "every_s": 0.2, "log": "batch", "counters": "worked_total.*"},
     "stop": {"leader_signal": "TERM", "drain_s": 3, "shutdown_s": 0.3, "worker_signal": None},
 }
-
-
-def until(done: Callable[[], Any], deadline_s: float = 10.0, what: str = "") -> Any:
-    """Wait for a condition with a deadline; returns its value."""
-    end = time.monotonic() + deadline_s
-    while True:
-        value = done()
-        if value:
-            return value
-        assert time.monotonic() < end, f"not within {deadline_s} s: {what or done}"
-        time.sleep(0.02)
 
 
 @dataclass

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -218,15 +217,6 @@ def small_lab(name: str, *, of: SmallLab | None = None, **shape: Any) -> Iterato
     finally:
         lab.down()
         shutil.rmtree(lab.folder, ignore_errors=True)
-
-
-def wait_for(done: Any, deadline_s: float, what: str) -> Any:
-    """Wait for a condition with a deadline; returns its value."""
-    end = time.monotonic() + deadline_s
-    while not (value := done()):
-        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
-        time.sleep(0.1)
-    return value
 
 
 def _profile() -> dict[str, Any]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.support.waiting import until
 
 from orchestrator.host_setup import runner
 from orchestrator.host_setup.runner import Step, run_playbook
@@ -96,7 +95,7 @@ def test_an_interrupt_while_it_runs_ends_it_and_is_raised(playbooks: Path, tmp_p
     started = tmp_path / "pid"
 
     def interrupt(step: Step) -> None:
-        wait_for(started.exists if step.outcome != "started" else lambda: True)
+        until(started.exists if step.outcome != "started" else lambda: True)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -124,16 +123,7 @@ def ended(pid: int) -> bool:
             return True
         return state == "Z"
 
-    return wait_for(gone)
-
-
-def wait_for(condition: Any, deadline_s: float = 10.0) -> bool:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
+    return bool(until(gone))
 
 
 def test_nothing_is_left_in_the_temporary_folder(

@@ -9,13 +9,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.waiting import until as eventually
 
 from orchestrator.model.inventory import NodeSpec, Reach
 
@@ -86,14 +86,6 @@ def _with_children(pids: list[int]) -> list[int]:
         with contextlib.suppress(OSError):
             found.extend(int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
     return found
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait until a condition holds, with a deadline."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"still not true after {seconds} s"
-        time.sleep(0.01)
 
 
 @pytest.fixture(name="eventually")

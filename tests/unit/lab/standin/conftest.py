@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import waiting
 
 PACKAGE = Path(__file__).resolve().parents[4] / "src" / "orchestrator" / "lab" / "standin"
 DEADLINE_S = 15.0
@@ -24,12 +24,7 @@ DEADLINE_S = 15.0
 
 def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
     """The condition's first true value; fails the test when there is none in time."""
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        if value := condition():
-            return value
-        time.sleep(0.01)
-    pytest.fail(f"{what}: not within {deadline_s:g} s")
+    return waiting.until(condition, deadline_s, what)
 
 
 def free_port() -> int:

@@ -28,7 +28,7 @@ Local = Callable[..., "LocalGang"]
 
 
 def test_it_is_renewed_by_itself_and_given_back(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.support.gang import until
+    from tests.support.waiting import until
 
     monkeypatch.setattr(locks, "RENEW_EVERY_S", 0.1)
     gang = local()
@@ -86,7 +86,7 @@ OTHER = {"who": "ann", "host": "h", "pid": 7, "command": "up", "token": "x"}
     ],
 )
 def test_a_lost_lock_is_noticed_and_told(nodes: Nodes, answer: dict[str, Any], words: str) -> None:
-    from tests.support.gang import until
+    from tests.support.waiting import until
 
     fleet = Fleet(GANG.nodes)
     with GangLock(fleet, GANG, "restart") as lock:
@@ -103,7 +103,7 @@ def test_a_lost_lock_is_noticed_and_told(nodes: Nodes, answer: dict[str, Any], w
 
 @pytest.mark.parametrize("trouble", [LOST, ZeroDivisionError("our own")])
 def test_what_keeps_it_from_being_renewed_is_no_loss_and_no_end(nodes: Nodes, trouble: Exception) -> None:
-    from tests.support.gang import until
+    from tests.support.waiting import until
 
     with GangLock(Fleet(GANG.nodes), GANG, "restart") as lock:
         nodes.answers["b"] = trouble
@@ -114,7 +114,7 @@ def test_what_keeps_it_from_being_renewed_is_no_loss_and_no_end(nodes: Nodes, tr
 
 
 def test_a_node_that_was_never_locked_is_not_lost(nodes: Nodes) -> None:
-    from tests.support.gang import until
+    from tests.support.waiting import until
 
     nodes.answers["b"] = LOST
     with GangLock(Fleet(GANG.nodes), GANG, "down", partial=True) as lock:
@@ -137,8 +137,8 @@ def test_a_holder_that_was_stopped_asks_before_it_goes_on(nodes: Nodes, monkeypa
 def test_without_its_lock_a_restart_stops_nothing_and_an_up_starts_nothing(
     local: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.support.gang import until
     from tests.support.local_gang import Notes
+    from tests.support.waiting import until
 
     monkeypatch.setattr(locks, "RENEW_EVERY_S", 0.1)
     gang = local()
