@@ -53,12 +53,12 @@ def test_a_restart_ends_with_the_table_of_four_ready_nodes(lab: SmallLab) -> Non
 
 
 def test_status_tells_a_script_of_a_killed_rank(lab: SmallLab) -> None:
-    from tests.support.small_lab import wait_for
+    from tests.support.waiting import until
 
     assert lab.deploy("status", check=False).returncode == 0
     lab.deploy("lab", "break", "node2", "kill-rank", "5", "--name", lab.name)
     try:
-        wait_for(lambda: lab.gang()["state"] == "failed", 30.0, "the gang has failed")
+        until(lambda: lab.gang()["state"] == "failed", 30.0, "the gang has failed")
         assert lab.deploy("status", check=False).returncode == 5
     finally:
         lab.deploy("restart")
