@@ -36,7 +36,7 @@ def get(cluster: Cluster, query: str) -> None:
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_long_requests_end_no_gang_and_quoted_errors_are_no_cause(gang: Gang, name: str) -> None:
-    from tests.support.gang import until
+    from tests.support.waiting import until
 
     cluster = gang(nodes=2, lease_s=4.0, env={0: {"FAKE_ACCESS": "1"}}, changes={-1: {"watch": watched(name)}})
     cluster.ready()
