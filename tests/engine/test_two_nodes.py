@@ -19,7 +19,7 @@ from tests.support.waiting import until
 
 from orchestrator.lab.engine.model import CANARY_PROMPT, CANARY_TEXT
 from orchestrator.loading.inventory import load_inventory
-from orchestrator.remote.session import connect
+from orchestrator.remote.connect import connect
 
 pytestmark = [pytest.mark.engine, pytest.mark.lab, pytest.mark.timeout(2400)]
 

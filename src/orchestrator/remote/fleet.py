@@ -10,7 +10,8 @@ from typing import TypeVar
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.per_node import PerNode
-from orchestrator.remote.session import Connection, Session, connect
+from orchestrator.remote.connect import connect
+from orchestrator.remote.session import Connection, Session
 
 T = TypeVar("T")
 

@@ -82,18 +82,3 @@ class Connection(Session, Protocol):
 
     @property
     def alive(self) -> bool: ...
-
-
-def connect(spec: NodeSpec, *, deadline_s: float) -> Connection:
-    """Open a session to a node.
-
-    Raises Unreachable (refused, silent, unknown name, key refused), HostKeyError (unknown or changed host key),
-    InputError (a key file or ssh option that cannot be used).
-    """
-    if spec.reach.connection == "local":
-        from orchestrator.remote.local import LocalSession
-
-        return LocalSession(spec)
-    from orchestrator.remote.ssh_session import open_session
-
-    return open_session(spec, deadline_s=deadline_s)

@@ -24,7 +24,7 @@ _FED_INLINE = 1 << 20
 
 
 def open_session(spec: NodeSpec, *, deadline_s: float) -> SshSession:
-    """Connect to a node; see session.connect."""
+    """Connect to a node; see connect.connect."""
     return SshSession(spec, open_way(target_of(spec), deadline_s))
 
 

@@ -13,7 +13,8 @@ from tests.support.waiting import slack
 
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
-from orchestrator.remote.session import CommandFailed, Completed, connect
+from orchestrator.remote.connect import connect
+from orchestrator.remote.session import CommandFailed, Completed
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.remote import app_archive, node_app
 from orchestrator.remote.app_archive import App
-from orchestrator.remote.session import Completed, connect
+from orchestrator.remote.connect import connect
+from orchestrator.remote.session import Completed
 from orchestrator.remote.ssh_session import SshSession, open_session
 
 if TYPE_CHECKING:

@@ -18,9 +18,10 @@ import pytest
 from tests.support.waiting import slack
 
 from orchestrator.model.errors import HostKeyError, InputError, NodeError, Unreachable
+from orchestrator.remote.connect import connect
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.heartbeat import Heartbeat
-from orchestrator.remote.session import CommandFailed, Completed, connect
+from orchestrator.remote.session import CommandFailed, Completed
 from orchestrator.remote.ssh_session import SshSession, open_session
 
 if TYPE_CHECKING:
