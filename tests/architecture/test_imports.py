@@ -12,18 +12,20 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
 STAND_IN = SOURCE / "lab" / "standin"
 
 CORE = {"topology", "rules", "planning", "engines", "gang", "rendering", "checkpoint", "tuning"}
+SHARED = {"model", "protocol"}
 OUTSIDE = {"remote", "host_setup", "node", "records", "loading"}
 MAY_IMPORT = {
-    "cli": {"cli", "workflows", "lab", "loading", "model", *CORE},
-    "workflows": {"workflows", "model", *OUTSIDE, *CORE},
-    "lab": {"lab", "workflows", "model", *OUTSIDE, *CORE},
-    "remote": {"remote", "loading", "model"},
+    "cli": {"cli", "workflows", "lab", "loading", *SHARED, *CORE},
+    "workflows": {"workflows", *SHARED, *OUTSIDE, *CORE},
+    "lab": {"lab", "workflows", *SHARED, *OUTSIDE, *CORE},
+    "remote": {"remote", "loading", *SHARED},
     "host_setup": {"host_setup", "loading", "model"},
-    "node": {"node"},
+    "node": {"node", "protocol"},
     "records": {"records", "model"},
     "loading": {"loading", "model"},
-    **{core: {"model", *CORE} for core in CORE},
+    **{core: {*SHARED, *CORE} for core in CORE},
     "model": {"model"},
+    "protocol": {"protocol"},
 }
 HOME = {
     "paramiko": {"remote"},
@@ -69,12 +71,14 @@ def test_imports_point_downwards(path: Path) -> None:
             assert parts[1] in MAY_IMPORT[here], f"{path}:{line}: {here} must not import {name}"
         if parts[0] in HOME:
             assert here in HOME[parts[0]], f"{path}:{line}: {parts[0]} lives in {HOME[parts[0]]} only"
-        if here in CORE | {"model"}:
+        if here in CORE | SHARED:
             assert parts[0] not in IMPURE, f"{path}:{line}: the core takes values and gives values, no {name}"
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in modules() if layer(path) == "node"], ids=lambda path: str(path.relative_to(SOURCE))
+    "path",
+    [path for path in modules() if layer(path) in ("node", "protocol")],
+    ids=lambda path: str(path.relative_to(SOURCE)),
 )
 def test_the_node_needs_the_standard_library_only(path: Path) -> None:
     import sys

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.screen import printable
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.report import Cause, RankReport
+from orchestrator.protocol.report import Cause, RankReport
 
 if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
     from rich.console import RenderableType

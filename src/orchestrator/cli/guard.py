@@ -12,7 +12,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.gang.guarding import Decision, Do, Policy
 from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.exit_codes import Exit
-from orchestrator.model.report import GangState
+from orchestrator.model.gang_state import GangState
 from orchestrator.workflows.guard.guard import Guarded, GuardRequest, guard
 from orchestrator.workflows.guard.hooks import Hook
 from orchestrator.workflows.guard.unit import install

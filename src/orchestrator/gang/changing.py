@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.model.report import GangState
+from orchestrator.model.gang_state import GangState
 
 _SERVING = (GangState.READY, GangState.DEGRADED)
 _RISING = (GangState.STARTING, GangState.WARMING)

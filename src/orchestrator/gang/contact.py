@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from orchestrator.model.errors import DeployError
-from orchestrator.model.report import NodeReport
+from orchestrator.model.errors import DeployError, Unreachable
+from orchestrator.protocol.report import Report
 
 
 class Contact(str, Enum):
@@ -24,8 +24,10 @@ class Contact(str, Enum):
     UNKNOWN = "unknown"
 
 
-def contact(name: str, error: DeployError | None, current: Mapping[str, NodeReport], *, stuck: bool) -> Contact:
+def contact(name: str, error: DeployError | None, current: Mapping[str, Report], *, stuck: bool) -> Contact:
     """How a node is heard. error: why SSH failed; stuck: its agent lives and has written nothing for long."""
+    if error is not None and not isinstance(error, Unreachable):
+        return Contact.FINE  # it answers by SSH: what it says can't be used
     heard = fellows(name, current)
     if error is not None and not heard:
         heard = _last_words(name, current)
@@ -38,13 +40,13 @@ def contact(name: str, error: DeployError | None, current: Mapping[str, NodeRepo
     return Contact.NODE if heard.keys() - _ended(heard) else Contact.UNKNOWN
 
 
-def fellows(name: str, current: Mapping[str, NodeReport]) -> dict[str, str]:
+def fellows(name: str, current: Mapping[str, Report]) -> dict[str, str]:
     """What the living agents of other nodes say of their link with this one: heard, silent, lost, ended."""
-    told = {other: dict(report.links).get(name) for other, report in current.items() if report.alive and other != name}
+    told = {other: report.links.get(name) for other, report in current.items() if report.alive and other != name}
     return {other: word for other, word in told.items() if word is not None}
 
 
-def sentence(name: str, found: Contact, error: DeployError | None, current: Mapping[str, NodeReport]) -> str:
+def sentence(name: str, found: Contact, error: DeployError | None, current: Mapping[str, Report]) -> str:
     """For the operator; '' where nothing is wrong."""
     what = error.what if error is not None else ""
     told = fellows(name, current) or _last_words(name, current)
@@ -61,9 +63,9 @@ def sentence(name: str, found: Contact, error: DeployError | None, current: Mapp
     }[found]
 
 
-def _last_words(name: str, current: Mapping[str, NodeReport]) -> dict[str, str]:
+def _last_words(name: str, current: Mapping[str, Report]) -> dict[str, str]:
     """Who did not hear it any more when its own agent ended: where nobody lives to tell, that still says something."""
-    told = {other: dict(report.links).get(name) for other, report in current.items() if other != name}
+    told = {other: report.links.get(name) for other, report in current.items() if other != name}
     return {other: word for other, word in told.items() if word in ("silent", "lost")}
 
 

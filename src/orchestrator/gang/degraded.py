@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.gang.view import GangView
-from orchestrator.model.report import GangState
+from orchestrator.model.gang_state import GangState
 
 _OF_TROUBLE = {"hung": "hung", "stopped": "hung", "silent": "silent", "no-memory": "nodes", "slow": "slow"}
 """A rank that a signal has stopped hangs all others. A node that only the controller can't reach degrades nothing."""

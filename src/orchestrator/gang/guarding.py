@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from orchestrator.gang.view import GangView
-from orchestrator.model.report import GangState
+from orchestrator.model.gang_state import GangState
 
 _BEFORE_GO = (GangState.STAGED, GangState.ARMED)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.model.report import Cause, NodeReport, Phase
+from orchestrator.protocol.report import Cause, Phase, Report
 
 PHASES = ("rendezvous", "nccl", "weights", "kv-cache", "graphs", "warm-up", "ready")
 """Order of life of every engine (the dialects' patterns use these names)."""
@@ -35,7 +35,7 @@ def allowed_s(model_bytes: int) -> dict[str, float]:
     return {**_PLAIN_S, "weights": _PLAIN_S["weights"] + model_bytes / SLOW_DISK}
 
 
-def progress(reports: Sequence[NodeReport]) -> str:
+def progress(reports: Sequence[Report]) -> str:
     """'node2 is at shard 41 of 163, the others are done', and what the engine makes of it; '' where all are equal."""
     placed = _placed(reports)
     behind = _behind(placed)
@@ -49,7 +49,7 @@ def progress(reports: Sequence[NodeReport]) -> str:
     return "; ".join(filter(None, (words, barrier(placed))))
 
 
-def barrier(reports: Sequence[NodeReport]) -> str:
+def barrier(reports: Sequence[Report]) -> str:
     """What the engine's own limit for late loaders leaves, '' where nobody waits at it.
 
     A rank that has its weights waits for the others so long and no longer; it can't be set (sglang 0.5.23:
@@ -68,11 +68,11 @@ def barrier(reports: Sequence[NodeReport]) -> str:
     return words
 
 
-def late(reports: Sequence[NodeReport]) -> Cause | None:
+def late(reports: Sequence[Report]) -> Cause | None:
     """Why waiting on is of no use: the nodes that are behind take longer in their phase than any healthy start."""
     for report in _behind(_placed(reports)):
         phase = report.phase
-        limit = dict(report.allowed_s).get(phase.name)
+        limit = report.allowed_s.get(phase.name)
         since = report.now - phase.since
         if limit is None or since <= limit or (phase.moved and report.now - phase.moved < STALL_S):
             continue
@@ -86,22 +86,22 @@ def late(reports: Sequence[NodeReport]) -> Cause | None:
     return None
 
 
-def _placed(reports: Sequence[NodeReport]) -> list[NodeReport]:
+def _placed(reports: Sequence[Report]) -> list[Report]:
     return [report for report in reports if report.alive and report.phase.name in PHASES]
 
 
-def _behind(placed: Sequence[NodeReport]) -> list[NodeReport]:
+def _behind(placed: Sequence[Report]) -> list[Report]:
     """Those at the earliest place."""
     least = min(map(_place, placed), default=None)
     return [report for report in placed if _place(report) == least]
 
 
-def _place(report: NodeReport) -> tuple[int, float]:
+def _place(report: Report) -> tuple[int, float]:
     phase = report.phase
     return PHASES.index(phase.name), phase.step / phase.of if phase.of else 0.0
 
 
-def _still_needs_s(report: NodeReport) -> float | None:
+def _still_needs_s(report: Report) -> float | None:
     phase = report.phase
     spent = report.now - phase.since
     if phase.name != "weights" or not phase.of or not phase.step or spent <= 0:
@@ -116,6 +116,6 @@ def _where(phase: Phase) -> str:
     return f"{unit} {phase.step} of {phase.of}"
 
 
-def _names(reports: Sequence[NodeReport]) -> str:
+def _names(reports: Sequence[Report]) -> str:
     names = [report.node for report in reports]
     return ", ".join(names) if len(names) <= _NAMED else f"{names[0]} and {len(names) - 1} more"

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.protocol.shape import MOST_SECONDS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeEvents:
@@ -32,7 +34,7 @@ def timeline(told: Mapping[str, NodeEvents]) -> tuple[Happened, ...]:
         latest = 0.0
         for event in one.events:
             at = event.get("at")
-            if isinstance(at, (int, float)):
+            if isinstance(at, (int, float)) and abs(at) <= MOST_SECONDS:
                 latest = max(latest, at - one.ahead_s)
                 found.append(Happened(at=latest, node=node, what=str(event.get("event") or ""), words=_words(event)))
     return tuple(sorted(found, key=lambda happened: happened.at))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.gang.view import Answer, view
 from orchestrator.model.errors import DeployError
-from orchestrator.model.report import AgentState, Cause, NodeReport
+from orchestrator.protocol.report import AgentState, Cause, Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Verdict:
     newest: bool
 
 
-Kept = Sequence[NodeReport] | DeployError
+Kept = Sequence[Report] | DeployError
 """The reports of the runs that one node has kept, or why it could not be asked."""
 
 
@@ -63,7 +63,7 @@ def _of_run(told: Kept, run_id: str) -> Answer:
     return next((_before_it_was_cleared(report) for report in told if report.run_id == run_id), None)
 
 
-def _before_it_was_cleared(report: NodeReport) -> NodeReport:
+def _before_it_was_cleared(report: Report) -> Report:
     """`down` after a failure settles a node as stopped; its cause stays, and this is about the cause."""
     failed = report.cause is not None or report.verdict is not None
     return replace(report, state=AgentState.FAILED) if failed and not report.alive else report
@@ -74,7 +74,7 @@ def _verdict(gang: str, run_id: str, answers: Mapping[str, Answer], *, newest: b
     if seen.cause is None:
         return None
     origin = answers.get(seen.cause.node)
-    clock = origin.now if isinstance(origin, NodeReport) else None
+    clock = origin.now if isinstance(origin, Report) else None
     return Verdict(
         gang=gang,
         run_id=run_id,

@@ -10,21 +10,19 @@ from orchestrator.gang.contact import Contact, contact, sentence
 from orchestrator.gang.transport import transport
 from orchestrator.model.errors import DeployError
 from orchestrator.model.finding import Finding
-from orchestrator.model.report import AgentState, Cause, GangState, NodeReport, Phase, RankReport
+from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.report import AgentState, Cause, Phase, RankReport, Report
 
-SILENT_S = 10.0
-"""A living agent that has written nothing for this long is stuck."""
 STALE_PROBE_S = 60.0
 """A leader's last HTTP probe older than this says nothing any more: twice the engine's own 20 s and our pause."""
 
-_OVER = (AgentState.STOPPED, AgentState.FAILED)
 _SERVING = (GangState.READY, GangState.DEGRADED)
 _RISING = (GangState.STARTING, GangState.WARMING)
 _ORDER = (AgentState.STAGED, AgentState.ARMED, AgentState.STARTING, AgentState.WARMING, AgentState.READY)
 
 NO_PHASE = Phase()
 
-Answer = NodeReport | None | DeployError
+Answer = Report | None | DeployError
 """A node's report, None where nothing was ever staged there, or why it could not be asked."""
 
 
@@ -100,7 +98,7 @@ def view(name: str, answers: Mapping[str, Answer]) -> GangView:
 
     Every report carries its own node's clock (`now`), so no clock is needed here and none must agree.
     """
-    reports = {node: answer for node, answer in answers.items() if isinstance(answer, NodeReport)}
+    reports = {node: answer for node, answer in answers.items() if isinstance(answer, Report)}
     run_id = _current_run(list(reports.values()))
     current = {node: report for node, report in reports.items() if report.run_id == run_id}
     nodes = tuple(_node(rank, node, answer, current) for rank, (node, answer) in enumerate(answers.items()))
@@ -135,18 +133,18 @@ def view(name: str, answers: Mapping[str, Answer]) -> GangView:
     )
 
 
-def _current_run(reports: Sequence[NodeReport]) -> str:
+def _current_run(reports: Sequence[Report]) -> str:
     """The run that lives, else the one staged last (on one node's clock or another: a guess among dead runs)."""
     if not reports:
         return ""
     return max(reports, key=lambda report: (report.alive, report.started_at)).run_id
 
 
-def _leader(current: Mapping[str, NodeReport]) -> NodeReport | None:
+def _leader(current: Mapping[str, Report]) -> Report | None:
     return next((report for report in current.values() if report.service_url), None)
 
 
-def _node(rank: int, name: str, answer: Answer, current: Mapping[str, NodeReport]) -> NodeView:
+def _node(rank: int, name: str, answer: Answer, current: Mapping[str, Report]) -> NodeView:
     if isinstance(answer, DeployError):
         found = contact(name, answer, current, stuck=False)
         return NodeView(name=name, node_rank=rank, state="unreachable", error=answer, contact=found)
@@ -155,9 +153,9 @@ def _node(rank: int, name: str, answer: Answer, current: Mapping[str, NodeReport
     return NodeView(
         name=name,
         node_rank=rank,
-        state=_word(answer),
+        state=answer.word,
         alive=answer.alive,
-        contact=contact(name, None, current, stuck=_word(answer) == "silent"),
+        contact=contact(name, None, current, stuck=answer.word == "silent"),
         phase=answer.phase,
         ranks=answer.ranks,
         left_behind=answer.left_behind,
@@ -171,15 +169,7 @@ def _emptied(node: NodeView) -> NodeView:
     return replace(node, phase=NO_PHASE, ranks=()) if node.error is None else node
 
 
-def _word(report: NodeReport) -> str:
-    if report.alive:
-        return "silent" if report.now - report.updated_at > SILENT_S else report.state.value
-    if report.state in (*_OVER, AgentState.STAGED):
-        return report.state.value
-    return "dead"
-
-
-def _state(nodes: Sequence[NodeView], current: Mapping[str, NodeReport], cause: Cause | None) -> GangState:
+def _state(nodes: Sequence[NodeView], current: Mapping[str, Report], cause: Cause | None) -> GangState:
     states = {report.state for report in current.values()}
     living = [report for report in current.values() if report.alive]
     if not current:
@@ -200,7 +190,7 @@ def _state(nodes: Sequence[NodeView], current: Mapping[str, NodeReport], cause: 
     return _rising(nodes, current)
 
 
-def _rising(nodes: Sequence[NodeView], current: Mapping[str, NodeReport]) -> GangState:
+def _rising(nodes: Sequence[NodeView], current: Mapping[str, Report]) -> GangState:
     last = min((report.state for report in current.values()), key=_ORDER.index)
     if last is not AgentState.READY:
         complete = len(current) == len(nodes)
@@ -208,7 +198,7 @@ def _rising(nodes: Sequence[NodeView], current: Mapping[str, NodeReport]) -> Gan
     return GangState.DEGRADED if _trouble(nodes, current) else GangState.READY
 
 
-def _trouble(nodes: Sequence[NodeView], current: Mapping[str, NodeReport]) -> str:
+def _trouble(nodes: Sequence[NodeView], current: Mapping[str, Report]) -> str:
     """What keeps a gang whose agents were all ready from being so; the worst that is known."""
     leader = _leader(current)
     ranks = [rank for node in nodes for rank in node.ranks]
@@ -230,7 +220,7 @@ def _some_hold_none(ranks: Sequence[RankReport]) -> bool:
     return any(held) and not all(held)
 
 
-def _hung(current: Mapping[str, NodeReport]) -> Cause | None:
+def _hung(current: Mapping[str, Report]) -> Cause | None:
     """Where a rank is stopped by a signal, everybody else waits for that one."""
     leader = _leader(current)
     trouble = leader.trouble if leader is not None else None
@@ -244,12 +234,12 @@ def _hung(current: Mapping[str, NodeReport]) -> Cause | None:
     return replace(trouble, node=node, tp_rank=rank.tp_rank, text=text, fix=f"kill -CONT {rank.pid} on {node}")
 
 
-def _healthy(leader: NodeReport) -> bool:
+def _healthy(leader: Report) -> bool:
     fresh = leader.now - leader.service_checked_at <= STALE_PROBE_S
     return bool(leader.alive and leader.service_healthy and fresh)
 
 
-def _causes(current: Mapping[str, NodeReport], nodes: Sequence[NodeView]) -> tuple[Cause | None, tuple[Cause, ...]]:
+def _causes(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> tuple[Cause | None, tuple[Cause, ...]]:
     """What failed first, and what the nodes say that followed from it.
 
     The order in which the leader's agent heard of things comes before any clock, then how long ago each node says
@@ -271,7 +261,7 @@ def _causes(current: Mapping[str, NodeReport], nodes: Sequence[NodeView]) -> tup
     return first, tuple(cause for cause in own if cause != first)
 
 
-def _lost(current: Mapping[str, NodeReport], nodes: Sequence[NodeView]) -> Cause | None:
+def _lost(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> Cause | None:
     """A node whose agent is gone without having said why."""
     dead = next((node for node in nodes if node.state == "dead"), None)
     if dead is None:
@@ -290,9 +280,14 @@ def _lost(current: Mapping[str, NodeReport], nodes: Sequence[NodeView]) -> Cause
 
 
 def _remarks(
-    current: Mapping[str, NodeReport], nodes: Sequence[NodeView], run_id: str, reports: Mapping[str, NodeReport]
+    current: Mapping[str, Report], nodes: Sequence[NodeView], run_id: str, reports: Mapping[str, Report]
 ) -> list[str]:
     remarks = [sentence(node.name, node.contact, node.error, current) for node in nodes if node.contact]
+    remarks += [
+        f"{node.name}: {node.error.what} (fix: {node.error.fix})"
+        for node in nodes
+        if node.error is not None and not node.contact
+    ]
     explained = {node.name for node in nodes if node.contact}
     remarks += [
         f"{name} has not heard from {', '.join(unexplained)}"
@@ -321,7 +316,7 @@ def _remarks(
     return remarks + _same_remarks(current)
 
 
-def _same_remarks(current: Mapping[str, NodeReport]) -> list[str]:
+def _same_remarks(current: Mapping[str, Report]) -> list[str]:
     """What the agents remark on, once for all nodes that say the same."""
     sayers: dict[str, list[str]] = {}
     for name, report in current.items():

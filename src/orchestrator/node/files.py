@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.node.failure import Failure
+from orchestrator.protocol.shape import M, Unreadable, parsed
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -75,11 +76,14 @@ def read_json(path: str) -> dict[str, Any]:
     text = read_text(path)
     if text is None:
         return {}
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
+    value = parsed(text)
     return value if isinstance(value, dict) else {}
+
+
+def read_as(kind: type[M], path: str) -> M | None:
+    """A message from a file; None where there is none, or nothing that can be read as one."""
+    found = kind.read(read_json(path))
+    return None if isinstance(found, Unreadable) else found
 
 
 def write(path: str, text: str, *, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:

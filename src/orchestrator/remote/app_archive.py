@@ -72,9 +72,10 @@ def byte_code(name: str, source: bytes) -> bytes:
 
 
 def sources() -> dict[str, bytes]:
-    """Every file of the archive by its name inside: the node package, pynvml, and the entry point."""
+    """Every file of the archive by its name inside: the node and protocol packages, pynvml, and the entry point."""
     node = _PACKAGE / "node"
-    files = {f"orchestrator/{path.relative_to(_PACKAGE)}": path for path in node.rglob("*.py")}
+    ours = [*node.rglob("*.py"), *(_PACKAGE / "protocol").rglob("*.py")]
+    files = {f"orchestrator/{path.relative_to(_PACKAGE)}": path for path in ours}
     files["orchestrator/__init__.py"] = _PACKAGE / "__init__.py"
     files["__main__.py"] = node / "__main__.py"
     files["pynvml.py"] = _pynvml()

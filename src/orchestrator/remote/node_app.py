@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from orchestrator.model.errors import NodeError
 from orchestrator.model.exit_codes import Exit
+from orchestrator.protocol.shape import M, Unreadable, parsed
 from orchestrator.remote.app_archive import App, application
 from orchestrator.remote.session import CommandFailed, Completed, Conversant, Conversation, Session
 
@@ -64,6 +65,18 @@ def call(session: Session, verb: str, request: Mapping[str, Any], *, deadline_s:
         _deliver(app, session)
         done = session.run(_run(app, session, verb), stdin=stdin, deadline_s=deadline_s)
     return _value(session, verb, done)
+
+
+def ask(session: Session, verb: str, request: Mapping[str, Any], answer: type[M], *, deadline_s: float) -> M:
+    """The answer of a verb, read. Raises as `call` does, and NodeError where it is no such answer."""
+    found = answer.read(call(session, verb, request, deadline_s=deadline_s))
+    if isinstance(found, Unreadable):
+        raise NodeError(
+            f"its answer to {verb} can't be read: {found}",
+            where=session.spec.name,
+            fix="run the command again; if it persists, check the disk and the memory of that node",
+        )
+    return found
 
 
 def stream(session: Session, verb: str, request: Mapping[str, Any]) -> Iterator[bytes]:
@@ -174,10 +187,7 @@ def _light(app: App, session: Session) -> _Light:
 
 def _answer(out: bytes) -> dict[str, Any] | None:
     """The JSON object on the last line; a login script may have printed something before it."""
-    try:
-        answer = json.loads(out.strip().rsplit(b"\n", 1)[-1])
-    except ValueError:
-        return None
+    answer = parsed(out.strip().rsplit(b"\n", 1)[-1])
     return answer if isinstance(answer, dict) and "ok" in answer else None
 
 

@@ -16,8 +16,9 @@ from orchestrator.gang.contact import Contact
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec
-from orchestrator.model.report import Cause, GangState, Phase, RankReport
+from orchestrator.protocol.report import Cause, Phase, RankReport, RankState
 from orchestrator.workflows.status.overview import Overview, RouterGlance
 
 INVENTORY = """
@@ -32,7 +33,7 @@ GIB = 1 << 30
 
 
 def node(name: str, rank: int, state: str = "ready", **more: Any) -> NodeView:
-    ranks = (RankReport(tp_rank=rank, gpu=0, pid=70 + rank, state="alive", gpu_memory_bytes=37 * GIB),)
+    ranks = (RankReport(tp_rank=rank, gpu=0, pid=70 + rank, state=RankState.ALIVE, gpu_memory_bytes=37 * GIB),)
     return NodeView(**{"name": name, "node_rank": rank, "state": state, "alive": True, "ranks": ranks, **more})
 
 
@@ -121,7 +122,7 @@ def test_a_node_that_does_not_answer_is_exit_code_4_beside_the_others(run: Run, 
 
 
 def test_a_hung_engine_a_stopped_rank_and_a_straggler_show(run: Run) -> None:
-    stopped = RankReport(tp_rank=1, gpu=0, pid=71, state="stopped", gpu_memory_bytes=GIB)
+    stopped = RankReport(tp_rank=1, gpu=0, pid=71, state=RankState.STOPPED, gpu_memory_bytes=GIB)
     hung = gang("degraded", (node("a", 0), node("b", 1, ranks=(stopped,))), trouble="hung", cause=CAUSE)
     assert "degraded (hung)" in run(hung)[1] and "1!" in run(hung)[1]
     words = "b is at shard 41 of 163, the others are done"

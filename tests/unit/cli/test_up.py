@@ -24,9 +24,10 @@ from orchestrator.model.errors import (
     NodeError,
     Unreachable,
 )
-from orchestrator.model.report import Cause, GangState
+from orchestrator.model.gang_state import GangState
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
+from orchestrator.protocol.report import Cause
 from orchestrator.workflows.gang.up import Outcome, UpRequest, failure_of
 
 INVENTORY = """

@@ -10,7 +10,8 @@ import pytest
 from orchestrator.gang.actions import Do, Goal, Want, actions, on_its_way
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
-from orchestrator.model.report import Cause, GangState
+from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.report import Cause
 
 LOST = Unreachable("no route", where="b", fix="look")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.gang.changing import Course, Standing, course
-from orchestrator.model.report import GangState
+from orchestrator.model.gang_state import GangState
 
 S = GangState
 

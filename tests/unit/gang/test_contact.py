@@ -8,18 +8,16 @@ import pytest
 
 from orchestrator.gang.contact import Contact, contact, sentence
 from orchestrator.model.errors import DeployError, Unreachable
-from orchestrator.model.report import AgentState, NodeReport
+from orchestrator.protocol.report import AgentState, Report
 
 REFUSED = Unreachable("connection refused", where="b", fix="look")
 
 
-def fellow(name: str, alive: bool = True, **links: str) -> tuple[str, NodeReport]:
-    return name, NodeReport(
-        run_id="r", gang="g", node=name, node_rank=0, state=AgentState.READY, alive=alive, links=tuple(links.items())
-    )
+def fellow(name: str, alive: bool = True, **links: str) -> tuple[str, Report]:
+    return name, Report(run_id="r", gang="g", node=name, node_rank=0, state=AgentState.READY, alive=alive, links=links)
 
 
-TABLE: list[tuple[str, DeployError | None, bool, Mapping[str, NodeReport], str]] = [
+TABLE: list[tuple[str, DeployError | None, bool, Mapping[str, Report], str]] = [
     ("all is well", None, False, dict([fellow("a", b="heard")]), ""),
     ("nobody else is there", None, False, {}, ""),
     ("only SSH is broken", REFUSED, False, dict([fellow("a", b="heard", c="heard")]), "ssh"),
@@ -36,9 +34,7 @@ TABLE: list[tuple[str, DeployError | None, bool, Mapping[str, NodeReport], str]]
 
 
 @pytest.mark.parametrize(("error", "stuck", "current", "word"), [row[1:] for row in TABLE], ids=[r[0] for r in TABLE])
-def test_which_way_is_broken(
-    error: DeployError | None, stuck: bool, current: Mapping[str, NodeReport], word: str
-) -> None:
+def test_which_way_is_broken(error: DeployError | None, stuck: bool, current: Mapping[str, Report], word: str) -> None:
     found = contact("b", error, current, stuck=stuck)
     assert found.value == word
     said = sentence("b", found, error, current)

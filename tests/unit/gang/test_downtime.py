@@ -6,7 +6,8 @@ import pytest
 
 from orchestrator.gang.downtime import expected_downtime
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.report import GangState, Phase
+from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.report import Phase
 
 READY = Phase(name="ready")
 

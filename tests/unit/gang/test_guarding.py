@@ -7,7 +7,8 @@ import pytest
 from orchestrator.gang.guarding import Do, Memory, Policy, decide, restarted, surrendered
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
-from orchestrator.model.report import Cause, GangState
+from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.report import Cause
 
 LOST = Unreachable("no answer", where="node1", fix="look")
 CAUSE = Cause(node="node1", tp_rank=3, text="TP3 was killed")

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.gang.pace import allowed_s, late, progress
-from orchestrator.model.report import AgentState, NodeReport, Phase
+from orchestrator.protocol.report import AgentState, Phase, Report
 
 NOW = 50_000.0
 ARTICLES_BYTES = 689_000_000_000
-ALLOWED = tuple(allowed_s(ARTICLES_BYTES).items())
+ALLOWED = allowed_s(ARTICLES_BYTES)
 
 
 def node(
     rank: int, phase: str, step: int = 0, of: int = 0, *, for_s: float = 1.0, moved_s: float | None = None
-) -> NodeReport:
+) -> Report:
     """A node that has been in a phase for so long; its counter moved so many seconds ago."""
     moved = NOW - moved_s if moved_s is not None else 0.0
-    return NodeReport(
+    return Report(
         run_id="r", gang="g", node=f"node{rank}", node_rank=rank, state=AgentState.STARTING, now=NOW,
         phase=Phase(name=phase, step=step, of=of, since=NOW - for_s, moved=moved), allowed_s=ALLOWED, barrier_s=480.0,
     )  # fmt: skip
@@ -41,7 +41,7 @@ def node(
     ],
     ids=["nobody", "one node", "all equal", "one behind", "one behind by its count", "two behind", "many behind"],
 )  # fmt: skip
-def test_the_straggler(nodes: list[NodeReport], words: str) -> None:
+def test_the_straggler(nodes: list[Report], words: str) -> None:
     assert progress(nodes) == words
 
 
@@ -65,7 +65,7 @@ def test_where_the_engine_has_no_barrier_nothing_is_said_of_it() -> None:
     assert progress(nodes) == "node1 is at weights, the others are done"
 
 
-LATE: list[tuple[str, list[NodeReport], str]] = [
+LATE: list[tuple[str, list[Report], str]] = [
     ("nobody", [], ""),
     ("just begun", [node(0, "weights"), node(1, "weights")], ""),
     ("640 GB from a cold disk", [node(0, "weights", 60, 163, for_s=3000, moved_s=20)], ""),
@@ -82,7 +82,7 @@ LATE: list[tuple[str, list[NodeReport], str]] = [
 
 
 @pytest.mark.parametrize(("nodes", "who"), [row[1:] for row in LATE], ids=[row[0] for row in LATE])
-def test_late(nodes: list[NodeReport], who: str) -> None:
+def test_late(nodes: list[Report], who: str) -> None:
     cause = late(nodes)
     assert (cause.node if cause else "") == who
 
@@ -97,7 +97,7 @@ def test_the_words_for_it() -> None:
 def test_an_agent_that_knows_no_limits_is_never_late() -> None:
     from dataclasses import replace
 
-    assert late([replace(node(0, "weights", for_s=1e6), allowed_s=())]) is None
+    assert late([replace(node(0, "weights", for_s=1e6), allowed_s={})]) is None
 
 
 def test_a_small_model_has_little_time_for_its_weights_and_all_for_the_rest() -> None:

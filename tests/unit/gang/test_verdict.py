@@ -9,14 +9,14 @@ import pytest
 from orchestrator.gang.timeline import NodeEvents, timeline
 from orchestrator.gang.verdict import last_verdict
 from orchestrator.model.errors import Unreachable
-from orchestrator.model.report import AgentState, Cause, NodeReport
+from orchestrator.protocol.report import AgentState, Cause, Report
 
 OOM = Cause(node="node1", tp_rank=3, text="out of memory", at=90.0, signature="oom")
 FOLLOWED = Cause(node="node0", text="ended because node1 failed", at=90.1, secondary=True)
 
 
-def report(node: str, run: str = "r1", state: str = "failed", **more: object) -> NodeReport:
-    base = NodeReport(
+def report(node: str, run: str = "r1", state: str = "failed", **more: object) -> Report:
+    base = Report(
         run_id=run,
         gang="gang0",
         node=node,
@@ -34,7 +34,7 @@ def report(node: str, run: str = "r1", state: str = "failed", **more: object) ->
 FAILED = {"node0": [report("node0", cause=FOLLOWED, verdict=OOM)], "node1": [report("node1", cause=OOM)]}
 
 
-def cleared(run: NodeReport) -> NodeReport:
+def cleared(run: Report) -> Report:
     return replace(run, state=AgentState.STOPPED)
 
 
@@ -55,7 +55,7 @@ def cleared(run: NodeReport) -> NodeReport:
         ),
     ],
 )
-def test_the_first_cause_with_what_followed(kept: dict[str, list[NodeReport]], newest: bool) -> None:
+def test_the_first_cause_with_what_followed(kept: dict[str, list[Report]], newest: bool) -> None:
     found = last_verdict("gang0", kept)
     assert found is not None
     assert (found.run_id, found.cause, found.secondary) == ("r1", OOM, (FOLLOWED,))

@@ -8,13 +8,14 @@ import pytest
 
 from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.errors import Unreachable
-from orchestrator.model.report import AgentState, Cause, GangState, NodeReport, Phase, RankReport
+from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.report import AgentState, Cause, Phase, RankReport, RankState, Report
 
 NOW = 1000.0
 LOST = Unreachable("no route", where="node1", fix="look at it")
 
 
-def report(rank: int, state: str, **more: Any) -> NodeReport:
+def report(rank: int, state: str, **more: Any) -> Report:
     words: dict[str, Any] = {
         "run_id": "r1",
         "gang": "g",
@@ -28,14 +29,14 @@ def report(rank: int, state: str, **more: Any) -> NodeReport:
     }
     if rank == 0:
         words |= {"service_url": "http://a:1", "service_healthy": True, "service_checked_at": NOW - 1}
-    return NodeReport(**{**words, **more})
+    return Report(**{**words, **more})
 
 
 def look(*answers: Answer) -> GangView:
     return view("g", {f"node{rank}": answer for rank, answer in enumerate(answers)})
 
 
-def both(state: str, **more: Any) -> tuple[NodeReport, NodeReport]:
+def both(state: str, **more: Any) -> tuple[Report, Report]:
     return report(0, state, **more), report(1, state, **more)
 
 
@@ -116,7 +117,7 @@ def test_the_cause_of_a_forgotten_run_is_not_shown() -> None:
     assert look(report(0, "stopped", cause=old), report(1, "stopped", cause=old)).cause is None
 
 
-def loading(rank: int, phase: str, step: int = 0, of: int = 0) -> NodeReport:
+def loading(rank: int, phase: str, step: int = 0, of: int = 0) -> Report:
     return report(rank, "starting", phase=Phase(name=phase, step=step, of=of))
 
 
@@ -150,7 +151,7 @@ def test_left_behind_held_memory_and_silence_are_remarks() -> None:
 
 def ranks(*states: str, held: int = 1 << 30) -> tuple[RankReport, ...]:
     return tuple(
-        RankReport(tp_rank=place, gpu=place, pid=100 + place, state=state, gpu_memory_bytes=held)
+        RankReport(tp_rank=place, gpu=place, pid=100 + place, state=RankState(state), gpu_memory_bytes=held)
         for place, state in enumerate(states)
     )
 
@@ -163,7 +164,7 @@ TROUBLE: list[tuple[str, tuple[Answer, Answer], str]] = [
     ("probe too old", (report(0, "ready", service_checked_at=NOW - 90), report(1, "ready")), "slow"),
     ("a silent link", (report(0, "ready", silent=("node1",)), report(1, "ready")), "silent"),
     ("an agent that is stuck", (report(0, "ready"), report(1, "ready", updated_at=NOW - 20)), "silent"),
-    ("SSH refused", (report(0, "ready", links=(("node1", "heard"),)), LOST), "unreachable"),
+    ("SSH refused", (report(0, "ready", links={"node1": "heard"}), LOST), "unreachable"),
     ("a stopped rank", (report(0, "ready"), report(1, "ready", ranks=ranks("alive", "stopped"))), "stopped"),
     ("no memory held", (report(0, "ready", ranks=ranks("alive")), report(1, "ready", ranks=ranks("alive", held=0))),
      "no-memory"),

@@ -53,11 +53,12 @@ def test_the_name_holds_the_digest_of_the_bytes() -> None:
     assert app.name == f"l40s-node-{app.digest[:32]}.pyz"
 
 
-def test_it_holds_the_node_package_and_pynvml_and_nothing_else() -> None:
+def test_it_holds_node_and_protocol_and_pynvml_and_nothing_else() -> None:
     names = set(app_archive.sources())
     assert {"__main__.py", "pynvml.py", "orchestrator/__init__.py", "orchestrator/node/dispatch.py"} <= names
     rest = names - {"__main__.py", "pynvml.py", "orchestrator/__init__.py"}
-    assert all(name.startswith("orchestrator/node/") and name.endswith(".py") for name in rest)
+    ours = ("orchestrator/node/", "orchestrator/protocol/")
+    assert all(name.startswith(ours) and name.endswith(".py") for name in rest)
 
 
 def test_it_is_kept_by_its_sources_and_made_anew_when_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from orchestrator.node import files, processes
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import report
+from orchestrator.protocol.report import Report
 
 POLL_S = 0.02
 SIGNALS = {"stop": signal.SIGTERM, "stop-now": signal.SIGUSR2}
@@ -21,8 +22,7 @@ SIGNALS = {"stop": signal.SIGTERM, "stop-now": signal.SIGUSR2}
 
 def tell(folder: str, goal: str, because: dict[str, Any] | None = None) -> bool:
     """False where no agent lives. goal: run, stop, stop-now; because: the failure that it is ended for, if any."""
-    agent = files.read_json(f"{folder}/agent.json")
-    pid, start = int(agent.get("pid", 0)), int(agent.get("start", 0))
+    pid, start = report.agent(folder)
     if not processes.alive(pid, start):
         return False
     number = SIGNALS.get(goal, signal.SIGUSR1)
@@ -43,7 +43,7 @@ def tell(folder: str, goal: str, because: dict[str, Any] | None = None) -> bool:
     return True
 
 
-def wait(folder: str, done: Callable[[dict[str, Any]], bool], deadline_s: float) -> dict[str, Any]:
+def wait(folder: str, done: Callable[[Report | None], bool], deadline_s: float) -> Report | None:
     """The run's report once something is true of it, or the newest one when the deadline has passed."""
     end = time.monotonic() + deadline_s
     while True:

@@ -6,12 +6,13 @@ The controller reads meaning into them; here they are only picked out, without t
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterable
-from typing import Any
 
 from orchestrator.node import files
 from orchestrator.node.agent.run import ENGINE_LOG, Run
+from orchestrator.protocol.report import TransportLines
 
 FILE = "transport.json"
 MOST_LINES = 300
@@ -32,14 +33,14 @@ def note(run: Run) -> None:
     for name in (f"{ENGINE_LOG}.1", ENGINE_LOG):
         with contextlib.suppress(OSError), open(run.path(name), "rb") as file:
             _pick(file, found)
-    planned = {name: str(run.env[name]) for name in PLANNED if name in run.env}
+    planned = {name: run.env[name] for name in PLANNED if name in run.env}
     with contextlib.suppress(OSError):
-        files.write_json(run.path(FILE), {"planned": planned, "lines": list(found)})
+        files.write_json(run.path(FILE), TransportLines(planned=planned, lines=tuple(found)).as_json())
 
 
-def noted(folder: str) -> dict[str, Any] | None:
+def noted(folder: str) -> TransportLines | None:
     """What was written down for a run, None where nothing was."""
-    return files.read_json(f"{folder}/{FILE}") or None
+    return files.read_as(TransportLines, f"{folder}/{FILE}") if os.path.exists(f"{folder}/{FILE}") else None
 
 
 def _pick(lines: Iterable[bytes], found: dict[str, None]) -> None:

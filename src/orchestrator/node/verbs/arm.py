@@ -15,9 +15,11 @@ import time
 from typing import Any
 
 from orchestrator.node import files, itself, processes
-from orchestrator.node.agent.run import AGENT_FILE, AGENT_LOG, GOAL_FILE, Run
+from orchestrator.node.agent.run import AGENT_LOG, GOAL_FILE, Run
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import report
+from orchestrator.protocol.report import AgentState, Report
+from orchestrator.protocol.verbs import StateAnswer
 
 SYSTEMD = pathlib.Path("/run/systemd/system")
 START_S = 10.0
@@ -40,18 +42,9 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     refusal is raised as it was told."""
     folder = files.wanted_run(request)
     with files.told(folder):
-        if not _agent_lives(folder):
+        if not processes.alive(*report.agent(folder)):
             _start(Run.read(folder))
         return _wait(folder, float(request.get("deadline_s") or 60.0))
-
-
-def _agent_lives(folder: str) -> bool:
-    agent = files.read_json(f"{folder}/{AGENT_FILE}")
-    return processes.alive(int(agent.get("pid", 0)), int(agent.get("start", 0)))
-
-
-def _agent_pid(folder: str) -> int:
-    return int(files.read_json(f"{folder}/{AGENT_FILE}").get("pid", 0))
 
 
 def _start(run: Run) -> None:
@@ -118,15 +111,16 @@ def _wait(folder: str, deadline_s: float) -> dict[str, Any]:
     begin, checked = time.monotonic(), 0.0
     while time.monotonic() - begin < deadline_s:
         now = report.of_run(folder)
-        if now.get("alive") and now.get("checked") and now.get("state") not in ("failed", "stopped"):
-            checked = checked or time.monotonic()
-            if now["state"] != "staged" or time.monotonic() - checked > REACH_S:
-                return {"state": now["state"]}
-        if now.get("state") in ("failed", "stopped"):
+        if now is not None and now.state.over:
             raise _refusal(now, folder)
-        if processes.stopped(_agent_pid(folder)) and time.monotonic() - begin > START_S:
+        alive = now is not None and now.alive
+        if now is not None and alive and now.checked:
+            checked = checked or time.monotonic()
+            if now.state is not AgentState.STAGED or time.monotonic() - checked > REACH_S:
+                return StateAnswer(state=now.state).as_json()
+        if processes.stopped(report.agent(folder)[0]) and time.monotonic() - begin > START_S:
             raise Failure("agent-stopped", "the agent is stopped by a signal", folder, "run `up` again")
-        if not now.get("alive") and time.monotonic() - begin > START_S:
+        if not alive and time.monotonic() - begin > START_S:
             raise Failure(
                 "no-agent",
                 f"the agent did not start: {_last_words(folder)}",
@@ -139,16 +133,14 @@ def _wait(folder: str, deadline_s: float) -> dict[str, Any]:
     )
 
 
-def _refusal(told: dict[str, Any], folder: str) -> Failure:
-    refusals = told.get("refusals") or []
-    if not refusals:
-        cause = told.get("cause") or {}
-        return Failure("not-armed", str(cause.get("text") or "the agent ended"), folder, str(cause.get("fix") or ""))
-    first, *more = refusals
-    what = first["what"]
-    if more:
-        what += "; and " + "; and ".join(f"{other['where']}: {other['what']}" for other in more)
-    return Failure(first["kind"], what, first["where"], first["fix"])
+def _refusal(ended: Report, folder: str) -> Failure:
+    if not ended.refusals:
+        cause = ended.cause
+        words = cause.text if cause else "; ".join(ended.remarks) or "the agent ended"
+        return Failure("not-armed", words, folder, cause.fix if cause else "")
+    first, *more = ended.refusals
+    what = "; and ".join([first.what, *(f"{other.where}: {other.what}" for other in more)])
+    return Failure(first.kind, what, first.where, first.fix)
 
 
 def _last_words(folder: str) -> str:

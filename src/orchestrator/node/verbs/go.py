@@ -7,6 +7,8 @@ from typing import Any
 from orchestrator.node import files
 from orchestrator.node.agent import goal
 from orchestrator.node.failure import Failure
+from orchestrator.protocol.report import AgentState
+from orchestrator.protocol.verbs import StateAnswer
 
 STARTED_S = 5.0
 
@@ -16,5 +18,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     folder = files.wanted_run(request)
     if not goal.tell(folder, "run"):
         raise Failure("no-agent", "no agent is armed for this run", folder, "run `up` again")
-    report = goal.wait(folder, lambda now: now.get("state") != "armed" or not now.get("alive"), STARTED_S)
-    return {"state": report.get("state")}
+    report = goal.wait(folder, lambda now: now is None or now.state is not AgentState.ARMED or not now.alive, STARTED_S)
+    if report is None:
+        raise Failure("no-run", "the run's report is gone", folder, "run `up` again")
+    return StateAnswer(state=report.state).as_json()

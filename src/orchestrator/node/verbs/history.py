@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from orchestrator.node import files
 from orchestrator.node.agent.run import EVENTS_LOG
 from orchestrator.node.verbs import report
+from orchestrator.protocol.shape import parsed
 
 MOST_EVENTS = 400
 
@@ -18,7 +18,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """{"now": epoch, "reports": [...]}, one report a kept run; with `run_id` also {"events": [...]} of that run."""
     state = files.state_dir(request)
     gang = files.gang_dir(state, request.get("gang"))
-    found = [report.of_run(f"{gang}/runs/{name}") for name in _kept(gang)]
+    found = [report.raw_of(f"{gang}/runs/{name}") for name in _kept(gang)]
     told: dict[str, Any] = {"reports": [one for one in found if one]}
     if request.get("run_id"):
         told["events"] = _events(files.run_dir(state, request.get("gang"), request["run_id"]))
@@ -36,10 +36,7 @@ def _events(folder: str) -> list[dict[str, Any]]:
     """The newest events, oldest first; a line that a crash cut short is passed over."""
     found: list[dict[str, Any]] = []
     for line in (files.read_text(f"{folder}/{EVENTS_LOG}") or "").splitlines()[-MOST_EVENTS:]:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
+        event = parsed(line)
         if isinstance(event, dict):
             found.append(event)
     return found

@@ -9,7 +9,7 @@ import sys
 from io import FileIO
 from typing import Any, BinaryIO
 
-from orchestrator.node import files
+from orchestrator.node import files, processes
 from orchestrator.node.verbs import report
 
 CHUNK = 64 * 1024
@@ -27,7 +27,7 @@ def stream(request: dict[str, Any]) -> None:
         file = _tail(path, max(0, int(request.get("lines", 100))), out)
         stack.callback(lambda: file.close() if file else None)
         while request.get("follow"):
-            alive = bool(report.of_run(folder).get("alive"))
+            alive = processes.alive(*report.agent(folder))
             file, wrote = _follow(path, file, out)
             if not alive and not wrote:
                 return

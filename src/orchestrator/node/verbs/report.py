@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import time
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.node import files, processes
+from orchestrator.node.agent.run import AGENT_FILE, PROCESSES_FILE, REPORT_FILE, RUN_FILE
 from orchestrator.node.engine import transport
+from orchestrator.protocol.report import AgentState, RankReport, RankState, Report
+from orchestrator.protocol.run_files import AgentProcess, KnownProcesses
+from orchestrator.protocol.shape import Unreadable
 
 LONGEST_WAIT_S = 10.0
-STARTED = {"armed", "starting", "warming", "ready", "draining", "stopping"}
-
-
 WAIT_POLL_S = 0.05
 
 
@@ -33,42 +36,90 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mark(reports: list[dict[str, Any]]) -> str:
-    return ";".join(
-        f"{report.get('run_id')} {report.get('state')} {(report.get('phase') or {}).get('name')} {report.get('alive')} "
-        f"{report.get('service_state')} {','.join(report.get('silent') or ())}"
-        for report in reports
-    )
+    return ";".join(map(_where, reports))
+
+
+def _where(raw: dict[str, Any]) -> str:
+    """Where a run is, without its counters."""
+    report = Report.read(raw)
+    if isinstance(report, Unreadable):
+        return str(report)
+    words = (report.run_id, report.state.value, report.phase.name, report.alive, report.service_state)
+    return f"{' '.join(map(str, words))} {','.join(report.silent)}"
 
 
 def of_gang(state: str, gang: str) -> dict[str, Any]:
     """The current run's report with `alive` and `now` added; empty where nothing was ever staged."""
     folder = files.current_run(state, gang)
-    return of_run(folder) if folder else {}
+    return raw_of(folder) if folder else {}
 
 
-def of_run(folder: str) -> dict[str, Any]:
-    """One run's report; ranks of a dead agent are looked up, since its word about them is old."""
-    report = files.read_json(f"{folder}/report.json")
-    if not report:
+def raw_of(folder: str) -> dict[str, Any]:
+    """One run's report for the controller; what can't be read is passed on as it is, for the controller to say so."""
+    found = _read(folder)
+    if isinstance(found, Report):
+        return found.as_json()
+    if found is None:
         return {}
-    agent = files.read_json(f"{folder}/agent.json")
-    report["alive"] = processes.alive(int(agent.get("pid", 0)), int(agent.get("start", 0)))
-    report["now"] = time.time()
-    report["transport"] = transport.noted(folder)
-    if not report["alive"] and report.get("state") in STARTED:
-        report["rebooted"] = bool(report.get("boot_id")) and report["boot_id"] != processes.boot_id()
-        _look_up_ranks(folder, report)
-    return report
+    raw = files.read_json(f"{folder}/{REPORT_FILE}")
+    return {**_whose(folder), **raw, "alive": processes.alive(*agent(folder))}
 
 
-def _look_up_ranks(folder: str, report: dict[str, Any]) -> None:
-    living = {pid for pid, start in left_over(folder)}
-    for rank in report.get("ranks") or ():
-        if rank.get("pid"):
-            rank["state"] = "alive" if rank["pid"] in living else "dead"
+def of_run(folder: str) -> Report | None:
+    """One run's report; None where there is none. One that can't be read counts as failed: whoever ends the run must
+    not depend on it."""
+    found = _read(folder)
+    if not isinstance(found, Unreadable):
+        return found
+    return Report(
+        **_whose(folder),
+        state=AgentState.FAILED,
+        alive=processes.alive(*agent(folder)),
+        now=time.time(),
+        updated_at=time.time(),
+        remarks=(f"the agent's report can't be read: {found}",),
+    )
+
+
+def agent(folder: str) -> tuple[int, int]:
+    """Process id and start time of a run's agent; zeros where none was started."""
+    process = files.read_as(AgentProcess, f"{folder}/{AGENT_FILE}") or AgentProcess()
+    return process.pid, process.start
 
 
 def left_over(folder: str) -> list[tuple[int, int]]:
     """(pid, start) of the run's own processes that still live, agent and guardian not among them."""
-    known = files.read_json(f"{folder}/processes.json").get("processes") or []
-    return [(int(pid), int(start)) for pid, start in known if processes.alive(int(pid), int(start))]
+    known = files.read_as(KnownProcesses, f"{folder}/{PROCESSES_FILE}") or KnownProcesses()
+    return [(one[0], one[1]) for one in known.processes if len(one) == 2 and processes.alive(one[0], one[1])]
+
+
+def _read(folder: str) -> Report | Unreadable | None:
+    """The file, and what is known beside it; ranks of a dead agent are looked up, since its word about them is old."""
+    if files.read_text(f"{folder}/{REPORT_FILE}") is None:
+        return None
+    report = Report.read(files.read_json(f"{folder}/{REPORT_FILE}"))
+    if isinstance(report, Unreadable):
+        return report
+    alive = processes.alive(*agent(folder))
+    report = replace(report, alive=alive, now=time.time(), transport=transport.noted(folder))
+    if alive or report.state.over or report.state is AgentState.STAGED:
+        return report
+    living = {pid for pid, _ in left_over(folder)}
+    return replace(
+        report,
+        rebooted=bool(report.boot_id) and report.boot_id != processes.boot_id(),
+        ranks=tuple(_looked_up(rank, living) for rank in report.ranks),
+    )
+
+
+def _looked_up(rank: RankReport, living: set[int]) -> RankReport:
+    if not rank.pid:
+        return rank
+    return replace(rank, state=RankState.ALIVE if rank.pid in living else RankState.DEAD)
+
+
+def _whose(folder: str) -> dict[str, Any]:
+    """What a report begins with, from the folder and from what was staged in it."""
+    staged = files.read_json(f"{folder}/{RUN_FILE}")
+    gang = os.path.basename(os.path.dirname(os.path.dirname(folder)))
+    return {"run_id": os.path.basename(folder), "gang": gang, "node": str(staged.get("node") or ""), "node_rank": 0}

@@ -13,6 +13,7 @@ from orchestrator.node import files, processes
 from orchestrator.node.agent import record, secret_files
 from orchestrator.node.agent import run as runs
 from orchestrator.node.failure import Failure
+from orchestrator.node.verbs import report
 
 RUNS_KEPT = 5
 _APART = ("key", "secrets", "launch_script")
@@ -72,11 +73,11 @@ def _refuse_beside_a_living_run(state: str, request: dict[str, Any]) -> None:
     folder = files.current_run(state, request.get("gang"))
     if folder is None:
         return
-    agent = files.read_json(f"{folder}/{runs.AGENT_FILE}")
-    if processes.alive(int(agent.get("pid", 0)), int(agent.get("start", 0))):
+    pid, start = report.agent(folder)
+    if processes.alive(pid, start):
         raise Failure(
             "running",
-            f"an agent of this gang runs already (pid {agent['pid']}, run {os.path.basename(folder)})",
+            f"an agent of this gang runs already (pid {pid}, run {os.path.basename(folder)})",
             folder,
             "l40s-deploy down",
         )

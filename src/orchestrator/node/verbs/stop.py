@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.node import files, processes
-from orchestrator.node.agent import causes, goal
-from orchestrator.node.agent.run import AGENT_FILE, REPORT_FILE, Run
+from orchestrator.node.agent import goal
+from orchestrator.node.agent.run import REPORT_FILE, Run
 from orchestrator.node.engine import containers
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import report
 from orchestrator.node.verbs.report import left_over
+from orchestrator.protocol.report import AgentState, Cause, Report
+from orchestrator.protocol.verbs import Because, StopAnswer
 
 KILL_FOR_S = 10.0
 POLL_S = 0.05
@@ -29,23 +33,24 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """
     state = files.state_dir(request)
     folder = files.current_run(state, request.get("gang"))
-    before = report.of_run(folder) if folder else {}
-    if folder is None or not before:
-        return {"state": "absent", "alive": False, "left_behind": [], "held": []}
+    before = report.of_run(folder) if folder else None
+    if folder is None or before is None:
+        return StopAnswer(state="absent").as_json()
     deadline_s = float(request.get("deadline_s") or 120.0)
     told = goal.tell(folder, "stop-now" if request.get("now") else "stop", request.get("because"))
     if told:
         _await_end(folder, deadline_s, now=bool(request.get("now")))
-    left = _end_orphans(folder) if not report.of_run(folder).get("alive") else []
-    after = report.of_run(folder)
-    if not after.get("alive"):
+    left = _end_orphans(folder) if not processes.alive(*report.agent(folder)) else []
+    after = report.of_run(folder) or before
+    if not after.alive:
         after = _settle(folder, after, request.get("because"), clear=bool(request.get("clear")))
-    return {
-        "state": str(after.get("state")),
-        "alive": bool(after.get("alive")),
-        "left_behind": sorted({*left, *_living(after.get("left_behind") or [])}),
-        "held": list(after.get("held") or []) if told else [],
-    }
+    return StopAnswer(
+        state=after.state.value,
+        was=before.word,
+        alive=after.alive,
+        left_behind=tuple(sorted({*left, *_living(after.left_behind)})),
+        held=after.held if told else (),
+    ).as_json()
 
 
 def _await_end(folder: str, deadline_s: float, *, now: bool) -> None:
@@ -53,16 +58,18 @@ def _await_end(folder: str, deadline_s: float, *, now: bool) -> None:
     ends what it holds."""
     began = time.monotonic()
 
-    def stuck(report: dict[str, Any]) -> bool:
-        silent_s = report.get("now", 0.0) - report.get("updated_at", 0.0)
-        agent = int(files.read_json(f"{folder}/{AGENT_FILE}").get("pid", 0))
-        return processes.stopped(agent) or (now and min(silent_s, time.monotonic() - began) > STUCK_S)
+    agent = report.agent(folder)
 
-    told = goal.wait(folder, lambda report: not report.get("alive") or stuck(report), deadline_s)
-    if told.get("alive") and stuck(told):
-        agent = files.read_json(f"{folder}/{AGENT_FILE}")
-        processes.send(int(agent.get("pid", 0)), int(agent.get("start", 0)), signal.SIGKILL)
-        goal.wait(folder, lambda report: not report.get("alive") and not left_over(folder), KILL_FOR_S)
+    def stuck(told: Report | None) -> bool:
+        if not processes.alive(*agent):
+            return False
+        silent_s = told.now - told.updated_at if told else STUCK_S
+        return processes.stopped(agent[0]) or (now and min(silent_s, time.monotonic() - began) > STUCK_S)
+
+    told = goal.wait(folder, lambda told: not processes.alive(*agent) or stuck(told), deadline_s)
+    if stuck(told):
+        processes.send(*agent, signal.SIGKILL)
+        goal.wait(folder, lambda _: not processes.alive(*agent) and not left_over(folder), KILL_FOR_S)
 
 
 def _end_orphans(folder: str) -> list[int]:
@@ -79,28 +86,31 @@ def _end_orphans(folder: str) -> list[int]:
         time.sleep(POLL_S)
 
 
-def _settle(folder: str, after: dict[str, Any], because: object, *, clear: bool) -> dict[str, Any]:
+def _settle(folder: str, after: Report, because: object, *, clear: bool) -> Report:
     """Nothing runs any more: an agent that died could not write so itself."""
-    settled = {name: value for name, value in after.items() if name not in ("alive", "now")}
-    if after["state"] == "staged" and not clear and isinstance(because, dict):
-        settled["state"] = "failed"
-        settled["cause"] = causes.told(because, time.time())
-    elif clear or after["state"] == "staged":
-        settled["state"] = "stopped"
-    elif after["state"] in report.STARTED:
-        settled["state"] = "failed"
-        settled["cause"] = settled.get("cause") or causes.make(
-            settled["node"],
-            "the agent was killed, or the node rebooted; its engine ended with it",
-            settled.get("updated_at", 0.0),
-            fix="look at `journalctl -k` and `last reboot` on that node",
-        )
-    if settled["state"] != after["state"]:
+    settled = after
+    failure = Because.read(because)
+    if after.state is AgentState.STAGED and not clear and isinstance(failure, Because):
+        settled = replace(after, state=AgentState.FAILED, cause=Cause(**failure.as_json(), at=time.time()))
+    elif clear or after.state is AgentState.STAGED:
+        settled = replace(after, state=AgentState.STOPPED)
+    elif not after.state.over:
+        settled = replace(after, state=AgentState.FAILED, cause=after.cause or _died(after))
+    if settled.state is not after.state:
         with files.told(folder):
-            files.write_json(f"{folder}/{REPORT_FILE}", settled)
+            files.write_json(f"{folder}/{REPORT_FILE}", settled.as_json())
     return settled
 
 
-def _living(pids: list[int]) -> list[int]:
-    found = (processes.read(int(pid)) for pid in pids)
+def _died(after: Report) -> Cause:
+    return Cause(
+        node=after.node,
+        text="the agent was killed, or the node rebooted; its engine ended with it",
+        fix="look at `journalctl -k` and `last reboot` on that node",
+        at=after.updated_at,
+    )
+
+
+def _living(pids: Sequence[int]) -> list[int]:
+    found = (processes.read(pid) for pid in pids)
     return [process.pid for process in found if process is not None and not process.gone]

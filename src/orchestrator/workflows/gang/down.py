@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.report import Cause
+from orchestrator.protocol.report import Cause
+from orchestrator.protocol.verbs import StopAnswer
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import call
+from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.workflows.gang.locks import GangLock
-from orchestrator.workflows.status.reports import because, see, where
+from orchestrator.workflows.status.reports import because, where
 
 STOP_S = 180.0
 """Above every dialect's drain and shutdown together; `--now` needs seconds."""
@@ -76,28 +76,25 @@ def stop_gangs(
     for none.
     """
     gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes}
-    was = {node.name: node.state for view in see(fleet, gangs) for node in view.nodes}
 
-    def one(session: Session) -> Any:
+    def one(session: Session) -> StopAnswer:
         request = {"now": now, "clear": cause is None, "deadline_s": STOP_S - 10, **because(cause)}
-        return call(session, "stop", {**where(session.spec, gang_of[session.spec.name]), **request}, deadline_s=STOP_S)
+        whole = {**where(session.spec, gang_of[session.spec.name]), **request}
+        return ask(session, "stop", whole, StopAnswer, deadline_s=STOP_S)
 
     told = fleet.on_every(one, only=list(gang_of))
-    return tuple(
-        _stopped(gang, node, was[node], told.values.get(node), told.failures.get(node))
-        for node, gang in gang_of.items()
-    )
+    return tuple(_stopped(gang, node, told.values.get(node), told.failures.get(node)) for node, gang in gang_of.items())
 
 
-def _stopped(gang: str, node: str, was: str, answer: Mapping[str, Any] | None, failure: DeployError | None) -> Stopped:
+def _stopped(gang: str, node: str, answer: StopAnswer | None, failure: DeployError | None) -> Stopped:
     if answer is None:
-        return Stopped(gang=gang, node=node, state="unknown", was=was, error=failure)
+        return Stopped(gang=gang, node=node, state="unknown", was="unreachable", error=failure)
     return Stopped(
         gang=gang,
         node=node,
-        state=str(answer.get("state")),
-        was=was,
-        alive=bool(answer.get("alive")),
-        left_behind=tuple(int(pid) for pid in answer.get("left_behind") or ()),
-        held=tuple(str(words) for words in answer.get("held") or ()),
+        state=answer.state,
+        was=answer.was,
+        alive=answer.alive,
+        left_behind=answer.left_behind,
+        held=answer.held,
     )

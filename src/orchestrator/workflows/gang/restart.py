@@ -14,9 +14,9 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, GangFailed
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.report import Cause
 from orchestrator.model.topology import Topology
 from orchestrator.planning.still_there import gone
+from orchestrator.protocol.report import Cause
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
 from orchestrator.workflows.gang import up

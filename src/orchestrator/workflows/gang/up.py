@@ -19,11 +19,12 @@ from orchestrator.gang.actions import Action, Do, Goal, Want, actions, on_its_wa
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, GangFailed, InputError, Unreachable
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import GangPlan, Plan
-from orchestrator.model.report import Cause, GangState
 from orchestrator.planning.document import plan_json
+from orchestrator.protocol.report import Cause
 from orchestrator.records.runs import RunRecord
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call

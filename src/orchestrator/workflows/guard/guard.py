@@ -19,7 +19,7 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.report import Cause
+from orchestrator.protocol.report import Cause
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import up
 from orchestrator.workflows.gang.locks import GangLock

@@ -15,8 +15,8 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.exit_codes import Exit
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Inventory, RouterSpec
-from orchestrator.model.report import GangState
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.router.host import ask_from, router_ask, router_gang
 from orchestrator.workflows.status.reports import see

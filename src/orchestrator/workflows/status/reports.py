@@ -7,12 +7,16 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from orchestrator import __version__
 from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.errors import DeployError, NodeError
 from orchestrator.model.inventory import GangSpec, NodeSpec
-from orchestrator.model.report import Cause, NodeReport
+from orchestrator.protocol.release import is_newer
+from orchestrator.protocol.report import Cause, Report
+from orchestrator.protocol.shape import Unreadable
+from orchestrator.protocol.verbs import ReportAnswer
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import call
+from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 
 ANSWER_S = 15.0
@@ -44,22 +48,27 @@ def see(fleet: Fleet, gangs: Iterable[GangSpec], *, seen: dict[str, str] | None 
     if failures and values and time.monotonic() - began > OLD_S + WAIT_S:
         again = fleet.on_every(_ask, only=list(values))
         values, failures = dict(again.values), {**failures, **again.failures}
-    return tuple(view(gang.name, _answers(gang, values, failures)) for gang in chosen)
+    return views_of(chosen, values, failures)
 
 
-def _ask(session: Session, seen: dict[str, str] | None = None) -> dict[str, Any]:
+def views_of(
+    gangs: Iterable[GangSpec], values: Mapping[str, ReportAnswer], failures: Mapping[str, DeployError]
+) -> tuple[GangView, ...]:
+    """The gangs in what their nodes answered; a report that can't be read is that node's failure."""
+    return tuple(view(gang.name, _answers(gang, values, failures)) for gang in gangs)
+
+
+def _ask(session: Session, seen: dict[str, str] | None = None) -> ReportAnswer:
     name = session.spec.name
     waiting = {} if seen is None else {"seen": seen.get(name), "wait_s": WAIT_S}
-    answer = call(session, "report", {**where(session.spec), **waiting}, deadline_s=ANSWER_S)
-    if not isinstance(answer, dict):
-        return {}
+    answer = ask(session, "report", {**where(session.spec), **waiting}, ReportAnswer, deadline_s=ANSWER_S)
     if seen is not None:
-        seen[name] = str(answer.get("seen"))
+        seen[name] = answer.seen
     return answer
 
 
 def _answers(
-    gang: GangSpec, values: Mapping[str, dict[str, Any]], failures: Mapping[str, DeployError]
+    gang: GangSpec, values: Mapping[str, ReportAnswer], failures: Mapping[str, DeployError]
 ) -> dict[str, Answer]:
     return {
         node.name: failures[node.name] if node.name in failures else _report(node, gang.name, values[node.name])
@@ -67,15 +76,26 @@ def _answers(
     }
 
 
-def _report(node: NodeSpec, gang: str, answer: Mapping[str, Any]) -> Answer:
-    for raw in answer.get("reports") or ():
+def _report(node: NodeSpec, gang: str, answer: ReportAnswer) -> Answer:
+    for raw in answer.reports:
         if isinstance(raw, dict) and raw.get("gang") == gang and raw.get("node") == node.name:
-            try:
-                return NodeReport.from_json(raw)
-            except ValueError as wrong:
-                return NodeError(
-                    f"its agent's report can't be read: {wrong}",
-                    where=node.name,
-                    fix="the agent may be newer than this l40s-deploy; `l40s-deploy down` still ends it",
-                )
+            report = Report.read(raw)
+            return unreadable(node.name, raw, report) if isinstance(report, Unreadable) else report
     return None
+
+
+def unreadable(node: str, raw: Mapping[str, Any], wrong: Unreadable) -> NodeError:
+    """A report that this release can't read, as that node's failure: whose fault it is, and what to do."""
+    theirs = str(raw.get("agent_version") or "")
+    if is_newer(theirs, __version__):
+        return NodeError(
+            f"its agent is l40s-deploy {theirs}, newer than this one ({__version__}), which can't read its report: "
+            f"{wrong}",
+            where=node,
+            fix=f"use l40s-deploy {theirs} or newer; `l40s-deploy down` of this one still ends the gang",
+        )
+    return NodeError(
+        f"its agent's report can't be read: {wrong}",
+        where=node,
+        fix="`l40s-deploy down` still ends the gang, and `l40s-deploy up` starts it anew",
+    )

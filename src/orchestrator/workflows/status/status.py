@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.inventory import GangSpec
-from orchestrator.model.report import Cause
+from orchestrator.protocol.report import Cause
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.status.reports import see
 

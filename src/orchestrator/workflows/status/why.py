@@ -10,11 +10,12 @@ from typing import Any
 from orchestrator.gang.timeline import Happened, NodeEvents, timeline
 from orchestrator.gang.verdict import Kept, Verdict, last_verdict
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.report import NodeReport
+from orchestrator.protocol.report import Report
+from orchestrator.protocol.verbs import ExcerptAnswer, HistoryAnswer
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import call
+from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.workflows.status.reports import where
 from orchestrator.workflows.status.status import cause_json
@@ -68,7 +69,7 @@ def around_failure(inventory: Inventory, gangs: tuple[str, ...], *, before: int,
 
 def _account(fleet: Fleet, gang: GangSpec, *, events: bool) -> Account:
     told = fleet.on_every(
-        lambda session: call(session, "history", where(session.spec, gang.name), deadline_s=ANSWER_S),
+        lambda session: ask(session, "history", where(session.spec, gang.name), HistoryAnswer, deadline_s=ANSWER_S),
         only=[node.name for node in gang.nodes],
     )
     kept: dict[str, Kept] = {
@@ -84,32 +85,24 @@ def _account(fleet: Fleet, gang: GangSpec, *, events: bool) -> Account:
     )
 
 
-def _reports(answer: Mapping[str, Any]) -> list[NodeReport]:
+def _reports(answer: HistoryAnswer) -> list[Report]:
     """A report that can't be read tells nothing; the others still do."""
-    return [report for raw in answer.get("reports") or () if (report := _report(raw)) is not None]
-
-
-def _report(raw: Mapping[str, Any]) -> NodeReport | None:
-    try:
-        return NodeReport.from_json(raw)
-    except ValueError:
-        return None
+    return [report for report in map(Report.read, answer.reports) if isinstance(report, Report)]
 
 
 def _events(fleet: Fleet, gang: GangSpec, run_id: str) -> tuple[Happened, ...]:
     def one(session: Session) -> NodeEvents:
         sent = time.time()
         request = {**where(session.spec, gang.name), "run_id": run_id}
-        answer = call(session, "history", request, deadline_s=ANSWER_S)
+        answer = ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
         middle = (sent + time.time()) / 2
-        events: Sequence[Mapping[str, Any]] = answer.get("events") or ()
-        return NodeEvents(events=events, ahead_s=float(answer["now"]) - middle)
+        return NodeEvents(events=answer.events, ahead_s=answer.now - middle)
 
     return timeline(fleet.on_every(one, only=[node.name for node in gang.nodes]).values)
 
 
 def _excerpt(fleet: Fleet, verdict: Verdict, before: int, after: int) -> Excerpt:
-    def one(session: Session) -> Any:
+    def one(session: Session) -> ExcerptAnswer:
         request = {
             **where(session.spec, verdict.gang),
             "run_id": verdict.run_id,
@@ -117,12 +110,17 @@ def _excerpt(fleet: Fleet, verdict: Verdict, before: int, after: int) -> Excerpt
             "before": before,
             "after": after,
         }
-        return call(session, "excerpt", request, deadline_s=EXCERPT_S)
+        return ask(session, "excerpt", request, ExcerptAnswer, deadline_s=EXCERPT_S)
 
-    answer = fleet.on_every(one, only=[verdict.cause.node]).all()[verdict.cause.node]
-    return Excerpt(
-        verdict=verdict, lines=tuple(str(line) for line in answer["lines"]), marked=int(answer.get("marked", -1))
-    )
+    node = verdict.cause.node
+    if node not in fleet.nodes:
+        raise NodeError(
+            f"the failure is said to be on {node!r}, which is no node of this gang",
+            where=f"gang {verdict.gang}",
+            fix="l40s-deploy why --all shows what each node reports",
+        )
+    answer = fleet.on_every(one, only=[node]).all()[node]
+    return Excerpt(verdict=verdict, lines=answer.lines, marked=answer.marked)
 
 
 def why_json(accounts: Sequence[Account]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from orchestrator.engines.nccl_log import read
 from orchestrator.node.agent.run import Run
 from orchestrator.node.engine import transport
+from orchestrator.protocol.report import TransportLines
 
 RECORDED = Path(__file__).resolve().parents[3] / "recorded" / "nccl-2.28.9-tcp.log"
 
@@ -30,9 +31,9 @@ def test_what_is_kept_reads_as_the_whole_log_does(tmp_path: Path) -> None:
     transport.note(run(tmp_path))
     noted = transport.noted(str(tmp_path))
     assert noted is not None
-    assert noted["planned"] == {"NCCL_NET": "IB"}
-    assert len(noted["lines"]) < 12
-    kept, whole = read(noted["lines"]), read(RECORDED.read_text().splitlines())
+    assert noted.planned == {"NCCL_NET": "IB"}
+    assert len(noted.lines) < 12
+    kept, whole = read(noted.lines), read(RECORDED.read_text().splitlines())
     assert (kept.networks, kept.devices, kept.nodes, kept.channels) == (
         whole.networks,
         whole.devices,
@@ -44,4 +45,4 @@ def test_what_is_kept_reads_as_the_whole_log_does(tmp_path: Path) -> None:
 def test_without_a_log_there_is_nothing_to_keep(tmp_path: Path) -> None:
     assert transport.noted(str(tmp_path)) is None
     transport.note(run(tmp_path))
-    assert transport.noted(str(tmp_path)) == {"planned": {"NCCL_NET": "IB"}, "lines": []}
+    assert transport.noted(str(tmp_path)) == TransportLines(planned={"NCCL_NET": "IB"})

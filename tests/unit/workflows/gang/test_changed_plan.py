@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator.model.errors import GangFailed, InputError
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.plan import Plan
-from orchestrator.model.report import GangState
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import changed_plan
 from orchestrator.workflows.gang.locks import GangLock

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator.model.errors import LockHeld, Unreachable
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
-from orchestrator.model.report import GangState
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import locks, up
 from orchestrator.workflows.gang.locks import GangLock, still_ours

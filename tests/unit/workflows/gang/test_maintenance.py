@@ -13,7 +13,7 @@ import pytest
 from orchestrator.gang.returning import Boot
 from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.report import GangState
+from orchestrator.model.gang_state import GangState
 from orchestrator.workflows.gang import maintenance
 from orchestrator.workflows.gang import restart as restarting
 from orchestrator.workflows.gang.down import DownRequest, down

@@ -11,9 +11,9 @@ import pytest
 from orchestrator.gang.downtime import Downtime
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import GangFailed, InputError
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
-from orchestrator.model.report import GangState
 from orchestrator.workflows.gang.down import DownRequest, Stopped, down
 from orchestrator.workflows.gang.restart import RestartRequest, refuse_leftovers, restart
 from orchestrator.workflows.status.why import why

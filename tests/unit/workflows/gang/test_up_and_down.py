@@ -15,8 +15,8 @@ import pytest
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import GangFailed, InputError, LockHeld, NodeError, Unreachable
 from orchestrator.model.exit_codes import Exit
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, Reach
-from orchestrator.model.report import GangState
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session

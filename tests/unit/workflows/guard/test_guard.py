@@ -15,7 +15,7 @@ import pytest
 from orchestrator.gang.guarding import Decision, Do, Policy
 from orchestrator.model.errors import InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.report import GangState
+from orchestrator.model.gang_state import GangState
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session

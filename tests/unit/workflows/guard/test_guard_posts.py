@@ -11,8 +11,9 @@ import pytest
 
 from orchestrator.gang.guarding import Decision, Do, Policy
 from orchestrator.gang.view import GangView
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
-from orchestrator.model.report import Cause, GangState
+from orchestrator.protocol.report import Cause
 from orchestrator.workflows.guard import guard as guarding
 from orchestrator.workflows.guard.guard import GuardRequest, guard
 

@@ -12,8 +12,8 @@ import pytest
 
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import DeployError, GangFailed, InputError, NodeError, Unreachable
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Ports, Reach, RouterSpec
-from orchestrator.model.report import GangState
 from orchestrator.workflows.gang import rolling
 from orchestrator.workflows.gang.rolling import RollingRequest
 from orchestrator.workflows.router import routing

@@ -1,0 +1,179 @@
+"""What a node's agent reports about its part of a run. docs/agent.md lists the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from orchestrator.protocol.shape import Message
+
+FORMAT = 1
+SILENT_S = 10.0
+"""A living agent that has written nothing for this long is stuck."""
+
+
+class AgentState(str, Enum):
+    """Where one node's agent is."""
+
+    STAGED = "staged"
+    ARMED = "armed"
+    STARTING = "starting"
+    WARMING = "warming"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+    @property
+    def over(self) -> bool:
+        """Nothing follows any more."""
+        return self in (AgentState.STOPPED, AgentState.FAILED)
+
+    @property
+    def runs(self) -> bool:
+        """The engine was started, and nobody is ending it."""
+        return self in (AgentState.STARTING, AgentState.WARMING, AgentState.READY)
+
+
+class RankState(str, Enum):
+    """STOPPED: by a signal."""
+
+    EXPECTED = "expected"
+    ALIVE = "alive"
+    STOPPED = "stopped"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase(Message):
+    """What the engine is doing: rendezvous, nccl, weights, kv-cache, graphs, warm-up, ready.
+
+    step and of count inside the phase (shard 41 of 163); 0 where it has no steps. since, moved: node's epoch seconds
+    when the phase began and when its step last changed (0: never).
+    """
+
+    name: str = ""
+    step: int = 0
+    of: int = 0
+    since: float = 0.0
+    moved: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause(Message):
+    """Why a node's part of a gang ended. signature: id in the catalogue of engines/, '' when unmatched."""
+
+    node: str
+    tp_rank: int | None = None
+    signal: int | None = None
+    exit_code: int | None = None
+    signature: str = ""
+    text: str
+    fix: str = ""
+    lines: tuple[str, ...] = ()
+    at: float = 0.0
+    secondary: bool = False
+    """True where this node only noticed that another one had failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReport(Message):
+    """One TP rank's process. gpu: -1 for none."""
+
+    tp_rank: int
+    gpu: int
+    pid: int = 0
+    state: RankState = RankState.EXPECTED
+    gpu_memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportLines(Message):
+    """planned: NCCL's environment by name; lines: what NCCL said, each once."""
+
+    planned: Mapping[str, str] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal(Message):
+    """Something that the node's checks found and can't go on with. kind: a word for programs, as port-taken."""
+
+    kind: str
+    what: str
+    where: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report(Message):
+    """One agent's whole report.
+
+    updated_at: node's epoch seconds of the last write; now: node's epoch seconds when it was read,
+                so that `now - updated_at` needs no common clock
+    alive:      the agent's process exists (a report of a dead agent is history, not state)
+    """
+
+    format: int = FORMAT
+    run_id: str
+    gang: str
+    node: str
+    node_rank: int
+    nnodes: int = 0
+    state: AgentState
+    phase: Phase = Phase()
+    model: str = ""
+    stack: str = ""
+    plan_id: str = ""
+    agent_version: str = ""
+    started_at: float = 0.0
+    updated_at: float = 0.0
+    engine_pid: int = 0
+    ranks: tuple[RankReport, ...] = ()
+    service_url: str = ""
+    service_healthy: bool | None = None
+    """None where this node does not serve HTTP for the gang."""
+    service_checked_at: float = 0.0
+    service_state: str = ""
+    """well, slow or hung, by the leader's generation probes; '' before ready and on other nodes."""
+    service_detail: str = ""
+    trouble: Cause | None = None
+    """What is wrong with a gang that still runs: a hung engine."""
+    canary_text: str | None = None
+    cause: Cause | None = None
+    """Why this node's part ended."""
+    verdict: Cause | None = None
+    """Why the gang ended: the first cause in the order in which the leader's agent heard of them."""
+    checked: bool = False
+    """The node's own checks have passed."""
+    refusals: tuple[Refusal, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """What the agent's checks found and did not refuse."""
+    silent: tuple[str, ...] = ()
+    """Nodes of the gang that this agent has not heard from for longer than it should."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """For each agent that this one should hear: heard, silent, lost, or ended."""
+    left_behind: tuple[int, ...] = ()
+    """Process ids that would not end."""
+    held: tuple[str, ...] = ()
+    """GPUs whose memory was not free after the end, with who holds it, in words."""
+    boot_id: str = ""
+    allowed_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that each phase of a healthy start of this model may take on slow hardware."""
+    barrier_s: float = 0.0
+    """How long the engine lets loaded ranks wait for the others before it gives up; 0 where it does not."""
+    alive: bool = True
+    now: float = 0.0
+    transport: TransportLines | None = None
+    """What NCCL said of its transport once the gang was ready."""
+    rebooted: bool = False
+    """The agent is gone because the machine has booted since."""
+
+    @property
+    def word(self) -> str:
+        """The agent's state, or silent or dead where that is not its state any more."""
+        if self.alive:
+            return "silent" if self.now - self.updated_at > SILENT_S else self.state.value
+        return self.state.value if self.state.over or self.state is AgentState.STAGED else "dead"

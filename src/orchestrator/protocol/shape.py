@@ -1,0 +1,284 @@
+"""Messages as frozen dataclasses that read themselves out of JSON and write themselves into it.
+
+The fields are the schema: an unknown key is ignored, a missing one takes its default, and a value of another type makes
+the message unreadable, which is a value and no exception. Agents and controllers of different releases talk that way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+MOST_SECONDS = 1e11
+"""All numbers with a fraction are seconds here, of an epoch or of a duration; this is the year 5138."""
+MOST_INTEGER = (1 << 63) - 1
+DEEPEST = 16
+"""Of a value whose inside is nobody's business here."""
+LONGEST_SHOWN = 60
+
+M = TypeVar("M", bound="Message")
+Reader = Callable[[object], Any]
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """What is wrong with a message. where: the key, as in `report.phase.since`; what: found and wanted, in words."""
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where} {self.what}"
+
+
+class _Wrong(Exception):
+    """On the way out of a reader; `read` turns it into a value."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.path: list[str] = []
+
+
+class Message:
+    """Base of every message: a frozen dataclass whose fields are str, int, float, bool, an Enum, another message, a
+    tuple or a mapping of these, `X | None`, or Any."""
+
+    __slots__ = ()
+
+    @classmethod
+    def read(cls: type[M], raw: object) -> M | Unreadable:
+        """The message that parsed JSON holds; raises nothing, whatever it is given."""
+        try:
+            found: M = _reader(cls)(raw)
+        except _Wrong as wrong:
+            return Unreadable(".".join([cls.__name__, *reversed(wrong.path)]), wrong.what)
+        except RecursionError:
+            return Unreadable(cls.__name__, "is nested too deeply")
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Every field, ready for `json.dumps`; `read` gives an equal message back."""
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+
+def parsed(text: str | bytes) -> object | Unreadable:
+    """The value of a JSON text from a stranger: one that is none, or would exhaust us, is unreadable."""
+    try:
+        value: object = json.loads(text)
+    except RecursionError:
+        return Unreadable("JSON", "is nested too deeply")
+    except ValueError as wrong:
+        return Unreadable("JSON", f"can't be parsed: {wrong}"[:200])
+    return value
+
+
+def unknown_keys(kind: type[Message], raw: object) -> tuple[str, ...]:
+    """Keys of a message, and of the messages inside it, that this release does not read: `watch.probe.colour`."""
+    if not isinstance(raw, Mapping):
+        return ()
+    hints = _hints(kind)
+    found = [str(key) for key in raw if key not in hints]
+    for name, hint in hints.items():
+        found += [f"{name}.{key}" for inner, value in _inner(hint, raw.get(name)) for key in unknown_keys(inner, value)]
+    return tuple(dict.fromkeys(found))
+
+
+def _inner(hint: Any, value: object) -> list[tuple[type[Message], object]]:
+    """(kind, value) of the messages directly inside a field."""
+    if isinstance(hint, type) and issubclass(hint, Message):
+        return [(hint, value)]
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is tuple and isinstance(value, list):
+        return [pair for one in value for pair in _inner(arguments[0], one)]
+    if isinstance(hint, types.UnionType):
+        return [pair for one in arguments for pair in _inner(one, value)]
+    return []
+
+
+_readers: dict[Any, Reader] = {}
+_known_hints: dict[type[Message], dict[str, Any]] = {}
+
+
+def _hints(kind: type[Message]) -> dict[str, Any]:
+    if kind not in _known_hints:
+        _known_hints[kind] = typing.get_type_hints(kind)
+    return _known_hints[kind]
+
+
+def _reader(hint: Any) -> Reader:
+    if hint not in _readers:
+        _readers[hint] = _made(hint)
+    return _readers[hint]
+
+
+def _made(hint: Any) -> Reader:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    if isinstance(hint, types.UnionType) and types.NoneType in arguments:
+        (inner,) = (one for one in arguments if one is not types.NoneType)
+        return _optional(_reader(inner))
+    if origin is tuple:
+        return _many(_reader(arguments[0]))
+    if origin is Mapping:
+        return _mapping(_reader(arguments[1]))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _one_of(hint)
+    if isinstance(hint, type) and issubclass(hint, Message):
+        return _message(hint)
+    raise TypeError(f"no message has a field of type {hint}")
+
+
+def _message(kind: type[Message]) -> Reader:
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    readers = [(field.name, _reader(_hints(kind)[field.name]), _is_wanted(field)) for field in fields]
+
+    def read(raw: object) -> Any:
+        if not isinstance(raw, Mapping):
+            raise _Wrong(_found(raw, "an object"))
+        values = {}
+        for name, reader, is_wanted in readers:
+            if name in raw:
+                values[name] = _below(name, reader, raw[name])
+            elif is_wanted:
+                raise _Wrong(f"has no key {name!r}")
+        return kind(**values)
+
+    return read
+
+
+def _is_wanted(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _below(name: str, reader: Reader, raw: object) -> Any:
+    try:
+        return reader(raw)
+    except _Wrong as wrong:
+        wrong.path.append(name)
+        raise
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str):
+        raise _Wrong(_found(raw, "a text"))
+    return raw
+
+
+def _integer(raw: object) -> int:
+    if not isinstance(raw, int) or isinstance(raw, bool):
+        raise _Wrong(_found(raw, "a whole number"))
+    if abs(raw) > MOST_INTEGER:
+        raise _Wrong("is a number beyond 64 bits")
+    return raw
+
+
+def _seconds(raw: object) -> float:
+    if not isinstance(raw, (int, float)) or isinstance(raw, bool):
+        raise _Wrong(_found(raw, "a number"))
+    if isinstance(raw, float) and not math.isfinite(raw):
+        raise _Wrong(f"is {raw}; a finite number is wanted")
+    if abs(raw) > MOST_SECONDS:
+        raise _Wrong("is a number beyond all times")
+    return float(raw)
+
+
+def _truth(raw: object) -> bool:
+    if not isinstance(raw, bool):
+        raise _Wrong(_found(raw, "true or false"))
+    return raw
+
+
+def _anything(raw: object) -> Any:
+    """A value of any shape, small and plain enough to be kept and written again."""
+    return _shallow(raw, DEEPEST)
+
+
+def _shallow(raw: object, depth: int) -> Any:
+    if depth == 0:
+        raise _Wrong("is nested too deeply")
+    if isinstance(raw, Mapping):
+        return {str(name): _shallow(value, depth - 1) for name, value in raw.items()}
+    if isinstance(raw, (list, tuple)):
+        return [_shallow(value, depth - 1) for value in raw]
+    if isinstance(raw, float):
+        return _seconds(raw)
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return _integer(raw)
+    if raw is None or isinstance(raw, (str, bool)):
+        return raw
+    raise _Wrong(_found(raw, "JSON"))
+
+
+def _optional(inner: Reader) -> Reader:
+    return lambda raw: None if raw is None else inner(raw)
+
+
+def _many(inner: Reader) -> Reader:
+    def read(raw: object) -> tuple[Any, ...]:
+        if not isinstance(raw, (list, tuple)):
+            raise _Wrong(_found(raw, "a list"))
+        return tuple(_below(str(place), inner, one) for place, one in enumerate(raw))
+
+    return read
+
+
+def _mapping(inner: Reader) -> Reader:
+    def read(raw: object) -> dict[str, Any]:
+        if not isinstance(raw, Mapping):
+            raise _Wrong(_found(raw, "an object"))
+        return {_text(name): _below(str(name)[:LONGEST_SHOWN], inner, value) for name, value in raw.items()}
+
+    return read
+
+
+def _one_of(kind: type[Enum]) -> Reader:
+    values = {member.value: member for member in kind}
+
+    def read(raw: object) -> Enum:
+        member = values.get(raw) if isinstance(raw, str) else None
+        if member is None:
+            raise _Wrong(_found(raw, "one of " + ", ".join(map(str, values))))
+        return member
+
+    return read
+
+
+_PLAIN: dict[Any, Reader] = {str: _text, int: _integer, float: _seconds, bool: _truth, Any: _anything}
+
+
+def _found(raw: object, wanted: str) -> str:
+    return f"is {_shown(raw)}; {wanted} is wanted"
+
+
+def _shown(raw: object) -> str:
+    """A value as an error may quote it: short, and never the whole of something deep."""
+    if isinstance(raw, Mapping):
+        return "an object"
+    if isinstance(raw, Sequence) and not isinstance(raw, str):
+        return "a list"
+    if isinstance(raw, int) and not isinstance(raw, bool) and abs(raw) > MOST_INTEGER:
+        return "a number beyond 64 bits"
+    if raw is None:
+        return "null"
+    return (json.dumps(raw) if isinstance(raw, (str, bool)) else repr(raw))[:LONGEST_SHOWN]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Message):
+        return value.as_json()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(one) for one in value]
+    return value
