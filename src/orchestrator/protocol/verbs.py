@@ -35,10 +35,9 @@ class StateAnswer(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAnswer(Message):
-    """state: the agent's afterwards, or absent; was: before, as `Report.word` says it, or absent."""
+    """state: the agent's afterwards, or absent where nothing was ever staged."""
 
     state: str
-    was: str = "absent"
     alive: bool = False
     left_behind: tuple[int, ...] = ()
     """Process ids that would not end."""

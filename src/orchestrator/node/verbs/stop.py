@@ -46,7 +46,6 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         after = _settle(folder, after, request.get("because"), clear=bool(request.get("clear")))
     return StopAnswer(
         state=after.state.value,
-        was=before.word,
         alive=after.alive,
         left_behind=tuple(sorted({*left, *_living(after.left_behind)})),
         held=after.held if told else (),

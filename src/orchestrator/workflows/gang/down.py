@@ -15,7 +15,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.workflows.gang.locks import GangLock
-from orchestrator.workflows.status.reports import because, where
+from orchestrator.workflows.status.reports import because, where, words_before
 
 STOP_S = 180.0
 """Above every dialect's drain and shutdown together; `--now` needs seconds."""
@@ -77,23 +77,28 @@ def stop_gangs(
     """
     gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes}
 
+    was = words_before(fleet, gang_of)
+
     def one(session: Session) -> StopAnswer:
         request = {"now": now, "clear": cause is None, "deadline_s": STOP_S - 10, **because(cause)}
         whole = {**where(session.spec, gang_of[session.spec.name]), **request}
         return ask(session, "stop", whole, StopAnswer, deadline_s=STOP_S)
 
     told = fleet.on_every(one, only=list(gang_of))
-    return tuple(_stopped(gang, node, told.values.get(node), told.failures.get(node)) for node, gang in gang_of.items())
+    return tuple(
+        _stopped(gang, node, was[node], told.values.get(node), told.failures.get(node))
+        for node, gang in gang_of.items()
+    )
 
 
-def _stopped(gang: str, node: str, answer: StopAnswer | None, failure: DeployError | None) -> Stopped:
+def _stopped(gang: str, node: str, was: str, answer: StopAnswer | None, failure: DeployError | None) -> Stopped:
     if answer is None:
-        return Stopped(gang=gang, node=node, state="unknown", was="unreachable", error=failure)
+        return Stopped(gang=gang, node=node, state="unknown", was=was, error=failure)
     return Stopped(
         gang=gang,
         node=node,
         state=answer.state,
-        was=answer.was,
+        was=was,
         alive=answer.alive,
         left_behind=answer.left_behind,
         held=answer.held,

@@ -58,6 +58,21 @@ def views_of(
     return tuple(view(gang.name, _answers(gang, values, failures)) for gang in gangs)
 
 
+def words_before(fleet: Fleet, gang_of: Mapping[str, str]) -> dict[str, str]:
+    """The state of each node's part of its gang in one word, before something is done to it; raises nothing."""
+    asked = fleet.on_every(_ask, only=gang_of).values
+    return {node: _word_of(fleet.nodes[node], gang, asked.get(node)) for node, gang in gang_of.items()}
+
+
+def _word_of(node: NodeSpec, gang: str, answer: ReportAnswer | None) -> str:
+    if answer is None:
+        return "unreachable"
+    report = _report(node, gang, answer)
+    if isinstance(report, Report):
+        return report.word
+    return "absent" if report is None else "unreadable"
+
+
 def _ask(session: Session, seen: dict[str, str] | None = None) -> ReportAnswer:
     name = session.spec.name
     waiting = {} if seen is None else {"seen": seen.get(name), "wait_s": WAIT_S}

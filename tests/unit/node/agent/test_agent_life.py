@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.waiting import slack, until
 
+from orchestrator.protocol.verbs import StopAnswer
+
 if TYPE_CHECKING:
     from tests.support.gang import Cluster
 
@@ -243,7 +245,7 @@ def test_a_dead_run_is_forgotten_by_down_only(gang: Gang) -> None:
     cluster.kill_rank(0)
     cluster.nothing_left()
     assert cluster.stop(0)["state"] == "failed"
-    assert cluster.stop(0, clear=True) == {"state": "stopped", "alive": False, "left_behind": [], "held": []}
+    assert cluster.stop(0, clear=True) == StopAnswer(state="stopped").as_json()
     assert cluster.report(0)["cause"]["tp_rank"] == 0
 
 

@@ -21,6 +21,9 @@ from orchestrator.node.agent.run import Run
 from orchestrator.node.engine import deaths
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import lock, report, stage, stop
+from orchestrator.protocol.report import Report
+from orchestrator.protocol.shape import Unreadable
+from orchestrator.protocol.verbs import StopAnswer
 
 if TYPE_CHECKING:
     from tests.support.gang import Cluster
@@ -67,7 +70,7 @@ def test_old_runs_are_forgotten(gang: Gang) -> None:
 def test_nothing_there_is_an_answer(tmp_path: Path) -> None:
     here = {"state_dir": str(tmp_path / "none"), "gang": "g"}
     assert report.answer(here)["reports"] == []
-    assert stop.answer(here) == {"state": "absent", "alive": False, "left_behind": [], "held": []}
+    assert stop.answer(here) == StopAnswer(state="absent").as_json()
     assert lock.answer({**here, "op": "show"})["held"] is None
 
 
@@ -185,3 +188,25 @@ def test_a_report_waits_for_news_and_no_longer_than_asked(gang: Gang) -> None:
         told = waiting.result(timeout=5.0)
     assert told["seen"] != mark and told["reports"][0]["run_id"] == "another"
     assert report.answer({**cluster.base(0), "seen": mark, "wait_s": 10.0})["seen"] == told["seen"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"started_at": "soon"}', '{"state": "ready", "ranks": 5}', "[" * 100_000, "", "null", "no JSON", "\0\ud800"],
+    ids=["a text for a time", "odd ranks", "nested deeply", "empty", "null", "words", "bytes"],
+)
+def test_a_report_that_can_not_be_read_neither_hides_an_agent_nor_keeps_it(gang: Gang, text: str) -> None:
+    """A stopped agent writes no more: what lies there is all that anybody can read."""
+    cluster = gang()
+    cluster.armed()
+    cluster.signal_agent(1, signal.SIGSTOP)
+    path = Path(cluster.state_dir(1), "gangs/gang0/runs", cluster.run_id, "report.json")
+    path.write_text(text, errors="surrogateescape" if "\ud800" not in text else "surrogatepass")
+    (told,) = report.answer(cluster.base(1))["reports"]
+    assert (told["gang"], told["node"], told["alive"]) == ("gang0", "node1", True)
+    assert isinstance(Report.read(told), Unreadable)
+    stopped = cluster.stop(1, now=True, clear=True)
+    assert (stopped["state"], stopped["alive"]) == ("stopped", False)
+    assert isinstance(Report.read(cluster.report(1)), Report)
+    cluster.stop(0, now=True, clear=True)
+    cluster.nothing_left()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -145,11 +145,11 @@ def test_a_restart_that_could_not_end_everything_is_tried_again_until_somebody_t
     gang = failed(local, rank=3)
 
     def held(session: Session, verb: str, *words: Any, **more: Any) -> Any:
-        answer = node_app.call(session, verb, *words, **more)
-        return {**answer, "held": ["GPU 0: 40 GiB by pid 7 (train)"]} if session.spec.name == "node1" else answer
+        answer = node_app.ask(session, verb, *words, **more)
+        return replace(answer, held=("GPU 0: 40 GiB by pid 7 (train)",)) if session.spec.name == "node1" else answer
 
     with monkeypatch.context() as patched:
-        patched.setattr(down, "call", held)
+        patched.setattr(down, "ask", held)
         told, _, _ = look(gang)
         assert "GPU 0: 40 GiB by pid 7 (train)" in told.decisions[-1].why
     seen = gang.view()
