@@ -23,6 +23,8 @@ HANDSHAKE_S = 5.0
 CONNECT_S = 3.0
 RETRY_S = 0.1
 MOST_STRANGERS = 64
+"""Connections that have not proved the key; the oldest makes room for a new one, for a member needs milliseconds."""
+MOST_OF_AN_ADDRESS = 8
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ Event = Joined | Said | Left
 @dataclass
 class _Stranger:
     wire: Wire
+    address: str
     nonce: str
     since: float
 
@@ -124,18 +127,27 @@ class Hub:
             self._listener = None
 
     def _accept(self, now: float) -> None:
-        while self._listener is not None and len(self._strangers) < MOST_STRANGERS:
+        if self._listener is None:
+            return
+        for _ in range(MOST_STRANGERS):
             try:
-                connection, _ = self._listener.accept()
+                connection, peer = self._listener.accept()
             except OSError:  # nobody waits, or accept(2) told of the network or of too many files: the next step tries
                 return
-            stranger = _Stranger(Wire(connection), wire.nonce(), now)
-            try:
-                stranger.wire.send({"type": "challenge", "format": wire.FORMAT, "nonce": stranger.nonce})
-            except Closed:
-                stranger.wire.close()
+            if sum(stranger.address == peer[0] for stranger in self._strangers) >= MOST_OF_AN_ADDRESS:
+                connection.close()
                 continue
-            self._strangers.append(stranger)
+            self._challenge(_Stranger(Wire(connection), peer[0], wire.nonce(), now))
+
+    def _challenge(self, stranger: _Stranger) -> None:
+        if len(self._strangers) >= MOST_STRANGERS:
+            self._strangers.pop(0).wire.close()
+        try:
+            stranger.wire.send({"type": "challenge", "format": wire.FORMAT, "nonce": stranger.nonce})
+        except Closed:
+            stranger.wire.close()
+            return
+        self._strangers.append(stranger)
 
     def _greet(self, now: float) -> Iterator[Event]:
         for stranger in list(self._strangers):
@@ -157,7 +169,6 @@ class Hub:
             self._members[node] = stranger.wire
             self.heard[node] = now
             yield Joined(node)
-            yield from (Said(node, message) for message in messages[1:])
 
     def _admit(self, stranger: _Stranger, hello: Message) -> str | None:
         node, nonce = str(hello.get("node")), str(hello.get("nonce"))
@@ -168,6 +179,7 @@ class Hub:
             return None
         answer = wire.proof(self.key, "leader", self.run.run_id, node, stranger.nonce, nonce)
         stranger.wire.send({"type": "welcome", "proof": answer})
+        stranger.wire.trusted = True
         return node
 
     def _read(self, now: float) -> Iterator[Event]:
@@ -225,14 +237,20 @@ class Spoke:
             self._connect(now)
         if self._wire is None:
             return []
+        was_joined = self._welcome
         try:
             self._wire.flush()
-            messages = self._wire.receive()
-            return [event for message in messages for event in self._take(message, now)]
+            events = self._hear(self._wire, now)
         except Closed as closed:
-            was_joined = self._welcome
             self._drop(closed.reason)
             return [Left(self.leader, closed.reason, closed.agent_ended)] if was_joined else []
+        if self._welcome and not was_joined:
+            with contextlib.suppress(Closed):  # the next step is told again
+                events += self._hear(self._wire, now)
+        return events
+
+    def _hear(self, connection: Wire, now: float) -> list[Event]:
+        return [event for message in connection.receive() for event in self._take(message, now)]
 
     def send(self, message: Message) -> None:
         """Send to the leader where we are joined; a broken connection is found by the next `step`."""
@@ -292,6 +310,8 @@ class Spoke:
             if not wire.proves(self.key, message.get("proof"), "leader", self.run.run_id, self.run.node, *self._nonces):
                 raise Closed("the leader's agent can't prove the run's key", agent_ended=False)
             self._welcome = True
+            if self._wire is not None:
+                self._wire.trusted = True
             self.heard_at = now
             yield Joined(self.leader)
 

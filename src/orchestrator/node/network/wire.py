@@ -4,7 +4,8 @@ Handshake, each side one line, HMAC-SHA256 with the run's key, hex:
     leader: {"type": "challenge", "format": 1, "nonce": N}
     member: {"type": "hello", "node": NAME, "run_id": R, "nonce": M, "proof": HMAC("member" R NAME N M)}
     leader: {"type": "welcome", "proof": HMAC("leader" R NAME N M)}
-Whoever can't prove the key is dropped. Unknown types and keys are passed over: versions may differ.
+Whoever can't prove the key is dropped, and so is whoever says anything else before: until then one line of at most
+1 KiB is read at a time. Unknown types and keys are passed over: versions may differ.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from typing import Any
 
 FORMAT = 1
 LONGEST_MESSAGE = 256 * 1024
+LONGEST_GREETING = 1024
+"""Of a line before the key is proved; a hello takes some 300 bytes."""
+MOST_LINES = 1000
+"""Handed over at once, so that no sender keeps the loop; the next call has the rest."""
 MOST_UNSENT = 1024 * 1024
 USER_TIMEOUT_MS = 60_000
 """Then a connection that the network has lost is made anew: it is the lease that judges silence, not TCP, and with a
@@ -45,6 +50,8 @@ class Wire:
     """A non-blocking socket that carries JSON lines."""
 
     socket: socket.socket
+    trusted: bool = False
+    """The other side has proved the key."""
     _incoming: bytes = b""
     _outgoing: bytearray = field(default_factory=bytearray)
     _over: Closed | None = None
@@ -78,30 +85,40 @@ class Wire:
             del self._outgoing[:sent]
 
     def receive(self) -> list[Message]:
-        """Messages that arrived. Raises Closed once everything before the end was handed over."""
-        while self._over is None:
-            try:
-                data = self.socket.recv(65536)
-            except BlockingIOError:
-                break
-            except OSError as error:
-                self._over = _closed(error)
-                break
-            if not data:
-                self._over = Closed("the connection was closed", agent_ended=True)
-                break
-            self._incoming += data
-            if len(self._incoming) > LONGEST_MESSAGE:
-                break
-        *lines, self._incoming = self._incoming.split(b"\n")
+        """Messages that arrived, one at a time before the key is proved. Raises Closed once everything before the end
+        was handed over, and for a line that is too long or, before the key is proved, no message."""
+        longest = LONGEST_MESSAGE if self.trusted else LONGEST_GREETING
+        self._read(longest)
+        lines = self._cut(MOST_LINES if self.trusted else 1)
         messages = [message for message in map(_understood, lines) if message is not None]
-        if messages:
+        if lines and not messages and not self.trusted:
+            raise Closed("it sent something that is no greeting", agent_ended=False)
+        if messages or lines:
             return messages  # the end is told at the next call
-        if len(self._incoming) > LONGEST_MESSAGE:
+        if len(self._incoming) > longest:
             raise Closed("it sent no message that ends", agent_ended=False)
         if self._over is not None:
             raise self._over
         return []
+
+    def _read(self, longest: int) -> None:
+        while self._over is None and len(self._incoming) <= longest:
+            try:
+                data = self.socket.recv(min(65536, longest + 1))
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._over = _closed(error)
+                return
+            if not data:
+                self._over = Closed("the connection was closed", agent_ended=True)
+                return
+            self._incoming += data
+
+    def _cut(self, most: int) -> list[bytes]:
+        """Complete lines, of the first ones not more than this."""
+        *lines, self._incoming = self._incoming.split(b"\n", most)
+        return lines
 
     def close(self) -> None:
         """Close the socket."""

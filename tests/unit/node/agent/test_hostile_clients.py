@@ -1,9 +1,12 @@
-"""A client of the engine writes into its log: its agents keep their time, and take nothing of that for a cause."""
+"""Clients without a key, of the engine and of the agent's port: agents keep their time and believe nothing of it."""
 
 from __future__ import annotations
 
 import http.client
+import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 Gang = Callable[..., "Cluster"]
 LINES = 32
 LINE_BYTES = 60_000
+STRANGERS = 64
+FLOOD_BYTES = 100_000_000
 QUOTED = "torch.OutOfMemoryError"
 
 
@@ -53,3 +58,29 @@ def test_long_requests_end_no_gang_and_quoted_errors_are_no_cause(gang: Gang, na
     assert (cause["tp_rank"], cause["signal"], cause["signature"]) == (1, 9, "")
     assert not any("?" in line for line in cause["lines"])
     cluster.nothing_left()
+
+
+def test_strangers_who_flood_the_agents_port_end_no_gang(gang: Gang) -> None:
+    cluster = gang(nodes=2, lease_s=3.0)
+    cluster.ready()
+    with ThreadPoolExecutor(STRANGERS) as pool:
+        list(pool.map(lambda _: flood(cluster.agent_port), range(STRANGERS)))
+    assert cluster.states() == ["ready", "ready"]
+    assert [answer["state"] for answer in cluster.stop_all()] == ["stopped", "stopped"]
+    cluster.nothing_left()
+
+
+def flood(port: int) -> None:
+    """As many newlines as the agent takes, of a part of what makes 100 MB together."""
+    left = FLOOD_BYTES // STRANGERS
+    while left > 0:
+        left -= pour(port, left)
+
+
+def pour(port: int, most: int) -> int:
+    """Down one connection, until it is closed; returns what to count of it."""
+    sent = 0
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=20) as stranger:
+        while sent < most:
+            sent += stranger.send(b"\n" * min(most - sent, 1 << 16))
+    return max(sent, 1 << 16)

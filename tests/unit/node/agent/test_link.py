@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -16,7 +17,7 @@ from tests.support.linked_run import linked_run
 
 from orchestrator.node.agent.run import Run
 from orchestrator.node.network import wire
-from orchestrator.node.network.link import Event, Hub, Joined, Left, Said, Spoke
+from orchestrator.node.network.link import MOST_STRANGERS, Event, Hub, Joined, Left, Said, Spoke
 
 KEY = b"k" * 32
 
@@ -123,6 +124,76 @@ def test_junk_gets_nobody_in_and_breaks_nothing(hub: Hub, run: Run, junk: bytes)
             assert hub.step(time.monotonic()) == []
             time.sleep(0.005)
     assert hub.joined == frozenset()
+
+
+def closed(stranger: socket.socket, hub: Hub) -> bool:
+    """The hub has closed this connection, within some of its steps."""
+    stranger.settimeout(0.01)
+    for _ in range(20):
+        assert hub.step(time.monotonic()) == []
+        with contextlib.suppress(TimeoutError):
+            while told(stranger) != b"closed":
+                pass
+            return True
+    return False
+
+
+def told(stranger: socket.socket) -> bytes:
+    """What came, or that the connection is over."""
+    try:
+        return stranger.recv(4096) or b"closed"
+    except ConnectionError:
+        return b"closed"
+
+
+@pytest.mark.parametrize("junk", [b"\n", b" \n", b"GET / HTTP/1.1\r\n", b"x" * 1100, b"[]\n"])
+def test_a_stranger_is_closed_at_the_first_line_that_is_no_greeting(hub: Hub, run: Run, junk: bytes) -> None:
+    with socket.create_connection((run.leader_address, run.leader_port)) as stranger:
+        stranger.sendall(junk)
+        assert closed(stranger, hub)
+
+
+def test_of_a_strangers_flood_one_line_is_read(hub: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+    monkeypatch.setattr(wire, "_understood", read.append)
+    with socket.create_connection((run.leader_address, run.leader_port)) as stranger:
+        stranger.sendall(b"\n" * 200_000)
+        assert closed(stranger, hub)
+    assert read == [b""]
+
+
+def test_one_address_has_few_connections_and_a_member_gets_in_however_many_wait(run: Run, hub: Hub) -> None:
+    crowd = []
+    for number in range(120):
+        source = (f"127.0.1.{1 + number // 10}", 0)
+        crowd.append(socket.create_connection((run.leader_address, run.leader_port), timeout=5, source_address=source))
+        hub.step(time.monotonic())
+    turn(hub, until=lambda _: len(hub._strangers) == MOST_STRANGERS)
+    assert all(sum(other.address == one.address for other in hub._strangers) <= 8 for one in hub._strangers)
+    spoke = Spoke(run, KEY, "a")
+    now = time.monotonic()
+    events: list[Event] = []
+    while not joined_twice(events):  # long before the crowd is dropped for its silence
+        assert time.monotonic() - now < 4.0
+        events += [*hub.step(now), *spoke.step(time.monotonic())]
+    spoke.close()
+    for one in crowd:
+        one.close()
+
+
+def test_a_members_flood_is_handed_over_in_portions(run: Run, hub: Hub) -> None:
+    spoke = Spoke(run, KEY, "a")
+    turn(hub, spoke, until=joined_twice)
+    for number in range(5000):
+        spoke.send({"n": number})
+    seen: list[Event] = []
+    while len(seen) < 5000:
+        portion = hub.step(time.monotonic())
+        assert len(portion) <= wire.MOST_LINES
+        seen += portion
+        spoke.step(time.monotonic())
+    assert [event.message["n"] for event in seen if isinstance(event, Said)] == list(range(5000))
+    spoke.close()
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EPROTO, errno.EHOSTUNREACH])
