@@ -24,6 +24,7 @@ from orchestrator.node.engine.vitality import Vitality
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.network.link import Event, Hub, Spoke
 
+MOST_REMARKS = 20
 TICK_S = 0.5
 PULSE_S = 1.0
 LOG_BYTES = 16 * 1024
@@ -127,10 +128,22 @@ class Part:
 
     def _watch(self, data: bytes, now: float) -> None:
         for line in self.lines.feed(data):
-            if self.watch.feed(line, now):
-                self.record.event("phase", **self.watch.phase.as_json())
-            if self.watch.shows_work(line):
-                self.vitality.worked(time.monotonic())
+            try:
+                self._look_at(line, now)
+            except Exception as defect:  # noqa: PERF203 - whoever writes a line must not end the engine by it
+                self._remark_unreadable(defect)
+
+    def _look_at(self, line: str, now: float) -> None:
+        if self.watch.feed(line, now):
+            self.record.event("phase", **self.watch.phase.as_json())
+        if self.watch.shows_work(line):
+            self.vitality.worked(time.monotonic())
+
+    def _remark_unreadable(self, defect: Exception) -> None:
+        words = f"a line of the engine's log could not be read (defect in the agent: {type(defect).__name__}: {defect})"
+        if words not in self.remarks and len(self.remarks) < MOST_REMARKS:
+            self.remarks.append(words)
+            self.record.event("remark", text=words)
 
     def become(self, state: str) -> None:
         """Enter a state: everybody hears of it at once."""

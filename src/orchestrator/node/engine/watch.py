@@ -17,6 +17,7 @@ LINES_KEPT = 60
 SUSPECT_FOR_S = 30.0
 """A known cause's line this long before a death is taken for its reason."""
 _BLANK = re.compile(r"\s")
+MOST_DIGITS = 9
 LINES_SHOWN = 8
 LONGEST_SHOWN = 2048
 """Characters of a line that are searched and kept: LINES_SHOWN of them fit into one message of the leader link
@@ -149,9 +150,9 @@ class LogWatch:
             before = (self._position, self.phase.step, self.phase.of)
             if position > self._position:
                 self._enter(position, now)
-            groups = match.groupdict()
-            if groups.get("step") and groups.get("of"):
-                self.phase.step, self.phase.of = int(groups["step"]), int(groups["of"])
+            step, of = _number(match, "step"), _number(match, "of")
+            if step is not None and of is not None:
+                self.phase.step, self.phase.of = step, of
             changed = before != (self._position, self.phase.step, self.phase.of)
             if changed and self.phase.of:
                 self.phase.moved = now
@@ -195,7 +196,7 @@ class LogWatch:
 
     def _rank_of(self, line: str) -> int | None:
         match = self.rank_prefix.search(line) if self.rank_prefix else None
-        return int(match.group("tp")) if match and match.groupdict().get("tp") else None
+        return _number(match, "tp") if match else None
 
 
 def shown(line: str) -> str:
@@ -208,10 +209,16 @@ def rank_of_title(title: str, pattern: re.Pattern[str], expected: Sequence[int])
     match = pattern.search(title)
     if match is None:
         return None
-    number = match.groupdict().get("tp")
-    if number is None:
+    if match.groupdict().get("tp") is None:
         return expected[0] if len(expected) == 1 else None
-    return int(number) if int(number) in expected else None
+    number = _number(match, "tp")
+    return number if number in expected else None
+
+
+def _number(match: re.Match[str], name: str) -> int | None:
+    """A named group's number; None where it has none, or one of more digits than anything here counts to."""
+    text = match.groupdict().get(name) or ""
+    return int(text) if 0 < len(text) <= MOST_DIGITS and text.isdecimal() else None
 
 
 def _compiled(pattern: object) -> re.Pattern[str]:

@@ -121,3 +121,21 @@ def test_a_leader_whose_port_answers_may_still_be_checking(run: Run, reached: bo
     assert agent.why() == ""
     agent._armed_when_joined(100.0 + patience_s + 1)
     assert "does not answer" in agent.why()
+
+
+def test_a_line_that_the_agent_can_not_read_is_a_remark_and_the_next_ones_are_read(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = deciding(run)
+    read: list[str] = []
+
+    def feed(line: str, _: float) -> bool:
+        read.append(line)
+        return line == "odd" and bool(int("9" * 5000))
+
+    monkeypatch.setattr(agent.watch, "feed", feed)
+    agent.state = "ready"
+    agent._watch(b"odd\nodd\nplain\n", 1.0)
+    assert read == ["odd", "odd", "plain"] and agent.state == "ready"
+    (remark,) = agent.remarks
+    assert "could not be read" in remark and "ValueError" in remark

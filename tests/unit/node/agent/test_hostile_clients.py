@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.waiting import until
 
 from orchestrator.engines.dialects import DIALECTS, dialect
 
@@ -30,6 +31,11 @@ def watched(name: str) -> dict[str, object]:
 
     own = dialect(name).watch()
     return own | {key: gang.WATCH[key] for key in ("rank_title", "phases", "http", "probe", "stop")}
+
+
+def until_failed(cluster: Cluster) -> None:
+
+    until(lambda: set(cluster.states()) == {"failed"}, 20.0, f"failed: {cluster.states()}")
 
 
 def get(cluster: Cluster, query: str) -> None:
@@ -53,10 +59,21 @@ def test_long_requests_end_no_gang_and_quoted_errors_are_no_cause(gang: Gang, na
     until(lambda: log.read_text().count(f'/?{QUOTED} HTTP/1.1" 200 OK') == 1, 60.0, "the last request is in the log")
     assert cluster.states() == ["ready", "ready"]
     cluster.kill_rank(1)
-    until(lambda: cluster.states() == ["failed", "failed"], 20.0, f"failed: {cluster.states()}")
+    until_failed(cluster)
     cause = cluster.report(0)["cause"]
     assert (cause["tp_rank"], cause["signal"], cause["signature"]) == (1, 9, "")
     assert not any("?" in line for line in cause["lines"])
+    cluster.nothing_left()
+
+
+def test_a_rank_of_5000_digits_in_the_log_ends_nothing(gang: Gang) -> None:
+    lines = "|".join(f"[TP{digits}] {words}" for digits in ("9" * 5000, "9" * 1900) for words in ("out of memory", "x"))
+    cluster = gang(nodes=1, env={0: {"FAKE_LINES": f"{lines}|loading {'9' * 1900}/{'9' * 50}"}})
+    cluster.ready()
+    cluster.kill_rank(1)
+    until_failed(cluster)
+    cause = cluster.report(0)["cause"]
+    assert (cause["tp_rank"], cause["signature"]) == (1, "oom")
     cluster.nothing_left()
 
 

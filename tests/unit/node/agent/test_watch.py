@@ -91,6 +91,18 @@ def test_the_longest_lines_of_a_cause_fit_into_a_message_of_the_link() -> None:
     assert cut(iter(["a", whole, "b"]), [watch.last_lines()[-1]], before=1, after=1)["lines"] == ["a", whole, "b"]
 
 
+@pytest.mark.parametrize("digits", ["9" * 1500, "\N{ARABIC-INDIC DIGIT FIVE}", "\N{SUPERSCRIPT TWO}"])
+def test_numbers_that_nothing_counts_to_are_none(digits: str) -> None:
+    watch = LogWatch.of(WATCH)
+    watch.begin(0.0)
+    watch.feed(f"shards: | {digits}/163", 1.0)
+    watch.feed(f"[x TP{digits}] out of memory"[:2000], 2.0)
+    found = watch.suspect(0.0)
+    assert found is not None and found.tp_rank in (None, 5)
+    assert watch.last_lines(3) and watch.phase.step in (0, 5)
+    assert rank_of_title(f"sglang::scheduler_TP{digits}", re.compile(r"_TP(?P<tp>\d+)"), [1, 2]) is None
+
+
 def test_a_pattern_that_does_not_compile_is_told() -> None:
     with pytest.raises(Failure, match="does not compile"):
         LogWatch.of({"phases": [{"phase": "x", "pattern": "("}]})
