@@ -4,10 +4,12 @@
     pip download --no-deps sglang==0.5.23
     scripts/sglang_flags.py sglang-0.5.23-*.whl > src/orchestrator/engines/flags/sglang-0.5.23.json
 
+scripts/engine_facts.py does the same for every version that a dialect lists.
+
 The sources are read as syntax trees and never imported, so neither CUDA nor torch is needed. Two shapes exist:
-explicit `parser.add_argument(...)` calls (all of 0.4.4, a few in 0.5.23), and fields `name: A[type, Arg(...)]`
-of the classes in srt/arg_groups/fields/ (0.5.23), for which the rules of srt/arg_groups/arg_utils.py
-(`add_cli_args_from_dataclass`) are repeated here.
+explicit `parser.add_argument(...)` calls (all of 0.4.4 and 0.5.10, a few since), and fields `name: A[type, Arg(...)]`
+of ServerArgs (0.5.17) or of the classes in srt/arg_groups/fields/ (0.5.23), for which the rules of
+srt/arg_groups/arg_utils.py (`add_cli_args_from_dataclass`) are repeated here.
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ def main() -> int:
     json.dump({"engine": "sglang", "version": version, "flags": dict(sorted(flags.items()))}, sys.stdout, indent=1)
     sys.stdout.write("\n")
     return 0
+
+
+_SERVER_ARGS = "sglang/srt/server_args.py"
 
 
 class Sources:
@@ -69,13 +74,14 @@ def _assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 def flags_of(sources: Sources) -> dict[str, Flag]:
     """Every flag by its first spelling, from both shapes."""
     flags: dict[str, Flag] = {}
-    server_args = sources.tree("sglang/srt/server_args.py")
+    server_args = sources.tree(_SERVER_ARGS)
     constants = sources.constants(server_args)
     for call in ast.walk(server_args):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
             flags.update(_from_add_argument(call, constants))
     for name in sources.names:
-        if name.startswith("sglang/srt/arg_groups/fields/") and name.endswith(".py"):
+        fields = name.startswith("sglang/srt/arg_groups/fields/") and name.endswith(".py")
+        if fields or name == _SERVER_ARGS:
             tree = sources.tree(name)
             known = sources.constants(tree)
             for klass in (node for node in tree.body if isinstance(node, ast.ClassDef)):

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines.dialect import Intent
-from orchestrator.engines.dialects import dialect
+from orchestrator.engines.engine import Intent
 from orchestrator.engines.known_flags import known_flags
+from orchestrator.engines.registry import engine_of
 from orchestrator.lab.engine.environment import ENGINE_STACK, ensure_engine
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.stacks import load_stack
@@ -85,7 +85,7 @@ def rendered(version: str, folder: Path) -> Iterator[tuple[str, tuple[str, ...]]
     """What a node would be started with, for every profile on every stack of this version; and with an API key."""
     node = NodeSpec(name="node1", gang="gang0", node_rank=1, reach=Reach(host="10.0.0.2"))
     for stack in map(load_stack, VERSIONS[version]):
-        adapter = dialect(stack.dialect)
+        adapter = engine_of(stack)
         new = adapter.names.pipeline_parallel is not None
         for profile in map(load_profile, profile_names()):
             intent = Intent(

@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
+from orchestrator.engines.registry import dialect
+from orchestrator.engines.tuned_files import Lookup
 from orchestrator.lab.engine.environment import ensure_engine
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.plan import Layout
 from orchestrator.node.look.reading import LARGEST_TEXT
-from orchestrator.tuning.lookup import lookup_of
 from orchestrator.tuning.wanted import Wanted, resolve, wanted_files
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
@@ -110,13 +111,17 @@ def asks(wanted: tuple[Wanted, ...], dtype: str, channel: bool) -> list[dict[str
     ]  # fmt: skip
 
 
-def wanted_of(dialect: str, triton: str) -> list[tuple[tuple[Wanted, ...], str, bool]]:
+def newest(family: str) -> Lookup:
+    return dialect(family).engine({"sglang-0.4.4": "0.4.4.post1", "sglang-0.5": "0.5.23"}[family]).tuned
+
+
+def wanted_of(family: str, triton: str) -> list[tuple[tuple[Wanted, ...], str, bool]]:
     """For every model and layout: what we say, the kernel's type, and whether its scales are per channel."""
     found = []
     for profile in map(load_profile, MODELS):
-        for tensor, expert in LAYOUTS if dialect == "sglang-0.5" else LAYOUTS[:2]:
+        for tensor, expert in LAYOUTS if family == "sglang-0.5" else LAYOUTS[:2]:
             layout = Layout(tensor_parallel=tensor, expert_parallel=expert, nnodes=4, gpus_per_node=8)
-            files = wanted_files(profile, layout, lookup_of(dialect), gpu=GPU, triton=triton)
+            files = wanted_files(profile, layout, newest(family), gpu=GPU, triton=triton)
             int8 = profile.quantisation == "int8-channel"
             found.append((files, "int8_w8a8" if int8 else "fp8_w8a8", int8))
     return found
@@ -190,7 +195,7 @@ def test_0_5_looks_first_where_we_say(said_by_0_5: Mapping[str, Any]) -> None:
 def test_0_5_takes_the_file_that_we_say(said_by_0_5: Mapping[str, Any], searched: list[tuple[Path, bool]]) -> None:
     profile = load_profile(MODELS[0])
     layout = Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8)
-    lookup = lookup_of("sglang-0.5")
+    lookup = newest("sglang-0.5")
     for (place, down), used in zip(searched, said_by_0_5["used"], strict=True):
         files = wanted_files(profile, layout, lookup, gpu=GPU, triton=TRITON, moe_directory=str(place))
         folders = {str(one): {file.name for file in one.iterdir()} for one in (place / "configs").iterdir()}

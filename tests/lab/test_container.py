@@ -186,6 +186,7 @@ def _plan(node: NodePlan) -> GangPlan:
         model="Fake",
         stack="fake",
         dialect="fake",
+        engine_version="1",
         layout=Layout(tensor_parallel=2, nnodes=1, gpus_per_node=0),
         memory=Memory(),
         dist_init="127.0.0.1:1",

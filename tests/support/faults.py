@@ -450,6 +450,8 @@ FAULTS = (
     Fault("another Triton", _package("triton", "3.8.0", "3.7.1"), "STACK-DIFFERS", SLOW, ("Triton",)),
     Fault("package names unreadable", _no_packages, "STACK-DIFFERS", UNKNOWN, (VENV,)),
     Fault("stack not installed", _no_stack, "STACK-ABSENT", NOTE, (VENV,)),
+    Fault("a version that no dialect lists", _set(lambda n: n.stack.update(engine_version="0.5.22")), "ENGINE-UNLISTED",
+          UNKNOWN, also=("STACK-DIFFERS",)),
     Fault("engine without the SM89 tiles", _set(lambda n: n.files.update({TILES: "if CUDA_CAPABILITY[0] >= 8:"})),
           "STACK-PATCHES", STOP),
     Fault("engine's sources unreadable", _set(lambda n: n.files.pop(TILES)), "STACK-PATCHES", UNKNOWN),

@@ -11,7 +11,7 @@ import json
 import struct
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -36,6 +36,8 @@ class HealthyNode:
     host: dict[str, Any]
     nvml: dict[str, Any]
     spec: dict[str, Any] = field(default_factory=dict)
+    stack: dict[str, Any] = field(default_factory=dict)
+    """What differs from STACK's file."""
 
     @property
     def files(self) -> dict[str, str]:
@@ -316,4 +318,5 @@ def cluster_of(
         for number, (name, node) in enumerate(nodes.items(), first)
     }
     topologies = {name: build(snapshot) for name, snapshot in snapshots.items()}
-    return Cluster(topologies=topologies, snapshots=snapshots, specs=specs, stacks=dict.fromkeys(nodes, STACK))
+    stacks = {name: replace(STACK, **node.stack) for name, node in nodes.items()}
+    return Cluster(topologies=topologies, snapshots=snapshots, specs=specs, stacks=stacks)

@@ -71,6 +71,7 @@ class LocalGang(Cluster):
             model="Fake",
             stack="fake",
             dialect="fake",
+            engine_version="1",
             layout=Layout(tensor_parallel=self.nodes * self.ranks_each, nnodes=self.nodes, gpus_per_node=0),
             memory=Memory(),
             dist_init=f"127.0.0.1:{free_port()}",

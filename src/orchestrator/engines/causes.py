@@ -8,7 +8,7 @@ write into a log could else make its reader stand still.
 
 from __future__ import annotations
 
-from orchestrator.engines.dialect import Cause
+from orchestrator.engines.engine import Cause
 
 COMMON = (
     Cause(

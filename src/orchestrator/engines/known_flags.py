@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib.resources import files
@@ -55,7 +55,7 @@ class KnownFlags:
 
     version: str
     by_spelling: Mapping[str, KnownFlag]
-    renamed: Mapping[str, str]
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     def __contains__(self, spelling: object) -> bool:
         return spelling in self.by_spelling
@@ -142,7 +142,7 @@ def _is(kind: str, value: str) -> bool:
 
 
 @lru_cache
-def known_flags(version: str, renamed: tuple[tuple[str, str], ...] = ()) -> KnownFlags:
+def known_flags(version: str) -> KnownFlags:
     """The flags of one engine version (for example 0.5.23); a version without a list is our own defect."""
     document = json.loads(files(__package__).joinpath("flags").joinpath(f"sglang-{version}.json").read_text("utf-8"))
     by_spelling: dict[str, KnownFlag] = {}
@@ -158,4 +158,4 @@ def known_flags(version: str, renamed: tuple[tuple[str, str], ...] = ()) -> Know
         )
         negated = (f"--no-{name[2:]}",) if known.negatable else ()
         by_spelling.update(dict.fromkeys((name, *known.aliases, *negated), known))
-    return KnownFlags(version=document["version"], by_spelling=by_spelling, renamed=dict(renamed))
+    return KnownFlags(version=document["version"], by_spelling=by_spelling)

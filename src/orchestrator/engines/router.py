@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.engines.engine import Engine
+
 VERSION = "0.3.2"
 
 WATCH: Mapping[str, Any] = {
@@ -89,9 +91,13 @@ ANY_HEALTH = "/health"
 """Every SGLang has it; it says that its server runs."""
 
 
-def health_path(stacks: Iterable[str]) -> str:
-    """`/ready` is a flag that draining lowers; SGLang 0.4 does not have it."""
-    return "/ready" if all(not name.startswith("sglang-0.4") for name in stacks) else ANY_HEALTH
+def health_path(engines: Iterable[Engine], default: Engine) -> str:
+    """The path that all these engines have: where they differ, the one that every version has.
+
+    default: the engine to count on where none is known yet
+    """
+    paths = {engine.health_path for engine in engines} or {default.health_path}
+    return paths.pop() if len(paths) == 1 else ANY_HEALTH
 
 
 def workers(body: str) -> tuple[Worker, ...]:
@@ -110,7 +116,7 @@ def running_requests(body: str) -> int | None:
     """Requests that an engine has, out of its answer to /v1/loads (0.5) or /metrics; None where that is neither."""
     try:
         loads = json.loads(body)["loads"]
-        return sum(int(load["num_total_reqs"]) for load in loads)
+        return sum(int(load["num_running_reqs"]) + int(load["num_waiting_reqs"]) for load in loads)
     except (ValueError, KeyError, TypeError):
         pass
     found = re.findall(r"^sglang:num_(?:running|queue)_reqs(?:\{[^}]*\})? ([0-9.]+)", body, re.MULTILINE)

@@ -1,53 +1,91 @@
-"""SGLang 0.4.4: the articles' version. Wordings and flags are those of the wheel 0.4.4.post1."""
+"""SGLang 0.4.4, the articles' version: 0.4.4.post1 to post4, as their wheels have it (scripts/engine_facts.py)."""
 
 from __future__ import annotations
 
 from orchestrator.engines.causes import COMMON, REMARKS
-from orchestrator.engines.dialect import Dialect, Names
+from orchestrator.engines.dialect import Dialect
+from orchestrator.engines.engine import Engine, Names, Pool, PoolQuestion
+from orchestrator.engines.tuned_files import Lookup
+
+NAME = "sglang-0.4.4"
 
 _SHARDS = r"Loading safetensors checkpoint shards:.{0,256}\|\s{0,8}(?P<step>\d{1,6})/(?P<of>\d{1,6})\b"
+_NO_PIPELINES = "this version has no pipeline parallelism; it needs a stack with SGLang 0.5"
+
+
+def _engine(version: str) -> Engine:
+    return Engine(
+        dialect=NAME,
+        version=version,
+        names=Names(
+            tensor_parallel="--tp-size",
+            pipeline_parallel=None,
+            expert_parallel=None,
+            nccl_port=None,
+            cuda_graph_max_bs="--cuda-graph-max-bs",
+            config=None,
+        ),
+        renamed=(
+            ("--cuda-graph-max-bs-decode", "use --cuda-graph-max-bs, this version's name"),
+            ("--pp-size", _NO_PIPELINES),
+            ("--pipeline-parallel-size", _NO_PIPELINES),
+            ("--attn-dp-size", "use --enable-dp-attention with --dp-size"),
+            ("--tp", "write the full name --tp-size"),
+            ("--trust-remote", "write the full name --trust-remote-code"),
+            ("--model", "write the full name --model-path"),
+        ),
+        phases=(
+            ("rendezvous", r"Init torch distributed begin\."),
+            ("nccl", r"sglang is using nccl==|NCCL INFO Bootstrap"),
+            ("weights", rf"Load weight begin\.|{_SHARDS}"),
+            ("kv-cache", r"Load weight end\."),
+            ("graphs", r"Capture cuda graph begin\."),
+            ("warm-up", r"\bmax_total_num_tokens=\d+|Uvicorn running on "),
+            ("ready", r"The server is fired up and ready to roll!"),
+        ),
+        causes=COMMON,
+        remarks=REMARKS,
+        http={
+            "alive": "/health",
+            "generate": "/health_generate",
+            "models": "/v1/models",
+            "completions": "/v1/completions",
+            "metrics": "/metrics",
+            "info": "/get_server_info",
+        },
+        variables={"address": "SGLANG_HOST_IP"},
+        # srt/layers/moe/fused_moe_triton/fused_moe.py (get_config_file_name, get_moe_configs),
+        # srt/layers/quantization/fp8_kernel.py (get_w8a8_block_fp8_configs), srt/models/deepseek_v2.py
+        tuned=Lookup(
+            moe_parent="sglang/srt/layers/moe/fused_moe_triton",
+            linear="sglang/srt/layers/quantization/configs",
+            by_triton=False,
+            channel_in_name=False,
+            down=False,
+            fuses_shared=False,
+            fuses_qkv_a=False,
+            variable="",
+            skips_compiled=False,
+        ),
+        bench={"serving": "sglang.bench_serving", "one_batch": "sglang.bench_one_batch_server"},
+        pool=_pool,
+        # A worker has no handler: SIGTERM ends its launcher at once (and leaves its ranks in post1, which have no
+        # PDEATHSIG yet), so only the leader is told, and what is left is ended by the agents.
+        stop={"leader_signal": "TERM", "drain_s": 30, "shutdown_s": 10, "worker_signal": None},
+        barrier_s=300,
+    )
+
+
+def _pool(asked: PoolQuestion) -> Pool:
+    """srt/server_args.py: by tensor parallel degree."""
+    steps = ((16, 0.79), (8, 0.81), (4, 0.85), (2, 0.87))
+    fraction = next((value for least, value in steps if asked.tensor_parallel >= least), 0.88)
+    return Pool(fraction, f"static fraction {fraction}: sglang 0.4.4's own for TP{asked.tensor_parallel}")
+
 
 DIALECT = Dialect(
-    name="sglang-0.4.4",
-    flags_versions=("0.4.4.post1",),
-    names=Names(
-        tensor_parallel="--tp-size",
-        pipeline_parallel=None,
-        expert_parallel=None,
-        nccl_port=None,
-        cuda_graph_max_bs="--cuda-graph-max-bs",
-        config=None,
-    ),
-    renamed=(
-        ("--cuda-graph-max-bs-decode", "use --cuda-graph-max-bs, this version's name"),
-        ("--pp-size", "this version has no pipeline parallelism; it needs a stack with SGLang 0.5"),
-        ("--pipeline-parallel-size", "this version has no pipeline parallelism; it needs a stack with SGLang 0.5"),
-        ("--attn-dp-size", "use --enable-dp-attention with --dp-size"),
-        ("--tp", "write the full name --tp-size"),
-        ("--trust-remote", "write the full name --trust-remote-code"),
-        ("--model", "write the full name --model-path"),
-    ),
-    phases=(
-        ("rendezvous", r"Init torch distributed begin\."),
-        ("nccl", r"sglang is using nccl==|NCCL INFO Bootstrap"),
-        ("weights", rf"Load weight begin\.|{_SHARDS}"),
-        ("kv-cache", r"Load weight end\."),
-        ("graphs", r"Capture cuda graph begin\."),
-        ("warm-up", r"\bmax_total_num_tokens=\d+|Uvicorn running on "),
-        ("ready", r"The server is fired up and ready to roll!"),
-    ),
-    causes=COMMON,
-    remarks=REMARKS,
-    http={
-        "alive": "/health",
-        "generate": "/health_generate",
-        "models": "/v1/models",
-        "completions": "/v1/completions",
-        "metrics": "/metrics",
-        "info": "/get_server_info",
-    },
-    # A worker has no handler: SIGTERM ends its launcher at once and leaves its ranks (no PDEATHSIG in this
-    # version), so only the leader is told, and what is left is ended by the agents.
-    stop={"leader_signal": "TERM", "drain_s": 30, "shutdown_s": 10, "worker_signal": None},
-    barrier_s=300,
+    name=NAME,
+    versions=("0.4.4.post1", "0.4.4.post2", "0.4.4.post3", "0.4.4.post4"),
+    stack="sglang-0.4.4-l40s",
+    of=_engine,
 )

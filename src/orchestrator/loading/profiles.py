@@ -47,6 +47,7 @@ def _profile(top: Section) -> ModelProfile:
         tensor_parallel=top.optional_number("tensor_parallel"),
         pipeline_parallel=top.optional_number("pipeline_parallel"),
         expert_parallel=top.optional_number("expert_parallel"),
+        tried=top.texts("tried"),
         measured=top.words("measured"),
         trust_remote_code=top.flag("trust_remote_code"),
         cuda_graph_max_bs=top.optional_number("cuda_graph_max_bs"),

@@ -79,6 +79,7 @@ class GangPlan:
     model: str
     stack: str
     dialect: str
+    engine_version: str
     layout: Layout
     memory: Memory
     dist_init: str

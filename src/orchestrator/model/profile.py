@@ -54,6 +54,7 @@ class ModelProfile:
     bytes:     size of all weight files; 0 where unknown
     shards:    number of weight files; 0 where unknown
     block:     FP8 block (n, k), (0, 0) for other quantisations
+    tried:     dialects that it was tried with, the one to prefer first; () where nobody said
     measured:  what somebody has measured on L40S, as (stack, layout): sglang-0.4.4-l40s, TP32
     flags:     engine flags that this checkpoint asks for, as (stack version prefix, flag, value or '')
     """
@@ -70,6 +71,7 @@ class ModelProfile:
     tensor_parallel: int | None = None
     pipeline_parallel: int | None = None
     expert_parallel: int | None = None
+    tried: tuple[str, ...] = ()
     measured: tuple[tuple[str, str], ...] = ()
     trust_remote_code: bool = False
     cuda_graph_max_bs: int | None = None
@@ -82,7 +84,7 @@ class ModelProfile:
 class Stack:
     """A pinned set of engine, kernels, NCCL and patches, and how it is launched.
 
-    dialect:         which adapter in engines/ speaks for it: flags, log lines, endpoints, stop order
+    dialect:         which file of engines/ knows its versions: flags, log lines, endpoints, stop order
     python:          version of the interpreter in its virtual environment, as 3.11
     glibc_min, driver_min: oldest C library and NVIDIA driver it runs on, as 2.34 and 580.65.06; '' for no demand
     system_packages: Debian packages that the node needs beside the virtual environment

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from orchestrator.engines.dialect import Dialect, Intent, Option
-from orchestrator.engines.dialects import dialect
+from orchestrator.engines.engine import Engine, Intent, Option
+from orchestrator.engines.registry import engine_of, unlisted
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec, NodeSpec
@@ -23,10 +23,10 @@ from orchestrator.planning.requirements import contradictions
 Fact = tuple[str, str, str]
 
 
-def abilities(adapter: Dialect) -> layout.Abilities:
+def abilities(engine: Engine) -> layout.Abilities:
     """What layouts an engine's versions can do."""
     return layout.Abilities(
-        pipelines=adapter.names.pipeline_parallel is not None, experts=adapter.names.expert_parallel is not None
+        pipelines=engine.names.pipeline_parallel is not None, experts=engine.names.expert_parallel is not None
     )
 
 
@@ -42,10 +42,10 @@ def build_plan(
     topologies: by node name; a node that is missing here is planned without facts (TCP, no GPU check)
     Raises InputError (a layout, flag or setting that can't be) or FindingsError (the hardware does not allow it).
     """
-    adapter = dialect(stack.dialect)
+    engine = engine_of(stack)
     plans, facts, findings = [], list[Fact](), list(_stack_notes(stack))
     for gang in gangs:
-        plan, its_facts, its_findings = _Gang(gang, profile, stack, adapter, topologies, options).plan()
+        plan, its_facts, its_findings = _Gang(gang, profile, stack, engine, topologies, options).plan()
         plans.append(plan)
         facts += its_facts
         findings += its_findings
@@ -65,17 +65,18 @@ def _gravity(finding: Finding) -> int:
 
 
 def _stack_notes(stack: Stack) -> tuple[Finding, ...]:
+    found = unlisted(stack)
+    notes = (found,) if found else ()
     if not stack.tested:
-        return ()
-    return (
-        Finding(
-            id="STACK-TESTED",
-            severity=Severity.NOTE,
-            node="",
-            title=f"stack {stack.name}: {stack.tested}",
-            evidence=(stack.source,),
-        ),
+        return notes
+    tested = Finding(
+        id="STACK-TESTED",
+        severity=Severity.NOTE,
+        node="",
+        title=f"stack {stack.name}: {stack.tested}",
+        evidence=(stack.source,),
     )
+    return (*notes, tested)
 
 
 class _Gang:
@@ -86,12 +87,12 @@ class _Gang:
         gang: GangSpec,
         profile: ModelProfile,
         stack: Stack,
-        adapter: Dialect,
+        engine: Engine,
         topologies: Mapping[str, Topology],
         options: PlanOptions,
     ) -> None:
         self.gang, self.profile, self.stack = gang, profile, stack
-        self.adapter, self.topologies, self.options = adapter, topologies, options
+        self.engine, self.topologies, self.options = engine, topologies, options
 
     def plan(self) -> tuple[GangPlan, list[Fact], list[Finding]]:
         """The gang's plan, the facts that it rests on, and what an operator should know."""
@@ -115,6 +116,7 @@ class _Gang:
             model=self.profile.name,
             stack=self.stack.name,
             dialect=self.stack.dialect,
+            engine_version=self.stack.engine_version,
             layout=self.layout,
             memory=budget,
             dist_init=self.dist_init,
@@ -167,7 +169,7 @@ class _Gang:
             self.profile,
             nodes=len(self.gang.nodes),
             gpus_per_node=self.gang.leader.gpus,
-            able=abilities(self.adapter),
+            able=abilities(self.engine),
             tensor=self.options.tensor_parallel,
             pipeline=self.options.pipeline_parallel,
             expert=self.options.expert_parallel,
@@ -209,7 +211,7 @@ class _Gang:
         model_path = places.model_path(node, self.profile)
         settings = containers.inside(self.stack, environment(self._surroundings(node, venv, state, host)))
         chosen = commands.options(
-            self.adapter,
+            self.engine,
             self._intent(node, model_path),
             self.profile,
             self.stack,
@@ -261,7 +263,7 @@ class _Gang:
         launch = containers.launch_words(self.stack)
         if not self._has_secrets(node):
             return launch, chosen
-        launch, more = self.adapter.with_secrets(launch, places.gang_dir(state, self.gang.name))
+        launch, more = self.engine.with_secrets(launch, places.gang_dir(state, self.gang.name))
         return launch, (*chosen, *more)
 
     def _surroundings(self, node: NodeSpec, venv: str, state: str, host: HostFacts) -> Surroundings:
@@ -270,6 +272,7 @@ class _Gang:
         return Surroundings(
             node=node,
             stack=self.stack,
+            engine=self.engine,
             transport=self.decision.kind,
             transport_reason=self.decision.reason,
             tcp=self.tcp[node.name],

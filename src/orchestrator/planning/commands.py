@@ -4,38 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from orchestrator.engines.dialect import Dialect, Intent, Option
+from orchestrator.engines.engine import Engine, Intent, Option
 from orchestrator.engines.known_flags import KnownFlags
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.profile import ModelProfile, Stack
 
-_OURS = {
-    "--tp-size": "--tp N of this command",
-    "--pp-size": "--pp N of this command",
-    "--nnodes": "the gang's group in the inventory",
-    "--node-rank": "the order of the gang's group in the inventory",
-    "--dist-init-addr": "l40s_address and l40s_dist_init_port in the inventory",
-    "--model-path": "the profile's directory and l40s_model_root in the inventory",
-    "--host": "l40s_http_host in the inventory",
-    "--port": "l40s_http_port in the inventory",
-    "--api-key": "l40s_api_key_file in the inventory: here it would show in the process list and in the log",
-    "--admin-api-key": "nowhere: it would show in the process list and in the log",
-    "--ssl-keyfile-password": "nowhere: it would show in the process list and in the log",
-    "--config": "l40s_args in the inventory, flag by flag: what stands in a file is not checked",
-}
-"""Flags that an extra argument may not set, and where their value is set instead."""
-
 
 def options(
-    dialect: Dialect, intent: Intent, profile: ModelProfile, stack: Stack, node: NodeSpec, extra: Sequence[str]
+    engine: Engine, intent: Intent, profile: ModelProfile, stack: Stack, node: NodeSpec, extra: Sequence[str]
 ) -> tuple[Option, ...]:
     """Every flag of this node, checked against the version's list. A later source replaces an earlier one:
-    the adapter's, the profile's, the stack's, the inventory's, the command line's. Raises InputError."""
-    flags = dialect.flags(stack.engine_version)
-    chosen = {flags.flag(option.flag, where=f"engine adapter {dialect.name}").name: option
-              for option in dialect.options(intent)}  # fmt: skip
-    for option in _added(flags, profile, stack, node, extra):
+    the dialect's, the profile's, the stack's, the inventory's, the command line's. Raises InputError."""
+    flags = engine.flags()
+    chosen = {flags.flag(option.flag, where=f"dialect {engine.dialect}").name: option
+              for option in engine.options(intent)}  # fmt: skip
+    for option in _added(engine, flags, profile, stack, node, extra):
         name = flags.flag(option.flag, where=option.source).name
         replaced = chosen.get(name)
         source = f"{option.source}, instead of {_words(replaced)}" if replaced else option.source
@@ -44,7 +28,7 @@ def options(
 
 
 def _added(
-    flags: KnownFlags, profile: ModelProfile, stack: Stack, node: NodeSpec, extra: Sequence[str]
+    engine: Engine, flags: KnownFlags, profile: ModelProfile, stack: Stack, node: NodeSpec, extra: Sequence[str]
 ) -> Iterable[Option]:
     wanted = [(flag, value) for prefix, flag, value in profile.flags if stack.engine_version.startswith(prefix)]
     profile_words = [word for flag, value in wanted for word in (flag, value) if word]
@@ -56,13 +40,13 @@ def _added(
         (extra, "command line: after --", "override: the command line"),
     ):
         for given in flags.given(words, where=where):
-            _refuse_ours(flags, given.flag, where)
+            _refuse_ours(engine, flags, given.flag, where)
             yield Option(given.flag, given.values, source)
 
 
-def _refuse_ours(flags: KnownFlags, spelling: str, where: str) -> None:
+def _refuse_ours(engine: Engine, flags: KnownFlags, spelling: str, where: str) -> None:
     name = flags.flag(spelling, where=where).name
-    for ours, instead in _OURS.items():
+    for ours, instead in engine.ours.items():
         if ours in flags and flags.flag(ours, where=where).name == name:
             raise InputError(f"{spelling} is set by the plan", where=where, fix=f"set it by {instead}")
 

@@ -28,7 +28,7 @@ def plan_id(plan: Plan) -> str:
 
 def _gang(gang: GangPlan) -> dict[str, Any]:
     content = asdict(replace(gang, nodes=()))
-    del content["memory"]
+    del content["memory"], content["engine_version"]
     content["nodes"] = [_node(node) for node in gang.nodes]
     return content
 

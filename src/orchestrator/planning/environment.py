@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from orchestrator.engines.engine import Engine
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.profile import Stack
@@ -50,6 +51,7 @@ class Surroundings:
 
     node: NodeSpec
     stack: Stack
+    engine: Engine
     transport: Transport
     transport_reason: str
     tcp: Choice
@@ -95,10 +97,22 @@ def _derived(about: Surroundings) -> Iterator[Setting]:
     yield from _caches(about)
     if about.whole_shared:
         yield Setting(
-            "SGLANG_SHARED_EXPERT_TP1",
+            _variable(about, "whole_shared"),
             "1",
             "shared experts stay whole on every rank: cut by TP they would not end on a quantisation block",
         )
+
+
+def _variable(about: Surroundings, meaning: str) -> str:
+    """The name that this engine version has for it. Raises InputError where it has none."""
+    name = about.engine.variables.get(meaning)
+    if name is None:
+        raise InputError(
+            f"SGLang {about.engine.version} can't keep shared experts whole on every rank",
+            where=f"stack {about.stack.name}",
+            fix="use --ep 1, or a stack with SGLang 0.5.17 or newer",
+        )
+    return name
 
 
 def _network(about: Surroundings) -> Iterator[Setting]:
@@ -113,7 +127,7 @@ def _network(about: Surroundings) -> Iterator[Setting]:
             )
         yield Setting("GLOO_SOCKET_IFNAME", about.tcp.interface, about.tcp.reason)
         yield Setting(
-            "SGLANG_HOST_IP",
+            _variable(about, "address"),
             about.tcp.address,
             "rank 0 tells the others this address; without it SGLang takes the one of the default route, and hangs "
             "where there is none",

@@ -3,14 +3,14 @@
 The parts are counted from the checkpoint's dimensions as SGLang lays them out: attention's A projections, the
 router and the norms are whole on every rank, everything else is cut by TP; the KV cache of MLA is whole on every
 rank. The pool is what the engine itself computes (0.4.4: model_runner.profile_max_num_token; 0.5.23:
-arg_groups/memory_hook.py and mem_cache/kv_cache_configurator.py).
+mem_cache/kv_cache_configurator.py), with the static fraction that the dialect knows.
 Checked against the articles' log of DeepSeek-R1-Channel-INT8 at TP32: 21.27 GB weights, 201,723 tokens.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from orchestrator.engines.engine import Pool, PoolQuestion
+from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.plan import Layout, Memory
 from orchestrator.model.profile import ModelProfile, Stack
@@ -25,14 +25,6 @@ L40S's 46068 MiB at that moment."""
 
 _KV_ELEMENT = 2
 """bf16; the engine's --kv-cache-dtype auto."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """How one engine version divides a GPU: the static fraction and how it came to be."""
-
-    fraction: float
-    explanation: str
 
 
 def budget(profile: ModelProfile, stack: Stack, layout: Layout, *, gpu_total: int | None, where: str) -> Memory:
@@ -171,30 +163,13 @@ def _pool(profile: ModelProfile, stack: Stack, layout: Layout, gpu_total: int) -
     given = dict(stack.flags).get("--mem-fraction-static")
     if given:
         return Pool(float(given), f"static fraction {given}: the stack's --mem-fraction-static")
-    if stack.dialect == "sglang-0.4.4":
-        return _pool_0_4_4(layout)
-    return _pool_0_5(profile, layout, gpu_total)
-
-
-def _pool_0_4_4(layout: Layout) -> Pool:
-    """sglang 0.4.4 srt/server_args.py: by tensor parallel degree."""
-    steps = ((16, 0.79), (8, 0.81), (4, 0.85), (2, 0.87))
-    fraction = next((value for least, value in steps if layout.tensor_parallel >= least), 0.88)
-    return Pool(fraction, f"static fraction {fraction}: sglang 0.4.4's own for TP{layout.tensor_parallel}")
-
-
-def _pool_0_5(profile: ModelProfile, layout: Layout, gpu_total: int) -> Pool:
-    """sglang 0.5.23 arg_groups/memory_hook.py, in MiB; MLA takes the path without post-capture sizing."""
-    mib = gpu_total // _MIB
-    chunk = 4096 if mib < 60 * 1024 else 8192
-    graphs = 2 * (profile.cuda_graph_max_bs or 160)
-    parallel = 1024 * layout.tensor_parallel * layout.pipeline_parallel // 8
-    reserved = 512 + chunk * 3 // 2 + parallel + graphs
-    fraction = round((mib - reserved) / mib, 3)
-    return Pool(
-        fraction,
-        f"static fraction ({mib} - (512 + 1.5 x {chunk} + 1024 x {layout.tensor_parallel * layout.pipeline_parallel}/8"
-        f" + 2 x {graphs // 2})) / {mib} MiB = {fraction:g}: sglang 0.5.23's own, without a prefill graph",
+    return engine_of(stack).pool(
+        PoolQuestion(
+            tensor_parallel=layout.tensor_parallel,
+            pipeline_parallel=layout.pipeline_parallel,
+            gpu_mib=gpu_total // _MIB,
+            graphs=profile.cuda_graph_max_bs,
+        )
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.engines.dialects import dialect
+from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import Layout
@@ -52,7 +52,7 @@ class Offer:
 def offer(profile: ModelProfile, stack: Stack, gang: GangSpec, *, gpu_total: int = L40S_BYTES) -> Offer:
     """Every layout that the checkpoint's arithmetic and the memory allow; nothing unmeasured is ranked."""
     nodes, each = len(gang.nodes), gang.leader.gpus
-    able = abilities(dialect(stack.dialect))
+    able = abilities(engine_of(stack))
     where = f"gang {gang.name}"
     refusal, advice = "", ""
     usual: layout.Degrees | None = None

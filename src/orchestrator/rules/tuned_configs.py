@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from orchestrator.engines.registry import engine_of
+from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.rules.support.cluster import Cluster, Node, majority
 from orchestrator.rules.support.installed import held, installed
 from orchestrator.rules.support.registry import Rule
 from orchestrator.tuning.holdings import Holding, Holdings, State, digest, judged
-from orchestrator.tuning.lookup import Lookup, lookup_of
 from orchestrator.tuning.validity import flaws
 from orchestrator.tuning.wanted import Wanted, wanted_files
 
@@ -43,7 +44,7 @@ def _held(cluster: Cluster, node: Node) -> tuple[Lookup, Holdings] | None:
     stack, found = cluster.stacks.get(node.name), installed(node)
     if stack is None or found is None or not found.root or stack.device != "cuda":
         return None
-    rules = lookup_of(stack.dialect)
+    rules = engine_of(stack).tuned
     return rules, held(node, found, rules, _directory(cluster, node, rules))
 
 

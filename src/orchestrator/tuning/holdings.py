@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.finding import Severity
-from orchestrator.tuning.lookup import Lookup
 from orchestrator.tuning.validity import Flaw, flaws
 from orchestrator.tuning.wanted import Wanted, resolve
 

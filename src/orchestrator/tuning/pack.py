@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.finding import Severity
 from orchestrator.tuning.holdings import Holdings, digest
-from orchestrator.tuning.lookup import Lookup, triton_version
+from orchestrator.tuning.lookup import triton_version
 from orchestrator.tuning.validity import Flaw, flaws, read_name
 from orchestrator.tuning.wanted import moe_root
 

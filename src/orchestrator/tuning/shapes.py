@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.plan import Layout
 from orchestrator.model.profile import ModelProfile
 from orchestrator.planning.layout import head_dim, kept_whole
-from orchestrator.tuning.lookup import Lookup, fuses_shared_expert
+from orchestrator.tuning.lookup import fuses_shared_expert
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.plan import Layout
 from orchestrator.model.profile import ModelProfile, Quantisation
 from orchestrator.tuning.lookup import (
-    Lookup,
     device_name,
     linear_name,
     moe_name,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines import router
-from orchestrator.engines.dialects import DIALECTS, dialect
+from orchestrator.engines.registry import dialects
 
 if sys.version_info >= (3, 11):
     from re import _constants as sre  # type: ignore[attr-defined]
@@ -50,8 +50,9 @@ HOSTILE = [
 
 def patterns() -> dict[str, str]:
     found: dict[str, str] = {}
-    for name in DIALECTS:
-        found |= _of(name, dialect(name).watch())
+    for family in dialects().values():
+        for version in family.versions:
+            found |= _of(version, family.engine(version).watch())
     found |= _of("router", router.WATCH)
     return {name: pattern for pattern, name in {pattern: name for name, pattern in found.items()}.items()}
 

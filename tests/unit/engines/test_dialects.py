@@ -8,11 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.engines.dialect import Dialect, Intent
-from orchestrator.engines.dialects import DIALECTS, dialect
+from orchestrator.engines.engine import Engine, Intent
+from orchestrator.engines.registry import dialect, dialects, engine_of, unlisted
+from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.model.errors import InputError
+from orchestrator.model.profile import Stack
 
-EVERY = pytest.mark.parametrize("adapter", DIALECTS.values(), ids=DIALECTS)
+VERSIONS = {version: one.engine(version) for one in dialects().values() for version in one.versions}
+EVERY = pytest.mark.parametrize("engine", VERSIONS.values(), ids=VERSIONS)
 INTENT = Intent(
     model_path="/workspace/M",
     tensor_parallel=32,
@@ -28,12 +31,12 @@ INTENT = Intent(
 PHASES = ["rendezvous", "nccl", "weights", "kv-cache", "graphs", "warm-up", "ready"]
 
 
-def argv(adapter: Dialect, intent: Intent) -> str:
-    return " ".join(" ".join((option.flag, *option.values)) for option in adapter.options(intent))
+def argv(engine: Engine, intent: Intent) -> str:
+    return " ".join(" ".join((option.flag, *option.values)) for option in engine.options(intent))
 
 
 def test_the_articles_command_in_0_4_4s_full_names() -> None:
-    assert argv(dialect("sglang-0.4.4"), INTENT) == (
+    assert argv(VERSIONS["0.4.4.post1"], INTENT) == (
         "--model-path /workspace/M --tp-size 32 --dist-init-addr 10.0.0.11:5000 --nnodes 4 --node-rank 1"
         " --trust-remote-code --enable-torch-compile --torch-compile-max-bs 32 --cuda-graph-max-bs 32"
         " --host 0.0.0.0 --port 8000"
@@ -41,7 +44,7 @@ def test_the_articles_command_in_0_4_4s_full_names() -> None:
 
 
 def test_the_same_in_0_5s_full_names() -> None:
-    assert argv(dialect("sglang-0.5"), replace(INTENT, pipeline_parallel=4, tensor_parallel=8, nccl_port=5001)) == (
+    assert argv(VERSIONS["0.5.23"], replace(INTENT, pipeline_parallel=4, tensor_parallel=8, nccl_port=5001)) == (
         "--model-path /workspace/M --tp-size 8 --pp-size 4 --dist-init-addr 10.0.0.11:5000 --nnodes 4"
         " --node-rank 1 --trust-remote-code --enable-torch-compile --torch-compile-max-bs 32"
         " --cuda-graph-max-bs-decode 32 --nccl-port 5001 --host 0.0.0.0 --port 8000"
@@ -49,45 +52,49 @@ def test_the_same_in_0_5s_full_names() -> None:
 
 
 @EVERY
-def test_one_node_needs_no_rendezvous(adapter: Dialect) -> None:
-    words = argv(adapter, Intent(model_path="/m", tensor_parallel=8, host="127.0.0.1", port=8000))
+def test_one_node_needs_no_rendezvous(engine: Engine) -> None:
+    words = argv(engine, Intent(model_path="/m", tensor_parallel=8, host="127.0.0.1", port=8000))
     assert words == "--model-path /m --tp-size 8 --host 127.0.0.1 --port 8000"
 
 
 @EVERY
-def test_every_flag_that_an_adapter_writes_is_known_to_its_versions(adapter: Dialect) -> None:
-    names = adapter.names
+def test_every_flag_that_an_engine_writes_is_known_to_its_versions(engine: Engine) -> None:
+    names = engine.names
     intent = replace(
         INTENT, nccl_port=1 if names.nccl_port else None, pipeline_parallel=2 if names.pipeline_parallel else 1
     )
-    for version in adapter.flags_versions:
-        flags = adapter.flags(version)
-        for option in adapter.options(intent):
-            flags.given([option.flag, *option.values], where=adapter.name)
-            assert option.source
+    flags = engine.flags()
+    for option in engine.options(intent):
+        flags.given([option.flag, *option.values], where=engine.version)
+        assert option.source
+
+
+@EVERY
+def test_every_flag_is_of_the_version_itself(engine: Engine) -> None:
+    assert engine.flags().version == engine.version
 
 
 def test_pipelines_are_refused_where_the_version_has_none() -> None:
-    with pytest.raises(InputError, match="no such flag"):
-        dialect("sglang-0.4.4").options(replace(INTENT, pipeline_parallel=2))
+    with pytest.raises(InputError, match="no pipelines"):
+        VERSIONS["0.4.4.post1"].options(replace(INTENT, pipeline_parallel=2))
 
 
 def test_a_port_for_nccl_is_refused_where_the_version_can_t_choose_one() -> None:
     with pytest.raises(InputError) as caught:
-        dialect("sglang-0.4.4").options(replace(INTENT, nccl_port=5001))
+        VERSIONS["0.4.4.post1"].options(replace(INTENT, nccl_port=5001))
     assert caught.value.where == "inventory: l40s_nccl_port"
 
 
-def test_an_unknown_adapter_is_told_with_the_known_ones() -> None:
+def test_an_unknown_dialect_is_named_with_the_known_ones() -> None:
     with pytest.raises(InputError) as caught:
         dialect("sglang-0.6")
     assert "sglang-0.5" in caught.value.fix
 
 
 @EVERY
-def test_watch_data_survives_json_and_has_the_agents_keys(adapter: Dialect) -> None:
-    watch = json.loads(json.dumps(adapter.watch()))
-    assert watch["dialect"] == adapter.name
+def test_watch_data_survives_json_and_has_the_agents_keys(engine: Engine) -> None:
+    watch = json.loads(json.dumps(engine.watch()))
+    assert watch["dialect"] == engine.dialect
     assert [entry["phase"] for entry in watch["phases"]] == PHASES
     assert {"alive", "generate", "models", "completions"} <= set(watch["http"])
     assert watch["stop"]["leader_signal"] == "TERM"
@@ -110,16 +117,16 @@ def test_watch_data_survives_json_and_has_the_agents_keys(adapter: Dialect) -> N
         ("sglang::scheduler", None),
     ],
 )
-def test_a_schedulers_title_tells_its_rank(adapter: Dialect, title: str, rank: str | None) -> None:
-    found = re.search(adapter.rank_title, title)
+def test_a_schedulers_title_tells_its_rank(engine: Engine, title: str, rank: str | None) -> None:
+    found = re.search(engine.rank_title, title)
     assert found is not None
     assert found["tp"] == rank
 
 
 @EVERY
 @pytest.mark.parametrize("title", ["sglang::detokenizer", "python3 -m sglang.launch_server", "x sglang::scheduler_TP1"])
-def test_other_titles_are_no_rank(adapter: Dialect, title: str) -> None:
-    assert re.search(adapter.rank_title, title) is None
+def test_other_titles_are_no_rank(engine: Engine, title: str) -> None:
+    assert re.search(engine.rank_title, title) is None
 
 
 @EVERY
@@ -132,6 +139,61 @@ def test_other_titles_are_no_rank(adapter: Dialect, title: str) -> None:
         ("node0:311:311 [0] NCCL INFO Bootstrap: Using bond0:10.0.0.11<0>", None),
     ],
 )
-def test_a_log_lines_prefix_tells_its_rank(adapter: Dialect, line: str, rank: str | None) -> None:
-    found = re.search(adapter.rank_prefix, line)
+def test_a_log_lines_prefix_tells_its_rank(engine: Engine, line: str, rank: str | None) -> None:
+    found = re.search(engine.rank_prefix, line)
     assert (found["tp"] if found else None) == rank
+
+
+@pytest.mark.parametrize(
+    ("family", "version", "taken"),
+    [
+        ("sglang-0.4.4", "0.4.4.post3", "0.4.4.post3"),
+        ("sglang-0.4.4", "0.4.4", "0.4.4.post1"),
+        ("sglang-0.4.4", "0.4.6", "0.4.4.post4"),
+        ("sglang-0.5", "0.5.23+cu130", "0.5.23"),
+        ("sglang-0.5", "0.5.11", "0.5.10"),
+        ("sglang-0.5", "0.5.18", "0.5.17"),
+        ("sglang-0.5", "0.5.20", "0.5.17"),
+        ("sglang-0.5", "0.5.22", "0.5.23"),
+        ("sglang-0.5", "0.6.0", "0.5.23"),
+    ],
+)
+def test_a_version_that_is_not_listed_is_treated_as_the_nearest(family: str, version: str, taken: str) -> None:
+    assert dialect(family).engine(version).version == taken
+
+
+def _stack(family: str, version: str) -> Stack:
+    return Stack(name="mine", source="", dialect=family, engine_version=version)
+
+
+def test_a_stack_whose_version_is_not_listed_is_a_finding_that_names_the_nearest() -> None:
+    found = unlisted(_stack("sglang-0.5", "0.5.18"))
+    assert found is not None and found.id == "ENGINE-UNLISTED"
+    assert "0.5.18 is not listed" in found.title and "treated as 0.5.17" in found.title
+
+
+def test_a_version_of_another_dialect_is_sent_there() -> None:
+    found = unlisted(_stack("sglang-0.5", "0.4.4.post2"))
+    assert found is not None and "`dialect: sglang-0.4.4`" in found.fix
+
+
+@pytest.mark.parametrize("name", stack_names())
+def test_every_shipped_stack_is_listed(name: str) -> None:
+    assert unlisted(load_stack(name)) is None
+
+
+@pytest.mark.parametrize("name", dialects())
+def test_a_dialects_own_stack_is_there_and_of_it(name: str) -> None:
+    stack = load_stack(dialect(name).stack)
+    assert (stack.dialect, stack.device) == (name, "cuda")
+
+
+@pytest.mark.parametrize(("version", "path"), [("0.4.4.post1", "/health"), ("0.5.10", "/health"), ("0.5.17", "/health"),
+                                               ("0.5.23", "/ready")])  # fmt: skip
+def test_what_a_router_asks(version: str, path: str) -> None:
+    assert VERSIONS[version].health_path == path
+
+
+def test_a_stack_of_the_users_own_gets_its_versions_path_whatever_its_name() -> None:
+    assert engine_of(_stack("sglang-0.4.4", "0.4.4.post3")).health_path == "/health"
+    assert engine_of(_stack("sglang-0.5", "0.5.23")).health_path == "/ready"

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.engines.dialects import dialect
 from orchestrator.engines.known_flags import Given, KnownFlags
+from orchestrator.engines.registry import dialect, dialects
 from orchestrator.model.errors import InputError
 
-OLD = dialect("sglang-0.4.4").flags("0.4.4.post1")
-NEW = dialect("sglang-0.5").flags("0.5.23")
-BOTH = pytest.mark.parametrize("flags", [OLD, NEW], ids=["0.4.4", "0.5.23"])
+OLD = dialect("sglang-0.4.4").engine("0.4.4.post1").flags()
+NEW = dialect("sglang-0.5").engine("0.5.23").flags()
+EVERY = {version: one.engine(version).flags() for one in dialects().values() for version in one.versions}
+BOTH = pytest.mark.parametrize("flags", EVERY.values(), ids=EVERY)
 
 
 def words(text: str, flags: KnownFlags = NEW) -> tuple[Given, ...]:
@@ -26,7 +27,7 @@ def words(text: str, flags: KnownFlags = NEW) -> tuple[Given, ...]:
      "--port", "--trust-remote-code", "--enable-torch-compile", "--torch-compile-max-bs", "--quantization",
      "--disable-cuda-graph", "--mem-fraction-static", "--dist-timeout", "--watchdog-timeout"],
 )  # fmt: skip
-def test_both_versions_know_the_flags_that_a_launch_needs(flags: KnownFlags, flag: str) -> None:
+def test_every_version_knows_the_flags_that_a_launch_needs(flags: KnownFlags, flag: str) -> None:
     assert flag in flags
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.engines.dialects import dialect
+from orchestrator.engines.registry import dialect
 from orchestrator.node.engine.watch import LogWatch
 
 LOGS = Path(__file__).parent / "logs"
@@ -25,7 +25,7 @@ def lines(stack: str, name: str) -> list[str]:
 
 def watched(log: list[str]) -> tuple[LogWatch, list[str]]:
     """The watch after all lines, and the phases it went through."""
-    watch, phases = LogWatch.of(dialect("sglang-0.5").watch()), []
+    watch, phases = LogWatch.of(dialect("sglang-0.5").engine("0.5.23").watch()), []
     watch.begin(0.0)
     for line in log:
         watch.feed(line, 0.0)

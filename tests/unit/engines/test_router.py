@@ -7,6 +7,8 @@ import subprocess
 import pytest
 
 from orchestrator.engines import router
+from orchestrator.engines.registry import engine_of
+from orchestrator.model.profile import Stack
 
 LISTED = (
     '{"workers":[{"id":"66cff94d-d8d2-493c-ad90-ddb00c2579bb","url":"http://10.172.135.10:8000","model_id":'
@@ -26,7 +28,8 @@ def test_workers() -> None:
 @pytest.mark.parametrize(
     ("body", "running"),
     [
-        ('{"loads": [{"num_total_reqs": 2}, {"num_total_reqs": 1}]}', 3),
+        ('{"loads": [{"num_running_reqs": 2, "num_waiting_reqs": 1}]}', 3),
+        ('{"loads": [{"num_running_reqs": 0, "num_waiting_reqs": 1}] }', 1),
         ('{"loads": []}', 0),
         ('sglang:num_running_reqs{model_name="m"} 2.0\nsglang:num_queue_reqs{model_name="m"} 1.0\n', 3),
         ("# HELP nothing\n", None),
@@ -45,8 +48,21 @@ def test_the_launch_script_is_what_is_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stacks", "path"),
-    [([], "/ready"), (["sglang-0.5.23"], "/ready"), (["sglang-0.5.23", "sglang-0.4.4-l40s"], "/health")],
+    ("versions", "path"),
+    [
+        ((), "/ready"),
+        (("0.5.23",), "/ready"),
+        (("0.5.17",), "/health"),
+        (("0.5.23", "0.5.17"), "/health"),
+        (("0.5.23", "0.4.4.post1"), "/health"),
+    ],
 )
-def test_health_path(stacks: list[str], path: str) -> None:
-    assert router.health_path(stacks) == path
+def test_health_path(versions: tuple[str, ...], path: str) -> None:
+    engines = [engine_of(stack(version)) for version in versions]
+    assert router.health_path(engines, engine_of(stack("0.5.23"))) == path
+
+
+def stack(version: str) -> Stack:
+    return Stack(
+        name="mine", source="", dialect="sglang-" + version[:3].replace("0.4", "0.4.4"), engine_version=version
+    )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.engines.dialects import dialect
+from orchestrator.engines.registry import engine_of
 from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.model.errors import InputError
 
@@ -17,7 +17,7 @@ def test_every_shipped_stack_loads_and_its_flags_are_known_to_its_version(name: 
     assert stack.name == name
     assert stack.tested
     words = [word for pair in stack.flags for word in pair if word]
-    dialect(stack.dialect).flags(stack.engine_version).given(words, where=name)
+    engine_of(stack).flags().given(words, where=name)
 
 
 def test_the_three_stacks_are_there() -> None:

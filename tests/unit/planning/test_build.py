@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.reference_cluster import gang, gpu, topologies
 
-from orchestrator.engines.dialects import dialect
+from orchestrator.engines.registry import engine_of
 from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Overrides, Ports, Reach
@@ -65,6 +67,28 @@ def test_what_the_third_article_launches_by_hand() -> None:
         assert node.gpus == tuple(range(8))
 
 
+@pytest.mark.parametrize("name", ["sglang-0.4.4-l40s", "sglang-0.5.23"])
+def test_a_stack_copied_under_another_name_plans_the_same(name: str, tmp_path: Path) -> None:
+    """Nothing is judged by a stack's name."""
+    text = (data_dir("inventory") / "stacks" / f"{name}.yml").read_text("utf-8")
+    (tmp_path / "mine.yml").write_text(text.replace(f"name: {name}\n", "name: mine\n"))
+    spec = gang(venv="/opt/engine")
+    mine, ours = plan_of(spec, stack=str(tmp_path / "mine.yml")), plan_of(spec, stack=name)
+    assert [node.argv for node in nodes(mine)] == [node.argv for node in nodes(ours)]
+    assert mine.gangs[0].memory == ours.gangs[0].memory
+    copied = load_stack(str(tmp_path / "mine.yml"))
+    assert (copied.name, engine_of(copied)) == ("mine", engine_of(load_stack(name)))
+
+
+def test_an_engine_version_that_no_dialect_lists_is_said_in_the_plan(tmp_path: Path) -> None:
+    text = (data_dir("inventory") / "stacks" / "sglang-0.5.23.yml").read_text("utf-8")
+    (tmp_path / "mine.yml").write_text(text.replace("engine_version: 0.5.23", "engine_version: 0.5.18"))
+    (found,) = (
+        one for one in plan_of(gang(), stack=str(tmp_path / "mine.yml")).findings if one.id == "ENGINE-UNLISTED"
+    )
+    assert "0.5.18" in found.title and "0.5.17" in found.title
+
+
 def test_every_value_has_a_source() -> None:
     for stack in ("sglang-0.4.4-l40s", "sglang-0.5.23", "sglang-0.5.23-cpu"):
         spec = gang(gpus=1) if stack.endswith("cpu") else gang()
@@ -77,7 +101,7 @@ def test_every_value_has_a_source() -> None:
 @pytest.mark.parametrize("stack", ["sglang-0.4.4-l40s", "sglang-0.5.23"])
 @pytest.mark.parametrize("model", [name for name in profile_names() if "64x64" in name or "INT8" in name])
 def test_the_command_of_every_model_that_fits_is_one_that_the_version_takes(model: str, stack: str) -> None:
-    flags = dialect(load_stack(stack).dialect).flags(load_stack(stack).engine_version)
+    flags = engine_of(load_stack(stack)).flags()
     for node in nodes(plan_of(gang(), model=model, stack=stack)):
         assert flags.given(node.argv[3:], where="argv")
 

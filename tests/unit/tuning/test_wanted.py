@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.engines.registry import dialect, engine_of
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
-from orchestrator.model.errors import InputError
 from orchestrator.model.plan import Layout
-from orchestrator.tuning.lookup import device_name, fuses_shared_expert, lookup_of, moe_name, triton_version
+from orchestrator.tuning.lookup import device_name, fuses_shared_expert, moe_name, triton_version
 from orchestrator.tuning.shapes import experts, linears
 from orchestrator.tuning.wanted import Wanted, resolve, wanted_files
 
 L40S = "NVIDIA L40S"
-OLD, NEW = lookup_of("sglang-0.4.4"), lookup_of("sglang-0.5")
+OLD = dialect("sglang-0.4.4").engine("0.4.4.post1").tuned
+NEW = dialect("sglang-0.5").engine("0.5.23").tuned
 MOE_OLD = "sglang/srt/layers/moe/fused_moe_triton/configs"
 MOE_NEW = "sglang/srt/layers/moe/moe_runner/triton_utils/configs/triton_3_8_0"
 LINEAR_OLD = "sglang/srt/layers/quantization/configs"
@@ -28,11 +29,10 @@ def fp8(rows: int, columns: int, block: int = 64) -> str:
     return f"N={rows},K={columns},device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[{block}, {block}].json"
 
 
-def places(model: str, dialect: str, of: Layout, *, gpu: str = L40S, moe_directory: str = "") -> list[tuple[str, str]]:
-    triton = load_stack({"sglang-0.4.4": "sglang-0.4.4-l40s", "sglang-0.5": "sglang-0.5.23"}[dialect]).triton_version
-    found = wanted_files(
-        load_profile(model), of, lookup_of(dialect), gpu=gpu, triton=triton, moe_directory=moe_directory
-    )
+def places(model: str, family: str, of: Layout, *, gpu: str = L40S, moe_directory: str = "") -> list[tuple[str, str]]:
+    stack = load_stack(dialect(family).stack)
+    rules, triton = engine_of(stack).tuned, stack.triton_version
+    found = wanted_files(load_profile(model), of, rules, gpu=gpu, triton=triton, moe_directory=moe_directory)
     return [(one.folder, one.name) for one in found]
 
 
@@ -143,11 +143,6 @@ def test_the_experts_of_one_gpu() -> None:
     moe = experts(fine, layout(32), NEW)
     assert moe is not None
     assert (moe.number, moe.inner, moe.fused) == (257, 64, True)
-
-
-def test_a_dialect_without_rules_is_refused_in_words() -> None:
-    with pytest.raises(InputError, match="tuned configs is not known"):
-        lookup_of("sglang-9")
 
 
 @pytest.mark.parametrize(

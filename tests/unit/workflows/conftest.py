@@ -19,6 +19,9 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     from orchestrator.workflows.gang import staging
 
     class Dialect:
+        def engine(self, _: str) -> Dialect:
+            return self
+
         def watch(self) -> dict[str, Any]:
             return WATCH
 

@@ -8,6 +8,7 @@ import shlex
 import uuid
 from pathlib import Path
 
+from orchestrator.engines.registry import dialects
 from orchestrator.lab.hardware.machine import NodeMachine
 from orchestrator.lab.hardware.realise import digest
 from orchestrator.lab.life.blueprint import Blueprint
@@ -21,7 +22,7 @@ from orchestrator.model.profile import Stack
 LAB_HOME = "/opt/l40s/lab"
 VENVS = "/opt/l40s/venvs"
 MODELS = "/workspace"
-PLAYS = {"sglang-0.5.23": "0.5.23", "sglang-0.4.4-l40s": "0.4.4"}
+PLAYS = {family.stack: load_stack(family.stack).engine_version for family in dialects().values()}
 """Stacks that the stand-in plays, with the engine version it plays for each."""
 STANDIN = Path(__file__).parents[1] / "standin"
 _VERBS = "libibverbs.so.1"

@@ -312,7 +312,6 @@ class LeaderHandler(Handler):
             "dp_rank": 0,
             "num_running_reqs": running,
             "num_waiting_reqs": 0,
-            "num_total_reqs": running,
             "num_used_tokens": 0,
             "max_total_num_tokens": self.engine.pool,
             "token_usage": 0.0,

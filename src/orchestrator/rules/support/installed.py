@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.rules.support.cluster import Node
 from orchestrator.tuning.holdings import Holdings
-from orchestrator.tuning.lookup import Lookup
 from orchestrator.tuning.wanted import moe_root
 
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")

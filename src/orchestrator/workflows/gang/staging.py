@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestrator.engines.dialect import STUB_FILE
-from orchestrator.engines.dialects import dialect
+from orchestrator.engines.engine import STUB_FILE
+from orchestrator.engines.registry import dialect
 from orchestrator.gang.pace import allowed_s
 from orchestrator.loading.stacks import load_stack
 from orchestrator.loading.templates import template
@@ -24,7 +24,7 @@ def staging_requests(
 ) -> dict[str, dict[str, Any]]:
     """By node name. key: the run's secret for the leader link, in hex."""
     specs = {node.name: node for node in gang.nodes}
-    watch = {**dialect(plan.dialect).watch(), "allowed_s": allowed_s(plan.model_bytes)}
+    watch = {**dialect(plan.dialect).engine(plan.engine_version).watch(), "allowed_s": allowed_s(plan.model_bytes)}
     packages = _packages(plan.stack)
     return {
         node.name: {
@@ -79,7 +79,7 @@ def _secrets(gang: GangSpec, plan: GangPlan, node: NodePlan) -> dict[str, Any]:
         raise InputError(
             "the API key changed since the plan was made", where=f"gang {gang.name}", fix="start the command again"
         )
-    named = dialect(plan.dialect).secret_files(key, template(STUB_FILE))
+    named = dialect(plan.dialect).engine(plan.engine_version).secret_files(key, template(STUB_FILE))
     return {
         "files": [{"name": name, "text": text} for name, text in named],
         "redact": [key, *redact],

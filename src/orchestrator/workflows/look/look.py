@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.engines.registry import dialects
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import NodeSpec
@@ -19,7 +20,6 @@ from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.rules.stack_differs import PACKAGES
-from orchestrator.tuning.lookup import LOOKUPS
 from orchestrator.tuning.wanted import moe_root
 
 NVML_DEADLINE_S = 15.0
@@ -74,8 +74,9 @@ def _about_the_stack(spec: NodeSpec, stack: Stack | None) -> dict[str, Any] | No
         "packages": PACKAGES,
         "evidence": dict(stack.evidence),
     }
-    rules = LOOKUPS.get(stack.dialect)
-    if rules is not None and stack.device == "cuda":
+    family = dialects().get(stack.dialect)
+    if family is not None and stack.device == "cuda":
+        rules = family.engine(stack.engine_version).tuned
         directory = {**dict(stack.env), **dict(spec.overrides.env)}.get(rules.variable, "") if rules.variable else ""
         question |= {"moe": moe_root(rules, directory), "by_triton": rules.by_triton, "linear": rules.linear}
     return question

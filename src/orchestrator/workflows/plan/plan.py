@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.engines.registry import dialect, dialects
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.loading.stacks import load_stack
@@ -33,11 +34,6 @@ from orchestrator.rendering import compose_file, launch_script, launch_template,
 from orchestrator.topology.build import build
 from orchestrator.workflows.ahead import ahead
 from orchestrator.workflows.look.look import look
-
-SEEN_TO_WORK = "sglang-0.4.4-l40s"
-"""The stack that ran both of the articles' models on SM89."""
-
-_TODAY = "sglang-0.5.23"
 
 PREREQUISITES_S = 20.0
 
@@ -104,7 +100,8 @@ def plan_inventory(inventory: Inventory, request: PlanRequest) -> Planned:
 
 
 def stack_name(gangs: tuple[GangSpec, ...], profile: ModelProfile, asked: str | None) -> str:
-    """The stack: what was asked for, else the inventory's, else the one that was seen to work with such a model."""
+    """The stack: what was asked for, else the inventory's, else that of the first dialect that the profile was tried
+    with, else that of the newest dialect."""
     if asked:
         return asked
     named = {node.stack for gang in gangs for node in gang.nodes}
@@ -116,7 +113,7 @@ def stack_name(gangs: tuple[GangSpec, ...], profile: ModelProfile, asked: str | 
         )
     if stack := next(iter(named), None):
         return stack
-    return _TODAY if profile.quantisation == "none" else SEEN_TO_WORK
+    return (dialect(profile.tried[0]) if profile.tried else list(dialects().values())[-1]).stack
 
 
 def api_key(gang: GangSpec) -> str:

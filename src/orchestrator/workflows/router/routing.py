@@ -6,14 +6,18 @@ All HTTP goes through the node's verb `ask`: the router's host must reach the ga
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
 from orchestrator.engines import router as words
+from orchestrator.engines.engine import Engine
+from orchestrator.engines.registry import dialects, engine_of
 from orchestrator.engines.router import Worker
 from orchestrator.gang.view import GangView
+from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import DeployError, GangFailed, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.planning.digest import short_digest
@@ -142,7 +146,7 @@ def start_router(inventory: Inventory, watcher: Watcher, *, command: str) -> Rou
     """
     with Router(wanted_router(inventory)) as router, Fleet(inventory.nodes) as fleet:
         gangs = see(fleet, inventory.gangs)
-        wanted = _rising(router, words.health_path(_stacks(inventory, gangs)))
+        wanted = _rising(router, _health_path(router, inventory, gangs))
         if not router.view().serves:
             with GangLock(router.fleet, router.gang, command):
                 raise_all(router.fleet, [_or_what_runs(wanted, router.view())], watcher, timeout_s=START_S)
@@ -259,6 +263,27 @@ def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str, *, deadline_s: fl
                 fix="give it longer with --drain-timeout, or end them with `l40s-deploy restart --gang` of this gang",
             )
         time.sleep(POLL_S)
+
+
+def _health_path(router: Router, inventory: Inventory, gangs: Sequence[GangView]) -> str:
+    """By the versions of the gangs' stacks; /health where an engine that serves lacks what its version should have."""
+    newest = list(dialects().values())[-1]
+    engines = [engine for name in _stacks(inventory, gangs) if (engine := _engine(name))]
+    path = words.health_path(engines, newest.engine(newest.versions[-1]))
+    urls = [view.service_url for view in gangs if view.serves]
+    if path == words.ANY_HEALTH or not urls:
+        return path
+    asks = [{"url": f"{url}{path}", "timeout_s": ASK_S} for url in urls]
+    answers = ask_from(router.fleet, router.spec.node.name, asks)
+    return words.ANY_HEALTH if any(answer.get("status") == HTTPStatus.NOT_FOUND for answer in answers) else path
+
+
+def _engine(stack: str) -> Engine | None:
+    """None for a stack whose file is gone: what runs by it is asked."""
+    try:
+        return engine_of(load_stack(stack))
+    except InputError:
+        return None
 
 
 def _stacks(inventory: Inventory, gangs: Iterable[GangView]) -> set[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.engines.registry import engine_of
 from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.model.chosen import chosen_gangs, chosen_nodes
 from orchestrator.model.errors import InputError
@@ -18,7 +19,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 from orchestrator.tuning.holdings import Holdings
-from orchestrator.tuning.lookup import device_name, lookup_of, triton_folder
+from orchestrator.tuning.lookup import device_name, triton_folder
 from orchestrator.tuning.pack import Pack, pack_of, part_name
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.tuning.packs import load_pack, save_pack
@@ -94,7 +95,7 @@ def pull(inventory: Inventory, request: PullRequest) -> Pulled:
             where=spec.name,
             fix="--stack NAME, --from another node, or l40s-deploy prepare",
         )
-    rules, own = lookup_of(stack.dialect), moe_directory(spec, stack)
+    rules, own = engine_of(stack).tuned, moe_directory(spec, stack)
     pack, left = pack_of(held, rules, dialect=stack.dialect, device=device_name(gpu), moe_directory=own)
     if request.model:
         wanted = _taken(inventory, TuningRequest(model=request.model, stack=asked), stack, spec, held, gpu)
@@ -137,7 +138,7 @@ def _put(session: Session, stack: Stack, pack: Pack | None, *, check: bool) -> P
     own = moe_directory(spec, stack)
     request: dict[str, Any] = {"venv": venv(spec, stack.name), "check": check, "remove": pack is None}
     if pack:
-        request["files"] = pack.places(lookup_of(stack.dialect), own)
+        request["files"] = pack.places(engine_of(stack).tuned, own)
         request["engine_version"] = pack.engine_version
     said = call(session, "tune", request, deadline_s=PUT_S)
     remarks = []
@@ -176,7 +177,7 @@ def _taken(
     (kit,) = kits_of(inventory, replace(request, gangs=(spec.gang,)), {spec.name: held}, gpu)
     if kit.refusal:
         raise kit.refusal
-    rules, own = lookup_of(stack.dialect), moe_directory(spec, stack)
+    rules, own = engine_of(stack).tuned, moe_directory(spec, stack)
     return {part_name(row.folder, row.name, rules, own) for row in kit.rows[spec.name] if row.name}
 
 

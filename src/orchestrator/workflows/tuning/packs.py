@@ -11,10 +11,9 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from orchestrator.engines.dialects import DIALECTS
+from orchestrator.engines.registry import dialects
 from orchestrator.model.errors import InputError
 from orchestrator.node.below import FIX, plain_path
-from orchestrator.tuning.lookup import lookup_of
 from orchestrator.tuning.pack import LARGEST_PART, MANIFEST, MOST_PARTS, Pack, manifest, read_pack
 
 _TARS = (".tar", ".tar.gz", ".tgz")
@@ -24,7 +23,9 @@ def load_pack(path: Path) -> Pack:
     """A pack, proved and judged. Raises InputError with the reason where it can't be used."""
     try:
         parts = dict(_of_folder(path) if path.is_dir() else _of_tar(path))
-        return read_pack(parts, {name: lookup_of(name).by_triton for name in DIALECTS})
+        return read_pack(
+            parts, {name: one.engine(one.versions[-1]).tuned.by_triton for name, one in dialects().items()}
+        )
     except OSError as error:
         raise InputError(
             f"can't be read: {error.strerror or error}", where=str(path), fix="`tuning pull` makes a pack"

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.engines.dialects import dialect
+from orchestrator.engines.registry import engine_of
+from orchestrator.engines.tuned_files import Lookup
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.model.chosen import chosen_gangs
@@ -23,7 +24,7 @@ from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 from orchestrator.topology.build import build
 from orchestrator.tuning.holdings import Holding, Holdings, holdings_of, judged
-from orchestrator.tuning.lookup import Lookup, device_name, lookup_of
+from orchestrator.tuning.lookup import device_name
 from orchestrator.tuning.wanted import Wanted, moe_root, wanted_files
 from orchestrator.workflows.look.look import look
 
@@ -147,7 +148,7 @@ def gpu_of(snapshot: Snapshot) -> str:
 
 def ask_holdings(fleet: Fleet, names: Iterable[str], stack: Stack, gpus: Mapping[str, str]) -> Seen:
     """What the named nodes have of tuned configs for their GPU, below the stack's environment."""
-    rules = lookup_of(stack.dialect)
+    rules = engine_of(stack).tuned
 
     def ask(session: Session) -> Holdings:
         spec = session.spec
@@ -171,7 +172,7 @@ def ask_holdings(fleet: Fleet, names: Iterable[str], stack: Stack, gpus: Mapping
 
 def moe_directory(spec: NodeSpec, stack: Stack) -> str:
     """The value that the engine's variable for MoE configs will have on a node, '' where nobody sets it."""
-    variable = lookup_of(stack.dialect).variable
+    variable = engine_of(stack).tuned.variable
     return {**dict(stack.env), **dict(spec.overrides.env)}.get(variable, "") if variable else ""
 
 
@@ -182,7 +183,7 @@ def _kit(
     request: TuningRequest,
     seen: Seen,
 ) -> Kit:
-    rules = lookup_of(stack.dialect)
+    rules = engine_of(stack).tuned
     mine = {node.name: node for node in gang.nodes}
     holdings = {name: held for name, held in seen.holdings.items() if name in mine}
     gpu, gpu_source = _gpu(mine, seen.gpus)
@@ -242,7 +243,7 @@ def _layout(gang: GangSpec, profile: ModelProfile, stack: Stack, request: Tuning
         profile,
         nodes=len(gang.nodes),
         gpus_per_node=gang.leader.gpus,
-        able=abilities(dialect(stack.dialect)),
+        able=abilities(engine_of(stack)),
         tensor=request.tp,
         pipeline=request.pp,
         expert=request.ep,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.waiting import until
 
-from orchestrator.engines.dialects import DIALECTS, dialect
+from orchestrator.engines.registry import dialects
 
 if TYPE_CHECKING:
     from tests.support.gang import Cluster
@@ -25,11 +25,14 @@ FLOOD_BYTES = 100_000_000
 QUOTED = "torch.OutOfMemoryError"
 
 
-def watched(name: str) -> dict[str, object]:
-    """A dialect's own patterns over the scripted engine's processes and endpoints."""
+ENGINES = {family.versions[-1]: family.engine(family.versions[-1]) for family in dialects().values()}
+
+
+def watched(version: str) -> dict[str, object]:
+    """An engine's own patterns over the scripted engine's processes and endpoints."""
     from tests.support import gang
 
-    own = dialect(name).watch()
+    own = ENGINES[version].watch()
     return own | {key: gang.WATCH[key] for key in ("rank_title", "phases", "http", "probe", "stop")}
 
 
@@ -45,11 +48,11 @@ def get(cluster: Cluster, query: str) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("name", DIALECTS)
-def test_long_requests_end_no_gang_and_quoted_errors_are_no_cause(gang: Gang, name: str) -> None:
+@pytest.mark.parametrize("version", ENGINES)
+def test_long_requests_end_no_gang_and_quoted_errors_are_no_cause(gang: Gang, version: str) -> None:
     from tests.support.waiting import until
 
-    cluster = gang(nodes=2, lease_s=4.0, env={0: {"FAKE_ACCESS": "1"}}, changes={-1: {"watch": watched(name)}})
+    cluster = gang(nodes=2, lease_s=4.0, env={0: {"FAKE_ACCESS": "1"}}, changes={-1: {"watch": watched(version)}})
     cluster.ready()
     for _ in range(LINES):
         get(cluster, "ibv_poll_cq" * (LINE_BYTES // 11))

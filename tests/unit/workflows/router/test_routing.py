@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,10 +56,17 @@ class World:
     started: list[str] = field(default_factory=list)
     """Plan ids."""
     said: list[str] = field(default_factory=list)
+    argv: list[Sequence[str]] = field(default_factory=list)
+    missing: tuple[str, ...] = ()
+    """Urls that nobody has."""
 
     def see(self, _: object, gangs: Sequence[GangSpec]) -> tuple[GangView, ...]:
         names = [spec.name for spec in gangs]
         return tuple(view for view in (*self.gangs, self.router) if view.name in names)
+
+    def ask_from(self, _: object, node: str, asks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        assert node == "front"
+        return [{"status": 404 if ask["url"] in self.missing else 200} for ask in asks]
 
     def take_in(self, url: str) -> None:
         if url in self.unhealthy:
@@ -74,6 +81,7 @@ class World:
         if self.router.plan_id not in ("", rising.plan_id):
             raise InputError("another plan runs on this gang", where="router", fix="")
         self.started.append(rising.plan_id)
+        self.argv.append(rising.document["argv"])
         self.router = router(GangState.READY, self.router.plan_id or rising.plan_id)
 
     def step(self, gang: str, words: str) -> None:
@@ -92,6 +100,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(rolling, "see", made.see)
     monkeypatch.setattr(routing, "raise_all", made.raise_all)
     monkeypatch.setattr(routing, "GangLock", lock)
+    monkeypatch.setattr(routing, "ask_from", made.ask_from)
     monkeypatch.setattr(routing.Router, "take_in", lambda _, url: made.take_in(url))
     monkeypatch.setattr(routing.Router, "take_out", lambda _, url: made.take_out(url))
     monkeypatch.setattr(routing.Router, "workers", lambda _: ())
@@ -127,6 +136,29 @@ def test_a_gang_without_the_routers_health_path_is_told_and_keeps_nobody_out(wor
         enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
     assert "`l40s-deploy router down`, then `l40s-deploy router up`" in failed.value.fix
     assert world.behind == ["http://b", "http://c"]
+
+
+def _asked(world: World) -> str:
+    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    (argv,) = world.argv
+    return argv[argv.index("--health-check-endpoint") + 1]
+
+
+def test_the_router_asks_for_the_flag_that_draining_lowers(world: World) -> None:
+    assert _asked(world) == "/ready"
+
+
+def test_it_asks_otherwise_where_a_gangs_version_has_no_such_flag(world: World, tmp_path: Path) -> None:
+    """By the version, whatever the stack is called."""
+    mine = tmp_path / "mine.yml"
+    mine.write_text("name: mine\nsource: x\ndialect: sglang-0.4.4\nengine_version: 0.4.4.post3\n")
+    world.gangs = (gang("a"), gang("b", stack=str(mine)))
+    assert _asked(world) == "/health"
+
+
+def test_it_asks_otherwise_where_an_engine_lacks_what_its_version_has(world: World) -> None:
+    world.missing = ("http://b/ready",)
+    assert _asked(world) == "/health"
 
 
 def test_a_restarted_gang_is_taken_in_where_a_router_serves(world: World) -> None:

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Gather what changed between SGLang versions, out of the wheels themselves.
+
+    scripts/engine_facts.py            # download what is missing, write the lists of flags and the gathered facts
+    scripts/engine_facts.py --check    # write nothing; exit 1 where the committed files say something else
+
+Wheels are kept in $L40S_WHEELS (default ~/.cache/l40s-deploy/wheels), outside the checkout. They are read as text
+and syntax trees and never installed or imported.
+
+Writes src/orchestrator/engines/flags/sglang-VERSION.json for each version and tests/unit/engines/gathered.json, which
+the dialects in src/orchestrator/engines are tested against.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from sglang_flags import Sources, flags_of
+
+VERSIONS = ("0.4.4.post1", "0.4.4.post2", "0.4.4.post3", "0.4.4.post4", "0.5.10", "0.5.17", "0.5.23")
+
+_CHECKOUT = Path(__file__).resolve().parents[1]
+FLAGS = _CHECKOUT / "src/orchestrator/engines/flags"
+GATHERED = _CHECKOUT / "tests/unit/engines/gathered.json"
+
+_WORDINGS = (
+    r"Init (?:torch distributed|parallel) (?:begin|ends)\.",
+    r"Load weight (?:begin|end)\.",
+    r"(?:Loading safetensors checkpoint|Multi-thread loading) shards",
+    r"Capture (?:cuda graph|piecewise CUDA graph|\{[^\"]*) begin",
+    r"The server is fired up and ready to roll!",
+    r"sglang is using nccl",
+    r"Using default MoE (?:kernel )?config",
+    r"Using default W8A8 Block (?:FP8|INT8) kernel config",
+    r"SIGTERM received on node_rank",
+)
+"""Log lines, as regular expressions over the sources."""
+
+_VARIABLES = (
+    "SGLANG_HEALTH_CHECK_TIMEOUT",
+    "SGLANG_HOST_IP",
+    "SGLANG_MOE_CONFIG_DIR",
+    "SGLANG_SHARED_EXPERT_TP1",
+)
+_BENCHES = ("sglang/bench_serving.py", "sglang/benchmark/serving.py", "sglang/bench_one_batch_server.py",
+            "sglang/benchmark/one_batch_server.py")  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a committed file differs")
+    check = parser.parse_args().check
+    texts: dict[Path, str] = {}
+    gathered: dict[str, Any] = {}
+    for version in VERSIONS:
+        with zipfile.ZipFile(wheel(version)) as archive:
+            listed = {"engine": "sglang", "version": version, "flags": dict(sorted(flags_of(Sources(archive)).items()))}
+            texts[FLAGS / f"sglang-{version}.json"] = json.dumps(listed, indent=1) + "\n"
+            gathered[version] = facts_of(archive)
+    texts[GATHERED] = json.dumps(gathered, indent=1, sort_keys=True) + "\n"
+    different = [path for path, text in texts.items() if not path.is_file() or path.read_text("utf-8") != text]
+    for path in different:
+        print(f"{path.relative_to(_CHECKOUT)}: {'differs' if check else 'written'}")
+        if not check:
+            path.write_text(texts[path], "utf-8")
+    return 1 if check and different else 0
+
+
+def wheel(version: str) -> Path:
+    """The version's wheel, downloaded where the cache lacks it."""
+    folder = Path(os.environ.get("L40S_WHEELS") or Path.home() / ".cache/l40s-deploy/wheels")
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (found := sorted(folder.glob(f"sglang-{version}-*.whl"))):
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        target = ["--python-version", "3.12", "--dest", str(folder), f"sglang=={version}"]
+        subprocess.run([*pip, *target], check=True)
+        found = sorted(folder.glob(f"sglang-{version}-*.whl"))
+    return found[0]
+
+
+def facts_of(archive: zipfile.ZipFile) -> dict[str, Any]:
+    """One version's facts: what its sources say, in the words that they use."""
+    names = archive.namelist()
+    sources = {
+        name: archive.read(name).decode("utf-8", "replace")
+        for name in names
+        if name.endswith(".py") and name.startswith(("sglang/srt/", "sglang/kernels/"))
+    }
+    return {
+        "barrier_s": _number(sources, r"UNBALANCED_MODEL_LOADING_TIMEOUT_S = (\d+)"),
+        "bench": [name for name in _BENCHES if name in names],
+        "config_folders": _config_folders(names),
+        "fuses_qkv_a": "fused_qkv_a_proj_with_mqa" in sources["sglang/srt/models/deepseek_v2.py"],
+        "fuses_shared": "num_fused_shared_experts" in sources["sglang/srt/models/deepseek_v2.py"],
+        "gemm_lookup_skipped_by_dynamo": _skipped(sources),
+        "loads": _loads(sources),
+        "moe_name": _moe_name(sources),
+        "paths": sorted(_paths(sources)),
+        "ranks_die_with_launcher": _dies_with_parent(sources),
+        "variables": [name for name in _VARIABLES if any(name in text for text in sources.values())],
+        "wordings": sorted(_wordings(sources)),
+    }
+
+
+def _number(sources: Mapping[str, str], pattern: str) -> int:
+    found = {int(match.group(1)) for text in sources.values() for match in re.finditer(pattern, text)}
+    (only,) = found
+    return only
+
+
+def _paths(sources: Mapping[str, str]) -> Iterator[str]:
+    """What rank 0 serves by GET: health, readiness, what it serves and how much it has to do."""
+    for name in ("http_server", "v1_loads"):
+        text = sources.get(f"sglang/srt/entrypoints/{name}.py", "")
+        for match in re.finditer(r"^@(?:app|router)\.(?:get|api_route)\(\s*\"(/[^\"]*)\"", text, re.MULTILINE):
+            if re.fullmatch(r"/(health|health_generate|ready|ping|server_info|get_server_info|v1/loads|v1/models)",
+                            match.group(1)):  # fmt: skip
+                yield match.group(1)
+
+
+def _loads(sources: Mapping[str, str]) -> list[str]:
+    """Counts of requests in the answer to /v1/loads: fields of the report, and what the handler adds to it."""
+    handler = sources.get("sglang/srt/entrypoints/v1_loads.py", "")
+    if not handler:
+        return []
+    every = "\n".join(text for name, text in sources.items() if re.search(r"load_snapshot|io_struct|v1_loads", name))
+    fields = ("num_running_reqs", "num_waiting_reqs", "num_total_reqs")
+    return [name for name in fields if re.search(rf"\b{name}: int|\[\"{name}\"\] =", every)]
+
+
+def _config_folders(names: list[str]) -> list[str]:
+    """Folders that hold tuned kernel configs of fused MoE and block GEMM, by Triton version or not."""
+    found = set()
+    for name in names:
+        folder, _, file = name.rpartition("/")
+        if re.match(r"(E=\d+,N=\d+|N=\d+,K=\d+),device_name=.*\.json$", file):
+            found.add(re.sub(r"/triton_[0-9_]+$", "/triton_X_Y_Z", folder))
+    return sorted(found)
+
+
+def _moe_name(sources: Mapping[str, str]) -> list[str]:
+    """What a MoE config's file name may carry beside shape, device, dtype and block."""
+    names = [name for name, text in sources.items() if "def get_config_file_name" in text]
+    text = "\n".join(sources[name] for name in names)
+    return [part for part in ("per_channel_quant=True", "_down") if part in text]
+
+
+def _skipped(sources: Mapping[str, str]) -> bool:
+    """Whether the tuned block GEMM configs are not looked up while torch.compile traces."""
+    (text,) = (text for text in sources.values() if "def get_w8a8_block_fp8_configs" in text)
+    return any(
+        isinstance(node, ast.FunctionDef)
+        and "is_compiling()" in (body := ast.unparse(node))
+        and "get_w8a8_block_fp8_configs" in body
+        for node in ast.walk(ast.parse(text))
+    )
+
+
+def _dies_with_parent(sources: Mapping[str, str]) -> bool:
+    text = sources["sglang/srt/managers/scheduler.py"]
+    return re.search(r"^\s+kill_itself_when_parent_died\(\)", text, re.MULTILINE) is not None
+
+
+def _wordings(sources: Mapping[str, str]) -> set[str]:
+    return {match.group() for text in sources.values() for line in _WORDINGS for match in re.finditer(line, text)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

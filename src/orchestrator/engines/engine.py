@@ -1,0 +1,293 @@
+"""What one engine version knows: its flags, log lines, endpoints, stop order, memory and files. Data, and no I/O."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from orchestrator.engines.known_flags import KnownFlags, known_flags
+from orchestrator.engines.tuned_files import Lookup
+from orchestrator.model.errors import InputError
+
+CONFIG_FILE = "engine-secrets.yml"
+ARGUMENTS_FILE = "engine-secrets.args"
+STUB_FILE = "launch_with_secrets.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One failure signature in an engine's log.
+
+    pattern:   searched in each log line
+    text, fix: plain words for the operator
+    secondary: the line shows only that another rank or node had failed
+    """
+
+    id: str
+    pattern: str
+    text: str
+    fix: str
+    secondary: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """What one node's engine should do, in no version's words.
+
+    dist_init:   host:port of the rendezvous, '' where one node needs none
+    whole_dense: dense layers are kept whole on every rank, since their cut would not end on a block
+    """
+
+    model_path: str
+    tensor_parallel: int
+    pipeline_parallel: int = 1
+    expert_parallel: int = 1
+    whole_dense: bool = False
+    nnodes: int = 1
+    node_rank: int = 0
+    dist_init: str = ""
+    host: str
+    port: int
+    nccl_port: int | None = None
+    trust_remote_code: bool = False
+    cuda_graph_max_bs: int | None = None
+    torch_compile_max_bs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One flag of a command line: name, values, and where they come from, in words."""
+
+    flag: str
+    values: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """This family's full spellings; None where it has no such flag."""
+
+    tensor_parallel: str
+    pipeline_parallel: str | None
+    expert_parallel: str | None
+    nccl_port: str | None
+    cuda_graph_max_bs: str
+    config: str | None
+    """Flag that reads further flags from a YAML file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolQuestion:
+    """What decides how an engine divides a GPU. gpu_mib: MiB as the engine reads them; graphs: largest batch captured
+    as a CUDA graph, None for the engine's own."""
+
+    tensor_parallel: int
+    pipeline_parallel: int
+    gpu_mib: int
+    graphs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """How one engine version divides a GPU: the static fraction and how it came to be."""
+
+    fraction: float
+    explanation: str
+
+
+OURS: Mapping[str, str] = {
+    "--tp-size": "--tp N of this command",
+    "--pp-size": "--pp N of this command",
+    "--nnodes": "the gang's group in the inventory",
+    "--node-rank": "the order of the gang's group in the inventory",
+    "--dist-init-addr": "l40s_address and l40s_dist_init_port in the inventory",
+    "--model-path": "the profile's directory and l40s_model_root in the inventory",
+    "--host": "l40s_http_host in the inventory",
+    "--port": "l40s_http_port in the inventory",
+    "--api-key": "l40s_api_key_file in the inventory: here it would show in the process list and in the log",
+    "--admin-api-key": "nowhere: it would show in the process list and in the log",
+    "--ssl-keyfile-password": "nowhere: it would show in the process list and in the log",
+    "--config": "l40s_args in the inventory, flag by flag: what is in a file is not checked",
+}
+"""Flags that an extra argument may not set, and where their value is set instead; of those that a version has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One version of SGLang.
+
+    dialect:   its family's name
+    version:   the listed version whose facts these are
+    renamed:   flags of other versions -> what to use in this one
+    ours:      flags that the plan sets -> where an operator sets the value
+    causes:    signatures of failures; remarks: lines that cost speed and end nothing
+    http:      paths on the leader: alive, generate, models, completions, metrics, info; ready: falls when it drains;
+               loads: how many requests it has. Where a version lacks one, it is left out
+    variables: environment variables by meaning: address (rank 0 tells the others), whole_shared (shared experts are
+               not cut)
+    tuned:     where it looks for tuned kernel configs
+    bench:     modules of its own benchmarks: serving, one_batch
+    pool:      its own static fraction
+    """
+
+    dialect: str
+    version: str
+    renamed: tuple[tuple[str, str], ...]
+    names: Names
+    ours: Mapping[str, str] = field(default_factory=lambda: OURS)
+    phases: tuple[tuple[str, str], ...]
+    causes: tuple[Cause, ...]
+    remarks: tuple[Cause, ...]
+    http: Mapping[str, str]
+    variables: Mapping[str, str]
+    tuned: Lookup
+    bench: Mapping[str, str]
+    pool: Callable[[PoolQuestion], Pool]
+    stop: Mapping[str, Any]
+    barrier_s: float
+    """How long a rank that has its weights waits for the others (UNBALANCED_MODEL_LOADING_TIMEOUT_S, can't be set)."""
+    rank_title: str = r"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*(?:_TP(?P<tp>\d+))?"
+    other_titles: tuple[str, ...] = (r"^sglang::",)
+    rank_prefix: str = r"^\[[^\]]{0,128}\bTP(?P<tp>\d{1,6})\b"
+    requests: str = (
+        r"^(?:\[[\d :-]{19}\] )?(?:\x1b\[\d{1,3}m)?INFO(?:\x1b\[\d{0,3}m)?: {1,16}\S{0,64} - \""
+        r"|HTTP/\d(?:\.\d)?\" \d{3}(?: [A-Za-z' -]{0,40})?$"
+    )
+    """Lines of uvicorn's access log, which hold what a client wrote: their beginning, or their end where another
+    process's line came between (format of every version: set_uvicorn_logging_configs in sglang/srt/utils)."""
+    probe: Mapping[str, Any] = field(
+        default_factory=lambda: {
+            "answer_s": 20,
+            "answer_env": "SGLANG_HEALTH_CHECK_TIMEOUT",
+            "probes": 3,
+            "log": r"\b(?:Prefill|Decode) batch\b",
+            "counters": r"^sglang[:_](?:prompt|generation)_tokens_total\b.*$",
+        }
+    )
+    """How a hung engine is told from a busy one: a probe's patience, and what shows that it works on requests."""
+
+    @property
+    def health_path(self) -> str:
+        """What a router should ask: the flag that draining lowers, else the constant one that every version has."""
+        return self.http.get("ready", self.http["alive"])
+
+    def flags(self) -> KnownFlags:
+        """Every flag of this version, with hints for those that other versions have."""
+        own = known_flags(self.version)
+        return replace(own, renamed={flag: hint for flag, hint in self.renamed if flag not in own})
+
+    def options(self, intent: Intent) -> tuple[Option, ...]:
+        """An intent in this family's full flag names, in the order in which a human would write them."""
+        options = [
+            Option("--model-path", (intent.model_path,), "the profile's directory below the node's model root"),
+            Option(self.names.tensor_parallel, (str(intent.tensor_parallel),), "layout: tensor parallel degree"),
+        ]
+        if intent.pipeline_parallel > 1:
+            options.append(self._pipeline(intent))
+        if intent.expert_parallel > 1:
+            options += self._experts(intent)
+        if intent.nnodes > 1:
+            options += [
+                Option("--dist-init-addr", (intent.dist_init,), "rendezvous on the leader, the same on every node"),
+                Option("--nnodes", (str(intent.nnodes),), "nodes in the gang's inventory group"),
+                Option("--node-rank", (str(intent.node_rank),), "this node's position in the gang's inventory group"),
+            ]
+        if intent.trust_remote_code:
+            options.append(Option("--trust-remote-code", (), "the profile: the checkpoint brings its own code"))
+        if intent.torch_compile_max_bs is not None:
+            size = str(intent.torch_compile_max_bs)
+            options += [
+                Option("--enable-torch-compile", (), "the profile asks for torch.compile"),
+                Option("--torch-compile-max-bs", (size,), "the profile: largest batch that is compiled"),
+            ]
+        if intent.cuda_graph_max_bs is not None:
+            size = str(intent.cuda_graph_max_bs)
+            options.append(
+                Option(self.names.cuda_graph_max_bs, (size,), "the profile: largest batch captured as a CUDA graph")
+            )
+        if intent.nccl_port is not None:
+            options.append(self._nccl_port(intent.nccl_port))
+        options += [
+            Option("--host", (intent.host,), "l40s_http_host; on every node, or a worker's /health is loopback only"),
+            Option("--port", (str(intent.port),), "l40s_http_port; on every node for the same reason"),
+        ]
+        return tuple(options)
+
+    def _pipeline(self, intent: Intent) -> Option:
+        if self.names.pipeline_parallel is None:
+            raise InputError(
+                f"SGLang {self.version} has no pipelines, and {intent.pipeline_parallel} stages are asked for",
+                where="command line",
+                fix="--pp 1, or a stack with SGLang 0.5",
+            )
+        return Option(
+            self.names.pipeline_parallel, (str(intent.pipeline_parallel),), "layout: pipeline parallel degree"
+        )
+
+    def _experts(self, intent: Intent) -> list[Option]:
+        if self.names.expert_parallel is None:
+            raise InputError(
+                f"expert parallel {intent.expert_parallel} was asked of SGLang {self.version}, which can't",
+                where="command line",
+                fix="--ep 1, or a stack with SGLang 0.5",
+            )
+        options = [Option(self.names.expert_parallel, (str(intent.expert_parallel),), "layout: expert parallel degree")]
+        if intent.whole_dense:
+            reason = "dense layers stay whole on every rank: cut by TP they would not end on a quantisation block"
+            options.append(Option("--moe-dense-tp-size", ("1",), reason))
+        return options
+
+    def _nccl_port(self, port: int) -> Option:
+        if self.names.nccl_port is None:
+            raise InputError(
+                f"SGLang {self.version} takes a random port for NCCL and has no flag to choose one",
+                where="inventory: l40s_nccl_port",
+                fix="leave l40s_nccl_port out, or use a stack with SGLang 0.5",
+            )
+        return Option(self.names.nccl_port, (str(port),), "l40s_nccl_port in the inventory")
+
+    def with_secrets(self, launch: Sequence[str], folder: str) -> tuple[tuple[str, ...], tuple[Option, ...]]:
+        """Launch words and flags for an engine that reads its API key from a file in this folder of the node.
+
+        A version without a flag for that is started by our launch_with_secrets.py in place of `python3 -m`.
+        Raises InputError for a stack that is launched in another way.
+        """
+        if self.names.config is not None:
+            reason = "the API key, in a file that only the engine's user can read; an argument would show in `ps`"
+            return tuple(launch), (Option(self.names.config, (f"{folder}/{CONFIG_FILE}",), reason),)
+        if "-m" not in launch:
+            raise InputError(
+                f"an API key for SGLang {self.version} needs a stack launched by `python3 -m MODULE`, found {launch!r}",
+                where="stack: launch",
+                fix="leave l40s_api_key_file out, or launch the stack so",
+            )
+        place = launch.index("-m")
+        return (*launch[:place], f"{folder}/{STUB_FILE}", f"{folder}/{ARGUMENTS_FILE}", *launch[place + 1 :]), ()
+
+    def secret_files(self, api_key: str, stub: str) -> tuple[tuple[str, str], ...]:
+        """(name, text) of the files that `with_secrets` counts on. stub: the text of launch_with_secrets.py"""
+        if self.names.config is not None:
+            return ((CONFIG_FILE, f"api-key: {json.dumps(api_key)}\n"),)
+        return (STUB_FILE, stub), (ARGUMENTS_FILE, f"--api-key\n{api_key}\n")
+
+    def watch(self) -> dict[str, Any]:
+        """What a node agent must know to watch this engine: patterns, endpoints, stop order; JSON-able.
+
+        `rank_title` finds no number where tensor parallel is 1: the title is `sglang::scheduler` then.
+        """
+        return {
+            "dialect": self.dialect,
+            "rank_title": self.rank_title,
+            "other_titles": list(self.other_titles),
+            "phases": [{"phase": phase, "pattern": pattern} for phase, pattern in self.phases],
+            "rank_prefix": self.rank_prefix,
+            "requests": self.requests,
+            "causes": [asdict(cause) for cause in self.causes],
+            "remarks": [asdict(remark) for remark in self.remarks],
+            "http": dict(self.http),
+            "probe": dict(self.probe),
+            "stop": dict(self.stop),
+            "barrier_s": self.barrier_s,
+        }

@@ -1,0 +1,66 @@
+"""Every dialect, found by scanning this package, and the engine that a stack names."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache
+
+from orchestrator import engines
+from orchestrator.engines.dialect import Dialect
+from orchestrator.engines.engine import Engine
+from orchestrator.engines.since import order
+from orchestrator.model.errors import InputError
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.profile import Stack
+
+UNLISTED = "ENGINE-UNLISTED"
+
+
+@cache
+def dialects() -> Mapping[str, Dialect]:
+    """By name, the family with the newest versions last."""
+    modules = (
+        importlib.import_module(f"{engines.__name__}.{one.name}") for one in pkgutil.iter_modules(engines.__path__)
+    )
+    found = [module.DIALECT for module in modules if isinstance(getattr(module, "DIALECT", None), Dialect)]
+    return {one.name: one for one in sorted(found, key=lambda one: order(one.versions[-1]))}
+
+
+def dialect(name: str) -> Dialect:
+    """The dialect with this name; InputError names the nearest ones."""
+    try:
+        return dialects()[name]
+    except KeyError:
+        near = get_close_matches(name, dialects(), n=2) or list(dialects())
+        raise InputError(
+            f"no engine dialect is called {name!r}", where="stack: dialect", fix="one of: " + ", ".join(near)
+        ) from None
+
+
+def engine_of(stack: Stack) -> Engine:
+    """What the stack's engine version knows. Raises InputError for an unknown dialect."""
+    return dialect(stack.dialect).engine(stack.engine_version)
+
+
+def unlisted(stack: Stack, *, node: str = "") -> Finding | None:
+    """The finding about a stack whose engine version its dialect does not list; None where it does."""
+    family = dialect(stack.dialect)
+    if family.lists(stack.engine_version):
+        return None
+    near = family.nearest(stack.engine_version)
+    other = next((one.name for one in dialects().values() if one.lists(stack.engine_version)), "")
+    fix = f"set `dialect: {other}` in the stack's file" if other else f"use one of {', '.join(family.versions)}"
+    return Finding(
+        id=UNLISTED,
+        severity=Severity.UNKNOWN,
+        node=node,
+        title=f"stack {stack.name}: SGLang {stack.engine_version} is not listed by dialect {family.name};"
+        f" it is treated as {near}, the nearest version",
+        evidence=(f"dialect {family.name} lists {', '.join(family.versions)}",),
+        effect="flags, health paths, log lines and folders of tuned configs may be others: a start may fail, progress"
+        " and causes may be missed",
+        fix=fix if other else f"{fix}, or compare the first start with `l40s-deploy logs`",
+    )

@@ -1,0 +1,120 @@
+"""Each dialect's data against what scripts/engine_facts.py gathered from the wheels of its versions (gathered.json)."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.engines.engine import Engine
+from orchestrator.engines.registry import dialects
+
+HERE = Path(__file__).parent
+GATHERED: dict[str, dict[str, Any]] = json.loads((HERE / "gathered.json").read_text("utf-8"))
+ENGINES = {version: one.engine(version) for one in dialects().values() for version in one.versions}
+EVERY = pytest.mark.parametrize("version", GATHERED)
+CAPTURES = {  # how the sources write a graph's name -> as it is logged on CUDA
+    "{graph_backend[self.device]}": "cuda graph",
+    "{capture_name}": "target decode",
+    "{graph_backend[model_runner.device]}": "CUDA graph",
+}
+
+
+def _logged(line: str) -> str:
+    for written, logged in CAPTURES.items():
+        line = line.replace(written, logged)
+    return line
+
+
+def test_every_listed_version_was_gathered_and_no_other() -> None:
+    assert set(ENGINES) == set(GATHERED)
+
+
+def engine(version: str) -> Engine:
+    return ENGINES[version]
+
+
+@EVERY
+def test_paths(version: str) -> None:
+    there, http = set(GATHERED[version]["paths"]), engine(version).http
+    named = {http[key] for key in ("alive", "generate", "models", "info")}
+    assert named <= there
+    assert http.get("ready") == ("/ready" if "/ready" in there else None)
+    assert http.get("loads") == ("/v1/loads" if "/v1/loads" in there else None)
+
+
+@EVERY
+def test_folders_and_names_of_tuned_configs(version: str) -> None:
+    said, tuned = GATHERED[version], engine(version).tuned
+    moe = f"{tuned.moe_parent}/configs" + ("/triton_X_Y_Z" if tuned.by_triton else "")
+    assert sorted((moe, tuned.linear)) == said["config_folders"]
+    assert tuned.channel_in_name == ("per_channel_quant=True" in said["moe_name"])
+    assert tuned.down == ("_down" in said["moe_name"])
+    assert tuned.fuses_shared == said["fuses_shared"]
+    assert tuned.fuses_qkv_a == said["fuses_qkv_a"]
+    assert tuned.skips_compiled == said["gemm_lookup_skipped_by_dynamo"]
+
+
+@EVERY
+def test_variables(version: str) -> None:
+    known, there = engine(version), set(GATHERED[version]["variables"])
+    meant = {*known.variables.values(), known.probe["answer_env"], *filter(None, [known.tuned.variable])}
+    assert meant == there
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("phase", "begins"),
+    [("rendezvous", "Init "), ("graphs", "Capture "), ("kv-cache", "Load weight end"), ("ready", "The server"),
+     ("weights", "Load weight begin")],
+)  # fmt: skip
+def test_the_wording_of_a_phase_is_the_versions_own(version: str, phase: str, begins: str) -> None:
+    pattern = dict(engine(version).phases)[phase]
+    lines = [line for line in GATHERED[version]["wordings"] if line.startswith(begins) and "end" not in line[-5:-1]]
+    lines += [line for line in GATHERED[version]["wordings"] if line.startswith(begins) and phase == "kv-cache"]
+    assert lines
+    for line in map(_logged, lines):
+        shown = line if line.endswith((".", "!")) else f"{line}. avail mem=22.1 GB"
+        assert re.search(pattern, shown), (pattern, shown)
+
+
+@EVERY
+def test_the_bar_of_the_weights_is_the_versions_own(version: str) -> None:
+    pattern = dict(engine(version).phases)["weights"]
+    for bar in (line for line in GATHERED[version]["wordings"] if line.endswith("shards")):
+        found = re.search(pattern, f"{bar}:  25% Completed | 41/163 [00:20<01:00,  2.01it/s]")
+        assert found and found["of"] == "163"
+
+
+@EVERY
+def test_the_barrier_the_benches_and_who_waits_for_rank_0(version: str) -> None:
+    said, known = GATHERED[version], engine(version)
+    assert known.barrier_s == said["barrier_s"]
+    for module in known.bench.values():
+        assert module.replace(".", "/") + ".py" in said["bench"]
+    newest = [path for path in said["bench"] if path.startswith("sglang/benchmark/")]
+    assert all(module.startswith("sglang.benchmark.") for module in known.bench.values()) == bool(newest)
+    waits = "SIGTERM received on node_rank" in said["wordings"]
+    assert (known.stop["shutdown_s"] > 15) == waits  # rank 0 gives all ranks 15 s
+
+
+@EVERY
+def test_a_load_answer_counts_what_runs_and_what_waits(version: str) -> None:
+    if "loads" in engine(version).http:
+        assert {"num_running_reqs", "num_waiting_reqs"} <= set(GATHERED[version]["loads"])
+
+
+def test_the_script_finds_in_the_wheels_what_is_committed() -> None:
+    script = HERE.parents[2] / "scripts/engine_facts.py"
+    cache = Path.home() / ".cache/l40s-deploy/wheels"
+    lacking = [version for version in GATHERED if not list(cache.glob(f"sglang-{version}-*.whl"))]
+    if lacking:
+        pytest.skip(f"the wheels of {', '.join(lacking)} are not in {cache}: run {script.name}")
+    command = [sys.executable, str(script), "--check"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
