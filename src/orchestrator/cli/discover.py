@@ -16,13 +16,17 @@ from orchestrator.model.errors import DeployError
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.topology import Topology
+from orchestrator.rules.support.marks import marks_of
+from orchestrator.rules.support.registry import all_rules
 from orchestrator.topology.document import topology_json
 from orchestrator.topology.draw import Tree, summary, tree
 from orchestrator.topology.network import Choice
+from orchestrator.topology.paths import matrix
 from orchestrator.workflows.look.discover import (
     Discovery,
     discover_inventory,
     discover_saved,
+    discover_xml,
     load_saved,
     save_snapshots,
 )
@@ -39,6 +43,7 @@ EXAMPLE = """examples:
   l40s-deploy discover --from seen/                 the same trees later, with no node at hand
   l40s-deploy discover --from machine.tar.bz2 --accelerator 1bcf:0b4000
                                                     a machine that hwloc-gather-topology recorded
+  l40s-deploy discover --matrix --from seen/        path types as `nvidia-smi topo -m` prints them
 
   l40s-deploy discover --redact --save report/      for a bug report: same trees and findings, nobody's names
 
@@ -65,7 +70,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="saved",
         metavar="PATH",
-        help="look at saved snapshots (DIR or FILE), a tarball of hwloc-gather-topology or a copy of /sys instead",
+        help="saved snapshots (DIR or FILE), a tarball of hwloc-gather-topology, a copy of /sys or a NCCL topology XML "
+        "instead of the nodes",
+    )
+    parser.add_argument(
+        "--matrix",
+        action="store_true",
+        help="path types between GPUs and NICs as `nvidia-smi topo -m` prints them, to lay beside it",
     )
     add_accelerators(parser)
     parser.epilog = EXAMPLE
@@ -79,6 +90,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             screen.say(f"snapshot written to {path}")
     if args.json:
         screen.json(document(seen))
+    elif args.matrix:
+        _show_matrices(seen, screen)
     else:
         _show(seen, screen)
     return Exit.UNREACHABLE if seen.failures else 0
@@ -86,6 +99,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _discover(args: argparse.Namespace, screen: Screen) -> Discovery:
     options = build_options(args)
+    if args.saved and args.saved.endswith(".xml"):
+        seen = discover_xml(Path(args.saved))
+        _known(args.node, list(seen.topologies), args.saved)
+        return seen
     if args.saved:
         snapshots = load_saved(Path(args.saved))
         _known(args.node, list(snapshots), args.saved)
@@ -119,19 +136,31 @@ def document(seen: Discovery) -> dict[str, Any]:
     }
 
 
-def _show(seen: Discovery, screen: Screen) -> None:
+def _show_matrices(seen: Discovery, screen: Screen) -> None:
+    """One table a node; tabs stand as nvidia-smi has them, so that the two can be compared."""
     for name, topology in seen.topologies.items():
-        show_node(topology, seen.tcp.get(name), screen)
+        if len(seen.topologies) > 1:
+            screen.verbatim(name)
+        screen.verbatim(matrix(topology))
+    for name, failure in seen.failures.items():
+        _show_failure(name, failure, screen)
+
+
+def _show(seen: Discovery, screen: Screen) -> None:
+    titles = {loaded.rule.id: loaded.rule.title for loaded in all_rules()}
+    for name, topology in seen.topologies.items():
+        marks = marks_of(name, seen.findings, titles)
+        show_node(topology, seen.tcp.get(name), screen, marks)
     for name, failure in seen.failures.items():
         _show_failure(name, failure, screen)
     screen.out.print(_totals(seen.topologies, len(seen.failures)))
 
 
-def show_node(topology: Topology, tcp: Choice | None, screen: Screen) -> None:
-    """One node's tree, with its counts below."""
+def show_node(topology: Topology, tcp: Choice | None, screen: Screen, marks: Mapping[str, str]) -> None:
+    """One node's tree, with its counts below. marks: what is wrong, by device."""
     from rich.tree import Tree as Drawn
 
-    root = tree(topology, tcp)
+    root = tree(topology, tcp, marks)
     drawn = Drawn(_line(root), guide_style="dim")
     _grow(drawn, root)
     if not screen.out.is_terminal:  # what is piped into a file or a search keeps its lines whole

@@ -14,6 +14,7 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
 from orchestrator.model.exit_codes import Exit
 from orchestrator.rules.support.grouping import who
+from orchestrator.topology.document import paths_json
 from orchestrator.topology.shape import shape
 
 if TYPE_CHECKING:
@@ -141,7 +142,8 @@ def _node_json(name: str, topology: Topology) -> dict[str, Any]:
             {"switch": group.switch, "numa_node": group.numa_node, "gpus": group.gpus, "nics": group.nics}
             for group in seen.groups
         ],
-        "paths": {"inside": [path.name for path in seen.inside], "across": [path.name for path in seen.across]},
+        "between_gpus": {"inside": [path.name for path in seen.inside], "across": [path.name for path in seen.across]},
+        "paths": paths_json(topology),
     }
 
 

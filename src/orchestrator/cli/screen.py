@@ -45,6 +45,10 @@ class Screen:
         """One remark on stderr; silent under --json when stderr is no terminal would hide faults, so it stays."""
         sys.stderr.write(printable(text) + "\n")
 
+    def verbatim(self, text: str) -> None:
+        """Lines of the answer as they are, with tabs kept and never wrapped."""
+        sys.stdout.write(printable(text) + "\n")
+
     def json(self, document: Any) -> None:
         """The one JSON document of this command."""
         text = json.dumps(document, indent=2, ensure_ascii=False)

@@ -8,12 +8,15 @@ from orchestrator.topology.switches import SwitchPlaces
 
 
 class Distances:
-    """Distances on one node; made once where many are asked for."""
+    """Distances on one node; made once where many are asked for.
 
-    def __init__(self, topology: Topology) -> None:
+    merge: parts of one Broadcom switch count as one, as NCCL has it; nvidia-smi counts every switch
+    """
+
+    def __init__(self, topology: Topology, *, merge: bool = True) -> None:
         self._devices = {device.key: device for device in topology.pci}
         self._numa_of_switch = {switch.key: switch.numa_node for switch in topology.switches}
-        self._places = SwitchPlaces(topology.switches)
+        self._places = SwitchPlaces(topology.switches, merge=merge)
 
     def path_type(self, one: str, other: str) -> PathType:
         """The path between two PCI functions, by key; DIS where one of them is unknown.
@@ -32,10 +35,13 @@ class Distances:
         return PathType.PHB if self._numa(one, above) == self._numa(other, above_other) else PathType.SYS
 
     def nvidia_smi_word(self, one: str, other: str) -> str:
-        """As `nvidia-smi topo -m` writes it: NODE where NCCL's PHB joins two host bridges of one NUMA domain."""
+        """As `nvidia-smi topo -m` writes it: X for the same function, PIX for two functions of one card, and NODE where
+        NCCL's PHB joins two host bridges of one NUMA domain."""
+        if one == other:
+            return "X"
         path = self.path_type(one, other)
         if path is PathType.LOC:
-            return "X"
+            return PathType.PIX.name
         if path is PathType.PHB and self._devices[one].root != self._devices[other].root:
             return "NODE"
         return path.name

@@ -8,6 +8,7 @@ from typing import Any
 from orchestrator.model.topology import Gpu, Interface, RdmaPort, Switch, Topology
 from orchestrator.topology.draw import summary
 from orchestrator.topology.network import Choice, gid_index, rails
+from orchestrator.topology.paths import paths
 
 
 def topology_json(topology: Topology, tcp: Choice | None = None) -> dict[str, Any]:
@@ -26,8 +27,17 @@ def topology_json(topology: Topology, tcp: Choice | None = None) -> dict[str, An
         "gpus": [_gpu(gpu, addresses) for gpu in topology.gpus],
         "rdma_ports": [_port(port, addresses, topology, usable) for port in topology.rdma],
         "interfaces": [_interface(interface) for interface in topology.interfaces],
+        "paths": paths_json(topology),
         "tcp": {"interface": tcp.interface, "address": tcp.address, "reason": tcp.reason} if tcp else None,
     }
+
+
+def paths_json(topology: Topology) -> list[dict[str, Any]]:
+    """Every pair of GPUs and of a GPU and a NIC once; type as NCCL names it, null where a PCI function is unknown."""
+    return [
+        {"from": pair.one, "to": pair.other, "type": pair.type.name if pair.type is not None else None}
+        for pair in paths(topology)
+    ]
 
 
 def _switch(switch: Switch, addresses: dict[str, str]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """A node as a drawing: boxes and lines with places in pixels, whatever draws them in the end.
 
-One column a NUMA domain: the CPU on top, below it the switches with what is behind them, then the cards on root
-ports. A line down the column's side is the CPU's PCIe; every switch and root-port card hangs off it by a stub.
+One column a NUMA domain: the CPU on top, below it the switches with what is behind them (in each other where they
+nest), then the cards on root ports. A line down the column's side is the CPU's PCIe; every switch and root-port card
+hangs off it by a stub.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.model.topology import Gpu, Interface, Link, PciDevice, RdmaPort, Switch, Topology
-from orchestrator.topology.draw import nic_cards
+from orchestrator.model.topology import Gpu, Interface, Link, RdmaPort, Topology
+from orchestrator.topology.layout import Branch, Card, Domain, places_of
 from orchestrator.topology.names import part_name
-from orchestrator.topology.pci import card, sort_key
+from orchestrator.topology.pci import card
 from orchestrator.topology.switches import SwitchPlaces
 
 GPU_W, GPU_H = 82, 40
@@ -115,74 +116,64 @@ class _Drawing:
         self.devices = {device.key: device for device in topology.pci}
         self.places = SwitchPlaces(topology.switches)
         self.interfaces: Mapping[str, Interface] = {interface.name: interface for interface in topology.interfaces}
-        self.cards = [functions for functions in nic_cards(topology).values() if self._matters(functions)]
+        self.layout = places_of(topology, self._matters)
+        self.width = COLUMN_W + 2 * PAD * (max(map(_depth, self._all_branches()), default=1) - 1)
         self.result = Picture()
 
     def whole(self) -> Picture:
-        domains = self._domains()
+        domains = [domain for domain in self.layout.domains if domain.branches or domain.gpus or domain.cards]
+        domains = domains or [Domain(0, "", (), (), ())]
         height = 0
         for column, domain in enumerate(domains):
-            height = max(height, self._column(domain, PAD + column * (COLUMN_W + 3 * PAD)))
+            height = max(height, self._column(domain, PAD + column * (self.width + 3 * PAD)))
         for column in range(len(domains) - 1):
-            x = PAD + column * (COLUMN_W + 3 * PAD) + COLUMN_W
+            x = PAD + column * (self.width + 3 * PAD) + self.width
             middle = PAD + CPU_H // 2
             self.result.wires.append(Wire(x1=x, y1=middle, x2=x + 3 * PAD, y2=middle, kind="sockets"))
-        self.result.width = 2 * PAD + len(domains) * COLUMN_W + max(0, len(domains) - 1) * 3 * PAD
+        self.result.width = 2 * PAD + len(domains) * self.width + max(0, len(domains) - 1) * 3 * PAD
         self.result.height = height + PAD
         return self.result
 
-    def _domains(self) -> list[int]:
-        found = {self._numa(gpu.key) for gpu in self.topology.gpus if gpu.key in self.devices}
-        found |= {self._numa(functions[0].key) for functions in self.cards}
-        return sorted(found) or [0]
+    def _all_branches(self) -> Iterator[Branch]:
+        return (branch for domain in self.layout.domains for branch in domain.branches if branch.switch)
 
-    def _numa(self, key: str) -> int:
-        above = self.places.above(key)
-        if above:
-            return next(switch.numa_node for switch in self.topology.switches if switch.key == above[-1])
-        return self.devices[key].numa_node
-
-    def _column(self, domain: int, x: int) -> int:
+    def _column(self, domain: Domain, x: int) -> int:
         """Draw one NUMA domain; returns the y below it."""
-        cpus = next((one.cpulist for one in self.topology.numa if one.node == domain), "")
-        name = f"CPU {domain}" if domain >= 0 else "CPU not known"
-        title = f"NUMA domain {domain}, CPUs {cpus or 'not read'}; {self.topology.cpu.name}"
-        self._box(x, PAD, COLUMN_W, CPU_H, "cpu", (name,), title)
+        name = f"CPU {domain.number}" if domain.number >= 0 else "CPU not known"
+        title = f"NUMA domain {domain.number}, CPUs {domain.cpulist or 'not read'}; {self.topology.cpu.name}"
+        self._box(x, PAD, self.width, CPU_H, "cpu", (name,), title)
         y = PAD + CPU_H + GAP * 2
         spine, last = x + STUB // 2, PAD + CPU_H
-        for place in self._tops(domain):
+        for part in _parts(domain):
             at = y + HEAD_H // 2
-            height = self._switch(place, x + STUB, y) if isinstance(place, Switch) else self._roots(place, x + STUB, y)
-            self._wire(spine, at, x + STUB, at, place.key if isinstance(place, Switch) else place[0].key)
+            if isinstance(part, Branch) and part.switch:
+                height, key = self._switch(part, x + STUB, y, self.width - STUB), part.switch.key
+            elif isinstance(part, Gpu):
+                self._gpu(part, x + STUB, y)
+                height, key = GPU_H, part.key
+            else:
+                assert isinstance(part, Card)
+                height, key = self._card(part, x + STUB, y, wide=True), part.key
+            self._wire(spine, at, x + STUB, at, key)
             last = at
             y += height + GAP * 2
         self.result.wires.append(Wire(x1=spine, y1=PAD + CPU_H, x2=spine, y2=last))
         return y
 
-    def _tops(self, domain: int) -> Iterator[Switch | tuple[PciDevice, ...]]:
-        """Top switches with GPUs or cards behind them, then single things on root ports."""
-        leaves = [gpu.key for gpu in self.topology.gpus if gpu.key in self.devices]
-        leaves += [functions[0].key for functions in self.cards]
-        mine = [key for key in leaves if self._numa(key) == domain]
-        nearest = {self.places.nearest(key) for key in mine}
-        yield from (switch for switch in self.topology.switches if switch.key in nearest)
-        for key in sorted((key for key in mine if not self.places.above(key)), key=self._order):
-            yield next((functions for functions in self.cards if functions[0].key == key), (self.devices[key],))
-
-    def _order(self, key: str) -> tuple[int, str]:
-        return sort_key(self.devices[key].address)
-
-    def _switch(self, switch: Switch, x: int, y: int) -> int:
-        gpus = [gpu for gpu in self.topology.gpus if gpu.switch == switch.key]
-        cards = [functions for functions in self.cards if self.places.nearest(functions[0].key) == switch.key]
+    def _switch(self, branch: Branch, x: int, y: int, width: int) -> int:
+        """A box with what is behind the switch in it, nested switches too; returns its height."""
+        switch = branch.switch
+        assert switch is not None
         place, inner = len(self.result.boxes), y + HEAD_H
-        for number, gpu in enumerate(gpus):
+        for below in branch.branches:
+            inner += self._switch(below, x + PAD, inner, width - 2 * PAD) + GAP
+        for number, gpu in enumerate(branch.gpus):
             column, row = number % _PER_ROW, number // _PER_ROW
             self._gpu(gpu, x + PAD + column * (GPU_W + GAP), inner + row * (GPU_H + GAP))
-        inner += -(-len(gpus) // _PER_ROW) * (GPU_H + GAP)
+        inner += -(-len(branch.gpus) // _PER_ROW) * (GPU_H + GAP)
         free = list(self.slots.get(switch.key, ()))
-        for functions in cards:
-            height = self._card(functions, x + PAD, inner)
+        for card_ in branch.cards:
+            height = self._card(card_, x + PAD, inner)
             if free:
                 self._empty(free.pop(0), x + PAD + CARD_W + GAP, inner)
             inner += height + GAP
@@ -192,47 +183,36 @@ class _Drawing:
         height = inner - y + PAD - GAP
         device = self.devices.get(switch.key)
         part = part_name(device.vendor, device.device) if device else ""
-        lines = (f"PCIe switch {switch.address}", _link(switch.link))
         box = Box(
             x=x,
             y=y,
-            w=COLUMN_W - STUB,
+            w=width,
             h=height,
             kind="switch",
-            lines=lines,
+            lines=(f"PCIe switch {switch.address}", _link(switch.link)),
             title=f"upstream port {switch.address} {part}, {_link(switch.link)}",
             mark=self.marks.get(switch.address),
         )
         self.result.boxes.insert(place, box)
         return height
 
-    def _roots(self, functions: Sequence[PciDevice], x: int, y: int) -> int:
-        gpu = next((gpu for gpu in self.topology.gpus if gpu.key == functions[0].key), None)
-        if gpu:
-            self._gpu(gpu, x, y)
-            return GPU_H
-        return self._card(functions, x, y, wide=True)
-
     def _gpu(self, gpu: Gpu, x: int, y: int) -> None:
         slot = self._slot(gpu.key)
-        where = f"slot {slot}" if slot else gpu.address[5:]
+        where = f"slot {slot}" if slot else short_address(gpu.address)
         name = f"GPU {gpu.index}" if gpu.index >= 0 else "GPU ?"
         title = f"{gpu.name or 'GPU'} at {gpu.address}, {_link(gpu.link)}{f', slot {slot}' if slot else ''}"
         self._box(x, y, GPU_W, GPU_H, "gpu", (name, "lost" if gpu.lost else where), title, self.marks.get(gpu.address))
 
-    def _card(self, functions: Sequence[PciDevice], x: int, y: int, *, wide: bool = False) -> int:
-        ports = [port for function in functions for port in self.topology.rdma if port.key == function.key]
-        shown = {port.netdev for port in ports}
-        keys = {function.key for function in functions}
-        bare = [one for one in self.topology.interfaces if one.key in keys and one.name not in shown]
+    def _card(self, nic: Card, x: int, y: int, *, wide: bool = False) -> int:
+        functions, ports, bare = nic.functions, nic.ports, nic.interfaces
         height = CARD_HEAD + PORT_H * max(1, len(ports) + len(bare)) + 6
         slot = self._slot(functions[0].key)
         role = self._role(ports, bare)
-        head = f"{role}{f' in slot {slot}' if slot else ''}  {card(functions[0].address)[5:]}"
+        head = f"{role}{f' in slot {slot}' if slot else ''}  {short_address(card(functions[0].address))}"
         part = part_name(functions[0].vendor, functions[0].device)
         title = f"{part} at {card(functions[0].address)}, {_link(functions[0].link)}{f', slot {slot}' if slot else ''}"
         mark = self.marks.get(card(functions[0].address)) or self.marks.get(functions[0].address)
-        self._box(x, y, COLUMN_W - STUB if wide else CARD_W, height, "card", (head,), title, mark)
+        self._box(x, y, self.width - STUB if wide else CARD_W, height, "card", (head,), title, mark)
         if not ports and not bare:
             words = f"driver {functions[0].driver}" if functions[0].driver else "no driver"
             at = y + CARD_HEAD + PORT_H // 2
@@ -278,10 +258,9 @@ class _Drawing:
     def _slot(self, key: str) -> str:
         return self.devices[key].slot if key in self.devices else ""
 
-    def _matters(self, functions: Sequence[PciDevice]) -> bool:
+    def _matters(self, nic: Card) -> bool:
         """Has a port or an interface, or is behind a switch, where a card without either is a fault."""
-        used = {port.key for port in self.topology.rdma} | {interface.key for interface in self.topology.interfaces}
-        return any(function.key in used or self.places.above(function.key) for function in functions)
+        return bool(nic.ports or nic.interfaces or self.places.above(nic.key))
 
     def _wire(self, x1: int, y1: int, x2: int, y2: int, key: str) -> None:
         device = self.devices.get(key)
@@ -291,6 +270,26 @@ class _Drawing:
         self, x: int, y: int, w: int, h: int, kind: str, lines: tuple[str, ...], title: str, mark: Mark | None = None
     ) -> None:
         self.result.boxes.append(Box(x=x, y=y, w=w, h=h, kind=kind, lines=lines, title=title, mark=mark))
+
+
+def _parts(domain: Domain) -> Iterator[Branch | Gpu | Card]:
+    """Top switches, then single things on root ports."""
+    yield from (branch for branch in domain.branches if branch.switch)
+    for branch in domain.branches:
+        if not branch.switch:
+            yield from branch.gpus
+            yield from branch.cards
+    yield from domain.gpus
+    yield from domain.cards
+
+
+def _depth(branch: Branch) -> int:
+    return 1 + max(map(_depth, branch.branches), default=0)
+
+
+def short_address(address: str) -> str:
+    """An address without its domain where that is 0, as lspci writes it."""
+    return address.removeprefix("0000:")
 
 
 def _link(link: Link) -> str:

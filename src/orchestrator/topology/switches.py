@@ -103,11 +103,12 @@ def _broadcom_generation(device: PciDevice | None, *, sub: bool) -> int:
 
 
 class SwitchPlaces:
-    """Which switches lie above a function, as NCCL sees it: nearest first, merged parts as the whole."""
+    """Which switches lie above a function, as NCCL sees it: nearest first, merged parts as the whole (unless told not
+    to merge)."""
 
-    def __init__(self, switches: Iterable[Switch]) -> None:
+    def __init__(self, switches: Iterable[Switch], *, merge: bool = True) -> None:
         self.switches = tuple(switches)
-        self._whole = {switch.key: switch.merged_into or switch.key for switch in self.switches}
+        self._whole = {switch.key: (merge and switch.merged_into) or switch.key for switch in self.switches}
 
     def above(self, key: str) -> tuple[str, ...]:
         """Keys of switches, nearest first; () on a root port."""

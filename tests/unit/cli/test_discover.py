@@ -35,7 +35,9 @@ def test_saved_trees(seen: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["discover", "--from", str(seen)]) == 0
     out = capsys.readouterr().out
     assert out.count("├── switch  0000:16:00.0  PEX9797  16 GT/s x16") == 3
-    assert out.count("on a root port, not behind a GPU switch") == 1
+    (wrong,) = [line for line in out.splitlines() if "NIC-NOT-UNDER-SWITCH" in line]
+    assert "NIC  0000:c1:00" in wrong and "✗ an RDMA card is not behind the GPUs' PCIe switch" in wrong
+    assert out.count("RDMA-PORT-DOWN") == 5
     assert "mlx5_3  port 1  ACTIVE  100 Gb/s  Ethernet  ens3f1np1  10.4.0.11/24  MTU 9000  GID 3" in out
     assert out.strip().endswith("3 nodes, 24 GPUs, 11 of 16 RDMA ports active")
 

@@ -68,7 +68,8 @@ def test_the_document(broken: str, capsys: pytest.CaptureFixture[str]) -> None:
         {"switch": "0000:16:00.0", "numa_node": 0, "gpus": 4, "nics": 1},
         {"switch": "0000:98:00.0", "numa_node": 1, "gpus": 4, "nics": 1},
     ]
-    assert said["nodes"][0]["paths"] == {"inside": ["PIX"], "across": ["SYS"]}
+    assert said["nodes"][0]["between_gpus"] == {"inside": ["PIX"], "across": ["SYS"]}
+    assert said["nodes"][0]["paths"][3] == {"from": "GPU0", "to": "GPU4", "type": "SYS"}
     assert (said["nodes"][0]["gpus"], said["nodes"][0]["nics"], said["nodes"][0]["switches"]) == (8, 3, 2)
     assert said["nccl"][0]["nNodes"] == 7
     assert said["nccl"][0]["groups"]["node0"] == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -131,7 +132,7 @@ def test_the_recorded_machine_of_our_shape(capsys: pytest.CaptureFixture[str]) -
         ("0000:18:00.0", 4, 1),
         ("0000:3b:00.0", 4, 1),
     ]
-    assert node["paths"] == {"inside": ["PIX"], "across": ["PHB"]}
+    assert node["between_gpus"] == {"inside": ["PIX"], "across": ["PHB"]}
     assert {finding["severity"] for finding in said["findings"]} == {"unknown"}  # not read as root, no NVML
 
 

@@ -14,8 +14,9 @@ from orchestrator.model.topology import PathType
 from orchestrator.node.look.hardware import read_rdma
 from orchestrator.node.look.reading import Reader
 from orchestrator.topology.build import AcceleratorClass, BuildOptions, build
+from orchestrator.topology.cards import nic_cards
 from orchestrator.topology.distance import Distances
-from orchestrator.topology.draw import nic_cards, tree
+from orchestrator.topology.draw import tree
 from orchestrator.topology.pci import bridges_above
 from orchestrator.workflows.look.saved import load_saved
 

@@ -17,7 +17,8 @@ from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.planning.choices import fits_pin, tcp_choices
-from orchestrator.rules.support.roles import Roles, is_near, roles, slotted_switches
+from orchestrator.rules.support.roles import Roles, is_near, roles
+from orchestrator.topology.homes import slotted_switches
 from orchestrator.topology.network import Choice, usable_rails
 from orchestrator.topology.pci import card, normal_address, sort_key
 from orchestrator.topology.switches import SwitchPlaces

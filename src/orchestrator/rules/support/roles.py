@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from orchestrator.model.topology import PciDevice, RdmaPort, Switch, Topology
+from orchestrator.model.topology import RdmaPort, Switch, Topology
+from orchestrator.topology.homes import make
 from orchestrator.topology.network import is_bonded
 from orchestrator.topology.pci import card
 from orchestrator.topology.switches import SwitchPlaces
-
-_SEVERAL_GPUS_ON_ONE_CARD = frozenset({0x0FF2, 0x102D, 0x118F, 0x11BF, 0x13BD, 0x13F2, 0x25B6})
-"""Device ids of NVIDIA's GRID K1, K80, K10, GRID K2, M10, M60 and A16: such a card has a switch of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,39 +31,6 @@ class Roles:
     away: tuple[RdmaPort, ...] = ()
     unclear: tuple[RdmaPort, ...] = ()
     lonely: tuple[Switch, ...] = ()
-
-
-def slotted_switches(topology: Topology, places: SwitchPlaces) -> tuple[Switch, ...]:
-    """The nearest switch above each GPU that is no part of a GPU's own card, in order of address."""
-    own = _on_cards(topology, places)
-    homes = {next((switch for switch in places.above(gpu.key) if switch not in own), "") for gpu in topology.gpus}
-    return tuple(switch for switch in topology.switches if switch.key in homes)
-
-
-def _on_cards(topology: Topology, places: SwitchPlaces) -> set[str]:
-    """Keys of the switches on GPUs' own cards, which have no slot.
-
-    Such a switch has one GPU behind it and nothing else, and no other switch of its make has a GPU and a card; or it
-    has the GPUs of a card that is known to hold several.
-    """
-    devices = {device.key: device for device in topology.pci}
-    gpus = {card(gpu.key) for gpu in topology.gpus}
-    behind: dict[str, set[str]] = {}
-    for device in topology.pci:
-        if not device.is_bridge:
-            for switch in places.above(device.key):
-                behind.setdefault(switch, set()).add(card(device.key))
-    mixed = {_make(devices.get(key)) for key, cards in behind.items() if cards & gpus and cards - gpus}
-    several = {card(device.key) for device in topology.pci if device.device in _SEVERAL_GPUS_ON_ONE_CARD} & gpus
-    nested = {switch.key for switch in topology.switches if switch.parent_switch}
-    alone = {key for key, cards in behind.items() if len(cards) == 1 and cards <= gpus}
-    return {key for key in alone if key in nested or _make(devices.get(key)) not in mixed} | {
-        key for key, cards in behind.items() if cards <= several and len(cards) > 1
-    }
-
-
-def _make(device: PciDevice | None) -> tuple[int, int]:
-    return (device.vendor, device.device) if device else (0, 0)
 
 
 def roles(topology: Topology, homes: Sequence[Switch], tcp: str, asked: Collection[str] = ()) -> Roles:
@@ -132,10 +97,10 @@ def _misplaced(
     """Of the ports away from the GPUs those that the lonely switches lack: of a kind with the cards in their places,
     then in the same NUMA domain, as long as more cards are left than switches lack."""
     devices = {device.key: device for device in topology.pci}
-    kinds = {_make(devices.get(port.key)) for port in near}
+    kinds = {make(devices.get(port.key)) for port in near}
     domains = {switch.numa_node for switch in lonely}
     left = list(far)
-    alike = {port for port in far if _make(devices.get(port.key)) in kinds}
+    alike = {port for port in far if make(devices.get(port.key)) in kinds}
     for fitting in (alike, {port for port in far if port.numa_node in domains}):
         if len({card(port.key) for port in left}) > len(lonely):
             left = [port for port in left if port in fitting] or left

@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from orchestrator.model.errors import DeployError
-from orchestrator.model.inventory import Inventory
+from orchestrator.model.finding import Finding
+from orchestrator.model.inventory import Inventory, NodeSpec, Overrides
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
 from orchestrator.remote.fleet import Fleet
+from orchestrator.rules.support.cluster import Cluster
 from orchestrator.topology.build import BuildOptions, build
-from orchestrator.topology.network import Choice, tcp_interface
+from orchestrator.topology.network import Choice
+from orchestrator.workflows.look.doctor import Examination, assumed_specs, diagnose, examine_xml, stacks_of
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.look.redacting import redacted
 from orchestrator.workflows.look.saved import load_saved, save_snapshots
 
-__all__ = ["Discovery", "discover_inventory", "discover_saved", "load_saved", "save_snapshots"]
+__all__ = ["Discovery", "discover_inventory", "discover_saved", "discover_xml", "load_saved", "save_snapshots"]
 
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
     """What was seen, by node; nodes that did not answer are among the failures only.
 
-    tcp: the TCP side of each node of a gang whose nodes share a network
+    tcp:      the TCP side of each node of a gang whose nodes share a network
+    findings: what `doctor` says of the same facts, without trying the paths between nodes; the drawing is marked by it
     """
 
     snapshots: Mapping[str, Snapshot]
     topologies: Mapping[str, Topology]
     failures: Mapping[str, DeployError]
     tcp: Mapping[str, Choice]
+    findings: tuple[Finding, ...]
 
 
 def discover_inventory(
     inventory: Inventory, only: Sequence[str] = (), options: BuildOptions | None = None, *, redact: bool = False
 ) -> Discovery:
-    """Look at every node of an inventory (or those named) over connections of its own.
+    """Inspect every node of an inventory (or those named) over connections of its own.
 
     redact: everything that was seen is under pseudonyms, nodes' names too; failures keep theirs
     """
@@ -43,8 +49,8 @@ def discover_inventory(
     with Fleet(nodes) as fleet:
         looked = look(fleet, nodes)
     seen = redacted(looked.values) if redact else looked.values
-    gangs = [[seen[node.name].node for node in gang.nodes if node.name in seen] for gang in inventory.gangs]
-    return _discovery(_by_name(seen), looked.failures, gangs, options)
+    specs = {seen[node.name].node: _renamed(node, seen[node.name].node) for node in nodes if node.name in seen}
+    return _discovery(_by_name(seen), looked.failures, specs, options, saved=False)
 
 
 def discover_saved(
@@ -52,21 +58,43 @@ def discover_saved(
 ) -> Discovery:
     """The same from snapshots; all of them are taken for one gang."""
     seen = _by_name(redacted(snapshots)) if redact else snapshots
-    return _discovery(seen, {}, [list(seen)], options)
+    return _discovery(seen, {}, None, options, saved=True)
+
+
+def discover_xml(path: Path) -> Discovery:
+    """The same from a topology that NCCL wrote. Raises InputError for any other file."""
+    return _of_examination(examine_xml(path))
 
 
 def _by_name(snapshots: Mapping[str, Snapshot]) -> dict[str, Snapshot]:
     return {snapshot.node: snapshot for snapshot in snapshots.values()}
 
 
+def _renamed(spec: NodeSpec, name: str) -> NodeSpec:
+    """Under a pseudonym the inventory's addresses and names fit nothing any more."""
+    return spec if spec.name == name else replace(spec, name=name, address=None, overrides=Overrides())
+
+
 def _discovery(
     snapshots: Mapping[str, Snapshot],
     failures: Mapping[str, DeployError],
-    gangs: Sequence[Sequence[str]],
+    specs: Mapping[str, NodeSpec] | None,
     options: BuildOptions | None,
+    *,
+    saved: bool,
 ) -> Discovery:
     topologies = {name: build(snapshot, options) for name, snapshot in snapshots.items()}
-    tcp: dict[str, Choice] = {}
-    for gang in gangs:
-        tcp |= tcp_interface({name: topologies[name] for name in gang if name in topologies})
-    return Discovery(snapshots=snapshots, topologies=topologies, failures=failures, tcp=tcp)
+    known = assumed_specs(topologies) if specs is None else specs
+    cluster = Cluster(topologies=topologies, snapshots=snapshots, specs=known, stacks=stacks_of(snapshots), saved=saved)
+    return _of_examination(diagnose(cluster, failures))
+
+
+def _of_examination(seen: Examination) -> Discovery:
+    cluster = seen.cluster
+    return Discovery(
+        snapshots=cluster.snapshots,
+        topologies=cluster.topologies,
+        failures=seen.failures,
+        tcp={name: choice for name, choice in cluster.tcp.items() if choice.interface},
+        findings=seen.findings,
+    )

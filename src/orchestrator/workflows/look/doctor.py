@@ -68,7 +68,7 @@ def examine_topologies(
 ) -> Examination:
     """The same on topologies that are there already; all nodes are taken for one gang."""
     check_accept(accept, topologies)
-    specs = {name: _assumed(name, rank, topology) for rank, (name, topology) in enumerate(topologies.items())}
+    specs = assumed_specs(topologies)
     cluster = Cluster(topologies=topologies, snapshots=snapshots, specs=specs, stacks=stacks_of(snapshots), saved=True)
     return diagnose(cluster, {}, accept=accept)
 
@@ -156,6 +156,15 @@ def refuse(findings: Sequence[Finding], *, strict: bool = False) -> None:
     )
 
 
-def _assumed(name: str, rank: int, topology: Topology) -> NodeSpec:
-    gpus = sum(1 for gpu in topology.gpus if not gpu.lost)
-    return NodeSpec(name=name, gang="saved", node_rank=rank, reach=Reach(host=name, connection="local"), gpus=gpus)
+def assumed_specs(topologies: Mapping[str, Topology]) -> dict[str, NodeSpec]:
+    """What an inventory might say of nodes of which none is at hand: one gang, each with the GPUs that it shows."""
+    return {
+        name: NodeSpec(
+            name=name,
+            gang="saved",
+            node_rank=rank,
+            reach=Reach(host=name, connection="local"),
+            gpus=sum(1 for gpu in topology.gpus if not gpu.lost),
+        )
+        for rank, (name, topology) in enumerate(topologies.items())
+    }

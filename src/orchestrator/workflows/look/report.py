@@ -15,6 +15,7 @@ from orchestrator.rendering import report_page
 from orchestrator.rules.nic_not_under_switch import RULE as NIC_NOT_UNDER_SWITCH
 from orchestrator.rules.support.cluster import Node
 from orchestrator.rules.support.grouping import Group, grouped, who
+from orchestrator.rules.support.marks import MARKED, devices_to_mark
 from orchestrator.rules.support.ports import trouble
 from orchestrator.topology.picture import Mark, Picture, alike, picture, without_addresses
 from orchestrator.topology.slots import empty_slots
@@ -22,7 +23,6 @@ from orchestrator.workflows.files import write_whole
 from orchestrator.workflows.look.doctor import Examination
 from orchestrator.workflows.look.nccl import Expected
 
-_MARKED = (Severity.STOP, Severity.SLOW)
 _MOST_ROWS = 64
 _MOST_DRAWINGS = 16
 
@@ -86,19 +86,15 @@ def _finding(group: Group, number: int, nodes: int) -> dict[str, Any]:
 
 
 def _marks(node: Node, groups: Sequence[Group]) -> dict[str, Mark]:
-    """What is wrong with which device of a node; the gravest finding counts, as they come in that order.
-
-    A finding that names places on the PCI bus is marked there, not on the ports that it names with them.
-    """
+    """What is wrong with which device of a node; the gravest finding counts, as they come in that order."""
     marks: dict[str, Mark] = {}
     for number, group in enumerate(groups, 1):
         finding = group.finding
-        if finding.severity not in _MARKED or node.name not in group.nodes:
+        if node.name not in group.nodes:
             continue
-        places = [device for device in finding.devices if ":" in device]
-        for device in places or finding.devices:
+        for device in devices_to_mark(finding):
             marks.setdefault(device, Mark(finding.severity.value, number))
-        if finding.id == NIC_NOT_UNDER_SWITCH.id:
+        if finding.severity in MARKED and finding.id == NIC_NOT_UNDER_SWITCH.id:
             empty = empty_slots(node.topology, node.snapshot)
             for switch in node.roles.lonely:
                 marks |= {f"slot {name}": Mark("target", number) for name in empty.get(switch.key, ())}
@@ -149,8 +145,7 @@ def _cells(node: Node, rails: int) -> Iterator[dict[str, str]]:
         interface = node.interfaces.get(port.netdev)
         address = interface.ipv4[0].partition("/")[0] if interface and interface.ipv4 else ""
         if wrong is None:
-            placed = node.near_gpus(port) or not node.gpu_switches
-            yield {"state": "up" if placed else "far", "name": port.device, "detail": address}
+            yield {"state": "far" if port in node.roles.away else "up", "name": port.device, "detail": address}
         else:
             words = "no link" if wrong.kind == "down" else wrong.kind
             yield {"state": "down" if wrong.kind == "down" else "idle", "name": port.device, "detail": words}

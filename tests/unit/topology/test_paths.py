@@ -1,0 +1,91 @@
+"""Path types of every pair, and the table that is laid beside `nvidia-smi topo -m`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.machine_files import PEX_GEN4, MachineFiles, reference_machine
+from tests.support.machines import nested_node
+
+from orchestrator.cli.main import main
+from orchestrator.topology.build import build
+from orchestrator.topology.document import paths_json
+from orchestrator.topology.nccl_xml import nccl_xml
+from orchestrator.topology.paths import matrix, paths
+from orchestrator.workflows.look.saved import save_snapshots
+
+
+def table(text: str) -> dict[tuple[str, str], str]:
+    """{(row, column): word} of a matrix."""
+    lines = [line.split("\t") for line in text.splitlines() if line.startswith(("\t", "GPU", "NIC")) and "\t" in line]
+    heads = lines[0][1:]
+    return {(line[0], head): word for line in lines[1:] for head, word in zip(heads, line[1:], strict=False)}
+
+
+def test_every_pair_is_there_once_lower_index_first_and_gpu_before_nic() -> None:
+    topology = build(reference_machine().snapshot())
+    found = [(pair.one, pair.other) for pair in paths(topology)]
+    gpus = [f"GPU{index}" for index in range(8)]
+    nics = ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_bond_0"]
+    assert found == [(one, other) for place, one in enumerate(gpus) for other in gpus[place + 1 :]] + [
+        (gpu, nic) for gpu in gpus for nic in nics
+    ]
+    types = {(each["from"], each["to"]): each["type"] for each in paths_json(topology)}
+    assert types["GPU0", "GPU3"] == types["GPU0", "mlx5_1"] == "PIX"
+    assert types["GPU0", "GPU4"] == types["GPU0", "mlx5_2"] == "SYS"
+    assert types["GPU0", "mlx5_bond_0"] == "PHB"
+
+
+def test_nested_switches_are_pxb() -> None:
+    types = {(pair.one, pair.other): pair.type for pair in paths(build(nested_node().machine.snapshot()))}
+    assert types["GPU0", "GPU1"].name == "PIX"  # type: ignore[union-attr]
+    assert types["GPU0", "GPU2"].name == types["GPU0", "mlx5_0"].name == "PXB"  # type: ignore[union-attr]
+
+
+def test_a_gpu_that_only_nvml_shows_has_no_type() -> None:
+    topology = build(reference_machine().snapshot(files={}, links={}))
+    assert {each["type"] for each in paths_json(topology)} == {None}
+
+
+def test_the_matrix_uses_nvidia_smis_words() -> None:
+    text = matrix(build(reference_machine().snapshot()))
+    words = table(text)
+    assert words["GPU0", "GPU0"] == "X"
+    assert words["GPU0", "GPU1"] == words["GPU0", "NIC0"] == words["NIC0", "NIC1"] == "PIX"
+    assert words["GPU0", "NIC4"] == words["NIC4", "GPU0"] == "NODE"  # another host bridge of the same domain
+    assert words["GPU0", "GPU7"] == "SYS"
+    assert words["GPU7", "CPU Affinity"] == "32-63" and words["GPU7", "NUMA Affinity"] == "1"
+    assert "  NIC4: mlx5_bond_0" in text.splitlines()
+
+
+def test_the_matrix_counts_every_switch_where_nccl_merges_them() -> None:
+    machine = MachineFiles()
+    top = machine.switch(machine.root_port(0x10), 0x11, ids=PEX_GEN4)
+    for index in range(2):
+        bus = 0x20 + 0x10 * index
+        sub = machine.switch(machine.downstream(top, 0x12, 4 * index), bus, ids=PEX_GEN4)
+        machine.gpu(machine.downstream(sub, bus + 1, 0), bus + 2)
+    topology = build(machine.snapshot())
+    assert table(matrix(topology))["GPU0", "GPU1"] == "PXB"
+    assert [pair.type.name for pair in paths(topology) if pair.type] == ["PIX"]
+
+
+@pytest.mark.parametrize("how", ["snapshot", "xml"])
+def test_discover_prints_it(how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    snapshot = reference_machine().snapshot()
+    if how == "xml":
+        source = tmp_path / "node0.xml"
+        source.write_text(nccl_xml(build(snapshot)))
+    else:
+        source = tmp_path
+        save_snapshots({"node0": snapshot}, tmp_path)
+    assert main(["discover", "--matrix", "--from", str(source)]) == 0
+    words = table(capsys.readouterr().out)
+    assert (words["GPU0", "GPU1"], words["GPU0", "GPU4"]) == ("PIX", "SYS")
+    assert main(["discover", "--json", "--from", str(source)]) == 0
+    (node,) = json.loads(capsys.readouterr().out)["nodes"]
+    assert {"from": "GPU0", "to": "mlx5_0", "type": "PIX"} in node["paths"]
+    assert main(["doctor", "--json", "--from", str(source)]) == 0
+    assert json.loads(capsys.readouterr().out)["nodes"][0]["paths"] == node["paths"]
