@@ -12,7 +12,19 @@ from orchestrator.planning.redaction import HIDDEN, is_secret
 Request = Mapping[str, Any]
 """A staging request (docs/agent.md): all that a node's agent is told about a run."""
 
-_OF_ONE_RUN = ("run_id", "plan_id", "key", "secrets", "launch_script", "state_dir", "gang", "argv", "env", "watch")
+_OF_ONE_RUN = (
+    "run_id",
+    "plan_id",
+    "key",
+    "secrets",
+    "launch_script",
+    "launch_sha256",
+    "state_dir",
+    "gang",
+    "argv",
+    "env",
+    "watch",
+)
 """Keys that differ from run to run without any meaning, and those that are compared word by word."""
 
 

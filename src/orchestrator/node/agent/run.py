@@ -72,6 +72,8 @@ class Run:
     watch: Mapping[str, Any] = field(default_factory=dict)
     stop: StopOrder = StopOrder()
     log_limit: int = 64 * 1024 * 1024
+    launch_sha256: str = ""
+    """Of the launch script; '' for a run that an older version staged."""
 
     @property
     def leads(self) -> bool:
@@ -150,6 +152,7 @@ class Run:
                     shutdown_s=float(stop.get("shutdown_s", 20.0)),
                 ),
                 log_limit=int(raw.get("log_limit") or 64 * 1024 * 1024),
+                launch_sha256=str(raw.get("launch_sha256") or ""),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as wrong:
             raise Failure(

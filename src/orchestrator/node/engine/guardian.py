@@ -24,8 +24,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.node import kernel, processes
-from orchestrator.node.agent.run import LAUNCH_FILE, Run
+from orchestrator.node.agent import staged_files
+from orchestrator.node.agent.run import Run
 from orchestrator.node.engine import containers
+from orchestrator.node.failure import Failure
 
 KILL_FOR_S = 60.0
 CLOSE_S = 2.0
@@ -196,6 +198,7 @@ class _Parent:
 def _become_engine(run: Run, log: int, stdin: int, parent: int) -> None:
     """In the child: own session, the engine's user, limits and environment, then the launch script. Never returns."""
     try:
+        script = staged_files.in_memory(staged_files.script(run))  # as the agent's user: the engine's may not read it
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
@@ -213,8 +216,8 @@ def _become_engine(run: Run, log: int, stdin: int, parent: int) -> None:
         if os.getppid() != parent:
             os._exit(1)
         os.chdir(run.working_dir)
-        os.execve("/bin/sh", ["/bin/sh", run.path(LAUNCH_FILE)], environment)  # noqa: S606 - the staged script
-    except OSError as error:
+        os.execve("/bin/sh", ["/bin/sh", f"/proc/self/fd/{script}"], environment)  # noqa: S606 - the staged script
+    except (OSError, Failure) as error:
         sys.stderr.flush()
         os.write(2, f"the engine could not be started: {error}\n".encode())
     finally:

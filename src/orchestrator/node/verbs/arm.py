@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from orchestrator.node import files, itself, processes
+from orchestrator.node.agent import staged_files
 from orchestrator.node.agent.run import AGENT_LOG, GOAL_FILE, Run
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import report
@@ -43,7 +44,9 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     folder = files.wanted_run(request)
     with files.told(folder):
         if not processes.alive(*report.agent(folder)):
-            _start(Run.read(folder))
+            run = Run.read(folder)
+            staged_files.check(run)
+            _start(run)
         return _wait(folder, float(request.get("deadline_s") or 60.0))
 
 

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from orchestrator.node import files, processes
-from orchestrator.node.agent import record, secret_files
+from orchestrator.node.agent import record, secret_files, staged_files
 from orchestrator.node.agent import run as runs
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import report
@@ -21,14 +21,19 @@ _APART = ("key", "secrets", "launch_script")
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Write run.json, the key, the launch script and a first report; make the run the gang's current one."""
+    """Write run.json, the key, the launch script and a first report; make the run the gang's current one.
+
+    The launch script stays ours: the engine's user gets its text when it starts, and can't change it.
+    """
     state = files.state_dir(request)
     folder = files.run_dir(state, request.get("gang"), request.get("run_id"))
     with files.told(state):
+        staged_files.refuse_others_folder(folder)
         _make_folders(state, folder)
         _refuse_beside_a_living_run(state, request)
         staged = {name: value for name, value in request.items() if name not in _APART}
         staged["engine_user"] = _engine_user(request)
+        staged[staged_files.DIGEST] = staged_files.digest_of(request)
         run = runs.Run.of(staged, folder)
         owner = _owner(run)
         _make_cache(state, request, owner)
@@ -36,7 +41,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         files.write(run.path(runs.KEY_FILE), str(request.get("key") or ""))
         before = os.path.basename(files.current_run(state, run.gang) or "")
         secret_files.keep(files.gang_dir(state, run.gang), request, owner, before=before)
-        files.write(run.path(runs.LAUNCH_FILE), str(request.get("launch_script") or ""), mode=0o700, owner=owner)
+        files.write(run.path(runs.LAUNCH_FILE), str(request.get("launch_script") or ""), mode=0o700)
         files.write_json(run.path(runs.REPORT_FILE), record.first(run, time.time()))
         files.write(f"{files.gang_dir(state, run.gang)}/current", run.run_id + "\n")
     _forget_old_runs(files.gang_dir(state, run.gang), run.run_id)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from orchestrator.node import files
-from orchestrator.node.agent.run import LAUNCH_FILE, RUN_FILE
+from orchestrator.node.agent import staged_files
+from orchestrator.node.agent.run import LAUNCH_FILE, RUN_FILE, Run
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """{"request": the staging request without its key and script, "launch_script": text}."""
+    """{"request": the staging request without its key and script, "launch_script": text}.
+
+    Raises Failure where somebody changed them since, or could have.
+    """
     folder = files.wanted_run(request)
-    return {
-        "request": files.read_json(f"{folder}/{RUN_FILE}"),
-        "launch_script": files.read_text(f"{folder}/{LAUNCH_FILE}") or "",
-    }
+    staged, script = files.read_json(f"{folder}/{RUN_FILE}"), ""
+    if staged and os.path.lexists(f"{folder}/{LAUNCH_FILE}"):
+        script = staged_files.script(Run.of(staged, folder)).decode("utf-8", "surrogateescape")
+    return {"request": staged, "launch_script": script}

@@ -14,6 +14,7 @@ from orchestrator.loading.templates import template
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, NodePlan
+from orchestrator.node.agent import staged_files
 from orchestrator.planning.redaction import fingerprint, is_secret
 from orchestrator.workflows.plan.plan import api_key
 from orchestrator.workflows.status.reports import where
@@ -57,6 +58,7 @@ def staging_requests(
             "api_key": plan.api_key or None,
             "secrets": _secrets(gang, plan, node),
             "launch_script": scripts[node.name],
+            staged_files.DIGEST: staged_files.digest(scripts[node.name]),
         }
         for node in plan.nodes
     }

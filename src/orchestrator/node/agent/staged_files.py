@@ -1,0 +1,107 @@
+"""What was staged is what runs: judged before every start, by owner, mode and digest.
+
+Root executes what lies here (its own application, and the launch script of a container), so nobody but root may be
+able to write it, or to put another file or folder in its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import pwd
+import stat
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.node.agent.run import LAUNCH_FILE, RUN_FILE, Run
+from orchestrator.node.failure import Failure
+
+DIGEST = "launch_sha256"
+"""Key of a staging request: SHA-256 of its launch script, as the plan has it."""
+_AGAIN = "l40s-deploy up --model NAME stages it again; find out who changed it first"
+_MOVE = "name an l40s_state_dir that root alone can write, or leave it out: /var/lib/l40s-deploy"
+
+
+def digest(script: str) -> str:
+    """SHA-256 of a launch script, in hex."""
+    return hashlib.sha256(script.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def digest_of(request: Mapping[str, Any]) -> str:
+    """Of the script in a staging request. Raises Failure where the request says another one."""
+    found = digest(str(request.get("launch_script") or ""))
+    if request.get(DIGEST) not in (None, found):
+        raise Failure("bad-request", "the launch script is not the plan's: its SHA-256 differs", "request", _AGAIN)
+    return found
+
+
+def refuse_others_folder(folder: str) -> None:
+    """As root: raises Failure where somebody else could put another file into the folder, or another folder in its
+    place. A directory with the sticky bit keeps what is root's (inode(7))."""
+    if os.geteuid() != 0:
+        return
+    path = pathlib.Path(folder)
+    real = pathlib.Path(os.path.realpath(folder))
+    for part in (path, *path.parents, real, *real.parents):
+        try:
+            found = os.lstat(part)
+        except FileNotFoundError:
+            continue  # will be made by us, in one that is judged
+        if found.st_uid != 0:
+            raise _others(part, f"belongs to {_name(found.st_uid)}")
+        if not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+            raise _others(part, "can be written by others than its owner")
+
+
+def _others(part: pathlib.Path, what: str) -> Failure:
+    return Failure("not-root-alone", f"{what}, and root would execute what lies below it", str(part), _MOVE)
+
+
+def check(run: Run) -> None:
+    """Raises Failure where a staged file is not what was staged, or somebody else can change it."""
+    script(run)
+
+
+def script(run: Run) -> bytes:
+    """The launch script's text, which is the one that was staged. Raises Failure where it is not."""
+    refuse_others_folder(run.folder)
+    _read(run.path(RUN_FILE))
+    text = _read(run.path(LAUNCH_FILE))
+    if run.launch_sha256 and hashlib.sha256(text).hexdigest() != run.launch_sha256:
+        what = "was changed since it was staged: its SHA-256 is not the plan's"
+        raise Failure("changed", what, run.path(LAUNCH_FILE), _AGAIN)
+    return text
+
+
+def in_memory(text: bytes) -> int:
+    """A file descriptor for an interpreter to read this very text from; nobody can change it (memfd_create(2))."""
+    import fcntl
+
+    descriptor = os.memfd_create("launch.sh", os.MFD_ALLOW_SEALING)
+    os.write(descriptor, text)
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def _read(path: str) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise Failure("changed", f"can't be read: {error.strerror}", path, _AGAIN) from None
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid():
+            what = f"belongs to {_name(found.st_uid)}, and {_name(os.geteuid())} would execute it"
+            raise Failure("not-root-alone", what, path, _AGAIN)
+        if found.st_mode & 0o022 or not stat.S_ISREG(found.st_mode):
+            raise Failure("not-root-alone", "can be written by others than its owner", path, _AGAIN)
+        return file.read()
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
