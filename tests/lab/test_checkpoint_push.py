@@ -272,3 +272,26 @@ def make_fp8(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     quantisation = {"quant_method": "fp8", "weight_block_size": [128, 128]}
     (folder / "config.json").write_text(json.dumps({"quantization_config": quantisation}))
+
+
+def test_a_flipped_byte_is_repaired_by_the_command_that_verify_names(lab: SmallLab) -> None:
+    """The one shard travels, and not the others; push without --repair names the same command."""
+    sums = made(lab, "flipped", 6, 2_000_000)
+    push(lab, "node0:/workspace/flipped")
+    shard = "/workspace/flipped/shard-3.bin"
+    lab.on("node2", f"printf '\\125' | dd of={shard} bs=1 seek=77 conv=notrunc 2>&1; printf '\\052' | "
+           f"dd of={shard} bs=1 seek=78 conv=notrunc 2>&1; true")  # fmt: skip
+    assert lab.on("node2", SUMS.format("flipped")) != sums
+    verified = lab.deploy("checkpoint", "verify", "flipped", "--json", check=False)
+    assert verified.returncode == 7
+    (command,) = json.loads(verified.stdout)["fixes"]
+    refused = push(lab, "node0:/workspace/flipped", code=2)
+    (error,) = [node["error"] for node in refused["nodes"] if node["error"]]
+    assert error["fix"] == command == "l40s-deploy checkpoint push node0:/workspace/flipped --to node2 --repair"
+    before = sent(lab)
+    repaired = push(lab, *command.split()[3:])
+    assert sent(lab) - before < 2 * 2_000_000
+    assert {node["name"]: node["files_sent"] for node in repaired["nodes"]} == {"node2": 1}
+    assert lab.deploy("checkpoint", "verify", "flipped", "--fresh", check=False).returncode == 0
+    assert lab.on("node2", SUMS.format("flipped")) == sums
+    assert not behind(lab)

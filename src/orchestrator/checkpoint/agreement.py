@@ -21,6 +21,11 @@ class Difference:
     digests: Mapping[str, str]
     odd: tuple[str, ...]
 
+    @property
+    def is_extra(self) -> bool:
+        """A file that most do not have."""
+        return bool(self.odd) and not any(digest for node, digest in self.digests.items() if node not in self.odd)
+
     def words(self) -> str:
         """'node2 differs', 'missing on node3', or who has what."""
         if not self.odd:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "l40s-deploy checkpoint push node0:/models/DeepSeek-V3-0324-Block64x64     from one node onto all others",
     "l40s-deploy checkpoint push ./DeepSeek-V3-0324 --to node1,node2 --bwlimit 400M",
+    "l40s-deploy checkpoint push node0:/models/DeepSeek-V3-0324 --to node3 --repair     only the files that differ",
 )
 _LINE_EVERY_S = 10.0
 
@@ -32,6 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--as", dest="name", default="", metavar="NAME", help="name below the nodes' model root (default: SRC's own)"
     )
+    parser.add_argument("--repair", action="store_true", help=_REPAIR_HELP)
     parser.add_argument(
         "--bwlimit", type=rate, default=0, metavar="RATE", help="at most so many bytes a second over each link: 400M"
     )
@@ -46,6 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
+_REPAIR_HELP = "in a directory that is there already, replace the files that differ from SRC's (all are read)"
 _STREAMS_HELP = "files on their way at once over each link (default: 2; 1 with --bwlimit)"
 
 
@@ -62,6 +65,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         bytes_per_s=args.bwlimit,
         port=args.port,
         interface=args.interface,
+        repair=args.repair,
     )
     try:
         with _Picture(screen) as picture:
@@ -91,6 +95,7 @@ def _node(name: str, pushed: Pushed) -> dict[str, Any]:
         "directory": pushed.directories[name],
         "complete": pushed.complete(name),
         "there_before": pushed.there_before(name),
+        "files_sent": hop.sent if (hop := pushed.nodes.values.get(name)) else 0,
         "same_as": pushed.shared.get(name),
         "error": {"what": failure.what, "where": failure.where, "fix": failure.fix} if failure else None,
     }
@@ -103,7 +108,7 @@ def _show(pushed: Pushed, screen: Screen) -> None:
             screen.out.print(printable(f"{failure.where}: {failure.what}"), style="bold red")
             screen.out.print(printable(f"  fix: {failure.fix}"))
         elif hop := pushed.nodes.values.get(name):
-            state = "there already, the same by every digest" if hop.there else "whole, every digest right"
+            state = _state(hop, pushed.repaired)
             screen.out.print(printable(f"{name}: {directory}: {state}"))
         else:
             state = "" if pushed.complete(name) else ", not complete"
@@ -114,6 +119,14 @@ def _show(pushed: Pushed, screen: Screen) -> None:
         screen.out.print(f"{words} after {duration(pushed.seconds)}")
     if not pushed.directories:
         screen.out.print("nothing to do: SRC lies on the only node")
+
+
+def _state(hop: Hop, repaired: bool) -> str:
+    if hop.there or (repaired and not hop.sent):
+        return "there already, the same by every digest"
+    if repaired:
+        return f"intact, every digest right; {hop.sent} file{'s' * (hop.sent != 1)} sent"
+    return "whole, every digest right"
 
 
 class _Picture(LivePicture):

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.checkpoint.repair import repairs
 from orchestrator.cli.checkpoint_sizes import Pace, duration, size
 from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
@@ -16,7 +17,7 @@ from orchestrator.model.exit_codes import Exit
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from orchestrator.workflows.checkpoint.verify import Difference, Verified
+    from orchestrator.workflows.checkpoint.verify import Verified
 
 EXAMPLE = "l40s-deploy checkpoint verify DeepSeek-V3-0324-Block64x64"
 _LINE_EVERY_S = 10.0
@@ -60,13 +61,13 @@ def _document(verified: Verified) -> dict[str, Any]:
             }
             for one in verified.differences
         ],
+        "fixes": _fixes(verified),
         "nodes": [_node(name, verified) for name in verified.directories],
     }
 
 
-def _difference(one: Difference) -> dict[str, Any]:
-    digests = {node: digest or None for node, digest in one.digests.items()}
-    return {"path": one.path, "odd": list(one.odd), "digests": digests}
+def _fixes(verified: Verified) -> list[str]:
+    return list(repairs(verified.differences, verified.directories, list(verified.copies.values)))
 
 
 def _node(name: str, verified: Verified) -> dict[str, Any]:
@@ -96,7 +97,8 @@ def _show(verified: Verified, screen: Screen) -> None:
         screen.out.print(f"{copies}: {files} files by SHA-256, {took}")
     elif verified.differences:
         screen.out.print(f"{len(verified.differences)} of {files} files differ, {took}")
-        screen.out.print("  fix: move the directory of the odd node away, then l40s-deploy checkpoint push NODE:DIR")
+        for fix in _fixes(verified):
+            screen.out.print(printable(f"  fix: {fix}"), soft_wrap=True)
 
 
 class _Picture(LivePicture):

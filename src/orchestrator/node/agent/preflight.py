@@ -96,7 +96,8 @@ def _model(run: Run) -> Iterator[Failure]:
         json.loads(config.read_bytes())
     except (OSError, ValueError) as wrong:
         yield Failure("no-model", f"config.json can't be used: {wrong}", str(config), copy)
-    yield from weights.check(folder)
+    good = next((name for name in run.members if name != run.node), "GOOD_NODE")
+    yield from weights.check(folder, weights.repair(folder, run.node, good))
 
 
 def _working_dir(run: Run) -> Iterator[Failure]:

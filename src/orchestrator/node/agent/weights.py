@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shlex
 from collections.abc import Iterator
 
 from orchestrator.node.failure import Failure
@@ -21,26 +22,35 @@ NAMED = 3
 INDEX = "model.safetensors.index.json"
 
 
-def check(folder: pathlib.Path) -> Iterator[Failure]:
-    """What is wrong with the weights that the index names; nothing where there is no index, or no weights at all."""
+def repair(folder: pathlib.Path, node: str = "NODE", good: str = "GOOD_NODE") -> str:
+    """The command that sends only the files that differ or are missing, from a node whose copy is good."""
+    return f"l40s-deploy checkpoint push {shlex.quote(f'{good}:{folder}')} --to {shlex.quote(node)} --repair"
+
+
+def check(folder: pathlib.Path, fix: str = "") -> Iterator[Failure]:
+    """What is wrong with the weights that the index names; nothing where there is no index, or no weights at all.
+
+    fix: the command that puts it right, where more is known than the folder
+    """
+    fix = fix or repair(folder)
     index = folder / INDEX
     if not index.is_file():
         return
     try:
         named = sorted({str(name) for name in json.loads(index.read_bytes())["weight_map"].values()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:
-        yield Failure("no-model", f"the weights' index can't be used: {wrong!r}", str(index), "copy it again")
+        yield Failure("no-model", f"the weights' index can't be used: {wrong!r}", str(index), fix)
         return
     missing = [name for name in named if not (folder / name).exists()]
     if len(missing) == len(named):
         return
     if missing:
         what = f"{len(missing)} of {len(named)} weight files are missing: {_some(missing)}"
-        yield Failure("no-model", what, str(folder), "finish the copy")
+        yield Failure("no-model", what, str(folder), fix)
     wrong_ones = [f"{name} {fault}" for name in named if name not in missing and (fault := _fault(folder / name))]
     if wrong_ones:
-        what = f"{len(wrong_ones)} of {len(named)} weight files are not whole: {_some(wrong_ones)}"
-        yield Failure("no-model", what, str(folder), "copy these again")
+        what = f"{len(wrong_ones)} of {len(named)} weight files are not intact: {_some(wrong_ones)}"
+        yield Failure("no-model", what, str(folder), fix)
 
 
 def _fault(path: pathlib.Path) -> str:

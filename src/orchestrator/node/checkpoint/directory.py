@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.node.agent.weights import repair
 from orchestrator.node.checkpoint.blocks import Block, misfits
 from orchestrator.node.checkpoint.header import (
     LENGTH_BYTES,
@@ -192,7 +193,7 @@ def _shard_names(root: Path, weight_map: Mapping[str, str] | None, faults: list[
 
 
 def _shard(root: Path, name: str, faults: list[Fault]) -> Shard | None:
-    again = "download this file again"
+    again = f"download this file again, or, by the nodes' names: {repair(root)}"
     try:
         shard = read_shard(root / name)
     except FileNotFoundError:

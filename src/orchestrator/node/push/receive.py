@@ -1,9 +1,9 @@
 """Verb `push-receive`: one link of the chain. Fetches from the one before, offers to the one after.
 
 Request: {"directory", "files": [[path, source, size], ...], "upstream": {"address", "port", "secret"}, "address",
-"port", "streams", "bytes_per_s", "state_dir"}. The answer is lines: first {"port", "secret"} of our own offer, then how
-far it is twice a second, `complete` in the last ones: the directory is in its place, and others are still served.
-It ends when nobody reads any more, and with it everything that it started.
+"port", "streams", "bytes_per_s", "repair", "state_dir"}. The answer is lines: first {"port", "secret"} of our own
+offer, then how far it is twice a second, `complete` in the last ones: the directory is in its place, and others are
+still served. It ends when nobody reads any more, and with it everything that it started.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orchestrator.node.os_failure import failure_of, os_told
 from orchestrator.node.push.fetch import Fetch, Lost, Upstream
 from orchestrator.node.push.giver import Giver, own_folder
 from orchestrator.node.push.notes import NoNotes, hear_ready
-from orchestrator.node.push.target import Entry, Target, entries_of
+from orchestrator.node.push.target import REPAIR, Entry, Target, entries_of
 from orchestrator.node.sha256 import Digests
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
 
@@ -40,7 +40,7 @@ def stream(request: dict[str, Any]) -> None:
     state = files.state_dir(request)
     directory = Path(str(request["directory"]))
     entries = _entries(request)
-    target = Target(directory, entries)
+    target = Target(directory, entries, repair=bool(request.get("repair")))
     with os_told(str(directory)):
         _receive(request, state, target, entries)
 
@@ -105,6 +105,7 @@ class Arrival:
         self._tries: dict[str, int] = {}
         self._placed: set[str] = set()
         self._bytes = 0
+        self._sent = 0
         self._complete = not entries
         self._stopped = False
         self._lost_since = 0.0
@@ -115,7 +116,7 @@ class Arrival:
 
     def told(self) -> dict[str, Any]:
         """How far this node is: bytes that are here and checked, or being checked; files that are not whole yet."""
-        return {"bytes": self._bytes, "files_left": self._left, "complete": self._complete}
+        return {"bytes": self._bytes, "files_left": self._left, "complete": self._complete, "sent": self._sent}
 
     def stop(self) -> None:
         """End every rsync; threads end at their next step."""
@@ -203,16 +204,20 @@ class Arrival:
         if not path.exists():
             if self._target.there:
                 what = "is missing there; the directory was there before"
-                raise Failure("target-exists", what, str(path), "move it away, or --as with another name")
+                raise Failure("target-differs", what, str(path), REPAIR)
             return False
-        if self._digests.of(path, self._counted) == self._ready[entry.path]:
+        size = path.stat().st_size
+        if self._target.repairs and size != entry.size:
+            return False
+        if self._digests.of(path, self._counted, fresh=self._target.repairs) == self._ready[entry.path]:
             self._done(entry)
             return True
         if self._target.there:
             what = "differs from the source's; the directory was there before"
-            raise Failure("target-exists", what, str(path), "move it away, or --as with another name")
-        self._counted(-entry.size)
-        path.unlink()
+            raise Failure("target-differs", what, str(path), REPAIR)
+        self._counted(-size)
+        if not self._target.repairs:
+            path.unlink()
         return False
 
     def _fetch(self, batch: Sequence[Entry]) -> None:
@@ -255,6 +260,7 @@ class Arrival:
         wanted = self._ready[entry.path]
         if digest == wanted:
             self._digests.keep(self._target.place(path, entry.path), digest)
+            self._sent += 1
             self._done(entry)
             return
         self._counted(-came)

@@ -3,6 +3,8 @@
 DST.l40s-partial/                 the finished files, under their names
 DST.l40s-partial/.arriving/       what is on its way
 DST.l40s-partial/.l40s-push.json  locked as long as somebody writes here
+
+A repair works in the same folder beside it, and puts each file that differs in its place by name once it is whole.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ PARTIAL = ".l40s-partial"
 ARRIVING = ".arriving"
 JOURNAL = ".l40s-push.json"
 MOST_FILES = 100_000
+REPAIR = "push again with --repair, which sends the files that differ; or --as with another name"
 LARGEST = 1 << 60
 """Bytes of one file."""
 
@@ -60,19 +63,23 @@ def _entry(item: Any) -> Entry:
 class Target:
     """One node's copy. entries: every file that belongs to it.
 
-    there: the directory is in its place already; then nothing is ever written to it, only compared
+    there:  the directory is in its place already; then nothing is ever written to it, only compared
+    repair: files that differ there are replaced; `repairs` once it is known that there is something to repair
+    folder: where finished files are
     """
 
-    def __init__(self, directory: Path, entries: Sequence[Entry]) -> None:
+    def __init__(self, directory: Path, entries: Sequence[Entry], *, repair: bool = False) -> None:
         self.directory = directory
         self.entries = entries
         self.there = False
-        self.folder = directory.with_name(directory.name + PARTIAL)
+        self.repairs = False
+        self.work = self.folder = directory.with_name(directory.name + PARTIAL)
+        self._repair = repair
         self._lock = -1
 
     @property
     def arriving(self) -> Path:
-        return self.folder / ARRIVING
+        return self.work / ARRIVING
 
     def open(self) -> None:
         """Find out what is there; lock it, clear away what does not belong, see that the rest will fit.
@@ -81,20 +88,29 @@ class Target:
         """
         with told(self.directory):
             if self.directory.is_dir() and any(self.directory.iterdir()):
-                self._take_as_it_is()
-                return
+                if not self._repair:
+                    self._take_as_it_is()
+                    return
+                self._refuse_another_checkpoint()
+                self.folder, self.repairs = self.directory, True
             if self.directory.exists() and not self.directory.is_dir():
                 raise Failure("target", "is no directory", str(self.directory), "--as with another name")
             below.refuse_links(self.arriving, "")
-            below.refuse_links(self.folder, "")
+            below.refuse_links(self.work, "")
             self.arriving.mkdir(parents=True, exist_ok=True)
             self._hold()
             self._remove_strangers()
-            check_space(self.folder, sum(entry.size for entry in self.entries) - self.bytes_here(), 0)
+            check_space(self.work, self._to_come(), 0)
 
     def bytes_here(self) -> int:
         """What earlier runs have left of the files, whole or begun."""
         return sum(max(0, min(_size(path), entry.size)) for entry in self.entries for path in self._places(entry))
+
+    def _to_come(self) -> int:
+        """Bytes that have to arrive; of a repair those that can be told by size alone."""
+        if not self.repairs:
+            return sum(entry.size for entry in self.entries) - self.bytes_here()
+        return sum(entry.size for entry in self.entries if _size(self.folder / entry.path) != entry.size)
 
     def place(self, arrived: Path, path: str) -> os.stat_result:
         """Give an arrived file its name; what has a name is on the disk."""
@@ -118,6 +134,11 @@ class Target:
             return
         with told(self.directory):
             shutil.rmtree(self.arriving, ignore_errors=True)
+            if self.repairs:
+                shutil.rmtree(self.work, ignore_errors=True)
+                self.there = True
+                sync_directory(self.directory, durable=True)
+                return
             sync_directory(self.folder, durable=True)
             self.folder.rename(self.directory)
             self.folder = self.directory
@@ -135,31 +156,39 @@ class Target:
         return self.folder / entry.path, self.arriving / entry.source
 
     def _take_as_it_is(self) -> None:
+        self._refuse_another_checkpoint()
         for entry in self.entries:
             found = _size(self.directory / entry.path)
             if found != entry.size:
                 state = f"has {found} bytes there and {entry.size} at the source" if found >= 0 else "is missing there"
-                what = f"another checkpoint is in this place: {entry.path} {state}"
-                raise Failure("target-exists", what, str(self.directory), "move it away, or --as with another name")
+                what = f"differs from the source: {entry.path} {state}"
+                raise Failure("target-differs", what, str(self.directory), REPAIR)
         with contextlib.suppress(FileNotFoundError):
             (self.directory / JOURNAL).unlink()  # killed between its last two steps
         self.folder = self.directory
         self.there = True
 
+    def _refuse_another_checkpoint(self) -> None:
+        """A repair of most of a directory is none: somebody has named the wrong one."""
+        alike = sum(_size(self.directory / entry.path) == entry.size for entry in self.entries)
+        if alike * 2 < len(self.entries):
+            what = f"another checkpoint is in this place: {alike} of {len(self.entries)} files are of the source's size"
+            raise Failure("target-exists", what, str(self.directory), "--as with another name")
+
     def _hold(self) -> None:
-        self._lock = os.open(self.folder / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        self._lock = os.open(self.work / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             what = "another push is writing it now"
-            raise Failure("lock-held", what, str(self.folder), "wait for it, or end it first") from None
+            raise Failure("lock-held", what, str(self.work), "wait for it, or end it first") from None
         except OSError:
             return  # a file system without locks
 
     def _remove_strangers(self) -> None:
         """Files of an earlier push of something else; the directory's name says that it is ours."""
         kept = {str(path) for entry in self.entries for path in self._places(entry)}
-        for folder, _, names in os.walk(self.folder):
+        for folder, _, names in os.walk(self.work):
             for name in names:
                 path = Path(folder, name)
                 if str(path) not in kept and name != JOURNAL:

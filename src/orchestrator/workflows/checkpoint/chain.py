@@ -37,6 +37,8 @@ class Hop:
     files_left: int
     there: bool = False
     """It had all files before."""
+    sent: int = 0
+    """Files that had to be sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Link:
         there = bool(self.first.get("there"))
         left = self._number("files_left", -1)
         state = "failed" if self.failure else "complete" if self.complete else "fetching" if self.now else "waiting"
-        return Hop(self.name, state, self.read, left, there)
+        return Hop(self.name, state, self.read, left, there, self._number("sent", 0))
 
     def _live(self, fleet: Fleet, verb: str, request: Mapping[str, Any]) -> None:
         try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
+from orchestrator.checkpoint.repair import repair_command
 from orchestrator.model.chosen import chosen_nodes, no_such
 from orchestrator.model.errors import DeployError, InputError, LockHeld, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec, Reach
@@ -28,10 +29,17 @@ __all__ = ["Hop", "PushRequest", "Pushed", "Watcher", "push"]
 HERE = "this machine"
 STREAMS = 2
 """Files on their way at once over one link: the next one is under way while a digest is compared."""
+
+
+class _Differs(InputError):
+    """A directory that is there and differs."""
+
+
 _KINDS: Mapping[str, type[DeployError]] = {
     "lock-held": LockHeld,
     "digest": VerificationDiffers,
     "target-exists": InputError,
+    "target-differs": _Differs,
     "no-checkpoint": InputError,
     "unfinished": InputError,
     "no-model": InputError,
@@ -50,6 +58,7 @@ class PushRequest:
     name:        of the directory below each node's model root; '' means the source's own
     bytes_per_s: limit for every link of the chain, 0 for none
     port:        where nodes listen for each other, 0 takes free ones
+    repair:      replace the files that differ in a directory that is there already
     """
 
     source: str
@@ -59,6 +68,7 @@ class PushRequest:
     bytes_per_s: int = 0
     port: int = 0
     interface: str = ""
+    repair: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +78,7 @@ class Pushed:
     nodes:   in the order of the chain; directories and whether all was there before
     shared:  nodes that see another one's directory, by whose: nothing was sent to them
     network: what carried the bytes between nodes, '' where there was only one
+    repaired: files that differed were to be replaced
     """
 
     source: str
@@ -78,6 +89,7 @@ class Pushed:
     shared: Mapping[str, str]
     network: str
     seconds: float
+    repaired: bool = False
 
     def complete(self, node: str) -> bool:
         """Whether a node has it whole; one that shares a directory, where its owner has: the source always has."""
@@ -137,7 +149,7 @@ def push(inventory: Inventory, request: PushRequest, watcher: Watcher) -> Pushed
                 addresses=addresses,
                 requests={name: _asked(everyone[name], directories[name], request) for name in wanted},
             )
-            nodes = _all(chain, wanted, watcher, lost)
+            nodes = _with_commands(_all(chain, wanted, watcher, lost), request, directories)
     return Pushed(
         source=request.source,
         directories=directories,
@@ -147,6 +159,7 @@ def push(inventory: Inventory, request: PushRequest, watcher: Watcher) -> Pushed
         shared=shared,
         network=network,
         seconds=time.monotonic() - began,
+        repaired=request.repair,
     )
 
 
@@ -251,6 +264,14 @@ def _origin(
         link.wait()
 
 
+def _with_commands(nodes: PerNode[Hop], request: PushRequest, directories: Mapping[str, str]) -> PerNode[Hop]:
+    """What repairs a node whose directory differs, to the word."""
+    for name, failure in nodes.failures.items():
+        if isinstance(failure, _Differs):
+            failure.fix = repair_command(request.source, name, PurePosixPath(directories[name]).name)
+    return nodes
+
+
 def _asked(spec: NodeSpec, directory: str, request: PushRequest) -> dict[str, Any]:
     return {
         "directory": directory,
@@ -258,6 +279,7 @@ def _asked(spec: NodeSpec, directory: str, request: PushRequest) -> dict[str, An
         "port": request.port,
         "streams": request.streams or (1 if request.bytes_per_s else STREAMS),
         "bytes_per_s": request.bytes_per_s,
+        "repair": request.repair,
     }
 
 

@@ -128,7 +128,7 @@ def test_an_interrupted_copy_names_what_is_missing(gang: Gang) -> None:
     ids=["cut short", "too long", "empty", "no length", "no header"],
 )
 def test_a_weight_file_that_is_not_as_long_as_it_says(gang: Gang, data: bytes, fault: str) -> None:
-    assert checkpoint(gang(), **{**WHOLE, "f3": data}) == [f"1 of 6 weight files are not whole: {NAMES[3]} {fault}"]
+    assert checkpoint(gang(), **{**WHOLE, "f3": data}) == [f"1 of 6 weight files are not intact: {NAMES[3]} {fault}"]
 
 
 def venv(folder: Path, *installed: str) -> str:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.gang import Cluster, until
+from tests.support.gang import Cluster
+from tests.support.waiting import until
 
 from orchestrator.node.agent import staged_files
 from orchestrator.node.agent.run import Run

@@ -156,7 +156,7 @@ def test_a_directory_that_is_there_is_compared_and_never_written(verbs: Verbs, s
     assert last(process)["complete"]
     process, _ = verbs.receive(other, first, first["files"])
     error = last(process)["error"]
-    assert error["kind"] == "target-exists"
+    assert error["kind"] == "target-differs"
     assert error["where"].endswith("model-3.bin")
     assert (other / "model-3.bin").read_bytes() == changed
 
@@ -218,3 +218,69 @@ def test_files_that_are_links_to_one_file_all_arrive_and_a_percent_sign_is_no_va
     process, _ = verbs.receive(tmp_path / "a" / "M", first, first["files"])
     assert last(process).get("complete")
     assert contents(tmp_path / "a" / "M") == contents(folder)
+
+
+def test_a_repair_sends_the_files_that_differ_and_touches_no_other(verbs: Verbs, source: Path, tmp_path: Path) -> None:
+    """Down a chain of two: another byte, another length, a missing one; silently, with times as they were."""
+    (source / "linked.bin").unlink()
+    folders = [tmp_path / name / "M" for name in "ab"]
+    for folder in folders:
+        shutil.copytree(source, folder)
+        flipped = folder / "model-3.bin"
+        times, data = flipped.stat(), bytearray(flipped.read_bytes())
+        data[7] ^= 1
+        flipped.write_bytes(data)
+        os.utime(flipped, ns=(times.st_atime_ns, times.st_mtime_ns))
+        (folder / "model-1.bin").write_bytes(b"short")
+        (folder / "sub dir" / "x [1]*.json").unlink()
+        (folder / "somebody's own").touch()
+    kept = [(folder / "model-0.bin").stat().st_ino for folder in folders]
+    held = (folders[0] / "model-3.bin").open("rb")
+    first = verbs.offer(source)
+    near, said = verbs.receive(folders[0], first, first["files"], repair=True)
+    plain = [[path, path, size] for path, _, size in first["files"]]
+    far, _ = verbs.receive(folders[1], said, plain, repair=True)
+    assert last(near)["sent"] == last(far)["sent"] == 3
+    verbs.end()
+    for folder in folders:
+        assert contents(folder) == expected(source) | {"somebody's own": b"", ".cache": b"stays"}
+        assert [path.name for path in folder.parent.iterdir()] == ["M"]
+    assert [(folder / "model-0.bin").stat().st_ino for folder in folders] == kept
+    assert held.read() != contents(source)["model-3.bin"], "who reads the old file goes on reading it"
+    held.close()
+
+
+def test_a_repair_that_was_killed_leaves_the_directory_as_it_was_and_goes_on(
+    verbs: Verbs, source: Path, tmp_path: Path
+) -> None:
+    (source / "linked.bin").unlink()
+    folder = tmp_path / "a" / "M"
+    shutil.copytree(source, folder)
+    (folder / "model-2.bin").write_bytes(b"x" * 300_000)
+    before = contents(folder)
+    first = verbs.offer(source)
+    process, _ = verbs.receive(folder, first, [*first["files"], ["never ready", "never ready", 1]], repair=True)
+    process.kill()
+    process.wait(10)
+    assert contents(folder) in (before, before | {"model-2.bin": (source / "model-2.bin").read_bytes()})
+    process, _ = verbs.receive(folder, first, first["files"], repair=True)
+    assert last(process)["complete"]
+    assert {name: data for name, data in contents(folder).items() if name != ".cache"} == expected(source)
+    assert [path.name for path in folder.parent.iterdir()] == ["M"]
+
+
+def test_a_repair_of_most_of_a_directory_is_refused(verbs: Verbs, source: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "M"
+    folder.mkdir()
+    (folder / "config.json").write_text("another model's")
+    first = verbs.offer(source)
+    _, said = verbs.receive(folder, first, first["files"], repair=True)
+    assert said["error"]["kind"] == "target-exists"
+    assert contents(folder) == {"config.json": b"another model's"}
+
+
+def test_a_repair_of_nothing_makes_the_directory(verbs: Verbs, source: Path, tmp_path: Path) -> None:
+    first = verbs.offer(source)
+    process, _ = verbs.receive(tmp_path / "M", first, first["files"], repair=True)
+    assert last(process)["complete"]
+    assert contents(tmp_path / "M") == expected(source)

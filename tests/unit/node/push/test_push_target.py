@@ -17,7 +17,7 @@ def test_a_directory_that_lacks_an_empty_file_is_another_checkpoint(tmp_path: Pa
     entries = [Entry("config.json", "config.json", 2), Entry("empty", "empty", 0)]
     with pytest.raises(Failure, match="empty is missing there") as told:
         Target(directory, entries).open()
-    assert told.value.kind == "target-exists"
+    assert told.value.kind == "target-differs"
     (directory / "empty").touch()
     target = Target(directory, entries)
     target.open()

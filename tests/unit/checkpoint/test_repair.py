@@ -1,0 +1,50 @@
+"""The command that puts a bad copy right is named to the word."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.checkpoint.agreement import differences
+from orchestrator.checkpoint.repair import repair_command, repairs
+
+Copies = dict[str, dict[str, str]]
+FROM = "l40s-deploy checkpoint push a:/models/M --to {} --repair"
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "command"),
+    [
+        ("a:/models/M", "M", "l40s-deploy checkpoint push a:/models/M --to d --repair"),
+        ("a:/models/M", "N", "l40s-deploy checkpoint push a:/models/M --to d --as N --repair"),
+        ("./my model", "", "l40s-deploy checkpoint push './my model' --to d --repair"),
+    ],
+)
+def test_the_command(source: str, name: str, command: str) -> None:
+    assert repair_command(source, "d", name) == command
+
+
+@pytest.mark.parametrize(
+    ("copies", "wanted"),
+    [
+        ({"a": {"f": "1"}, "b": {"f": "1"}, "c": {"f": "2"}}, [FROM.format("c")]),
+        ({"a": {"f": "1", "g": "1"}, "b": {"f": "2", "g": "1"}, "c": {"f": "1"}, "d": {"f": "1", "g": "1"}},
+         [FROM.format("b"), FROM.format("c")]),
+        ({"a": {"f": "1"}, "b": {}}, [FROM.format("b")]),
+        ({"a": {"f": "1"}, "b": {"f": "1"}, "c": {"f": "1", "x": "1"}},
+         ["remove x, which the others have not, on c"]),
+    ],
+)  # fmt: skip
+def test_each_odd_node_gets_its_command_from_a_good_one(copies: Copies, wanted: list[str]) -> None:
+    directories = dict.fromkeys(copies, "/models/M")
+    assert list(repairs(differences(copies), directories, list(copies))) == wanted
+
+
+def test_without_a_majority_somebody_has_to_choose() -> None:
+    copies = {"a": {"f": "1"}, "b": {"f": "2"}}
+    (line,) = repairs(differences(copies), dict.fromkeys(copies, "/models/M"), list(copies))
+    assert line.startswith("find out which copy is right")
+    assert line.endswith(FROM.format("b"))
+
+
+def test_copies_that_agree_need_nothing() -> None:
+    assert not list(repairs((), {}, []))
