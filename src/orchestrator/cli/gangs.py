@@ -75,7 +75,7 @@ def router_block(seen: Overview) -> list[RenderableType]:
     router = seen.router
     if router is None:
         return []
-    state = router.state or "unreachable"
+    state = router.condition or "unreachable"
     head = Text.assemble(("router", "bold"), " ", (state, STYLES.get(state, "")), f"  {printable(router.url)}")
     gangs: dict[str, list[str]] = {"in": [], "unhealthy": [], "out": []}
     for view in seen.views:

@@ -89,6 +89,8 @@ def launch_script(words: list[str]) -> str:
 
 ANY_HEALTH = "/health"
 """Every SGLang has it; it says that its server runs."""
+HEALTH_PATHS = ("/ready", ANY_HEALTH)
+"""What a router of ours may have been started with."""
 
 
 def health_path(engines: Iterable[Engine], default: Engine) -> str:

@@ -192,7 +192,13 @@ ROUTERS = [
         "(healthy; in the router, 3 requests)",
         "router ready  http://h:3  in: g",
     ),
-    (3, "unhealthy", router(Worker("1", SERVES, False, 0)), "; the router finds it unhealthy)", "unhealthy: g"),
+    (
+        3,
+        "unhealthy",
+        router(Worker("1", SERVES, False, 0)),
+        "; the router finds it unhealthy)",
+        "router degraded  http://h:3  unhealthy: g",
+    ),
     (3, "out", router(Worker("1", "http://x", True, 0)), "; out of the router)", "out: g; of no gang here: http://x"),
     (3, "out", router(state="absent", workers=None), "; out of the router)", "router absent  http://h:3  out: g"),
     (4, None, router(state="", workers=None, error=LOST), "(healthy)", "head: no route (fix: look)"),
@@ -208,9 +214,14 @@ def test_the_router(run: Run, wanted: int, place: str | None, seen: RouterGlance
     told = json.loads(run(gang(), "--json", router=seen)[1])
     assert told["gangs"][0]["router"] == place
     assert told["gangs"][0]["degraded_reason"] == ("router" if wanted == 3 else None)
-    assert told["router"]["healthy"] == (seen.state == "ready" and seen.workers is not None)
+    assert told["router"]["healthy"] == (seen.state == "ready" and any(one.healthy for one in seen.workers or ()))
     assert (told["router"]["workers"] is None) == (seen.workers is None)
     assert (told["router"]["error"] is None) == (seen.error is None)
+
+
+def test_a_router_without_a_healthy_worker_is_degraded(run: Run) -> None:
+    told = json.loads(run(gang(), "--json", router=router(Worker("1", SERVES, False, 0)))[1])
+    assert (told["router"]["state"], told["router"]["healthy"]) == ("degraded", False)
 
 
 def test_without_a_router_nothing_is_said_of_one(run: Run) -> None:

@@ -34,6 +34,8 @@ TAKE_OUT_S = 15.0
 START_S = 60.0
 POLL_S = 0.25
 ASK_S = 10.0
+HEALTH_S = 25.0
+"""As long as the router itself waits for an answer about health (engines/router.py)."""
 _ANEW = "`l40s-deploy router down`, then `l40s-deploy router up`,"
 
 
@@ -82,7 +84,9 @@ class Router:
             raise self._trouble(str(wrong), answer) from None
 
     def take_in(self, url: str) -> None:
-        """Have requests go there; comes back once the router counts it as healthy."""
+        """Have requests go there; returns once the engine answers what the router asks for its health, and the
+        router counts it as healthy: a new worker counts as healthy until the router's checks of it have failed."""
+        self._wait_for_health_path(url)
         if not any(worker.url == url for worker in self.workers()):
             answer = self.ask("POST", "/workers", {"url": url})
             if answer.get("status") not in (200, 201, 202):
@@ -90,6 +94,30 @@ class Router:
         healthy = self._until(lambda: any(one.url == url and one.healthy for one in self.workers()), TAKE_IN_S)
         if not healthy:
             raise self._trouble(f"does not find {url} healthy within {TAKE_IN_S:.0f} s", {})
+
+    def _wait_for_health_path(self, url: str) -> None:
+        path = self._health_path()
+        if not path:
+            return
+        answer: Mapping[str, Any] = {}
+
+        def settled() -> bool:
+            nonlocal answer
+            (answer,) = ask_from(self.fleet, self.spec.node.name, [{"url": f"{url}{path}", "timeout_s": HEALTH_S}])
+            return answer.get("status") in (HTTPStatus.OK, HTTPStatus.NOT_FOUND)
+
+        self._until(settled, TAKE_IN_S)
+        if answer.get("status") == HTTPStatus.NOT_FOUND:
+            failure = self._trouble(f"asks {url}{path} for its health, and this engine has no such path", answer)
+            failure.fix = f"{_ANEW} have it ask for another one"
+            raise failure
+        if answer.get("status") != HTTPStatus.OK:
+            raise self._trouble(f"asks {url}{path} for its health, and got no good answer in {TAKE_IN_S:.0f} s", answer)
+
+    def _health_path(self) -> str:
+        """What the running router was started to ask its workers for; '' where its settings are others."""
+        running = self.view().plan_id
+        return next((path for path in words.HEALTH_PATHS if _rising(self, path).plan_id == running), "")
 
     def take_out(self, url: str) -> None:
         """Have no new request go there; those that run are not touched."""

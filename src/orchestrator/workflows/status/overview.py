@@ -32,7 +32,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterGlance:
     """The router as it was seen. state: its agent's gang state, '' where that could not be asked; workers: None where
-    the router does not tell them; error: why something could not be read."""
+    the router does not report them; error: why something could not be read."""
 
     url: str
     node: str
@@ -41,9 +41,15 @@ class RouterGlance:
     error: DeployError | None = None
 
     @property
+    def condition(self) -> str:
+        """Its state; degraded where it runs and finds none of its workers healthy: every request gets HTTP 503."""
+        sick = self.state == "ready" and self.workers and not any(one.healthy for one in self.workers)
+        return "degraded" if sick else self.state
+
+    @property
     def healthy(self) -> bool:
-        """It runs under its agent, and answers."""
-        return self.state == "ready" and self.workers is not None
+        """It runs under its agent, answers, and has a gang to send requests to."""
+        return self.state == "ready" and any(one.healthy for one in self.workers or ())
 
     def worker(self, url: str) -> Worker | None:
         """The gang that serves there, as the router has it."""
@@ -148,7 +154,7 @@ def _router(router: RouterGlance, views: Sequence[GangView]) -> dict[str, Any]:
     return {
         "url": router.url,
         "node": router.node,
-        "state": router.state or None,
+        "state": router.condition or None,
         "healthy": router.healthy,
         "workers": workers,
         "error": {"what": error.what, "where": error.where, "fix": error.fix} if error else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -240,3 +241,46 @@ def test_whoever_of_a_failed_batch_serves_is_behind_the_router_again(
     failed = roll(world, max_unavailable=2)
     assert "ended at a, b; not touched: c" in failed.what
     assert sorted(set(world.behind)) == ["http://a", "http://c"]
+
+
+class Front:
+    """A router whose worker answers its health path with these statuses, one after the other."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, path: str, *statuses: int) -> None:
+        self.statuses, self.asked, self.posted = list(statuses), list[str](), list[str]()
+        self.router = routing.Router(INVENTORY.router)  # type: ignore[arg-type]
+        plan_id = routing._rising(self.router, path).plan_id if path else "other settings"
+        monkeypatch.setattr(routing, "see", lambda *_: (router(GangState.READY, plan_id),))
+        monkeypatch.setattr(routing, "ask_from", self.ask_from)
+        monkeypatch.setattr(routing, "POLL_S", 0.0)
+
+    def ask_from(self, _: object, __: str, asks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        (ask,) = asks
+        if ask["url"].startswith("http://127.0.0.1"):
+            if ask["method"] == "POST":
+                self.posted.append(json.loads(ask["body"])["url"])
+                return [{"status": 202}]
+            listed = [{"id": url, "url": url, "is_healthy": True} for url in self.posted]
+            return [{"status": 200, "body": json.dumps({"workers": listed})}]
+        self.asked.append(ask["url"])
+        return [{"status": self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]}]
+
+
+def test_a_gang_is_added_once_it_answers_what_the_router_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    front = Front(monkeypatch, "/ready", 503, 503, 200)
+    front.router.take_in("http://a")
+    assert front.asked == ["http://a/ready"] * 3 and front.posted == ["http://a"]
+
+
+def test_a_gang_that_lacks_what_the_router_asks_is_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The router would count it as healthy until its own checks fail, then answer every request with 503."""
+    front = Front(monkeypatch, "/ready", 404)
+    with pytest.raises(NodeError, match="asks http://a/ready for its health") as failed:
+        front.router.take_in("http://a")
+    assert front.posted == [] and "`l40s-deploy router down`, then `l40s-deploy router up`" in failed.value.fix
+
+
+def test_a_router_with_settings_of_its_own_is_taken_at_its_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    front = Front(monkeypatch, "", 404)
+    front.router.take_in("http://a")
+    assert front.asked == [] and front.posted == ["http://a"]
