@@ -44,3 +44,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if place.startswith(WITH_PROCESSES):
             item.add_marker(pytest.mark.processes)
+
+
+@pytest.fixture(autouse=True)
+def no_inventory_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command reads one inventory in its life; stacks and profiles beside it are of no concern to the next test."""
+    monkeypatch.setattr("orchestrator.loading.own._beside", [])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.loading import own
+from orchestrator.loading.which import choose_inventory
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.offers import Fit, Offer
@@ -32,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(adding, "l40s-deploy models add /workspace/GLM-4.5-Air-FP8")
     adding.add_argument("directory", type=Path, metavar="DIR", help="the checkpoint, on this machine")
     adding.add_argument("--name", metavar="NAME", help="the profile's name (default: the directory's)")
-    adding.add_argument("--out", type=Path, metavar="FILE", help="default: inventory/models/NAME.yml")
+    adding.add_argument("--out", type=Path, metavar="FILE", help="default: models/NAME.yml beside the inventory")
     adding.add_argument("--force", action="store_true", help="write over a profile that exists")
     adding.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document")
 
@@ -102,6 +105,8 @@ def _refusals(mine: Sequence[tuple[Listed, Offer]]) -> dict[str, tuple[list[str]
 
 
 def _add(args: argparse.Namespace, screen: Screen) -> int:
+    if args.inventory or os.environ.get("L40S_INVENTORY"):
+        own.remember(choose_inventory(args.inventory).path)
     path, unknown = add_model(args.directory, name=args.name, file=args.out, over=args.force)
     if screen.as_json:
         screen.json({"file": str(path), "unknown": unknown})

@@ -16,6 +16,8 @@ from orchestrator.engines.engine import Engine
 
 VERSION = "0.3.2"
 
+PYTHON_FIX = "l40s-deploy prepare --tags router_env, or name the router's virtual environment with l40s_router_venv"
+
 WATCH: Mapping[str, Any] = {
     "dialect": "sglang-router-0.3",
     "phases": [],

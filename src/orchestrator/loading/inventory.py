@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from orchestrator.loading import own
 from orchestrator.loading.ansible_yaml import AnsibleInventory, read_ansible_inventory
 from orchestrator.loading.node_spec import node_spec
 from orchestrator.loading.router_spec import router_spec
@@ -31,9 +32,10 @@ def load_inventory(path: str | Path) -> Inventory:
     """Read an Ansible YAML inventory: the child groups of `gangs` are the gangs, a host's place is its node rank.
 
     group_vars/ and host_vars/ beside the file count, as for Ansible. Raises InputError that names the file, the
-    path inside it, what was found and what is wanted.
+    path inside it, what was found and what is wanted. From then on stacks and profiles beside this file are known.
     """
     file = Path(path)
+    own.remember(file)
     source = read_ansible_inventory(file)
     gangs = tuple(_gang(source, name) for name in _gang_names(source))
     variables = {host: _variables(source, host) for gang in gangs for host in (node.name for node in gang.nodes)}

@@ -1,11 +1,8 @@
-"""Model profiles: inventory/models/NAME.yml, the user's own before ours."""
+"""Model profiles: models/NAME.yml, the user's own beside the inventory before ours."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from orchestrator.loading import yaml_fields
-from orchestrator.loading.resources import data_dir
+from orchestrator.loading import own, yaml_fields
 from orchestrator.loading.yaml_fields import Section
 from orchestrator.model.profile import Canary, Dimensions, ModelProfile, Quantisation
 
@@ -20,16 +17,12 @@ _REQUIRED = {
 
 def load_profile(name: str) -> ModelProfile:
     """The profile with this name (or in this .yml file). InputError has the nearest names."""
-    return _profile(yaml_fields.read(yaml_fields.choose("model", name, _folders())))
+    return _profile(yaml_fields.read(yaml_fields.choose("model", name, own.folders("models"))))
 
 
 def profile_names() -> tuple[str, ...]:
     """Every model that there is a profile for, sorted."""
-    return yaml_fields.names(_folders())
-
-
-def _folders() -> tuple[Path, ...]:
-    return Path("inventory/models"), data_dir("inventory") / "models"
+    return yaml_fields.names(own.folders("models"))
 
 
 def _profile(top: Section) -> ModelProfile:

@@ -1,4 +1,4 @@
-"""Stacks: inventory/stacks/NAME.yml, the user's own before ours."""
+"""Stacks: stacks/NAME.yml, the user's own beside the inventory before ours."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 from typing import cast, get_args
 
-from orchestrator.loading import yaml_fields
-from orchestrator.loading.resources import data_dir
+from orchestrator.loading import own, yaml_fields
 from orchestrator.loading.yaml_fields import Section
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Install, Stack
@@ -17,7 +16,7 @@ _LAUNCH = ("{venv}/bin/python3", "-m", "sglang.launch_server")
 
 def load_stack(name: str) -> Stack:
     """The stack with this name (or in this .yml file). InputError has the nearest names."""
-    top = yaml_fields.read(yaml_fields.choose("stack", name, _folders()))
+    top = yaml_fields.read(yaml_fields.choose("stack", name, own.folders("stacks")))
     device = top.text("device", "cuda", choices=("cuda", "cpu"))
     install = _install(top)
     stack = Stack(
@@ -68,7 +67,7 @@ def _version(top: Section, key: str, default: str) -> str:
 
 def stack_file(name: str) -> Path:
     """The absolute path of the stack's own file. Raises InputError with the nearest names."""
-    return yaml_fields.choose("stack", name, _folders()).absolute()
+    return yaml_fields.choose("stack", name, own.folders("stacks")).absolute()
 
 
 def stack_lock(name: str) -> Path:
@@ -76,7 +75,7 @@ def stack_lock(name: str) -> Path:
 
     Raises InputError for a stack that has none: nobody can install it for the operator.
     """
-    file = yaml_fields.choose("stack", name, _folders())
+    file = yaml_fields.choose("stack", name, own.folders("stacks"))
     lock = file.with_suffix(".lock")
     if not lock.is_file():
         raise InputError(
@@ -91,7 +90,7 @@ def stack_lock(name: str) -> Path:
 
 def stack_recipe(name: str) -> tuple[Path, Path]:
     """The folder beside the stack's own file that makes an image of it, and that file. Raises InputError for none."""
-    file = yaml_fields.choose("stack", name, _folders())
+    file = yaml_fields.choose("stack", name, own.folders("stacks"))
     folder = file.with_suffix(".recipe")
     if not folder.is_dir():
         having = ", ".join(known for known in stack_names() if _has_recipe(known))
@@ -100,13 +99,9 @@ def stack_recipe(name: str) -> tuple[Path, Path]:
 
 
 def _has_recipe(name: str) -> bool:
-    return yaml_fields.choose("stack", name, _folders()).with_suffix(".recipe").is_dir()
+    return yaml_fields.choose("stack", name, own.folders("stacks")).with_suffix(".recipe").is_dir()
 
 
 def stack_names() -> tuple[str, ...]:
     """Every stack that there is a file for, sorted."""
-    return yaml_fields.names(_folders())
-
-
-def _folders() -> tuple[Path, ...]:
-    return Path("inventory/stacks"), data_dir("inventory") / "stacks"
+    return yaml_fields.names(own.folders("stacks"))

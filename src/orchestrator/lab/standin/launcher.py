@@ -73,7 +73,7 @@ class _Launcher:
         if (settings.tp_size * settings.pp_size) % settings.nnodes:
             raise Played("AssertionError", "tp_size must be divisible by number of nodes")
         if self._version.checks_model_first or settings.node_rank == 0:
-            read_model(settings.model_path, self._version)
+            read_model(settings.model_path, self._version, settings.quantization)
 
     # -- the leader ---------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class _Launcher:
             end.close()
         facts = self._await_ranks()
         engine = Engine(requests, tokens, facts["max_total_num_tokens"])
-        return self._serve(engine, read_model(self._settings.model_path, self._version))
+        return self._serve(engine, read_model(self._settings.model_path, self._version, self._settings.quantization))
 
     def _serve(self, engine: Engine, model: Model) -> int:
         """HTTP from here to the end."""

@@ -66,8 +66,11 @@ class Model:
         return 2 * max(self.number("num_key_value_heads", heads) // tp_size, 1) * head * 2 * layers
 
 
-def read_model(path: str, version: Version) -> Model:
-    """The model directory; Played in the words of the hub client or of transformers where it is none."""
+def read_model(path: str, version: Version, quantization: str | None = None) -> Model:
+    """The model directory; Played in the words of the hub client or of transformers where it is none.
+
+    quantization: of the command line, for a config.json that says nothing of it
+    """
     directory = Path(path)
     if not directory.is_dir():
         raise Played(
@@ -80,7 +83,7 @@ def read_model(path: str, version: Version) -> Model:
         raise Played(shown, words.format(path=path))
     config = json.loads((directory / "config.json").read_text("utf-8"))
     shards, size = _shards(directory)
-    return Model(path, config, shards, size or _estimate(config))
+    return Model(path, config, shards, size or _estimate(config, quantization))
 
 
 def _shards(directory: Path) -> tuple[tuple[str, ...], int]:
@@ -93,7 +96,7 @@ def _shards(directory: Path) -> tuple[tuple[str, ...], int]:
     return tuple(file.name for file in files), sum(file.stat().st_size for file in files)
 
 
-def _estimate(config: Mapping[str, Any]) -> int:
+def _estimate(config: Mapping[str, Any], quantization: str | None) -> int:
     """Bytes of the weights by config.json alone: experts, dense layers, attention taken for square, embeddings."""
 
     def number(name: str) -> int:
@@ -108,7 +111,7 @@ def _estimate(config: Mapping[str, Any]) -> int:
         + layers * 4 * hidden * hidden
         + 2 * number("vocab_size") * hidden
     )
-    return weights * (1 if config.get("quantization_config") else 2)
+    return weights * (1 if config.get("quantization_config") or quantization else 2)
 
 
 def check_shards(model: Model, version: Version) -> None:

@@ -116,7 +116,7 @@ class _Life:
         self._take_gpu()
         self._join()
         self._connect()
-        model = read_model(self._settings.model_path, self._version)
+        model = read_model(self._settings.model_path, self._version, self._settings.quantization)
         self._load(model)
         self._allocate(model)
         self._capture(model)

@@ -77,6 +77,12 @@ class Settings:
         return self.health_timeout * (1.0 if asked else min(self.speed, 1.0))
 
     @property
+    def quantization(self) -> str | None:
+        """--quantization, for a checkpoint whose config.json says nothing of its own."""
+        asked = self.given.get("quantization")
+        return None if asked is None else str(asked)
+
+    @property
     def world(self) -> int:
         return self.tp_size * self.pp_size
 

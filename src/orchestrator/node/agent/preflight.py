@@ -50,7 +50,8 @@ def _python(run: Run) -> Iterator[Failure]:
             "no-stack",
             f"the engine's python {'may not be executed by ' + _user(run) if exists else 'does not exist'}",
             run.venv_python,
-            f"l40s-deploy prepare installs the stack {run.stack}, or name its virtual environment with l40s_venv",
+            run.python_fix
+            or f"l40s-deploy prepare installs the stack {run.stack}, or name its virtual environment with l40s_venv",
         )
 
 

@@ -58,6 +58,8 @@ class Run:
     working_dir: str = "/"
     model_path: str = ""
     venv_python: str = ""
+    python_fix: str = ""
+    """What to do where that is missing; '' for a stack's."""
     container_program: str = ""
     """docker or podman where the engine runs in a container, else ''."""
     container_image: str = ""
@@ -127,6 +129,7 @@ class Run:
                 plan_id=str(raw.get("plan_id") or ""),
                 model=str(raw.get("model") or ""),
                 stack=str(raw.get("stack") or ""),
+                python_fix=str(raw.get("python_fix") or ""),
                 device=str(raw.get("device") or "cuda"),
                 engine_user=raw.get("engine_user"),
                 argv=tuple(str(word) for word in raw.get("argv") or ()),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.checkpoint.profile import draft, known_dimensions
+from orchestrator.loading import own
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.stacks import load_stack
 from orchestrator.loading.templates import template
@@ -23,8 +24,6 @@ from orchestrator.workflows.files import write_whole
 from orchestrator.workflows.plan.plan import stack_name
 
 ASSUMED = "48 GB L40S (46068 MiB by NVML), assumed: nothing was asked of the nodes"
-FOLDER = Path("inventory/models")
-"""The user's own profiles, which are looked at before the built-in ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +100,9 @@ def add_model(directory: Path, *, name: str | None, file: Path | None, over: boo
         )
     made = draft(inspect_here(directory), name=name, directory=directory.name, source=f"the checkpoint in {directory}")
     text = profile_file(made.profile, known_dimensions(made.profile.dimensions), made.unknown, template("model.yml.j2"))
-    path = file or FOLDER / f"{name}.yml"
+    path = file or own.new_file("models", name)
     if file is None:
-        FOLDER.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text, over=over)
     load_profile(str(path))
     return path, dict(made.unknown)

@@ -346,6 +346,7 @@ def _rising(router: Router, health_path: str) -> Rising:
             "engine_user": spec.node.engine_user,
             "argv": argv,
             "venv_python": argv[0],
+            "python_fix": words.PYTHON_FIX,
             "ports": {"check_free": [{"address": listens, "port": spec.port}]},
             "leader": {"address": "127.0.0.1", "port": agent_port},
             "key": key,

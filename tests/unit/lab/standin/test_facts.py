@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,19 @@ def test_the_reference_model_fits_as_it_did_on_the_hardware(tmp_path: Path) -> N
     model = read_model(str(made), PLAYED["0.5.23"])
     assert model.kv_bytes_per_token(32, 1) == 70_272
     assert model.weights_gib(32) == pytest.approx(21.0, abs=0.5)
+
+
+@pytest.mark.parametrize(("words", "gib"), [("--quantization w8a8_int8", 21.0), ("", 42.0)])
+def test_a_quantised_checkpoint_whose_config_says_nothing_is_counted_by_the_flag(
+    tmp_path: Path, words: str, gib: float
+) -> None:
+    made = model_directory(tmp_path / "m", num_hidden_layers=61, hidden_size=7168, vocab_size=129280)
+    (made / "model.safetensors.index.json").unlink()
+    config = json.loads((made / "config.json").read_text())
+    del config["quantization_config"]
+    (made / "config.json").write_text(json.dumps(config))
+    asked = settings(*words.split(), plays="0.5.23").quantization
+    assert read_model(str(made), PLAYED["0.5.23"], asked).weights_gib(32) == pytest.approx(gib, abs=1.0)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orchestrator.engines import router
 from orchestrator.node.agent import preflight
 from orchestrator.node.agent.run import Run
 from orchestrator.node.engine.gpus import GpuMemory, GpuUse
@@ -165,6 +166,13 @@ def test_the_planned_versions_are_installed(
 def test_a_stack_that_is_not_installed(gang: Gang) -> None:
     ((kind, where, _),) = check(gang(), venv_python="/nowhere/bin/python3")
     assert (kind, where) == ("no-stack", "/nowhere/bin/python3")
+
+
+def test_a_missing_router_environment_names_the_routers_own_setting(gang: Gang) -> None:
+    missing = {"venv_python": "/nowhere/bin/python3", "python_fix": router.PYTHON_FIX}
+    run = Run.of({**gang().staging(0), **missing}, "/nowhere")
+    (failure,) = preflight.check(run, Memory("", ()))
+    assert "l40s_router_venv" in failure.fix and "l40s_venv" not in failure.fix
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,30 @@
+"""Where an operator's own stacks and profiles are looked up: beside the inventory, before the shipped ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from orchestrator.loading.resources import data_dir
+
+Kind = Literal["models", "stacks"]
+
+_beside: list[Path] = []
+"""The folder of the inventory that this process reads; empty until it has read one."""
+
+
+def remember(inventory: Path) -> None:
+    """Count the folder of this inventory among those that are searched, before all others."""
+    _beside[:] = [inventory.absolute().parent]
+
+
+def folders(kind: Kind) -> tuple[Path, ...]:
+    """Every folder that may hold NAME.yml, the first that has it wins: DIR/stacks and DIR/inventory/stacks of the
+    inventory's DIR, inventory/stacks of the working directory, the shipped one. The same for models."""
+    beside = [place for folder in _beside for place in (folder / kind, folder / "inventory" / kind)]
+    return (*beside, Path("inventory") / kind, data_dir("inventory") / kind)
+
+
+def new_file(kind: Kind, name: str) -> Path:
+    """Where a file that is made for the operator belongs: beside the inventory, else in the working directory."""
+    return (_beside[0] if _beside else Path("inventory")) / kind / f"{name}.yml"

@@ -1,0 +1,72 @@
+"""An operator's own stacks and profiles are found beside the inventory, wherever a command is run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.main import main
+from orchestrator.loading.inventory import load_inventory
+from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.resources import data_dir
+from orchestrator.loading.stacks import load_stack, stack_names
+from orchestrator.model.errors import InputError
+
+SHIPPED = data_dir("inventory")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory that holds nothing."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+
+def inventory(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "hosts.yml"
+    file.write_text("all: {children: {gangs: {children: {g: {hosts: {a: }}}}}}")
+    return file
+
+
+def copied(kind: str, of: str, to: Path, **changes: str) -> None:
+    text = (SHIPPED / kind / f"{of}.yml").read_text("utf-8")
+    for key, value in changes.items():
+        text = text.replace(f"{key}: {of}\n", f"{key}: {value}\n", 1)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    to.write_text(text)
+
+
+@pytest.mark.parametrize("below", ["stacks", "inventory/stacks"])
+def test_a_stack_beside_the_inventory(tmp_path: Path, below: str) -> None:
+    copied("stacks", "sglang-0.5.23", tmp_path / "cluster" / below / "mine.yml", name="mine")
+    with pytest.raises(InputError):
+        load_stack("mine")
+    load_inventory(inventory(tmp_path / "cluster"))
+    assert load_stack("mine").name == "mine" and {"mine", "sglang-0.5.23"} <= set(stack_names())
+
+
+def test_a_profile_beside_the_inventory_comes_before_a_shipped_one(tmp_path: Path) -> None:
+    file = tmp_path / "cluster/models/tiny-deepseek-v3.yml"
+    copied("models", "tiny-deepseek-v3", file)
+    file.write_text(file.read_text().replace("vocab_size: ", "vocab_size: 9"))
+    shipped = load_profile("tiny-deepseek-v3")
+    load_inventory(inventory(tmp_path / "cluster"))
+    assert load_profile("tiny-deepseek-v3").dimensions.vocab_size != shipped.dimensions.vocab_size
+    assert len(profile_names()) == len(list((SHIPPED / "models").glob("*.yml")))
+
+
+def test_another_inventory_forgets_the_first(tmp_path: Path) -> None:
+    copied("stacks", "sglang-0.5.23", tmp_path / "one/stacks/mine.yml", name="mine")
+    load_inventory(inventory(tmp_path / "one"))
+    load_inventory(inventory(tmp_path / "two"))
+    with pytest.raises(InputError):
+        load_stack("mine")
+
+
+def test_models_lists_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copied("models", "tiny-deepseek-v3", tmp_path / "cluster/models/mine.yml", name="mine")
+    assert main(["models", "-i", str(inventory(tmp_path / "cluster")), "--json"]) == 0
+    assert "mine" in {model["name"] for model in json.loads(capsys.readouterr().out)["models"]}
