@@ -256,6 +256,12 @@ def _hung_driver(node: HealthyNode) -> None:
     node.host.update(kernel_log={"xid": [line]})
 
 
+def _gpus_of_another_maker(node: HealthyNode) -> None:
+    for path in [path for path, text in node.files.items() if path.endswith("/vendor") and text == "0x10de\n"]:
+        node.files[path] = "0x1002\n"
+    node.gpus.clear()
+
+
 def _lost_gpu(node: HealthyNode) -> None:
     node.machine.devices[2] = {"index": 2, "errors": {"nvmlDeviceGetHandleByIndex": "GPU is lost"}}
 
@@ -374,6 +380,8 @@ FAULTS = (
     Fault("NVML does not answer", _silent_driver, "NVML-UNREADABLE", STOP),
     Fault("GPU lost", _lost_gpu, "GPU-MISSING", STOP, ("0000:1a:00.0",)),
     Fault("GPU unknown to NVML", _set(lambda n: n.gpus.pop()), "GPU-MISSING", STOP, ("0000:9d:00.0",)),
+    Fault("GPUs of another maker", _gpus_of_another_maker, "GPU-OTHER-MAKER", NOTE, ("0000:18:00.0",),
+          ("GPU-MISSING",)),
     Fault("uncorrectable memory errors", _gpu(5, ecc={"enabled": 1, "corrected": 0, "uncorrected": 3}), "GPU-HEALTH",
           STOP, ("0000:9b:00.0",)),
     Fault("memory row that could not be repaired", _gpu(5, remapped_rows=[0, 1, 0, 1]), "GPU-HEALTH", STOP,

@@ -206,8 +206,12 @@ class NumaDomain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuModel:
-    """What NCCL asks of the CPU: vendor, family and model decide the speed between sockets."""
+    """What NCCL asks of the CPU: architecture, vendor, family and model decide the speed between sockets.
 
+    arch: x86_64, arm64 or ppc64, as NCCL writes them; '' where unknown
+    """
+
+    arch: str = ""
     vendor: str = ""
     family: int = 0
     model: int = 0

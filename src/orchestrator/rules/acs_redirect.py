@@ -47,20 +47,20 @@ def check(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _ports_on_the_way(node: Node) -> list[tuple[str, str]]:
-    """Downstream ports that a GPU or rail port is behind while another one is behind the same switch or one above it.
-
-    From a root bus down, bridges alternate: root port, then upstream and downstream port of each switch.
-    """
+    """Downstream ports above a GPU or rail port while another one is behind the same switch or behind one above it."""
     talkers = {gpu.key for gpu in node.topology.gpus} | {port.key for port in node.rail_ports}
-    chains = {key: bridges_above(key)[::-1] for key in talkers if key in node.devices}
-    cards = {key: {card(talker) for talker, chain in chains.items() if key in chain} for key in
-             {bridge for chain in chains.values() for bridge in chain}}  # fmt: skip
+    ways = {key: bridges_above(key) for key in talkers if key in node.devices}
+    upstream = {switch.key for switch in node.topology.switches}
+    behind: dict[str, set[str]] = {}
+    for key, way in ways.items():
+        for bridge in way:
+            behind.setdefault(bridge, set()).add(card(key))
     found = {
         port: node.devices[port].address
-        for chain in chains.values()
-        for place, port in enumerate(chain)
-        if place >= 2 and place % 2 == 0 and port in node.devices
-        if any(len(cards[upstream]) > len(cards[port]) for upstream in chain[1:place:2])
+        for way in ways.values()
+        for place, port in enumerate(way[:-1])
+        if way[place + 1] in upstream and port in node.devices
+        if any(len(behind[above]) > len(behind[port]) for above in way[place + 1 :] if above in upstream)
     }
     return sorted((address, port) for port, address in found.items())
 

@@ -86,7 +86,7 @@ def _switch_groups(node: Node) -> str | None:
     groups = []
     for switch in node.gpu_switches:
         gpus = sum(gpu.switch == switch.key for gpu in node.topology.gpus)
-        cards = len({card(port.key) for port in node.topology.rdma if port.switch == switch.key})
+        cards = len({card(port.key) for port in node.topology.rdma if port.switch == switch.key and not port.virtual})
         groups.append(f"{gpus} GPUs + {cards} RDMA cards")
     return "; ".join(sorted(groups)) or None
 

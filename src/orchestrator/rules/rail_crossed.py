@@ -7,7 +7,7 @@ from ipaddress import ip_interface
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RdmaPort
-from orchestrator.rules.support.cluster import Cluster, Node, Place, majority
+from orchestrator.rules.support.cluster import Cluster, Node, odd_in_place
 from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
@@ -24,26 +24,13 @@ RULE = Rule(
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding a node, with its ports whose subnet is not the one that most nodes have in that place."""
     for group in cluster.peers:
-        rails: dict[Place, dict[str, str]] = {}
-        for node in group:
-            for place, port in node.rail_places.items():
-                network = _network(node, port)
-                if network:
-                    rails.setdefault(place, {})[node.name] = network
-        common = {place: most for place, networks in rails.items() if (most := majority(networks))}
-        for node in group:
-            odd = {
-                port: (rails[place][node.name], common[place][0])
-                for place, port in node.rail_places.items()
-                if place in common and node.name in common[place][1]
-            }
-            if odd:
-                yield _finding(node.name, odd)
+        for node, places in odd_in_place(group, _network):
+            yield _finding(node.name, {port: (own, common) for port, own, common in places.values()})
 
 
-def _network(node: Node, port: RdmaPort) -> str:
+def _network(node: Node, port: RdmaPort) -> str | None:
     interface = node.interfaces.get(port.netdev)
-    return str(ip_interface(interface.ipv4[0]).network) if interface and interface.ipv4 else ""
+    return str(ip_interface(interface.ipv4[0]).network) if interface and interface.ipv4 else None
 
 
 def _finding(name: str, odd: dict[RdmaPort, tuple[str, str]]) -> Finding:

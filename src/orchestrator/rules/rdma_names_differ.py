@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.support.cluster import Cluster, Place, majority
+from orchestrator.rules.support.cluster import Cluster, Place, odd_in_place
 from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
@@ -24,18 +24,10 @@ RULE = Rule(
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding for each odd node."""
     for group in cluster.peers:
-        names: dict[Place, dict[str, str]] = {}
-        for node in group:
-            for place, port in node.rail_places.items():
-                names.setdefault(place, {})[node.name] = port.device
-        odd: dict[str, list[tuple[Place, str, str]]] = {}
-        for place, by_node in names.items():
-            most = majority(by_node)
-            for name, device in most[1].items() if most else ():
-                odd.setdefault(name, []).append((place, device, most[0] if most else ""))
-        for name, places in odd.items():
+        for node, found in odd_in_place(group, lambda _, port: port.device):
+            places = [(place, own, common) for place, (_, own, common) in found.items()]
             if _same_names_elsewhere(places):
-                yield _finding(name, places)
+                yield _finding(node.name, places)
 
 
 def _same_names_elsewhere(places: list[tuple[Place, str, str]]) -> bool:

@@ -23,7 +23,8 @@ def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding on each node that has cards and no usable port; quiet where TCP was asked for, or one node is all."""
     for gang in cluster.gangs:
         for node in gang if len(gang) > 1 else ():
-            if node.topology.rdma and not node.usable and node.spec.transport != "tcp":
+            physical = any(not port.virtual for port in node.topology.rdma)
+            if physical and not node.usable and node.spec.transport != "tcp":
                 yield _finding(node)
 
 

@@ -1,6 +1,6 @@
 """Bandwidth of paths by NCCL's own constants, in GB/s: what its choices rest on, not what a stopwatch would say.
 
-Sources: NCCL src/graph/topo.h (LOC_BW, *_QPI_BW, AMD_BW, ARM_BW), topo.cc (kvDictPciGen, ncclTopoGetInterCpuBw),
+Sources: NCCL src/graph/topo.h (LOC_BW, *_QPI_BW, AMD_BW, ARM_BW, P9_BW), topo.cc (kvDictPciGen, ncclTopoGetInterCpuBw),
 xml.cc (the slower of a device and the port above it). Versions: 22 and 40 GB/s between Intel's sockets came after
 2.24.3 and by 2.26.2.
 """
@@ -23,6 +23,7 @@ _SINCE_SAPPHIRE_RAPIDS = (2, 26)
 _ONE_LEVEL_FOR_ALL = (2, 23)
 _AMD_GBS = 16.0
 _ARM_GBS = 6.0
+_POWER_GBS = 32.0
 
 
 def pci_gbs(link: Link) -> float:
@@ -38,6 +39,8 @@ def network_gbs(rate_gbps: float) -> float:
 
 def between_sockets_gbs(cpu: CpuModel, nccl: Version) -> float:
     """The link between two CPU sockets."""
+    if cpu.arch == "ppc64":
+        return _POWER_GBS
     if cpu.vendor == "AuthenticAMD":
         return _AMD_GBS
     if cpu.vendor != "GenuineIntel":

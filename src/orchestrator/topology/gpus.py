@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from orchestrator.model.snapshot import NOT_RECORDED
 from orchestrator.model.topology import Gpu, GpuProcess, Link, PciDevice
 from orchestrator.topology.options import NVIDIA, BuildOptions
 from orchestrator.topology.pci import normal_address, sort_key
@@ -17,11 +18,12 @@ _GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 def find_gpus(
     nvml: Mapping[str, Any], devices: Sequence[PciDevice], places: SwitchPlaces, options: BuildOptions
 ) -> tuple[Gpu, ...]:
-    """All GPUs in order of index, those that NVML does not show last (index -1)."""
+    """All GPUs in order of index, those that NVML does not show last (index -1). Where nobody asked NVML, they are
+    numbered by address, as CUDA_DEVICE_ORDER=PCI_BUS_ID does."""
     left = [device for device in devices if is_gpu(device, options)]
     described = list(_described(nvml, left))
     gpus = [_gpu(said, function, places) for said, function in described]
-    gpus += _silent(left, places)
+    gpus += _silent(left, places, asked=nvml.get("error") != NOT_RECORDED)
     return tuple(sorted(gpus, key=lambda gpu: (gpu.index < 0, gpu.index, sort_key(gpu.address), gpu.key)))
 
 
@@ -96,12 +98,12 @@ def _processes(raw: Any) -> Iterator[GpuProcess]:
             yield GpuProcess(pid=_integer(process.get("pid")), memory_bytes=_integer(process.get("used_bytes")))
 
 
-def _silent(left: Sequence[PciDevice], places: SwitchPlaces) -> Iterator[Gpu]:
-    """Functions that NVML does not show; those of other vendors, which it can't know, are numbered by address."""
+def _silent(left: Sequence[PciDevice], places: SwitchPlaces, *, asked: bool) -> Iterator[Gpu]:
+    """Functions that NVML does not show; those that it can't know (other vendors', or nobody asked it) are numbered."""
     foreign = 0
     for device in left:
         index = -1
-        if device.vendor != NVIDIA:
+        if device.vendor != NVIDIA or not asked:
             index, foreign = foreign, foreign + 1
         yield Gpu(
             index=index,

@@ -34,28 +34,28 @@ class Groups:
 
 
 def gpu_groups(topology: Topology, nccl: Version) -> Groups:
-    """The groups that NCCL makes of one node's GPUs. Ports of one card count together, as NCCL fuses them."""
+    """The groups that NCCL makes of one node's GPUs: each joins the first group that it reaches any earlier GPU of
+    without the network. Ports of one card count together, as NCCL fuses them."""
     gpus = [gpu for gpu in topology.gpus if any(gpu.key == device.key for device in topology.pci)]
     bandwidths, distances = Bandwidths(topology, nccl), Distances(topology)
     near = {gpu.key: _near_network_gbs(gpu, topology, bandwidths, distances) for gpu in gpus}
-    groups: list[list[Gpu]] = []
-    reason = "every GPU reaches every other one at least as fast without the network"
-    for gpu in gpus:
-        home = None
-        for group in groups:
-            inside = bandwidths.between(gpu.key, group[0].key)
-            network = min(near[gpu.key], near[group[0].key])
+    first: list[int] = []
+    """Place of the first GPU of each one's group, as ncclTopoTrimSystem numbers its domains."""
+    cut, kept = "", "every GPU reaches every other one at least as fast without the network"
+    for place, gpu in enumerate(gpus):
+        first.append(place)
+        for earlier, other in enumerate(gpus[:place]):
+            inside, network = bandwidths.between(gpu.key, other.key), min(near[gpu.key], near[other.key])
             if network > inside:
-                reason = f"over the RDMA cards {network:g}, between the GPUs {inside:g} GB/s"
-            elif home is None:
-                home = group
-                if distances.path_type(gpu.key, group[0].key) > PathType.PXB:
-                    reason = f"over the RDMA cards {network:g}, not above {inside:g} GB/s between the GPUs"
-        if home is None:
-            groups.append([gpu])
-        else:
-            home.append(gpu)
-    return Groups(tuple(tuple(gpu.index for gpu in group) for group in groups), reason)
+                cut = f"over the RDMA cards {network:g}, between the GPUs {inside:g} GB/s"
+            else:
+                first[place] = min(first[place], first[earlier])
+                if distances.path_type(gpu.key, other.key) > PathType.PXB:
+                    kept = f"over the RDMA cards {network:g}, not above {inside:g} GB/s between the GPUs"
+    groups = tuple(
+        tuple(gpu.index for gpu, home in zip(gpus, first, strict=True) if home == one) for one in sorted(set(first))
+    )
+    return Groups(groups, cut if len(groups) > 1 else kept)
 
 
 def nccl_log(nodes: Iterable[Groups]) -> tuple[int, int]:

@@ -15,9 +15,9 @@ from xml.sax.saxutils import quoteattr
 
 from orchestrator.model.snapshot import NOT_RECORDED
 from orchestrator.model.topology import CpuModel, Gpu, Link, NumaDomain, PciDevice, RdmaPort, Switch, Topology
-from orchestrator.topology.pci import card, is_address, number, sort_key
+from orchestrator.topology.pci import TWICE, card, is_address, number, sort_key
 from orchestrator.topology.rdma import ports_by_card
-from orchestrator.topology.switches import SwitchPlaces
+from orchestrator.topology.switches import SwitchPlaces, merged
 
 _FORBIDDEN = re.compile(r"<!\s*(DOCTYPE|ENTITY)", re.IGNORECASE)
 _LARGEST = 8 << 20
@@ -37,7 +37,7 @@ class _Writer:
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self.devices = {device.key: device for device in topology.pci}
-        self.places = SwitchPlaces(topology.switches)
+        self.places = SwitchPlaces(topology.switches, merge=False)
         self.switches = {switch.key: switch for switch in topology.switches}
         self.gpus = {gpu.key: gpu for gpu in topology.gpus if gpu.key in self.devices}
         active = [port for port in topology.rdma if port.active and port.key in self.devices]
@@ -59,14 +59,13 @@ class _Writer:
     def _cpu_attributes(self, domain: int) -> str:
         cpu = self.topology.cpu
         cpulist = next((one.cpulist for one in self.topology.numa if one.node == domain), "")
+        x86 = cpu.arch in ("", "x86_64")
         return _attributes(
             {
                 "numaid": domain,
                 "affinity": _mask(cpulist),
-                "arch": "x86_64",
-                "vendor": cpu.vendor,
-                "familyid": cpu.family,
-                "modelid": cpu.model,
+                "arch": cpu.arch or "x86_64",
+                **({"vendor": cpu.vendor, "familyid": cpu.family, "modelid": cpu.model} if x86 else {}),
             }
         )
 
@@ -187,15 +186,21 @@ def topology_of_xml(text: str, node: str) -> Topology:
     reader = _Reader()
     for cpu in root.iter("cpu"):
         reader.cpu(cpu)
+    devices = sorted(reader.devices, key=lambda device: (sort_key(device.address), device.key))
+    switches = merged(
+        sorted(reader.switches, key=lambda switch: (sort_key(switch.address), switch.key)),
+        {device.key: device for device in devices},
+    )
+    places = SwitchPlaces(switches)
     return Topology(
         node=node,
         hostname=node,
         cpu=reader.model,
         numa=tuple(reader.domains),
-        pci=tuple(sorted(reader.devices, key=lambda device: (sort_key(device.address), device.key))),
-        switches=tuple(sorted(reader.switches, key=lambda switch: (sort_key(switch.address), switch.key))),
-        gpus=_numbered(reader.gpus),
-        rdma=tuple(reader.ports),
+        pci=tuple(devices),
+        switches=switches,
+        gpus=_numbered([replace(gpu, switch=places.nearest(gpu.key)) for gpu in reader.gpus]),
+        rdma=tuple(replace(port, switch=places.nearest(port.key)) for port in reader.ports),
         nvml_error=NOT_RECORDED,
     )
 
@@ -208,11 +213,13 @@ class _Reader:
     switches: list[Switch] = field(default_factory=list)
     gpus: list[Gpu] = field(default_factory=list)
     ports: list[RdmaPort] = field(default_factory=list)
+    _seen: dict[str, int] = field(default_factory=dict)
 
     def cpu(self, element: ElementTree.Element) -> None:
         numa = number(element.get("numaid", ""), otherwise=-1)
         self.domains.append(NumaDomain(node=numa))
         self.model = CpuModel(
+            arch=element.get("arch", ""),
             vendor=element.get("vendor", ""),
             family=number(element.get("familyid", "")),
             model=number(element.get("modelid", "")),
@@ -227,6 +234,9 @@ class _Reader:
         if depth > _DEEPEST:
             raise ValueError(f"nests more than {_DEEPEST} PCI switches")
         key = f"{above}/{address}"
+        self._seen[key] = self._seen.get(key, 0) + 1
+        if self._seen[key] > 1:  # a virtual machine's description may use one address for several
+            key = f"{above}/{TWICE}{self._seen[key]}{TWICE}{address}"
         link = Link(
             speed_gts=_speed(element.get("link_speed", "")), width=max(0, number(element.get("link_width", "")))
         )

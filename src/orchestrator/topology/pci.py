@@ -11,6 +11,8 @@ from orchestrator.model.topology import Link, PciDevice
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 _SPEED = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9])?)\s*GT/s")
 _WIDEST = 32
+TWICE = "~"
+"""In a key around a number before the address: it is there another time in the same place."""
 
 
 def pci_devices(snapshot: Snapshot) -> tuple[PciDevice, ...]:
@@ -48,7 +50,7 @@ def bridges_above(key: str) -> list[str]:
     above: list[str] = []
     while True:
         key = key.rpartition("/")[0]
-        if not is_address(key.rpartition("/")[2]):
+        if not is_address(key.rpartition("/")[2].rpartition(TWICE)[2]):
             return above
         above.append(key)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import CpuModel, NumaDomain
@@ -45,7 +46,7 @@ def _from_map(cpumap: str) -> str:
 
 
 def find_cpu(snapshot: Snapshot) -> CpuModel:
-    """The first socket's make; x86 only, empty elsewhere."""
+    """The first socket's make. Vendor, family and model are x86's, empty elsewhere."""
     facts: dict[str, str] = {}
     for line in snapshot.text("/proc/cpuinfo").splitlines():
         name, colon, value = line.partition(":")
@@ -53,8 +54,25 @@ def find_cpu(snapshot: Snapshot) -> CpuModel:
             break
         facts.setdefault(name.strip(), value.strip())
     return CpuModel(
+        arch=_arch(snapshot, facts),
         vendor=facts.get("vendor_id", ""),
         family=number(facts.get("cpu family", "")),
         model=number(facts.get("model", "")),
         name=facts.get("model name", ""),
     )
+
+
+_ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm64", "ppc64le": "ppc64", "ppc64": "ppc64"}
+"""As `uname -m` and as NCCL names them (src/graph/xml.cc)."""
+
+
+def _arch(snapshot: Snapshot, cpuinfo: Mapping[str, str]) -> str:
+    uname = snapshot.host.get("uname")
+    machine = str(uname.get("machine") or "") if isinstance(uname, Mapping) else ""
+    if machine in _ARCHITECTURES:
+        return _ARCHITECTURES[machine]
+    if "vendor_id" in cpuinfo:
+        return "x86_64"
+    if "CPU implementer" in cpuinfo:
+        return "arm64"
+    return "ppc64" if cpuinfo.get("cpu", "").startswith("POWER") else ""

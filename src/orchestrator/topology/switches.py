@@ -1,9 +1,9 @@
 """PCIe switches, identified by their upstream port as NCCL does.
 
-Seen from a root bus, bridges alternate: root port, upstream port, downstream port, upstream port of the next switch.
-NCCL steps two path components up from a device and so meets upstream ports only (src/graph/xml.cc,
-ncclTopoGetXmlFromSys). Broadcom's PEX switches show parts of one chip as switches of their own; NCCL merges these
-(src/graph/topo.cc, ncclTopoFlattenBcmSwitches).
+Seen from a root bus, bridges alternate: root port, upstream port, downstream port, upstream port of the next switch;
+some machines show a switch's upstream port on the root bus itself. NCCL steps two path components up from a device and
+so meets upstream ports only (src/graph/xml.cc, ncclTopoGetXmlFromSys). Broadcom's PEX switches show parts of one chip
+as switches of their own; NCCL merges these (src/graph/topo.cc, ncclTopoFlattenBcmSwitches).
 """
 
 from __future__ import annotations
@@ -32,9 +32,12 @@ def find_switches(devices: Sequence[PciDevice], serving: Collection[str] = ()) -
             keys.update(_upstream_ports([*reversed(above), device.key]))
         elif not device.is_bridge:
             keys.update(_upstream_ports(list(reversed(above))))
+    ways = [bridges_above(key) for key in serving]
+    keys -= {port for way in ways for port in way[::2]}
+    keys |= {upstream for way in ways for upstream in way[1::2]}
     keys = _worth_naming(keys, devices, serving)
     switches = [_switch(key, by_key, keys) for key in keys]
-    return _merged(sorted(switches, key=lambda switch: (sort_key(switch.address), switch.key)), by_key)
+    return merged(sorted(switches, key=lambda switch: (sort_key(switch.address), switch.key)), by_key)
 
 
 def _worth_naming(keys: Collection[str], devices: Sequence[PciDevice], serving: Collection[str]) -> set[str]:
@@ -72,7 +75,7 @@ def _switch(key: str, by_key: Mapping[str, PciDevice], keys: Iterable[str]) -> S
     )
 
 
-def _merged(switches: Sequence[Switch], by_key: Mapping[str, PciDevice]) -> tuple[Switch, ...]:
+def merged(switches: Sequence[Switch], by_key: Mapping[str, PciDevice]) -> tuple[Switch, ...]:
     """Mark the sub-switches that NCCL merges into the switch above; one that took some in is not merged itself."""
     into: dict[str, str] = {}
     for switch in sorted(switches, key=lambda switch: len(bridges_above(switch.key))):

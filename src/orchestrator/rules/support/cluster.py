@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -219,6 +219,28 @@ def majority(values: Mapping[str, V]) -> tuple[V, dict[str, V]] | None:
     (common, count), *_ = Counter(values.values()).most_common(1)
     odd = {name: value for name, value in values.items() if value != common}
     return (common, odd) if odd and count * 2 > len(values) else None
+
+
+def odd_in_place(
+    group: Sequence[Node], fact: Callable[[Node, RdmaPort], V | None]
+) -> Iterator[tuple[Node, dict[Place, tuple[RdmaPort, V, V]]]]:
+    """Each node with rail ports of which a fact differs from what most nodes have in that place:
+    {place: (port, own value, the others')}."""
+    values: dict[Place, dict[str, V]] = {}
+    for node in group:
+        for place, port in node.rail_places.items():
+            value = fact(node, port)
+            if value is not None:
+                values.setdefault(place, {})[node.name] = value
+    most = {place: found for place, by_node in values.items() if (found := majority(by_node))}
+    for node in group:
+        odd = {
+            place: (port, values[place][node.name], most[place][0])
+            for place, port in node.rail_places.items()
+            if place in most and node.name in most[place][1]
+        }
+        if odd:
+            yield node, odd
 
 
 def port_folder(node: Node, port: RdmaPort) -> str:

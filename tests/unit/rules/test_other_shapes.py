@@ -1,0 +1,100 @@
+"""Rules on healthy machines of other shapes: virtual functions, storage cards, other link layers, other GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.support.faults import fault
+from tests.support.healthy_cluster import HealthyNode, cluster_of, dressed, healthy_node, healthy_nodes
+from tests.support.machine_files import MachineFiles
+from tests.support.machines import main_card, rdma_card, storage_card, virtual_functions
+
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.inventory import Overrides
+from orchestrator.rules.support.registry import run_rules
+from orchestrator.topology.build import build
+from orchestrator.topology.halves import gpu_groups
+from orchestrator.workflows.look.doctor import examine_saved
+
+BAD = (Severity.STOP, Severity.SLOW)
+
+
+def bad(findings: tuple[Finding, ...]) -> list[Finding]:
+    return [finding for finding in findings if finding.severity in BAD]
+
+
+def with_infiniband_rails(name: str, number: int) -> HealthyNode:
+    """GPUs and two InfiniBand cards on root ports, beside an Ethernet card for storage."""
+    machine = MachineFiles(name)
+    machine.processors()
+    for index in range(8):
+        machine.gpu(machine.root_port(0x40 + 4 * index, numa=index // 4), 0x41 + 4 * index, numa=index // 4)
+    for half in (0, 1):
+        bus = 0xC0 + 0x10 * half
+        rdma_card(machine, machine.root_port(bus, 3, numa=half), bus + 1, half, number, link_layer="InfiniBand")
+    storage_card(machine)
+    machine.addresses["ens20np0"] = []
+    machine.address("ens20np0", f"10.20.0.{11 + number}/24")
+    main_card(machine, number)
+    return dressed(machine)
+
+
+def test_infiniband_rails_beside_an_ethernet_storage_card_are_no_fault() -> None:
+    nodes = {f"node{n}": with_infiniband_rails(f"node{n}", n) for n in range(4)}
+    assert not [one for one in run_rules(cluster_of(nodes)) if one.id == "RAIL-LINK-LAYER"]
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_a_port_of_another_kind_than_its_peers_is_found(nodes: int) -> None:
+    made = {f"node{n}": with_infiniband_rails(f"node{n}", n) for n in range(nodes)}
+    made["node1"].set_port("mlx5_2", link_layer="Ethernet")
+    found = [one for one in run_rules(cluster_of(made)) if one.id == "RAIL-LINK-LAYER"]
+    assert [(one.node, one.devices) for one in found] == [("node1", ("mlx5_2",))]
+
+
+def test_a_single_node_is_not_judged_against_itself() -> None:
+    node = healthy_node()
+    fault("port set to InfiniBand").breaks(node)
+    assert not [one for one in run_rules(cluster_of({"node0": node})) if one.id == "RAIL-LINK-LAYER"]
+
+
+def with_virtual_functions() -> dict[str, HealthyNode]:
+    nodes = healthy_nodes()
+    for node in nodes.values():
+        virtual_functions(node.machine, node.key("0000:1c:00.0"), 4, bus=0x1C)
+    return nodes
+
+
+def test_nothing_is_expected_of_virtual_functions() -> None:
+    assert bad(run_rules(cluster_of(with_virtual_functions()))) == []
+
+
+def test_virtual_functions_that_the_inventory_names_are_judged() -> None:
+    nodes = with_virtual_functions()
+    for node in nodes.values():
+        node.spec["overrides"] = Overrides(ib_hca="=mlx5_30,mlx5_0")
+    found = bad(run_rules(cluster_of(nodes)))
+    assert {one.id for one in found} == {"RDMA-PORT-DOWN"}
+    assert {one.devices for one in found} == {("mlx5_30",)}
+
+
+def test_a_machine_of_another_makers_gpus_says_how_to_count_them() -> None:
+    node = healthy_node()
+    fault("GPUs of another maker").breaks(node)
+    examination = examine_saved({"node0": node.machine.snapshot(nvml={"error": "not recorded"}, host={})})
+    assert bad(examination.findings) == []
+    (hint,) = [one for one in examination.findings if one.id == "GPU-OTHER-MAKER"]
+    assert "--accelerator 1002:0302" in hint.fix and len(hint.devices) == 8
+
+
+def test_a_gpu_without_a_near_card_joins_both_halves_into_one_group() -> None:
+    """NCCL joins a GPU to any earlier one that it reaches: 8, where comparing with each group's first says 4 + 4."""
+    node = healthy_node()
+    node.machine.root_port(0x10, 3, numa=0)
+    node.move(node.key("0000:1b:00.0"), "/sys/devices/pci0000:10/0000:10:03.0/0000:1b:00.0")
+    topology = build(node.machine.snapshot())
+    assert gpu_groups(topology, (2, 21, 5)).groups == (tuple(range(8)),)
+    whole = build(healthy_node().machine.snapshot())
+    assert gpu_groups(whole, (2, 21, 5)).groups == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert gpu_groups(replace(whole, rdma=()), (2, 21, 5)).groups == (tuple(range(8)),)
