@@ -101,3 +101,19 @@ def test_a_killed_agent_takes_its_engine_with_it(lab: SmallLab) -> None:
     strike(lab, "break", "node1", "kill-agent")
     until(lambda: not lab.engine_processes(["node1"]), 30, "the engine follows its agent")
     failed(lab)
+
+
+@pytest.fixture(scope="module", params=[1, 2, 8], ids="{}-gpus".format)
+def dying(request: pytest.FixtureRequest) -> Iterator[SmallLab]:
+    with small_lab(f"deaths{request.param}", nodes=4, gpus=request.param, deaths="cuda") as made:
+        yield made
+
+
+@pytest.mark.parametrize("place", [1, 0], ids=["a-members", "the-leaders"])
+def test_of_ranks_that_die_as_cuda_lets_them_the_killed_one_is_the_cause(dying: SmallLab, place: int) -> None:
+    dying.serve()
+    victim = place * dying.gpus + dying.gpus // 2
+    strike(dying, "break", f"node{place}", "kill-rank", str(victim))
+    cause = failed(dying)["cause"]
+    assert (cause["node"], cause["tp_rank"], cause["signal"]) == (f"node{place}", victim, signal.SIGKILL), cause
+    dying.deploy("down", "--now")

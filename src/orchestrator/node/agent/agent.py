@@ -16,12 +16,13 @@ from functools import partial
 from typing import Any
 
 from orchestrator.node import files, itself, kernel, processes
-from orchestrator.node.agent import causes, preflight
-from orchestrator.node.agent.causes import Cause
+from orchestrator.node.agent import causes, preflight, verdicts
 from orchestrator.node.agent.ending import end
 from orchestrator.node.agent.part import TICK_S, Part
 from orchestrator.node.agent.record import Record
 from orchestrator.node.agent.run import AGENT_FILE, ENGINE_LOG, GOAL_FILE, Run
+from orchestrator.node.agent.statements import Cause, Statement
+from orchestrator.node.agent.verdicts import Inquest, Witness
 from orchestrator.node.engine import gpus, guardian
 from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.logfile import LogFile
@@ -50,12 +51,9 @@ end before the leader's own ended (sglang 0.5: ShutdownReq), or none is ever tol
 SIGNALLED_GOALS = {signal.SIGTERM: "stop", signal.SIGUSR2: "stop-now"}
 """Orders that need no file: from systemd at a shutdown, and from a controller where none can be written."""
 
-ORDERED_S = 1.0
-"""A member's process that exits with code 0 was told to: its engine's leader ends (sglang 0.5: ShutdownReq), and the
-leader's agent says within this long why. Its parent needs about half of it for the last words of its own ranks."""
-
 ITS_OWN_DEATHS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)
 """Signals that the engine's parent does not die of because a rank has (then it exits, or kills itself: SIGKILL)."""
+INQUEST_TICK_S = 0.05
 TOLD_S = 0.5
 """The guardian reaps at once and says so."""
 
@@ -101,6 +99,8 @@ def _begin(run: Run) -> Agent:
 class Agent(Part):
     """A part that decides: what follows from each thing that happens."""
 
+    inquest: Inquest | Witness = field(init=False)
+    """Who is named as the cause."""
     engine_runs: bool = False
     accepted: bool = False
     """The canary generation was accepted (leader)."""
@@ -110,10 +110,11 @@ class Agent(Part):
     """What a signal asked for."""
     _began: float = field(default_factory=time.monotonic)
     """When the node's own checks had ended, monotonic seconds."""
-    _held: tuple[float, Cause] | None = None
-    """A death that follows an order, and until when (monotonic seconds) the leader may say whose."""
     _deadline: float = 0.0
     """When a drain has taken long enough, monotonic seconds."""
+
+    def __post_init__(self) -> None:
+        self.inquest = Inquest(self.run.node) if self.run.leads else Witness(self.run.node)
 
     def live(self) -> None:
         """Arm, then follow events until the run is over; leaves nothing behind that can be ended."""
@@ -159,7 +160,7 @@ class Agent(Part):
         self._follow_ranks(now, ready)
         self._follow_memory(now)
         self._follow_link(now)
-        self._release_held(now)
+        self._judge(verdicts.Tick())
         self._follow_service()
         self._advance(now)
         self.pulse(now)
@@ -217,30 +218,49 @@ class Agent(Part):
             if death.signal not in ITS_OWN_DEATHS:
                 self._bury_the_dead()
             self.read_last_words()
-            self._fail_of(death, causes.engine_ended(self.run.node, death, self.watch, time.time()))
+            seen = causes.engine_ended(self.run.node, death, self.watch, time.time(), self.run.addresses)
+            self._judge(verdicts.Happened(seen))
 
-    def _fail_of(self, death: Death, cause: Cause) -> None:
-        """A death ends our part; one that a member's process was ordered to die waits for who ordered it."""
-        ordered = death.exit_code == 0 and self.spoke is not None and self.spoke.joined
-        with_parent = death.signal == signal.SIGKILL and not self.engine_runs
-        if self._held is not None and (ordered or with_parent):
+    def _judge(self, event: verdicts.Event) -> None:
+        """Something that may say who failed first: ask, look, report, rule."""
+        if self.state in ENDING:
             return
-        if ordered and self.state in RUNNING:
-            self._held = (time.monotonic() + ORDERED_S, cause)
-        else:
-            self.fail(self._held[1] if self._held else cause)
+        for effect in self.inquest.step(time.monotonic(), event, self._connected()):
+            self._carry_out(effect)
 
-    def _release_held(self, now: float) -> None:
-        """The leader had the time to say why, and has not."""
-        if self._held is not None and now >= self._held[0] and self.state in RUNNING:
-            self.fail(self._held[1])
+    def _carry_out(self, effect: verdicts.Effect) -> None:
+        match effect:
+            case verdicts.Ask() if self.hub is not None:
+                self.hub.send({"type": "ask"})
+            case verdicts.Look():
+                self._look_at_ranks()
+                self._judge(verdicts.Looked())
+            case verdicts.Tell(statement) if self.spoke is not None:
+                self.spoke.send({"type": "saw", **(statement.as_json() if statement is not None else {})})
+            case verdicts.Fail(cause):
+                self.fail(cause, tell=False)
+            case verdicts.Rule(verdict, cause):
+                self.verdict = verdict
+                self.fail(cause)
+            case _:
+                pass
+
+    def _connected(self) -> frozenset[str]:
+        if self.hub is not None:
+            return self.hub.joined
+        return frozenset({self.spoke.leader}) if self.spoke is not None and self.spoke.joined else frozenset()
+
+    def _look_at_ranks(self) -> None:
+        """What the log and the ranks' states say now."""
+        self.read_last_words()
+        self._bury_the_dead()
 
     def _patience(self) -> float:
         """How long the loop may wait for something to happen."""
         if self.state not in RUNNING:
             return TICK_S
         tick = TICK_S if self.tree.complete else SEARCH_EVERY_S
-        return tick if self._held is None else max(0.0, min(tick, self._held[0] - time.monotonic()))
+        return INQUEST_TICK_S if self.inquest.until else tick
 
     def _hear_of_parent(self) -> None:
         """A parent's death takes its ranks with it (SIGKILL, by PR_SET_PDEATHSIG), and may be told after theirs."""
@@ -266,7 +286,8 @@ class Agent(Part):
                 self._hear_of_parent()
             if self.state in RUNNING:
                 self.read_last_words()
-                self._fail_of(died.death, causes.rank_died(self.run.node, died, self.watch, time.time()))
+                seen = causes.rank_died(self.run.node, died, self.watch, time.time(), self.run.addresses)
+                self._judge(verdicts.Happened(seen))
 
     def _follow_memory(self, now: float) -> None:
         if self.run.device != "cuda" or not self.run.gpus:
@@ -292,11 +313,13 @@ class Agent(Part):
 
     def _left(self, event: Left) -> None:
         self.record.event("left", node=event.node, reason=event.reason)
+        had_ended = event.node in self.ended  # it said so, and why
+        self._judge(verdicts.Gone(event.node))
         if event.agent_ended:
             self.ended.add(event.node)  # one that the network has lost keeps its lease
         if self.state == "draining" and self.spoke is not None:
             self._stop_now()  # nobody is left to say when the leader's engine has gone
-        elif event.agent_ended and self.state not in ENDING:
+        elif event.agent_ended and not had_ended and self.state not in ENDING:
             text = f"the agent on {event.node} ended ({event.reason}), and its engine with it"
             fix = f"look at {event.node}: was it rebooted, or the agent killed?"
             self.fail(causes.make(event.node, text, time.time(), fix=fix))
@@ -305,17 +328,12 @@ class Agent(Part):
         kind = said.message.get("type")
         if kind == "digest":
             self.digests[said.node] = said.message
-        elif kind == "failed":
-            self._member_failed(said.message.get("cause") or causes.make(said.node, "it failed", time.time()))
+        elif kind in ("failed", "saw"):
+            self._judge(verdicts.Heard(said.node, Statement.of(said.message)))
         elif kind == "ended":
             self.ended.add(said.node)
         elif kind == "stop":
             self._stop_now() if said.message.get("now") else self._stop()
-
-    def _member_failed(self, cause: Cause) -> None:
-        if self.verdict is None or (self.verdict.get("secondary") and not cause.get("secondary")):
-            self.verdict = cause
-        self.fail(causes.followed(self.run.node, cause, time.time()))
 
     def _hear_leader(self, message: dict[str, Any]) -> None:
         kind = message.get("type")
@@ -323,6 +341,8 @@ class Agent(Part):
             self._start()
         elif kind == "pulse":
             self._follow_leaders_state(str(message.get("state")))
+        elif kind == "ask":
+            self._judge(verdicts.Asked())
         elif kind == "drain":
             self._drain()
         elif kind == "end":
@@ -336,12 +356,9 @@ class Agent(Part):
 
     def _end_with_leader(self, message: dict[str, Any]) -> None:
         verdict = message.get("verdict")
-        if isinstance(verdict, dict) and verdict.get("secondary") and self._held is not None:
-            self.verdict = self._held[1]  # nobody ordered that death: the leader's end follows from it
-            self.fail(self._held[1])
-        elif isinstance(verdict, dict):
+        if isinstance(verdict, dict):
             self.verdict = verdict
-            self.fail(causes.followed(self.run.node, verdict, time.time()))
+            self._judge(verdicts.Ruled(verdict))
         elif message.get("now"):
             self.become("stopping")
         elif self.state not in ("stopping", "stopped", "failed"):
@@ -508,8 +525,9 @@ class Agent(Part):
             self.spoke.send({"type": "stop", "now": True})
         self.become("stopping")
 
-    def fail(self, cause: Cause) -> None:
-        """Take the first cause of this node, tell the gang; a later one is only an event."""
+    def fail(self, cause: Cause, *, tell: bool = True) -> None:
+        """Take the first cause of this node, tell the gang; a later one is only an event. tell: a member's leader does
+        not know of it yet."""
         self.record.event("cause", **cause)
         if self.state in ("stopped", "failed", "stopping", "draining"):
             return
@@ -518,6 +536,6 @@ class Agent(Part):
             self.verdict = self.verdict or cause
             if self.hub is not None:
                 self.hub.send({"type": "end", "verdict": self.verdict})
-        elif self.spoke is not None:
+        elif self.spoke is not None and tell:
             self.spoke.send({"type": "failed", "cause": cause})
         self.become("failed")

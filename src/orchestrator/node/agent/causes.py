@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from orchestrator.node.agent.statements import Cause, Statement, Weight
 from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.tree import RankDied
 from orchestrator.node.engine.watch import SUSPECT_FOR_S, LogWatch, Suspicion
@@ -12,7 +15,8 @@ from orchestrator.node.engine.watch import SUSPECT_FOR_S, LogWatch, Suspicion
 LINES_SHOWN = 3
 """Of a log that does not explain the end: just enough to see where it was."""
 
-Cause = dict[str, Any]
+_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}")
+"""IPv4, IPv6; what is none of ours is found in no inventory."""
 
 
 def make(node: str, text: str, at: float, **more: Any) -> Cause:
@@ -32,19 +36,38 @@ def make(node: str, text: str, at: float, **more: Any) -> Cause:
     }
 
 
-def rank_died(node: str, died: RankDied, watch: LogWatch, now: float) -> Cause:
-    """A rank's process ended: the log's reason where it gives one, else how it died."""
+def rank_died(node: str, died: RankDied, watch: LogWatch, now: float, nodes: Mapping[str, str]) -> Statement:
+    """A rank's process ended: the log's reason where it gives one, else how it died. nodes: name by address."""
     rank, death = died.rank, died.death
     gpu = f" on GPU {rank.gpu}" if rank.gpu >= 0 else ""
     was = "was " if death.signal is not None else ""
     plain = f"TP{rank.tp_rank}{gpu} (pid {rank.pid}) {was}{death.words()}"
-    return _with_suspicion(node, plain, death, rank.tp_rank, watch, now)
+    since = now - SUSPECT_FOR_S
+    suspicion = watch.suspect(since, rank.tp_rank)
+    others = suspicion is not None and suspicion.secondary and suspicion.tp_rank != rank.tp_rank
+    if others and death.signal is not None:
+        weight = _after_others(died.alive_at, watch.suspicions(since))
+        suspicion = suspicion if weight is Weight.FOLLOWED else None
+    else:
+        weight = _weight(suspicion, death)
+    cause = _with_suspicion(node, plain, death, rank.tp_rank, suspicion, watch, now)
+    return Statement(cause, weight, blames(watch, since, nodes))
 
 
-def engine_ended(node: str, death: Death, watch: LogWatch, now: float) -> Cause:
+def engine_ended(node: str, death: Death, watch: LogWatch, now: float, nodes: Mapping[str, str]) -> Statement:
     """The engine's parent process ended by itself."""
     was = "was " if death.signal is not None else ""
-    return _with_suspicion(node, f"the engine's parent process {was}{death.words()}", death, None, watch, now)
+    suspicion = watch.suspect(now - SUSPECT_FOR_S)
+    plain = f"the engine's parent process {was}{death.words()}"
+    cause = _with_suspicion(node, plain, death, None, suspicion, watch, now)
+    return Statement(cause, _weight(suspicion, death), blames(watch, now - SUSPECT_FOR_S, nodes))
+
+
+def blames(watch: LogWatch, since: float, nodes: Mapping[str, str]) -> tuple[str, ...]:
+    """Nodes whose addresses stand in this node's secondary errors, in order."""
+    lines = [suspicion.lines[-1] for suspicion in watch.suspicions(since) if suspicion.secondary and suspicion.lines]
+    found = (nodes.get(address.strip(".:")) for line in lines for address in _ADDRESS.findall(line))
+    return tuple(dict.fromkeys(name for name in found if name is not None))
 
 
 def followed(node: str, first: Cause, now: float) -> Cause:
@@ -64,8 +87,22 @@ def hung(node: str, detail: str, now: float) -> Cause:
     return make(node, f"the engine is hung: {detail}", now, fix=fix)
 
 
-def _with_suspicion(node: str, plain: str, death: Death, tp_rank: int | None, watch: LogWatch, now: float) -> Cause:
-    suspicion = watch.suspect(now - SUSPECT_FOR_S)
+def _weight(suspicion: Suspicion | None, death: Death) -> Weight:
+    """An exit with code 0 was ordered: the engine's leader ends (sglang 0.5: ShutdownReq), and its node says why."""
+    if suspicion is not None:
+        return Weight.FOLLOWED if suspicion.secondary else Weight.SEEN
+    return Weight.UNSURE if death.exit_code == 0 else Weight.SEEN
+
+
+def _after_others(alive_at: float, seen: Sequence[Suspicion]) -> Weight:
+    """Of a rank that a signal ended and that logged nothing, while others of this node logged that a peer is gone. Was
+    it seen alive after that, its parent killed it; else it may be the peer that they miss."""
+    return Weight.FOLLOWED if any(one.secondary and one.at <= alive_at for one in seen) else Weight.UNSURE
+
+
+def _with_suspicion(
+    node: str, plain: str, death: Death, tp_rank: int | None, suspicion: Suspicion | None, watch: LogWatch, now: float
+) -> Cause:
     how = {"signal": death.signal, "exit_code": death.exit_code}
     if suspicion is None:
         lines = list(watch.last_lines(tp_rank))[-LINES_SHOWN:]

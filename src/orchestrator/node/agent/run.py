@@ -46,6 +46,8 @@ class Run:
     leader_address: str
     leader_port: int
     members: tuple[str, ...] = ()
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Node names by address, of all members."""
     plan_id: str = ""
     model: str = ""
     stack: str = ""
@@ -126,6 +128,7 @@ class Run:
                 leader_address=str(leader["address"]),
                 leader_port=int(leader["port"]),
                 members=tuple(str(name) for name in raw.get("members") or ()),
+                addresses={str(address): str(name) for address, name in dict(raw.get("addresses") or {}).items()},
                 plan_id=str(raw.get("plan_id") or ""),
                 model=str(raw.get("model") or ""),
                 stack=str(raw.get("stack") or ""),

@@ -33,6 +33,8 @@ class Rank:
     pid: int = 0
     start: int = 0
     pidfd: int = -1
+    stat: int = -1
+    """/proc/PID/task/PID/stat, open: its main thread's state."""
     state: str = "expected"
     gpu_memory: int = 0
 
@@ -58,6 +60,8 @@ class RankDied:
 
     rank: Rank
     death: Death
+    alive_at: float = 0.0
+    """When it was last seen alive (time.time)."""
 
 
 @dataclass
@@ -74,6 +78,8 @@ class Tree:
     """When all of it had ended, monotonic seconds."""
     stopped: dict[int, str] = field(default_factory=dict)
     """Process id and title of what a signal has stopped, ranks not among them."""
+    alive_at: float = 0.0
+    """When the ranks that are not dead were last seen alive (time.time)."""
     _title: re.Pattern[str] | None = None
     _looked_at: float = 0.0
     _known: frozenset[tuple[int, int]] = frozenset()
@@ -97,13 +103,28 @@ class Tree:
         return ((rank.pidfd, select.POLLIN) for rank in self.ranks if rank.pidfd >= 0)
 
     def step(self, now: float, ready: set[int]) -> list[RankDied]:
-        """Look for new ranks from time to time, and at once at those whose pidfd is ready."""
-        died = [self._bury(rank) for rank in self.ranks if rank.pidfd in ready]
+        """Look for new ranks from time to time; at every call for those that have died."""
+        over = [rank for rank in self.ranks if rank.pidfd in ready]
+        found = [self._bury(rank, over=rank in over) for rank in self.ranks if rank in over or dying(rank)]
+        died = [death for death in found if death is not None]
+        self.alive_at = time.time()
         pause = LOOK_EVERY_S if self.complete else SEARCH_EVERY_S
         if now - self._looked_at >= pause:
             self._looked_at = now
             self._look()
         return died
+
+    @property
+    def watched(self) -> bool:
+        """A rank's main thread can be looked at."""
+        return any(rank.stat >= 0 for rank in self.ranks)
+
+    def some_die(self) -> bool:
+        """A rank's main thread has ended, though the process may not have: CUDA holds its exit for 200 to 400 ms."""
+        if any(dying(rank) for rank in self.ranks):
+            return True
+        self.alive_at = time.time()
+        return False
 
     def living(self) -> list[processes.Process]:
         """The engine's processes that still run, from a fresh look at /proc."""
@@ -174,18 +195,30 @@ class Tree:
             rank.pidfd = os.pidfd_open(process.pid)
         except OSError:
             return  # it died meanwhile: its parent's end or the log will tell
+        with contextlib.suppress(OSError):
+            rank.stat = os.open(f"/proc/{process.pid}/task/{process.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         rank.pid, rank.start, rank.state = process.pid, process.start, "alive"
 
-    def _bury(self, rank: Rank) -> RankDied:
+    def _bury(self, rank: Rank, *, over: bool) -> RankDied | None:
+        """over: the process has ended; else only its main thread has, which says something where it was killed."""
         death = deaths.death_of(rank.pid, rank.start, rank.pidfd)
+        if not over and not (death.signal or death.exit_code):
+            self._forget_thread(rank)
+            return None
         rank.state, rank.gpu_memory = "dead", 0
         self._release(rank)
-        return RankDied(rank, death)
+        return RankDied(rank, death, self.alive_at)
 
     def _release(self, rank: Rank) -> None:
         if rank.pidfd >= 0:
             os.close(rank.pidfd)
             rank.pidfd = -1
+        self._forget_thread(rank)
+
+    def _forget_thread(self, rank: Rank) -> None:
+        if rank.stat >= 0:
+            os.close(rank.stat)
+            rank.stat = -1
 
     def _remember(self, living: list[processes.Process]) -> None:
         """Write down who is ours, for a `stop` that finds no agent."""
@@ -194,3 +227,14 @@ class Tree:
             self._known = known
             with contextlib.suppress(OSError):
                 files.write_json(self.run.path(PROCESSES_FILE), {"processes": sorted(known)})
+
+
+def dying(rank: Rank) -> bool:
+    """Its main thread runs no more (state Z or X of proc(5)), or is gone already."""
+    if rank.stat < 0:
+        return False
+    try:
+        text = os.pread(rank.stat, 512, 0)
+    except OSError:
+        return True
+    return text[text.rfind(b")") + 2 :][:1] in b"ZXx"

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.node.engine.tracebacks import Tracebacks
 from orchestrator.node.failure import Failure
 
 LINES_KEPT = 60
@@ -73,7 +74,9 @@ class LogWatch:
     work: re.Pattern[str] | None = None
     phase: Phase = field(default_factory=Phase)
     _position: int = -1
-    _recent: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
+    tracebacks: Tracebacks = field(default_factory=Tracebacks)
+    _recent: deque[tuple[int | None, str]] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
+    """Whose line it is, None where that is not known, and the line."""
     _suspicions: list[Suspicion] = field(default_factory=list)
 
     @classmethod
@@ -115,8 +118,9 @@ class LogWatch:
         if self._is_a_clients(line):
             return False
         line = shown(line)
-        self._recent.append(line)
-        self._look_for_causes(line, now)
+        owner = self.tracebacks.feed(line, self._rank_of(line), now)
+        self._recent.append((owner, line))
+        self._look_for_causes(line, owner, now)
         return self._look_for_phases(line, now)
 
     def shows_work(self, line: str) -> bool:
@@ -132,15 +136,22 @@ class LogWatch:
             return False
         return bool(self.requests.search(line)) or (len(line) > LONGEST_SHOWN and not _BLANK.search(shown(line)))
 
-    def suspect(self, since: float) -> Suspicion | None:
-        """The first primary cause seen since a time, else the first secondary one, else None."""
-        recent = [suspicion for suspicion in self._suspicions if suspicion.at >= since]
-        return next((s for s in recent if not s.secondary), recent[0] if recent else None)
+    def suspect(self, since: float, tp_rank: int | None = None) -> Suspicion | None:
+        """The first primary cause seen since a time, else the first secondary one, else None; of each kind one that
+        this rank has logged itself comes before the others'."""
+        recent = sorted(self.suspicions(since), key=lambda one: (one.secondary, one.tp_rank != tp_rank))
+        return recent[0] if recent else None
+
+    def suspicions(self, since: float) -> list[Suspicion]:
+        """All that were seen since a time, in order."""
+        return [suspicion for suspicion in self._suspicions if suspicion.at >= since]
 
     def last_lines(self, tp_rank: int | None = None) -> tuple[str, ...]:
-        """The newest lines, of one rank where its prefix shows, for a cause without a known signature."""
-        mine = [line for line in self._recent if tp_rank is not None and self._rank_of(line) == tp_rank]
-        return tuple((mine or [line for line in self._recent if line.strip()])[-LINES_SHOWN:])
+        """The newest lines, for a cause without a known signature. Of one rank: its own, and all where no line says
+        whose it is."""
+        said = [(owner, line) for owner, line in self._recent if line.strip()]
+        marked = tp_rank is not None and any(owner is not None for owner, _ in said)
+        return tuple(line for owner, line in said if not marked or owner == tp_rank)[-LINES_SHOWN:]
 
     def _look_for_phases(self, line: str, now: float) -> bool:
         for position in range(len(self.phases) - 1, max(self._position, 0) - 1, -1):
@@ -165,7 +176,7 @@ class LogWatch:
         if name != self.phase.name:  # several patterns may mark one phase
             self.phase = Phase(name=name, since=now)
 
-    def _look_for_causes(self, line: str, now: float) -> None:
+    def _look_for_causes(self, line: str, owner: int | None, now: float) -> None:
         if len(self._suspicions) >= LINES_KEPT:
             self._suspicions = [found for found in self._suspicions if now - found.at <= SUSPECT_FOR_S]
         for cause in self.causes:
@@ -177,9 +188,9 @@ class LogWatch:
                     text=cause.text,
                     fix=cause.fix,
                     secondary=cause.secondary,
-                    tp_rank=self._rank_of(line),
+                    tp_rank=owner,
                     at=now,
-                    lines=tuple(list(self._recent)[-3:]),
+                    lines=tuple(said for whose, said in self._recent if owner in (None, whose))[-3:],
                 )
                 self._suspicions.append(suspicion)
                 return

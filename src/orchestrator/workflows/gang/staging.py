@@ -35,6 +35,7 @@ def staging_requests(
             "node_rank": node.node_rank,
             "nnodes": len(plan.nodes),
             "members": [member.name for member in plan.nodes],
+            "addresses": _addresses(gang, plan),
             "plan_id": plan_id,
             "model": plan.model,
             "stack": plan.stack,
@@ -62,6 +63,12 @@ def staging_requests(
         }
         for node in plan.nodes
     }
+
+
+def _addresses(gang: GangSpec, plan: GangPlan) -> dict[str, str]:
+    """Node names by address: the engine's errors name a peer by its address."""
+    reached = {node.reach.host: node.name for node in gang.nodes}
+    return {**reached, **{node.address: node.name for node in plan.nodes}}
 
 
 def _stack_of(node: NodePlan, packages: dict[str, str]) -> dict[str, Any]:

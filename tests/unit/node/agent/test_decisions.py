@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from tests.support.linked_run import linked_run
 
-from orchestrator.node.agent import causes, preflight
+from orchestrator.node.agent import preflight
 from orchestrator.node.agent.agent import LEADERS_CHECKS_S, LINK_S, Agent
 from orchestrator.node.agent.record import Record
 from orchestrator.node.agent.run import Run
-from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.failure import Failure
 from orchestrator.node.network.link import Hub, Joined, Left, Spoke
@@ -33,7 +32,7 @@ def run(tmp_path: Path) -> Run:
 class Deciding(Agent):
     """It only notes for what it would end."""
 
-    def fail(self, cause: dict[str, Any]) -> None:
+    def fail(self, cause: dict[str, Any], *, tell: bool = True) -> None:
         self.cause = cause
         self.state = "failed"
 
@@ -87,27 +86,6 @@ def test_patience_with_the_leader_begins_after_the_checks_and_the_leader_listens
     assert agent._began >= checked[0]
     assert agent.hub is not None
     agent.hub.close()
-
-
-@pytest.mark.parametrize(("secondary", "named"), [(False, "the parent was"), (True, "TP2 exited")])
-def test_a_held_death_gives_way_to_a_leader_that_ended_first_and_not_to_one_that_followed(
-    run: Run, secondary: bool, named: str
-) -> None:
-    agent = deciding(replace(run, node="b", node_rank=1))
-    agent.state, agent.spoke = "ready", Spoke(agent.run, KEY, "a", _welcome=True)
-    agent._fail_of(Death(exit_code=0), causes.make("b", "TP2 exited with code 0", 1.0))
-    assert agent.why() == ""
-    verdict = causes.make("a", "the parent was killed by signal 15", 2.0, secondary=secondary)
-    agent._end_with_leader({"type": "end", "verdict": verdict})
-    assert named in agent.why()
-
-
-@pytest.mark.parametrize("death", [Death(signal=9), Death(exit_code=1), Death()], ids=Death.words)
-def test_no_other_death_is_held(run: Run, death: Death) -> None:
-    agent = deciding(replace(run, node="b", node_rank=1))
-    agent.state, agent.engine_runs, agent.spoke = "ready", True, Spoke(agent.run, KEY, "a", _welcome=True)
-    agent._fail_of(death, causes.make("b", "TP2 died", 1.0))
-    assert agent.why() == "TP2 died"
 
 
 @pytest.mark.parametrize(("reached", "patience_s"), [(False, LINK_S), (True, LEADERS_CHECKS_S)])

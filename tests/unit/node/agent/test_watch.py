@@ -53,7 +53,7 @@ def test_a_primary_cause_comes_before_a_secondary_one_that_was_seen_first() -> N
     watch.feed("[x TP5] CUDA out of memory", 11.0)
     found = watch.suspect(since=0.0)
     assert found is not None and (found.id, found.tp_rank, found.at) == ("oom", 5, 11.0)
-    assert found.lines == ("[x TP3] connection closed by peer", "[x TP5] CUDA out of memory")
+    assert found.lines == ("[x TP5] CUDA out of memory",)
     assert watch.suspect(since=12.0) is None
 
 
@@ -75,7 +75,8 @@ def test_last_lines_are_the_ranks_own_where_the_prefix_shows() -> None:
     for line in ("[x TP1] a", "[x TP2] b", "no prefix", "[x TP1] c"):
         watch.feed(line, 0.0)
     assert watch.last_lines(1) == ("[x TP1] a", "[x TP1] c")
-    assert watch.last_lines(7) == ("[x TP1] a", "[x TP2] b", "no prefix", "[x TP1] c")
+    assert watch.last_lines(7) == ()
+    assert watch.last_lines() == ("[x TP1] a", "[x TP2] b", "no prefix", "[x TP1] c")
 
 
 def test_the_longest_lines_of_a_cause_fit_into_a_message_of_the_link() -> None:
@@ -99,7 +100,7 @@ def test_numbers_that_nothing_counts_to_are_none(digits: str) -> None:
     watch.feed(f"[x TP{digits}] out of memory"[:2000], 2.0)
     found = watch.suspect(0.0)
     assert found is not None and found.tp_rank in (None, 5)
-    assert watch.last_lines(3) and watch.phase.step in (0, 5)
+    assert watch.last_lines() and watch.phase.step in (0, 5)
     assert rank_of_title(f"sglang::scheduler_TP{digits}", re.compile(r"_TP(?P<tp>\d+)"), [1, 2]) is None
 
 

@@ -1,0 +1,234 @@
+"""Who is named as the one cause of a gang's end. Pure: what happened, and when, in; what to ask, say and do out.
+
+A death shows itself late and everywhere at once: CUDA holds a killed process's exit for 200 to 400 ms, while its peers
+end after 20 to 40 ms with errors of their own. So nobody's word closes a case. The leader's agent asks every other one
+what it has seen, waits for all of them within a bound, and rules once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.node.agent import causes
+from orchestrator.node.agent.statements import Cause, Statement, Weight
+
+ANSWER_S = 0.5
+"""An agent that does not answer within this is stopped, or cut off: what the others saw decides."""
+SETTLE_S = 1.0
+"""Without a first-hand cause one may still come: a member's parent needs half a second for its ranks' last words."""
+HOLD_S = 3.0
+"""A member that waits in vain for the leader's verdict names what it has itself."""
+
+
+@dataclass(frozen=True)
+class Happened:
+    """Something that ends this node's part."""
+
+    statement: Statement
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A member's account (leader); None: it has seen nothing."""
+
+    node: str
+    statement: Statement | None
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A member can't answer any more (leader)."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The leader asks what this node has seen (member)."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """`Look` has been done."""
+
+
+@dataclass(frozen=True)
+class Ruled:
+    """The leader's verdict (member)."""
+
+    verdict: Cause
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = Happened | Heard | Gone | Asked | Looked | Ruled | Tick
+
+
+@dataclass(frozen=True)
+class Look:
+    """Read the log and the ranks' states now; what is found comes as `Happened`, then `Looked`."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Ask every member what it has seen (leader)."""
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Tell the leader (member)."""
+
+    statement: Statement | None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The gang's verdict: tell everybody, and end (leader). cause: of this node's own part."""
+
+    verdict: Cause
+    cause: Cause
+
+
+@dataclass(frozen=True)
+class Fail:
+    """End this node's part with this cause (member)."""
+
+    cause: Cause
+
+
+Effect = Look | Ask | Tell | Rule | Fail
+
+
+@dataclass
+class Inquest:
+    """The leader's side: gathers the accounts of all nodes and rules once."""
+
+    node: str
+    statements: dict[str, Statement] = field(default_factory=dict)
+    """By the node that gave them, in the order in which they came."""
+    until: float = 0.0
+    """When it rules at the latest, monotonic seconds; 0 while nothing has happened."""
+    _answer_until: float = 0.0
+    _waiting: frozenset[str] = frozenset()
+    _over: bool = False
+
+    def step(self, now: float, event: Event, joined: frozenset[str] = frozenset()) -> list[Effect]:
+        """joined: the other nodes that are connected."""
+        if self._over:
+            return []
+        effects: list[Effect] = []
+        match event:
+            case Happened(statement):
+                effects = self._take(now, self.node, statement, joined)
+            case Heard(node, statement):
+                self._waiting -= {node}
+                if statement is not None:
+                    effects = self._take(now, node, statement, joined - {node})
+            case Gone(node):
+                self._waiting -= {node}
+            case _:
+                pass
+        return effects or self._rule(now, joined)
+
+    def _take(self, now: float, node: str, statement: Statement, others: frozenset[str]) -> list[Effect]:
+        before = self.statements.get(node)
+        if before is None or statement.weight > before.weight:
+            self.statements[node] = statement
+        if self.until:
+            return []
+        self.until, self._answer_until = now + SETTLE_S, now + ANSWER_S
+        self._waiting = others
+        return [Ask(), Look()]
+
+    def _rule(self, now: float, joined: frozenset[str]) -> list[Effect]:
+        if not self.until:
+            return []
+        first_hand = any(statement.weight is Weight.SEEN for statement in self.statements.values())
+        answered = not self._waiting & joined or now >= self._answer_until
+        if not (first_hand and answered) and now < self.until:
+            return []
+        self._over = True
+        verdict = choose(self.statements)
+        own = self.statements.get(self.node)
+        ours = own is not None and own.cause == verdict
+        return [Rule(verdict, verdict if ours else causes.followed(self.node, verdict, float(verdict.get("at") or 0)))]
+
+
+@dataclass
+class Witness:
+    """A member's side: says what it sees, answers when asked, waits for the leader's verdict where it is unsure."""
+
+    node: str
+    statement: Statement | None = None
+    until: float = 0.0
+    """When it waits for the verdict no longer, monotonic seconds; 0 while it does not."""
+    _over: bool = False
+
+    def step(self, now: float, event: Event, joined: frozenset[str] = frozenset()) -> list[Effect]:
+        """joined: the leader, while it is connected."""
+        effects: list[Effect] = []
+        match event:
+            case _ if self._over:
+                pass
+            case Happened(statement):
+                effects = self._take(now, statement, bool(joined))
+            case Asked():
+                effects = [Look()]
+            case Looked():
+                effects = [Tell(self.statement)]
+            case Ruled(verdict):
+                effects = self._end(self._own(verdict, now))
+            case _ if self.statement is not None and self.until and now >= self.until:
+                effects = self._end(self.statement.cause)
+            case _:
+                pass
+        return effects
+
+    def _take(self, now: float, statement: Statement, joined: bool) -> list[Effect]:
+        if self.statement is not None and statement.weight <= self.statement.weight:
+            return []
+        self.statement = statement
+        tell: list[Effect] = [Tell(statement)] if joined else []
+        if statement.weight is Weight.SEEN or not joined:
+            return tell + self._end(statement.cause)
+        self.until = self.until or now + HOLD_S
+        return tell
+
+    def _own(self, verdict: Cause, now: float) -> Cause:
+        """The cause of this node's own part: its own account where that is what the leader names."""
+        own = self.statement
+        if own is not None and own.weight > Weight.FOLLOWED and verdict.get("node") == self.node:
+            return own.cause
+        return causes.followed(self.node, verdict, now)
+
+    def _end(self, cause: Cause) -> list[Effect]:
+        self._over = True
+        return [Fail(cause)]
+
+
+def choose(statements: Mapping[str, Statement]) -> Cause:
+    """The one cause: the nearest to the beginning; among equals one whose errors blame no other node, then the one that
+    most nodes blame, then the first. Where all only followed, the node that most of them blame is named."""
+    told = list(statements.values())
+    best = max(statement.weight for statement in told)
+    votes = Counter(blamed for statement in told for blamed in set(statement.blames))
+    if best is Weight.FOLLOWED:
+        return _blamed(told, votes)
+    nearest = [statement for statement in told if statement.weight is best]
+    return max(nearest, key=lambda one: (not set(one.blames) - {one.node}, votes[one.node])).cause
+
+
+def _blamed(told: Sequence[Statement], votes: Counter[str]) -> Cause:
+    if not votes:
+        return told[0].cause
+    name = max(votes, key=lambda node: votes[node])
+    by = next(statement for statement in told if name in statement.blames)
+    if name == by.node:
+        return by.cause
+    text = f"{by.node} lost its connection to {name}: {by.cause.get('text')}"
+    return {**by.cause, "node": name, "tp_rank": None, "signal": None, "exit_code": None, "text": text}

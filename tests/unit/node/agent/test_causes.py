@@ -1,0 +1,114 @@
+"""What a node makes of a death and of its log: how near it is to the beginning, and whom its errors blame."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.engines.registry import dialect
+from orchestrator.node.agent import causes
+from orchestrator.node.agent.statements import Weight
+from orchestrator.node.engine.deaths import Death
+from orchestrator.node.engine.tree import Rank, RankDied
+from orchestrator.node.engine.watch import LogWatch
+
+NODES = {"10.77.0.11": "node1", "10.77.0.13": "node3", "fd00::1": "node4"}
+KILLED, ENDED, FAILED, UNKNOWN = Death(signal=9), Death(exit_code=0), Death(exit_code=1), Death()
+FRAME = '  File "/opt/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", line 2974, in broadcast'
+PAIR = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538]"
+RAISED = "[2026-11-22 12:27:45 TP{rank}] Scheduler hit an exception: Traceback (most recent call last):"
+LOST = (
+    RAISED,
+    FRAME,
+    "    work.wait()",
+    f"RuntimeError: {PAIR} Read error [{{address}}]:42398: Connection reset by peer",
+)
+MEMORY = (RAISED, FRAME, "torch.OutOfMemoryError: CUDA out of memory.")
+
+
+def watched(*said: tuple[float, tuple[str, ...], int, str]) -> LogWatch:
+    """(when, lines, rank, address) each, through the real dialect."""
+    watch = LogWatch.of(dialect("sglang-0.5").engine("0.5.17").watch())
+    for at, lines, rank, address in said:
+        for line in lines:
+            watch.feed(line.format(rank=rank, address=address), at)
+    return watch
+
+
+def died(tp_rank: int, death: Death, alive_at: float) -> RankDied:
+    return RankDied(Rank(tp_rank=tp_rank, gpu=1, pid=77), death, alive_at)
+
+
+@pytest.mark.parametrize(
+    ("said", "death", "alive_at", "weight", "tp_rank"),
+    [
+        pytest.param((), KILLED, 9.9, Weight.SEEN, 9, id="killed, and nobody has said anything"),
+        pytest.param(((10.1, LOST, 10, "10.77.0.11"),), KILLED, 10.0, Weight.UNSURE, 9, id="looked at too late"),
+        pytest.param(((9.0, LOST, 10, "10.77.0.13"),), KILLED, 9.9, Weight.FOLLOWED, 10, id="by its parent"),
+        pytest.param(((9.0, LOST, 9, "10.77.0.13"),), KILLED, 8.9, Weight.FOLLOWED, 9, id="after its own error"),
+        pytest.param(((9.0, LOST, 9, "10.77.0.13"),), ENDED, 8.9, Weight.FOLLOWED, 9, id="its own error, then exit"),
+        pytest.param(((9.0, MEMORY, 10, ""),), KILLED, 9.9, Weight.SEEN, 10, id="another one's error is the reason"),
+        pytest.param(((9.0, LOST, 9, "10.77.0.13"), (9.1, MEMORY, 10, "")), KILLED, 9.9, Weight.SEEN, 10, id="both"),
+        pytest.param((), ENDED, 9.9, Weight.UNSURE, 9, id="told to end"),
+        pytest.param((), FAILED, 9.9, Weight.SEEN, 9, id="failed"),
+        pytest.param((), UNKNOWN, 9.9, Weight.SEEN, 9, id="nobody knows how"),
+    ],
+)
+def test_a_ranks_death_is_weighed(
+    said: tuple[tuple[float, tuple[str, ...], int, str], ...],
+    death: Death,
+    alive_at: float,
+    weight: Weight,
+    tp_rank: int,
+) -> None:
+    told = causes.rank_died("node1", died(9, death, alive_at), watched(*said), 10.0, NODES)
+    assert (told.weight, told.cause["tp_rank"]) == (weight, tp_rank)
+    assert told.cause["secondary"] is (weight is Weight.FOLLOWED)
+    if tp_rank == 9:
+        assert (told.cause["signal"], told.cause["exit_code"]) == (death.signal, death.exit_code)
+
+
+def test_the_parents_own_kill_after_its_childs_error_follows_as_recorded() -> None:
+    """The engine.log of node3 in a kill of node1's rank: one GPU a node, so no prefix names a rank."""
+    lines = [line.replace(" TP{rank}", "") for line in LOST]
+    lines += [
+        "[2026-11-22 12:27:45] Received sigquit from a child process. It usually means the child failed.",
+        "[2026-11-22 12:27:45] kill_process_tree called: parent_pid=13494, include_parent=True, pid=13494",
+    ]
+    told = causes.engine_ended("node3", KILLED, watched((9.0, tuple(lines), 3, "10.77.0.11")), 10.0, NODES)
+    assert (told.weight, told.blames) == (Weight.FOLLOWED, ("node1",))
+    assert told.cause["secondary"] and told.cause["signature"] == "PEER-LOST"
+
+
+@pytest.mark.parametrize(("death", "weight"), [(KILLED, Weight.SEEN), (ENDED, Weight.UNSURE), (FAILED, Weight.SEEN)])
+def test_a_parents_death_without_a_word_is_weighed(death: Death, weight: Weight) -> None:
+    assert causes.engine_ended("node1", death, watched(), 10.0, NODES).weight is weight
+
+
+@pytest.mark.parametrize(
+    ("error", "blamed"),
+    [
+        ("Read error [10.77.0.11]:42398: Connection reset by peer", ("node1",)),
+        ("Connection closed by peer [10.77.0.13]:9", ("node3",)),
+        ("Connection closed by peer [fd00::1]:9", ("node4",)),
+        ("Connection closed by peer [10.77.0.111]:9", ()),
+        ("Connection closed by peer [192.0.2.1]:9", ()),
+        ("Connection closed by peer", ()),
+    ],
+)
+def test_an_error_blames_the_node_whose_address_it_carries(error: str, blamed: tuple[str, ...]) -> None:
+    watch = watched((9.0, (f"RuntimeError: {error}",), 0, ""))
+    assert causes.blames(watch, 0.0, NODES) == blamed
+    assert causes.blames(watch, 9.5, NODES) == ()
+
+
+def test_a_killed_ranks_cause_carries_its_own_lines_only() -> None:
+    launcher = (
+        "[2026-11-22 12:27:40] Exception in ASGI application",
+        "Traceback (most recent call last):",
+        '  File "prometheus_client/exposition.py", line 80, in generate_latest',
+        "ValueError: no such metric",
+    )
+    own = ("[2026-11-22 12:27:41 TP{rank}] Decode batch, #running-req: 1",)
+    watch = watched((9.0, own, 9, ""), (9.1, launcher, 0, ""))
+    told = causes.rank_died("node1", died(9, KILLED, 9.9), watch, 10.0, NODES)
+    assert told.cause["lines"] == ["[2026-11-22 12:27:41 TP9] Decode batch, #running-req: 1"]
