@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.screen import printable
+from orchestrator.gang.begun import sentence
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.protocol.report import Cause, RankReport
 
@@ -90,6 +91,13 @@ def router_block(seen: Overview) -> list[RenderableType]:
     if router.error is None:
         return [head]
     return [head, Text(printable(f"  {router.error.where}: {router.error.what} (fix: {router.error.fix})"), "yellow")]
+
+
+def interrupted_block(seen: Overview) -> list[RenderableType]:
+    """What a killed command has left begun, for `status`."""
+    from rich.text import Text
+
+    return [Text(printable(line), "bold yellow") for line in sentence(seen.interrupted)]
 
 
 def transport_words(view: GangView) -> list[str]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from types import ModuleType
 
 from orchestrator import __version__
+from orchestrator.cli.detaching import detaching, forget
 from orchestrator.cli.screen import Screen
-from orchestrator.model.errors import DeployError
+from orchestrator.model.errors import DeployError, Detached
 from orchestrator.model.exit_codes import Exit
 
 VERBS = {
@@ -45,16 +46,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         parser, modules = _parser(verb)
         args = parser.parse_args(words)
-        return int(modules[args.verb].run(args, screen))
+        with detaching():
+            code = int(modules[args.verb].run(args, screen))
+        sys.stdout.flush()
     except DeployError as failure:
-        screen.error(failure)
+        with suppress(Detached):
+            screen.error(failure)
         return failure.exit_code
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+        with suppress(Detached):
+            screen.say("interrupted")
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        forget(sys.stdout)
+        return Exit.DONE
+    return code
 
 
 def _parser(verb: str) -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:

@@ -13,6 +13,7 @@ from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.workflows.gang.maintenance import MaintenanceRequest, maintain
 from orchestrator.workflows.gang.restart import Restarted, RestartRequest, restart
+from orchestrator.workflows.gang.resume import Resumed, ResumeRequest, resume
 from orchestrator.workflows.gang.rolling import Rolled, RollingRequest, roll
 from orchestrator.workflows.status.status import status_json
 
@@ -29,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy restart --rolling                    # several gangs behind the router, one at a time",
         "l40s-deploy restart --rolling --max-unavailable 2",
         "l40s-deploy restart --maintenance --gang gang0   # stop, wait until every node has booted anew, start",
+        "l40s-deploy restart --resume                     # finish what an interrupted command has begun",
         "l40s-deploy restart --maintenance --run 'sh -c \"l40s-deploy prepare --node $L40S_NODE\"'",
     )
     add_inventory(parser)
@@ -38,6 +40,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=float, default=TIMEOUT_S, metavar="S", help=f"a gang has S seconds to start ({TIMEOUT_S:.0f})"
     )
     ways = parser.add_mutually_exclusive_group()
+    ways.add_argument(
+        "--resume",
+        action="store_true",
+        help="finish what an interrupted command has begun: a restart of any kind, `up` with another plan",
+    )
     ways.add_argument("--rolling", action="store_true", help="gang by gang, while the others serve")
     ways.add_argument(
         "--maintenance",
@@ -84,16 +91,19 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         with Progress(screen) as shown:
             done = _restart(args, inventory, shown)
     except KeyboardInterrupt:
-        if args.maintenance:
-            screen.say("interrupted; `l40s-deploy status` shows what runs")
-            return Exit.INTERRUPTED
-        screen.say("detached: a gang that was stopped stays stopped, one that was started goes on by itself")
-        screen.say("  the same command goes on from there; `l40s-deploy status` shows where it is")
+        screen.say("detached: a gang that was started goes on by itself; `l40s-deploy status` shows where each is")
+        screen.say("  fix: `l40s-deploy restart --resume` finishes what was begun")
         return Exit.INTERRUPTED
+    if isinstance(done, Resumed):
+        return _resumed(args, screen, done)
     return _rolled(args, screen, done) if isinstance(done, Rolled) else _whole(args, screen, done)
 
 
-def _restart(args: argparse.Namespace, inventory: Inventory, shown: Progress) -> Rolled | Restarted:
+def _restart(args: argparse.Namespace, inventory: Inventory, shown: Progress) -> Rolled | Restarted | Resumed:
+    if args.resume:
+        return resume(
+            inventory, ResumeRequest(gangs=tuple(args.gang), command=command_line(), timeout_s=args.timeout), shown
+        )
     if args.rolling:
         return roll(inventory, _rolling(args), shown)
     if args.maintenance:
@@ -164,6 +174,17 @@ def _whole(args: argparse.Namespace, screen: Screen, done: Restarted) -> int:
             text = view.canary_text.strip()[:100]
             screen.out.print(printable(f"serves again after {done.down_s:.1f} s; canary: {text!r}"))
     return 0
+
+
+def _resumed(args: argparse.Namespace, screen: Screen, done: Resumed) -> int:
+    if args.json:
+        screen.json({"left": list(done.words), **status_json(done.views)})
+        return Exit.DONE
+    names = ", ".join(view.name for view in done.views)
+    screen.out.print(printable(f"finished: {names}" if names else "nothing was interrupted"))
+    for words in done.words:
+        screen.out.print(printable(words))
+    return Exit.DONE
 
 
 class Progress(RisingProgress):

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.model.errors import DeployError
+from orchestrator.cli.detaching import forget
+from orchestrator.model.errors import DeployError, Detached
 
 if TYPE_CHECKING:  # rich costs 60 ms to import: only verbs that draw pay for it
     from rich.console import Console
@@ -25,16 +26,12 @@ class Screen:
     @cached_property
     def out(self) -> Console:
         """Console for the answer; markup is off unless a renderable brings its own style."""
-        from rich.console import Console
-
-        return Console(markup=False, highlight=False, soft_wrap=not sys.stdout.isatty())
+        return _console(sys.stdout.isatty(), stderr=False)
 
     @cached_property
     def err(self) -> Console:
         """Console for progress and remarks."""
-        from rich.console import Console
-
-        return Console(stderr=True, markup=False, highlight=False, soft_wrap=not sys.stderr.isatty())
+        return _console(sys.stderr.isatty(), stderr=True)
 
     @property
     def draws(self) -> bool:
@@ -43,7 +40,16 @@ class Screen:
 
     def say(self, text: str) -> None:
         """One remark on stderr; silent under --json when stderr is no terminal would hide faults, so it stays."""
-        sys.stderr.write(printable(text) + "\n")
+        self._write(printable(text) + "\n")
+
+    def _write(self, text: str) -> None:
+        """Talk that nobody can read any more (`2>&1 | head`, a terminal that is gone) detaches, as Ctrl-C does."""
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except OSError:
+            forget(sys.stderr)
+            raise Detached from None
 
     def verbatim(self, text: str) -> None:
         """Lines of the answer as they are, with tabs kept and never wrapped."""
@@ -63,9 +69,24 @@ class Screen:
         if self.as_json:
             self.json({"error": {"what": failure.what, "where": failure.where, "fix": failure.fix}})
             return
-        sys.stderr.write(f"error: {printable(failure.where)}: {printable(failure.what)}\n")
+        self._write(f"error: {printable(failure.where)}: {printable(failure.what)}\n")
         if failure.fix:
-            sys.stderr.write(f"  fix: {printable(failure.fix)}\n")
+            self._write(f"  fix: {printable(failure.fix)}\n")
+
+
+def _console(is_terminal: bool, *, stderr: bool) -> Console:
+    from rich.console import Console
+
+    class Quiet(Console):
+        """Whoever reads no more is nobody's defect: rich itself would end the process with status 1."""
+
+        def on_broken_pipe(self) -> None:
+            if stderr:
+                forget(sys.stderr)
+                raise Detached
+            raise BrokenPipeError
+
+    return Quiet(stderr=stderr, markup=False, highlight=False, soft_wrap=not is_terminal)
 
 
 def printable(text: str) -> str:

@@ -10,7 +10,7 @@ from orchestrator.workflows.status.overview import overview, overview_json
 
 _EXIT_STATUS = """
 exit status, the first that is true: 5 a gang has failed, 3 a gang is degraded (gangs[].degraded_reason in --json:
-silent, slow, hung, nodes, rails, router), 4 a node did not answer, else 0 (ready, on its way, or stopped)
+silent, slow, hung, nodes, rails, router, interrupted), 4 a node did not answer, else 0 (ready, on its way, or stopped)
 """
 
 
@@ -35,11 +35,11 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.json:
         screen.json(overview_json(seen))
     else:
-        from orchestrator.cli.gangs import gang_block, router_block
+        from orchestrator.cli.gangs import gang_block, interrupted_block, router_block
 
         for view in seen.views:
             for block in gang_block(view, seen.router):
                 screen.out.print(block)
-        for block in router_block(seen):
+        for block in (*router_block(seen), *interrupted_block(seen)):
             screen.out.print(block)
     return seen.exit_code

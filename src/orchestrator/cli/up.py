@@ -14,6 +14,7 @@ from orchestrator.model.exit_codes import Exit
 from orchestrator.model.plan import Plan
 from orchestrator.planning.document import plan_json
 from orchestrator.workflows.gang.changed_plan import up
+from orchestrator.workflows.gang.operation import settle
 from orchestrator.workflows.gang.strict import refuse_transport
 from orchestrator.workflows.gang.up import Outcome, UpRequest
 from orchestrator.workflows.plan.plan import plan_inventory
@@ -89,6 +90,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             if args.strict:
                 refuse_transport(inventory, outcome.views, command=request.command)
             enrol(inventory, outcome.views, shown, command=request.command)
+            settle(inventory, outcome.begun, request.command)
     except KeyboardInterrupt:
         return _interrupted(request, screen)
     _show(outcome, screen)

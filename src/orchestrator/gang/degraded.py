@@ -11,12 +11,15 @@ _OFF_THE_RAILS = ("TRANSPORT-NOT-RDMA", "TRANSPORT-DEVICE-UNUSED")
 _NOT_ROUTED = ("out", "unhealthy")
 
 
-def degraded_reason(view: GangView, router: str | None = None) -> str:
-    """silent, slow, hung, nodes (a rank is not there), rails (traffic leaves the planned RDMA devices) or router
-    (no request is sent there); '' for a gang that is well, does not serve yet, or has failed.
+def degraded_reason(view: GangView, router: str | None = None, *, half_way: bool = False) -> str:
+    """silent, slow, hung, nodes (a rank is not there), rails (traffic leaves the planned RDMA devices), router
+    (no request is sent there) or interrupted (a command was killed in its turn); '' for a gang that is well, does not
+    serve yet, or has failed.
 
     router: the gang's place there (in, unhealthy, out), None where there is none or nobody knows
     """
+    if half_way and view.state is not GangState.FAILED:
+        return "interrupted"
     if view.state is GangState.DEGRADED and view.trouble in _OF_TROUBLE:
         return _OF_TROUBLE[view.trouble]
     if not view.serves:

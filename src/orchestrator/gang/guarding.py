@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from orchestrator.gang.begun import Begun
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 
@@ -58,14 +59,16 @@ class Decision:
     why: str = ""
 
 
-def decide(view: GangView, memory: Memory, now: float, policy: Policy) -> tuple[Decision, Memory]:
+def decide(
+    view: GangView, memory: Memory, now: float, policy: Policy, begun: Begun | None = None
+) -> tuple[Decision, Memory]:
     """The decision, and what to remember from now on.
 
     A gang that somebody has stopped is not started; one that somebody is raising or ending is left to him, unless he
-    has left it between staging and start.
+    has left it between staging and start, or was killed in this gang's turn (begun: and works on it no more).
     """
     remembered = _remember(view, memory, now, policy)
-    reason = _reason(view, policy)
+    reason = _reason(view, policy) or _left_half_way(begun)
     if not reason:
         return _at_peace(view), remembered
     if remembered.given_up:
@@ -105,6 +108,15 @@ def _reason(view: GangView, policy: Policy) -> str:
     if view.state in _BEFORE_GO and _staged_s(view) > policy.left_s:
         return f"it is {view.state.value}, and nobody has started it within {policy.left_s:.0f} s"
     return ""
+
+
+def may_finish(begun: Begun) -> bool:
+    """A gang that was left stopped for work on its nodes is its operator's."""
+    return begun.turning and not begun.by_hand
+
+
+def _left_half_way(begun: Begun | None) -> str:
+    return f"a {begun.what.value} was interrupted" if begun is not None and may_finish(begun) else ""
 
 
 def _staged_s(view: GangView) -> float:

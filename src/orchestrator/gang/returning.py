@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Place(str, Enum):
+class Where(str, Enum):
     """AWAY: does not answer. STILL: answers, and has not been away. BACK: there is nothing more to wait for."""
 
     AWAY = "away"
@@ -30,9 +30,9 @@ def boot_of(text: str) -> Boot | None:
     return Boot(kernel.strip(), fields[19] if len(fields) > 19 else "") if kernel.strip() else None
 
 
-def place(before: Boot | None, now: Boot | None, *, reboots: bool) -> Place:
+def place(before: Boot | None, now: Boot | None, *, reboots: bool) -> Where:
     """before: when the gang had been stopped; now: None where the node does not answer; reboots: a new boot is
     what is waited for, an answer is not enough."""
     if now is None:
-        return Place.AWAY
-    return Place.STILL if reboots and now == before else Place.BACK
+        return Where.AWAY
+    return Where.STILL if reboots and now == before else Where.BACK

@@ -25,6 +25,10 @@ class DeployError(Exception):
         return f"{self.where}: {self.what} ({self.fix})"
 
 
+class Detached(KeyboardInterrupt):
+    """The terminal is gone, or somebody told us to end: as Ctrl-C, but nobody is there to read what we say."""
+
+
 class InputError(DeployError):
     """An inventory, profile, flag or command line that cannot be used as it is."""
 

@@ -164,9 +164,9 @@ def test_only_the_gangs_that_are_asked_for_are_looked_at(
 ) -> None:
     asked: list[str] = []
 
-    def status(gangs: Sequence[GangSpec]) -> tuple[GangView, ...]:
+    def status(gangs: Sequence[GangSpec]) -> Overview:
         asked.extend(one.name for one in gangs)
-        return ()
+        return Overview(views=())
 
     monkeypatch.setattr("orchestrator.workflows.status.overview.status", status)
     inventory = tmp_path / "hosts.yml"

@@ -1,5 +1,7 @@
 """Verb `lock`: who works on a gang. The lock is a file on every node of it, made whole or not at all.
 
+Beside it lies what its holder has begun and not finished: that stays when the holder is killed.
+
 A holder renews its lock while it works. A lock that has not been renewed for STALE_S by the node's own clock
 belongs to a dead controller and may be taken. `over` takes one lock whose token the caller knows to be dead.
 """
@@ -18,13 +20,17 @@ from orchestrator.node.failure import Failure
 
 STALE_S = 60.0
 AUDIT = "audit.jsonl"
+BEGUN = "begun.json"
 ATTEMPTS = 3
 """Others may take and leave the lock between two of our steps."""
 _HOLDER = ("token", "who", "host", "pid", "start", "command", "since", "why")
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """op acquire | renew | release | show; {"held": holder or null, "mine": bool}."""
+    """op acquire | renew | release | begin | finish | show; {"held": holder or null, "mine": bool}.
+
+    begin keeps `begun` for the holder of the lock, finish forgets it; show answers with it too.
+    """
     state = files.state_dir(request)
     gang = files.gang_dir(state, request.get("gang"))
     op = request.get("op")
@@ -35,8 +41,10 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             return _renew(f"{gang}/lock", str(request.get("token") or ""))
         if op == "release":
             return _release(f"{gang}/lock", str(request.get("token") or ""), force=bool(request.get("force")))
+        if op in ("begin", "finish"):
+            return _begun(gang, str(request.get("token") or ""), request.get("begun") if op == "begin" else None)
         if op == "show":
-            return _shown(_read(f"{gang}/lock"))
+            return {**_shown(_read(f"{gang}/lock")), "begun": files.read_json(f"{gang}/{BEGUN}") or None}
     raise Failure("bad-request", f"lock knows no op {op!r}", "request")
 
 
@@ -104,6 +112,18 @@ def _release(path: str, token: str, *, force: bool) -> dict[str, Any]:
         _note(path, "ends" if found["token"] == token else "ended by force", found)
         found = None
     return _shown(found)
+
+
+def _begun(gang: str, token: str, begun: object) -> dict[str, Any]:
+    """Only for who holds the lock: whoever took it over has the last word."""
+    found = _read(f"{gang}/lock")
+    if found is None or found["token"] != token:
+        return {"held": found, "mine": False}
+    if isinstance(begun, dict):
+        files.write_json(f"{gang}/{BEGUN}", begun)
+    else:
+        pathlib.Path(gang, BEGUN).unlink(missing_ok=True)
+    return {"held": found, "mine": True}
 
 
 def _shown(found: dict[str, Any] | None) -> dict[str, Any]:

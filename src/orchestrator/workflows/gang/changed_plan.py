@@ -7,11 +7,12 @@ that does not come up on it gets its previous plan back, and the rest keeps serv
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from orchestrator.gang import changing
+from orchestrator.gang.begun import What
 from orchestrator.gang.changing import Standing
 from orchestrator.gang.downtime import expected_downtime
 from orchestrator.gang.view import GangView
@@ -19,10 +20,11 @@ from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.planning.diff import GangDiff, summary
 from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.gang.operation import Operation, begun_on
 from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.gang.restart import stop
 from orchestrator.workflows.gang.strict import refusal
-from orchestrator.workflows.gang.turns import Place, put_back, set_aside
+from orchestrator.workflows.gang.turns import Place, Step, Turn, Turns, put_back
 from orchestrator.workflows.gang.up import (
     Ground,
     Outcome,
@@ -40,7 +42,7 @@ from orchestrator.workflows.status.reports import see
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Turn:
+class _ChangeOver:
     """One gang that is changed over. was: what it can go back to, None where its nodes do not hold one plan."""
 
     view: GangView
@@ -64,7 +66,7 @@ class _Change:
 
     rise: tuple[GangSpec, ...]
     same: dict[str, str]
-    turns: tuple[_Turn, ...]
+    turns: tuple[_ChangeOver, ...]
 
 
 def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
@@ -76,20 +78,26 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
     """
     with ground(inventory, request, watcher) as here:
         begin = time.monotonic()
+        begun = begun_on(here.fleet, here.gangs)
         change = _change(inventory, here, request, watcher)
         first = raise_gangs(here.fleet, change.rise, here.plan, request, watcher, running=change.same)
         if not change.turns:
-            return first
+            return replace(first, begun=begun)
         enrol(inventory, see(here.fleet, here.gangs), watcher, command=request.command)
         views = {view.name: view for view in first.views}
-        with Router(inventory.router) if inventory.router is not None else nullcontext() as router:
-            for turn in change.turns:
-                views[turn.name] = _take(here, router, turn, change.turns, request, watcher)
+        with (
+            Router(inventory.router) if inventory.router is not None else nullcontext() as router,
+            _operation(here, change.turns, request) as operation,
+        ):
+            turns = Turns(here.fleet, router, watcher, operation)
+            for change_over in change.turns:
+                (views[change_over.name],) = turns.take(_turn(turns, change_over, change.turns, request)).views
         return replace(
             first,
             views=tuple(views[gang.name] for gang in here.gangs),
             seconds=time.monotonic() - begin,
             changed=tuple(turn.name for turn in change.turns),
+            begun=begun,
         )
 
 
@@ -112,7 +120,7 @@ def _change(inventory: Inventory, here: Ground, request: UpRequest, watcher: Wat
     new = {rising.gang.name: rising for rising in risings(here.gangs, here.plan)}
     urls = {gang.name: gang.service_url for gang in here.plan.gangs}
     turns = tuple(
-        _Turn(
+        _ChangeOver(
             view=views[name],
             diff=diffs[name],
             was=_previous(here.fleet, gangs[name]),
@@ -157,7 +165,7 @@ def _reason(inventory: Inventory, name: str, course: changing.Course) -> str:
     return ""
 
 
-def _refused(turn: _Turn, plan_id: str, reason: str) -> InputError:
+def _refused(turn: _ChangeOver, plan_id: str, reason: str) -> InputError:
     cost = expected_downtime(turn.view, turn.was.drain_s if turn.was else 0.0).words
     return InputError(
         f"another plan runs on this gang: plan {turn.diff.running} ({turn.view.model}) is {turn.view.state.value}; "
@@ -168,77 +176,60 @@ def _refused(turn: _Turn, plan_id: str, reason: str) -> InputError:
     )
 
 
-def _take(
-    here: Ground, router: Router | None, turn: _Turn, turns: Sequence[_Turn], request: UpRequest, watcher: Watcher
-) -> GangView:
-    """One gang's turn. Raises what its new plan raises, with what became of this gang and of the others."""
-    before = Place(gang=turn.gang, url=turn.view.service_url, serving=bool(turn.view.service_healthy))
-    with _told_that_it_was_to_change(turn, turns):
-        set_aside(here.fleet, router, [before], watcher, drain_s=request.drain_s)
-    with _goes_back_on_interrupt(here, router, turn, request, watcher), _told_that_it_was_to_change(turn, turns):
-        stop(here.fleet, [turn.gang], watcher, now=False)
-    try:
-        with _goes_back_on_interrupt(here, router, turn, request, watcher):
-            return _start(here, router, turn, request, watcher)
-    except DeployError as failure:
-        failure.what += f"\n    {_go_back(here, router, turn, request, watcher)}; {_others(turn, turns)}"
-        raise
+def _operation(here: Ground, changes: Sequence[_ChangeOver], request: UpRequest) -> Operation:
+    locks = [here.locks[change.name] for change in changes]
+    return Operation(What.CHANGE, request.command, [change.view for change in changes], locks)
 
 
-@contextmanager
-def _told_that_it_was_to_change(turn: _Turn, turns: Sequence[_Turn]) -> Iterator[None]:
-    try:
-        yield
-    except DeployError as failure:
-        failure.what += f"\n    {turn.name} was to be changed over; {_others(turn, turns)}"
-        raise
+def _turn(turns: Turns, change: _ChangeOver, changes: Sequence[_ChangeOver], request: UpRequest) -> Turn:
+    """Where its new plan does not come up, it goes back; so it does once it was told to stop and is interrupted, where
+    that was asked for."""
 
+    def failed(step: Step) -> str:
+        others = _others(change, changes)
+        if step in (Step.ASIDE, Step.STOP):
+            return f"{change.name} was to be changed over; {others}"
+        return f"{_go_back(turns, change, request)}; {others}"
 
-@contextmanager
-def _goes_back_on_interrupt(
-    here: Ground, router: Router | None, turn: _Turn, request: UpRequest, watcher: Watcher
-) -> Iterator[None]:
-    """Once it is told to stop, Ctrl-C leaves it on its previous plan, where that was asked for."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if request.undo_on_interrupt:
-            watcher.step(turn.name, _go_back(here, router, turn, request, watcher))
-        raise
+    def left(step: Step) -> str:
+        return _go_back(turns, change, request) if request.undo_on_interrupt and step is not Step.ASIDE else ""
 
+    def accept(views: Sequence[GangView]) -> None:
+        for view in views:
+            if request.strict and view.transport:
+                raise refusal(view)
 
-def _start(here: Ground, router: Router | None, turn: _Turn, request: UpRequest, watcher: Watcher) -> GangView:
-    raised = raise_all(
-        here.fleet,
-        [turn.will],
-        watcher,
+    serving = bool(change.view.service_healthy)
+    return Turn(
+        places=(Place(gang=change.gang, url=change.view.service_url, serving=serving, then=change.url),),
+        start=(change.will,),
+        drain_s=request.drain_s,
         timeout_s=request.timeout_s,
         undo_on_interrupt=request.undo_on_interrupt,
+        accept=accept,
+        failed=failed,
+        left=left,
     )
-    (view,) = raised.views
-    if request.strict and view.transport:
-        raise refusal(view)
-    put_back(router, [Place(gang=turn.gang, url=turn.url)], watcher)
-    return view
 
 
-def _go_back(here: Ground, router: Router | None, turn: _Turn, request: UpRequest, watcher: Watcher) -> str:
+def _go_back(turns: Turns, change: _ChangeOver, request: UpRequest) -> str:
     """Start the previous plan again; what became of it, in words."""
-    was = turn.was
+    was = change.was
     if was is None:
-        return f"{turn.name} is stopped: its nodes did not hold one plan to go back to"
-    watcher.step(turn.name, f"going back to plan {was.plan_id}")
+        return f"{change.name} is stopped: its nodes did not hold one plan to go back to"
+    turns.watcher.step(change.name, f"going back to plan {was.plan_id}")
     try:
-        if see(here.fleet, [turn.gang])[0].running:  # draining still, where somebody interrupted the stop
-            stop(here.fleet, [turn.gang], watcher, now=True)
-        raise_all(here.fleet, [was.rising(going_back=True)], watcher, timeout_s=request.timeout_s)
-        put_back(router, [Place(gang=turn.gang, url=was.service_url)], watcher)
+        if see(turns.fleet, [change.gang])[0].running:  # draining still, where somebody interrupted the stop
+            stop(turns.fleet, [change.gang], turns.watcher, now=True)
+        raise_all(turns.fleet, [was.rising(going_back=True)], turns.watcher, timeout_s=request.timeout_s)
+        put_back(turns.router, [Place(gang=change.gang, url=was.service_url)], turns.watcher)
     except DeployError as second:
         return f"going back to plan {was.plan_id} failed too: {second.where}: {second.what}"
-    return f"{turn.name} serves its previous plan {was.plan_id} again"
+    turns.operation.finished([change.name])
+    return f"{change.name} serves its previous plan {was.plan_id} again"
 
 
-def _others(turn: _Turn, turns: Sequence[_Turn]) -> str:
+def _others(turn: _ChangeOver, turns: Sequence[_ChangeOver]) -> str:
     """Where the other gangs are, in words."""
     place = turns.index(turn)
     words = [f"on the new plan: {', '.join(one.name for one in turns[:place])}"] if place else []

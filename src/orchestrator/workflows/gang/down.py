@@ -60,11 +60,16 @@ def down(
     """
     gangs = chosen_gangs(inventory, request.gangs)
     nodes = [node for gang in gangs for node in gang.nodes]
-    with Fleet(nodes) as fleet, ExitStack() as locks:
-        for gang in gangs:
-            locks.enter_context(GangLock(fleet, gang, request.command, partial=True, force=request.force))
+    with Fleet(nodes) as fleet, ExitStack() as opened:
+        held = [
+            opened.enter_context(GangLock(fleet, gang, request.command, partial=True, force=request.force))
+            for gang in gangs
+        ]
         before_stop()
-        return stop_gangs(fleet, gangs, now=request.now)
+        stopped = stop_gangs(fleet, gangs, now=request.now)
+        for lock in held:
+            lock.finish()
+        return stopped
 
 
 def stop_gangs(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
+from orchestrator.gang.begun import Begun
 from orchestrator.model.errors import LockHeld
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import PerNode
@@ -120,6 +121,17 @@ class GangLock:
         if self._lost:
             raise self._lost_to(self._lost)
 
+    def begin(self, begun: Begun) -> None:
+        """Have every node keep what is being done. Raises LockHeld, and why a node can't."""
+        answers = self._ask({"op": "begin", "token": self.token, "begun": begun.as_json()})
+        if lost := _not_mine(answers):
+            raise self._lost_to(lost)
+        answers.all()
+
+    def finish(self) -> None:
+        """Have every node that can be reached forget it."""
+        self._ask({"op": "finish", "token": self.token})
+
     def release(self) -> None:
         """Give it back on every node that can be reached; elsewhere it goes stale."""
         self._given_back.set()
@@ -153,7 +165,7 @@ class GangLock:
     def _holder(self) -> dict[str, Any]:
         return {
             "token": self.token,
-            "who": _user(),
+            "who": user(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "command": self.command,
@@ -202,7 +214,8 @@ def process_runs(pid: int) -> bool:
     return True
 
 
-def _user() -> str:
+def user() -> str:
+    """Who types, for locks and the audit log."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -17,18 +17,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from orchestrator.gang.begun import What
 from orchestrator.gang.downtime import expected_downtime
-from orchestrator.gang.returning import Boot, Place, boot_of, place
+from orchestrator.gang.returning import Boot, Where, boot_of, place
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, GangFailed, InputError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
-from orchestrator.workflows.gang import turns, up
+from orchestrator.workflows.gang import up
 from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.replay import Staged, staged_plan
-from orchestrator.workflows.gang.restart import Restarted, Watcher, against_a_start, stop
+from orchestrator.workflows.gang.restart import Restarted, Watcher, against_a_start
+from orchestrator.workflows.gang.turns import Place, Step, Turn, Turns
 from orchestrator.workflows.router.routing import Router, take_in_serving
 from orchestrator.workflows.status.reports import see
 
@@ -75,17 +78,30 @@ def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: Watcher
         up.everybody_answers(see(fleet, gangs))
         plans = [staged_plan(fleet, gang) for gang in gangs]
         router = opened.enter_context(_router(inventory))
-        for gang in gangs:
-            opened.enter_context(GangLock(fleet, gang, request.command, why="maintenance"))
-        views = tuple(
-            _one(
-                _Work(inventory=inventory, fleet=fleet, plan=plan, request=request, watcher=watcher),
-                router,
-                plans[number + 1 :],
+        locks = [opened.enter_context(GangLock(fleet, gang, request.command, why="maintenance")) for gang in gangs]
+        with _operation(request, see(fleet, gangs), locks) as operation:
+            turns = Turns(fleet, router, watcher, operation)
+            views = tuple(
+                _one(
+                    _Work(inventory=inventory, fleet=fleet, plan=plan, request=request, watcher=watcher),
+                    turns,
+                    plans[number + 1 :],
+                )
+                for number, plan in enumerate(plans)
             )
-            for number, plan in enumerate(plans)
-        )
         return Restarted(views=views, down_s=time.monotonic() - begin)
+
+
+def _operation(request: MaintenanceRequest, views: Sequence[GangView], locks: Sequence[GangLock]) -> Operation:
+    options = {
+        "run": request.run,
+        "reboots": request.reboots,
+        "wait_s": request.wait_s,
+        "now": request.now,
+        "drain_s": request.drain_s,
+        "timeout_s": request.timeout_s,
+    }
+    return Operation(What.MAINTENANCE, request.command, views, locks, options)
 
 
 @contextmanager
@@ -129,24 +145,31 @@ class _Work:
         return {name: told.get(name) for name in names}
 
 
-def _one(work: _Work, router: Router | None, later: Sequence[Staged]) -> GangView:
+def _one(work: _Work, turns: Turns, later: Sequence[Staged]) -> GangView:
     (view,) = see(work.fleet, [work.gang])
     work.watcher.downtime(expected_downtime(view, 0.0 if work.request.now else work.plan.drain_s))
-    where = turns.Place(gang=work.gang, url=work.plan.service_url, serving=bool(view.service_healthy))
-    if router is not None:
-        _send_elsewhere(work, router)
-    if not work.request.now:
-        turns.set_aside(work.fleet, router, [where], work.watcher, drain_s=work.request.drain_s)
-    elif router is not None:
-        router.take_out(where.url)
+    if turns.router is not None:
+        _send_elsewhere(work, turns.router)
     before = work.boots(work.names)
-    with _told_how_to_go_on(work, later):
-        stop(work.fleet, [work.gang], work.watcher, now=work.request.now)
+
+    def done_to_nodes() -> None:
         _work_on_nodes(work, before)
         _settled(work)
-        raised = up.raise_all(work.fleet, [work.plan.rising()], work.watcher, timeout_s=work.request.timeout_s)
-        turns.put_back(router, [where], work.watcher)
-    return raised.views[0]
+
+    def how_to_go_on(step: Step) -> str:
+        return "" if step is Step.ASIDE else _how_to_go_on(work, later)
+
+    turn = Turn(
+        places=(Place(gang=work.gang, url=work.plan.service_url, serving=bool(view.service_healthy)),),
+        start=(work.plan.rising(),),
+        now=work.request.now,
+        drain_s=work.request.drain_s,
+        timeout_s=work.request.timeout_s,
+        work=done_to_nodes,
+        failed=how_to_go_on,
+        left=how_to_go_on,
+    )
+    return turns.take(turn).views[0]
 
 
 def _send_elsewhere(work: _Work, router: Router) -> None:
@@ -207,15 +230,15 @@ def _run(work: _Work, node: NodeSpec, ends: float) -> None:
 def _wait(work: _Work, names: Sequence[str], before: Mapping[str, Boot | None], ends: float) -> None:
     """Until each of these nodes is back."""
     reboots = work.request.reboots or not work.request.run
-    known: dict[str, Place] = dict.fromkeys(names, Place.STILL)
+    known: dict[str, Where] = dict.fromkeys(names, Where.STILL)
     while True:
         now = work.boots(names)
         for name in names:
             where = place(before[name], now[name], reboots=reboots)
             if where is not known[name]:
-                work.say(f"{name} is {'back' if where is Place.BACK else 'away' if where is Place.AWAY else 'there'}")
+                work.say(f"{name} is {'back' if where is Where.BACK else 'away' if where is Where.AWAY else 'there'}")
                 known[name] = where
-        late = [name for name in names if known[name] is not Place.BACK]
+        late = [name for name in names if known[name] is not Where.BACK]
         if not late:
             return
         if time.monotonic() > ends:
@@ -223,8 +246,8 @@ def _wait(work: _Work, names: Sequence[str], before: Mapping[str, Boot | None], 
         time.sleep(LOOK_EVERY_S)
 
 
-def _late(work: _Work, late: Sequence[str], known: Mapping[str, Place]) -> DeployError:
-    away = [name for name in late if known[name] is Place.AWAY]
+def _late(work: _Work, late: Sequence[str], known: Mapping[str, Where]) -> DeployError:
+    away = [name for name in late if known[name] is Where.AWAY]
     waited = f"within {work.request.wait_s:.0f} s"
     if away:
         return Unreachable(f"{', '.join(away)} did not come back {waited}", where=f"gang {work.gang.name}", fix="look")
@@ -242,18 +265,6 @@ def _settled(work: _Work) -> None:
             raise against
         work.say(f"{against.where}: {against.what}: asked again for up to {ends - time.monotonic():.0f} s")
         time.sleep(LOOK_EVERY_S)
-
-
-@contextmanager
-def _told_how_to_go_on(work: _Work, later: Sequence[Staged]) -> Iterator[None]:
-    try:
-        yield
-    except DeployError as failure:
-        failure.what += f"\n    {_how_to_go_on(work, later)}"
-        raise
-    except KeyboardInterrupt:
-        work.say(_how_to_go_on(work, later))
-        raise
 
 
 def _how_to_go_on(work: _Work, later: Sequence[Staged]) -> str:

@@ -82,14 +82,15 @@ def _shown(request: Mapping[str, Any]) -> dict[str, Any]:
     return {**shown, "env": shown_env(dict(request.get("env") or {}))}
 
 
-def staged_plan(fleet: Fleet, gang: GangSpec) -> Staged:
-    """Ask every node of a gang what it was told last.
+def staged_plan(fleet: Fleet, gang: GangSpec, *, run_id: str = "") -> Staged:
+    """Ask every node of a gang what it was told last, or for an older run that it has kept.
 
     Raises InputError where nothing was ever started, or where the nodes do not hold one plan for just these nodes;
     Unreachable where one does not answer.
     """
+    asked = {"run_id": run_id} if run_id else {}
     told = fleet.on_every(
-        lambda session: call(session, "staged", where(session.spec, gang.name), deadline_s=ANSWER_S),
+        lambda session: call(session, "staged", {**where(session.spec, gang.name), **asked}, deadline_s=ANSWER_S),
         only=[node.name for node in gang.nodes],
     )
     for failure in told.failures.values():

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
+from orchestrator.gang.begun import What
 from orchestrator.gang.downtime import Downtime, expected_downtime
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
@@ -22,6 +23,7 @@ from orchestrator.topology.build import build
 from orchestrator.workflows.gang import up
 from orchestrator.workflows.gang.down import Stopped, stop_gangs
 from orchestrator.workflows.gang.locks import GangLock, still_ours
+from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.look.doctor import examine
 from orchestrator.workflows.look.look import look
@@ -61,17 +63,19 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
     GangFailed where a gang would not end or did not become ready.
     """
     gangs = chosen_gangs(inventory, request.gangs)
-    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as locks:
+    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as opened:
         views = see(fleet, gangs)
         up.everybody_answers(views)
         plans = [staged_plan(fleet, gang) for gang in gangs]
         for view, plan in zip(views, plans, strict=True):
             watcher.downtime(expected_downtime(view, 0.0 if request.now else plan.drain_s))
-        for gang in gangs:
-            locks.enter_context(GangLock(fleet, gang, request.command))
+        held = [opened.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs]
         say_gone_from(fleet, plans, watcher)
-        restarted = again(fleet, plans, watcher, now=request.now, timeout_s=request.timeout_s)
-        rejoin(inventory, restarted.views, watcher)
+        options = {"now": request.now, "timeout_s": request.timeout_s}
+        with Operation(What.RESTART, request.command, see(fleet, gangs), held, options) as operation:
+            operation.turn(gang.name for gang in gangs)
+            restarted = again(fleet, plans, watcher, now=request.now, timeout_s=request.timeout_s)
+            rejoin(inventory, restarted.views, watcher)
         return restarted
 
 

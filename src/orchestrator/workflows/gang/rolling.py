@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 
+from orchestrator.gang.begun import What
 from orchestrator.gang.downtime import expected_downtime
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import up
 from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.replay import Staged, staged_plan
-from orchestrator.workflows.gang.restart import again, say_gone_from
-from orchestrator.workflows.gang.turns import Place, put_back, set_aside
-from orchestrator.workflows.router.routing import Router, say_failures, take_in_all, take_in_serving, wanted_router
+from orchestrator.workflows.gang.restart import say_gone_from
+from orchestrator.workflows.gang.turns import Place, Turn, Turns
+from orchestrator.workflows.router.routing import Router, take_in_serving, wanted_router
 from orchestrator.workflows.status.reports import see
 
 
@@ -64,38 +66,40 @@ def roll(inventory: Inventory, request: RollingRequest, watcher: up.Watcher) -> 
             router.workers()  # it must answer before anything is stopped
         serving = {view.name for view in see(fleet, inventory.gangs) if view.serves}
         _refuse_too_few(inventory, serving, request)
-        for gang in gangs:
-            opened.enter_context(GangLock(fleet, gang, request.command))
+        locks = [opened.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs]
         if router is not None:
             behind = take_in_serving(router, fleet, inventory, watcher)
             _refuse_too_few(inventory, behind, request, "serve behind the router")
         say_gone_from(fleet, plans, watcher)
         done: list[GangView] = []
-        batches = _batches(_worst_first(fleet, plans), request.max_unavailable)
-        for batch in batches:
-            with _told_where_it_ended(batch, done, gangs):
-                done += _one_batch(fleet, router, batch, request, watcher)
+        with _operation(request, see(fleet, gangs), locks) as operation:
+            turns = Turns(fleet, router, watcher, operation)
+            for batch in _batches(_worst_first(fleet, plans), request.max_unavailable):
+                done += turns.take(_turn(fleet, batch, done, gangs, request)).views
         return Rolled(views=tuple(done), seconds=time.monotonic() - begin)
 
 
-def _one_batch(
-    fleet: Fleet,
-    router: Router | None,
-    batch: Sequence[Staged],
-    request: RollingRequest,
-    watcher: up.Watcher,
-) -> tuple[GangView, ...]:
+def _operation(request: RollingRequest, views: Sequence[GangView], locks: Sequence[GangLock]) -> Operation:
+    options = {
+        "max_unavailable": request.max_unavailable,
+        "without_router": request.without_router,
+        "drain_s": request.drain_s,
+        "timeout_s": request.timeout_s,
+    }
+    return Operation(What.ROLLING, request.command, views, locks, options)
+
+
+def _turn(
+    fleet: Fleet, batch: Sequence[Staged], done: Sequence[GangView], gangs: Sequence[GangSpec], request: RollingRequest
+) -> Turn:
     serving = {view.name for view in see(fleet, [plan.gang for plan in batch]) if view.service_healthy}
-    places = [Place(gang=one.gang, url=one.service_url, serving=one.gang.name in serving) for one in batch]
-    set_aside(fleet, router, places, watcher, drain_s=request.drain_s)
-    try:
-        restarted = again(fleet, batch, watcher, now=False, timeout_s=request.timeout_s)
-    except BaseException:
-        if router is not None:
-            say_failures(take_in_all(router, see(fleet, [place.gang for place in places])), watcher)
-        raise
-    put_back(router, places, watcher)
-    return restarted.views
+    return Turn(
+        places=tuple(Place(gang=one.gang, url=one.service_url, serving=one.gang.name in serving) for one in batch),
+        start=tuple(one.rising() for one in batch),
+        drain_s=request.drain_s,
+        timeout_s=request.timeout_s,
+        failed=lambda _: _where_it_ended(batch, done, gangs),
+    )
 
 
 def _refuse_one_gang(inventory: Inventory, fleet: Fleet, plans: Sequence[Staged]) -> None:
@@ -134,18 +138,11 @@ def _batches(plans: Sequence[Staged], size: int) -> Iterator[Sequence[Staged]]:
         yield plans[begin : begin + size]
 
 
-@contextmanager
-def _told_where_it_ended(
-    batch: Sequence[Staged], done: Sequence[GangView], gangs: Sequence[GangSpec]
-) -> Iterator[None]:
-    """A failure goes on its way with where the others are."""
-    try:
-        yield
-    except DeployError as failure:
-        at = [plan.gang.name for plan in batch]
-        before = [view.name for view in done]
-        rest = [gang.name for gang in gangs if gang.name not in (*at, *before)]
-        words = [f"restarted: {', '.join(before)}"] if before else []
-        words += [f"not touched: {', '.join(rest)}"] if rest else []
-        failure.what += f"\n    the rolling restart ended at {', '.join(at)}; {'; '.join(words) or 'no other'}"
-        raise
+def _where_it_ended(batch: Sequence[Staged], done: Sequence[GangView], gangs: Sequence[GangSpec]) -> str:
+    """Where the others are, in words."""
+    at = [plan.gang.name for plan in batch]
+    before = [view.name for view in done]
+    rest = [gang.name for gang in gangs if gang.name not in (*at, *before)]
+    words = [f"restarted: {', '.join(before)}"] if before else []
+    words += [f"not touched: {', '.join(rest)}"] if rest else []
+    return f"the rolling restart ended at {', '.join(at)}; {'; '.join(words) or 'no other'}"

@@ -1,23 +1,153 @@
-"""One gang's turn behind the router: out, until no request runs there; and in again. Shared by whatever rolls."""
+"""A gang's turn: out of the router, until no request runs, stop, work, start, canary, in again.
+
+Whatever restarts gangs that serve takes them through this: with the plan they had or another one, with work on their
+nodes in between or none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import up
-from orchestrator.workflows.router.routing import Router, wait_until_drained
+from orchestrator.workflows.gang.operation import Operation
+from orchestrator.workflows.gang.restart import stop
+from orchestrator.workflows.router.routing import Router, say_failures, take_in_all, wait_until_drained
+from orchestrator.workflows.status.reports import see
+
+
+class Step(Enum):
+    """Where a turn is. Before STOP nothing has changed but for the router; from then on the gang is down."""
+
+    ASIDE = "aside"
+    STOP = "stop"
+    WORK = "work"
+    START = "start"
+    BACK = "back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a gang serves. serving: requests are answered there now, so that there are some to wait for."""
+    """Where a gang serves. serving: requests are answered there now, so that there are some to wait for.
+    then: where it will serve after its turn, where that is another address."""
 
     gang: GangSpec
     url: str
     serving: bool = True
+    then: str = ""
+
+
+def _nothing() -> None:
+    """No work between stop and start."""
+
+
+def _takes_any(_: Sequence[GangView]) -> None:
+    """Whatever is ready serves."""
+
+
+def _says_nothing(_: Step) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """The turn of one gang, or of a few at a time.
+
+    start:   what each of them is to run, in the same order
+    drain_s: how long requests that run are waited for before anything is stopped; now: they are not
+    work:    between stop and start
+    accept:  raises where what came up is not what was wanted
+    failed, left: after a failure at a step, and after an interruption: what became of it, in words; '' for none
+    """
+
+    places: tuple[Place, ...]
+    start: tuple[up.Rising, ...]
+    drain_s: float
+    timeout_s: float
+    now: bool = False
+    undo_on_interrupt: bool = False
+    work: Callable[[], None] = _nothing
+    accept: Callable[[Sequence[GangView]], None] = _takes_any
+    failed: Callable[[Step], str] = _says_nothing
+    left: Callable[[Step], str] = _says_nothing
+
+    @property
+    def gangs(self) -> tuple[GangSpec, ...]:
+        """Whose turn it is."""
+        return tuple(place.gang for place in self.places)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of these gangs."""
+        return tuple(gang.name for gang in self.gangs)
+
+
+@dataclass
+class Turns:
+    """Turns, one after the other, as parts of one operation. router: None where nothing sends requests elsewhere."""
+
+    fleet: Fleet
+    router: Router | None
+    watcher: up.Watcher
+    operation: Operation
+
+    def take(self, turn: Turn) -> up.Raised:
+        """Raises what its steps raise, with what became of the gangs. A gang that serves is in the router then."""
+        step = Step.ASIDE
+        self.operation.turn(turn.names)
+        try:
+            self._aside(turn)
+            step = Step.STOP
+            stop(self.fleet, turn.gangs, self.watcher, now=turn.now)
+            step = Step.WORK
+            turn.work()
+            step = Step.START
+            raised = self._start(turn)
+            step = Step.BACK
+            put_back(self.router, turn.places, self.watcher)
+        except DeployError as failure:
+            self._recover(turn, step)
+            if words := turn.failed(step):
+                failure.what += f"\n    {words}"
+            raise
+        except BaseException:
+            self._recover(turn, step)
+            if words := turn.left(step):
+                self.watcher.step(", ".join(turn.names), words)
+            raise
+        self.operation.finished(turn.names)
+        return raised
+
+    def _aside(self, turn: Turn) -> None:
+        if turn.now:
+            take_out(self.router, turn.places, self.watcher)
+        else:
+            set_aside(self.fleet, self.router, turn.places, self.watcher, drain_s=turn.drain_s)
+
+    def _start(self, turn: Turn) -> up.Raised:
+        raised = up.raise_all(
+            self.fleet,
+            turn.start,
+            self.watcher,
+            timeout_s=turn.timeout_s,
+            undo_on_interrupt=turn.undo_on_interrupt,
+        )
+        turn.accept(raised.views)
+        return raised
+
+    def _recover(self, turn: Turn, step: Step) -> None:
+        """Requests go to whichever of them serves; one that was never stopped is as it was."""
+        with suppress(DeployError):
+            if step is Step.ASIDE:
+                self.operation.untouched(turn.names)
+            elif self.router is not None:
+                say_failures(take_in_all(self.router, see(self.fleet, turn.gangs)), self.watcher)
 
 
 def set_aside(
@@ -30,23 +160,29 @@ def set_aside(
 ) -> None:
     """Have no request go there, and wait until none runs. What ends it puts them back: nothing was stopped."""
     try:
-        if router is not None:
-            for place in places:
-                watcher.step(place.gang.name, "taking it out of the router")
-                router.take_out(place.url)
+        take_out(router, places, watcher)
         for place in places:
             if place.serving:
                 watcher.step(place.gang.name, "waiting until no request runs")
                 wait_until_drained(fleet, place.gang, place.url, deadline_s=drain_s)
     except BaseException:
-        put_back(router, [place for place in places if place.serving], watcher)
+        put_back(router, [place for place in places if place.serving], watcher, before=True)
         raise
 
 
-def put_back(router: Router | None, places: Sequence[Place], watcher: up.Watcher) -> None:
-    """Have requests go there again."""
+def take_out(router: Router | None, places: Sequence[Place], watcher: up.Watcher) -> None:
+    """Have no new request go there."""
     if router is None:
         return
     for place in places:
-        watcher.step(place.gang.name, "taking it into the router")
-        router.take_in(place.url)
+        watcher.step(place.gang.name, "removing it from the router")
+        router.take_out(place.url)
+
+
+def put_back(router: Router | None, places: Sequence[Place], watcher: up.Watcher, *, before: bool = False) -> None:
+    """Have requests go there again. before: its turn, so to where it served then."""
+    if router is None:
+        return
+    for place in places:
+        watcher.step(place.gang.name, "adding it to the router")
+        router.take_in(place.url if before else place.then or place.url)

@@ -91,6 +91,8 @@ class Outcome:
     ready_before: frozenset[str]
     seconds: float
     changed: tuple[str, ...] = ()
+    begun: tuple[str, ...] = ()
+    """Gangs on which an interrupted command had begun something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,8 @@ class Ground:
     gangs: tuple[GangSpec, ...]
     views: tuple[GangView, ...]
     plan: Plan
+    locks: Mapping[str, GangLock]
+    """By gang."""
 
 
 @contextmanager
@@ -134,18 +138,17 @@ def ground(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Iterat
     severity slow where strict).
     """
     gangs = chosen_gangs(inventory, request.plan.gangs)
-    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as locks:
+    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as opened:
         planning = ahead(lambda: make_plan(inventory, request.plan, fleet))
         views = see(fleet, gangs)
         everybody_answers(views)
-        for gang in gangs:
-            locks.enter_context(GangLock(fleet, gang, request.command))
+        locks = {gang.name: opened.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs}
         planned = planning.result()
         quiet = all(view.state is GangState.ABSENT for view in views)
         plan = examined(planned, gangs, fleet if quiet else None, accept=request.accept)
         watcher.planned(plan)
         refuse(plan.findings, strict=request.strict)
-        yield Ground(fleet=fleet, gangs=gangs, views=views, plan=plan)
+        yield Ground(fleet=fleet, gangs=gangs, views=views, plan=plan, locks=locks)
 
 
 def raise_gangs(

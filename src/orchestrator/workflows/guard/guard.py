@@ -10,22 +10,26 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from orchestrator.gang.guarding import Decision, Do, Memory, Policy, decide, restarted, surrendered
+from orchestrator.gang.begun import Begun
+from orchestrator.gang.guarding import Decision, Do, Memory, Policy, decide, may_finish, restarted, surrendered
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import DeployError, FindingsError, LockHeld
+from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.report import Cause
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import up
 from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.gang.operation import interrupted
 from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.gang.restart import again, against_a_start
+from orchestrator.workflows.gang.resume import finish
 from orchestrator.workflows.guard.hooks import Hook, run_hook
+from orchestrator.workflows.router.routing import rejoin
 from orchestrator.workflows.status.reports import see
 
 LOOK_EVERY_S = 2.0
@@ -76,7 +80,7 @@ def guard(inventory: Inventory, request: GuardRequest, watcher: Watcher) -> tupl
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as held:
         for gang in gangs:
             held.enter_context(_guard_lock(fleet, gang, request))
-        posts = [_Post(fleet, gang, request, watcher) for gang in gangs]
+        posts = [_Post(inventory, fleet, gang, request, watcher) for gang in gangs]
         _side_by_side(posts)
         return tuple(
             Guarded(decision=post.surrender or post.decision, view=post.seen) for post in posts if post.seen is not None
@@ -92,6 +96,7 @@ def _guard_lock(fleet: Fleet, gang: GangSpec, request: GuardRequest) -> GangLock
 class _Post:
     """The loop about one gang."""
 
+    inventory: Inventory
     fleet: Fleet
     gang: GangSpec
     request: GuardRequest
@@ -126,32 +131,31 @@ class _Post:
     def _look(self) -> None:
         (self.seen,) = see(self.fleet, [self.gang])
         self.watcher.seen([self.seen])
-        self.decision, self.memory = decide(self.seen, self.memory, time.monotonic(), self.request.policy)
+        begun = self._begun()
+        self.decision, self.memory = decide(self.seen, self.memory, time.monotonic(), self.request.policy, begun)
         self._tell(self.decision)
         if self.decision.do is Do.RESTART:
-            self._restart(self.decision.why)
+            self._restart(self.decision.why, begun)
         elif self.decision.do is Do.GIVE_UP:
             self._failed(self.decision.why)
 
-    def _restart(self, why: str) -> None:
+    def _begun(self) -> Begun | None:
+        """What an interrupted command has left begun on this gang."""
+        return next(iter(interrupted(self.fleet, [self.gang])), None)
+
+    def _restart(self, why: str, begun: Begun | None) -> None:
         """One attempt; what comes of it is seen at the next look."""
         try:
-            with GangLock(self.fleet, self.gang, self.request.command, why=why):
+            with GangLock(self.fleet, self.gang, self.request.command, why=why) as lock:
                 (now,) = see(self.fleet, [self.gang])
-                if decide(now, replace(self.memory, not_before=0.0), 0.0, self.request.policy)[0].do is not Do.RESTART:
+                patient = replace(self.memory, not_before=0.0)
+                if decide(now, patient, 0.0, self.request.policy, begun)[0].do is not Do.RESTART:
                     return  # somebody was quicker than our lock
                 self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
-                plan = staged_plan(self.fleet, self.gang)
-                self._ask_the_doctor(plan)
-                done = again(
-                    self.fleet,
-                    [plan],
-                    self.watcher,
-                    now=True,
-                    timeout_s=self.request.timeout_s,
-                    cause=now.cause or Cause(node=self.gang.leader.name, text=why),
-                )
-                self.seen = done.views[0]
+                if begun is not None and may_finish(begun):
+                    self._finish(lock, now, begun)
+                else:
+                    self._again(now, why)
         except LockHeld as held:
             self._tell(Decision(Do.WAIT, f"{why}; {held.what}"))
         except FindingsError as found:
@@ -164,6 +168,29 @@ class _Post:
         else:
             self._tell(Decision(Do.NOTHING, "it serves again"))
             self._hook(self.request.on_ready, "ready", why)
+
+    def _finish(self, lock: GangLock, now: GangView, begun: Begun) -> None:
+        """What a command has begun and left half-way."""
+        if now.run_id != begun.was_run or not now.serves:
+            with suppress(InputError):  # its nodes do not hold one plan: there is nothing to compare them with
+                self._ask_the_doctor(staged_plan(self.fleet, self.gang))
+        self.seen = (
+            finish(self.inventory, lock, self.gang, begun, self.watcher, timeout_s=self.request.timeout_s) or now
+        )
+
+    def _again(self, now: GangView, why: str) -> None:
+        plan = staged_plan(self.fleet, self.gang)
+        self._ask_the_doctor(plan)
+        done = again(
+            self.fleet,
+            [plan],
+            self.watcher,
+            now=True,
+            timeout_s=self.request.timeout_s,
+            cause=now.cause or Cause(node=self.gang.leader.name, text=why),
+        )
+        rejoin(self.inventory, done.views, self.watcher)
+        self.seen = done.views[0]
 
     def _ask_the_doctor(self, plan: Staged) -> None:
         """What would stop a start stops a restart too."""

@@ -5,22 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from orchestrator.engines import router as words
 from orchestrator.engines.router import Worker
+from orchestrator.gang.begun import Begun
 from orchestrator.gang.degraded import degraded_reason
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
-from orchestrator.model.inventory import Inventory, RouterSpec
+from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.gang.operation import interrupted
 from orchestrator.workflows.router.host import ask_from, router_ask, router_gang
 from orchestrator.workflows.status.reports import see
-from orchestrator.workflows.status.status import status, status_json
+from orchestrator.workflows.status.status import status_json
 
 GLANCE_S = 3.0
 """The router's host has as long to answer; the gangs are shown without it then."""
@@ -69,10 +71,18 @@ class Overview:
 
     views: tuple[GangView, ...]
     router: RouterGlance | None = None
+    interrupted: tuple[Begun, ...] = ()
+    """What was begun on these gangs, and is worked on by nobody any more."""
+
+    def begun(self, view: GangView) -> Begun | None:
+        """What was interrupted on this gang."""
+        return next((begun for begun in self.interrupted if begun.gang == view.name), None)
 
     def reason(self, view: GangView) -> str:
         """Why this gang is degraded, in one word; '' where it is not."""
-        return degraded_reason(view, self.router.place(view.service_url) if self.router else None)
+        begun = self.begun(view)
+        place = self.router.place(view.service_url) if self.router else None
+        return degraded_reason(view, place, half_way=begun is not None and begun.turning)
 
     @property
     def exit_code(self) -> Exit:
@@ -91,20 +101,28 @@ def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:
     spec = inventory.router
     chosen = chosen_gangs(inventory, gangs)
     if spec is None:
-        return Overview(views=status(chosen))
+        return status(chosen)
     begin = time.monotonic()
     aside = _Aside(lambda: glance(spec))
-    views = status(chosen)
+    seen = status(chosen)
     try:
-        seen = aside.result(max(0.5, begin + GLANCE_S - time.monotonic()))
+        router = aside.result(max(0.5, begin + GLANCE_S - time.monotonic()))
     except TimeoutError:
         failure = Unreachable(
             f"its host did not answer within {GLANCE_S:.0f} s",
             where=spec.node.name,
             fix="l40s-deploy router status waits longer",
         )
-        seen = RouterGlance(url=spec.url, node=spec.node.name, error=failure)
-    return Overview(views=views, router=seen)
+        router = RouterGlance(url=spec.url, node=spec.node.name, error=failure)
+    return replace(seen, router=router)
+
+
+def status(gangs: Sequence[GangSpec]) -> Overview:
+    """Look once at these gangs; a node that does not answer is unreachable in its gang's view."""
+    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
+        views = see(fleet, gangs)
+        answering = [node.name for view in views for node in view.nodes if node.error is None]
+        return Overview(views=views, interrupted=interrupted(fleet, gangs, only=answering))
 
 
 def glance(spec: RouterSpec) -> RouterGlance:
@@ -139,6 +157,8 @@ def overview_json(seen: Overview) -> dict[str, Any]:
     for gang, view in zip(document["gangs"], seen.views, strict=True):
         gang["router"] = seen.router.place(view.service_url) if seen.router else None
         gang["degraded_reason"] = seen.reason(view) or None
+        begun = seen.begun(view)
+        gang["interrupted"] = {**begun.as_json(), "fix": "l40s-deploy restart --resume"} if begun else None
     return {**document, "router": _router(seen.router, seen.views) if seen.router else None}
 
 

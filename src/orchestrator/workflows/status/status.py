@@ -6,16 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.inventory import GangSpec
 from orchestrator.protocol.report import Cause
-from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.status.reports import see
-
-
-def status(gangs: Sequence[GangSpec]) -> tuple[GangView, ...]:
-    """Look once at these gangs; a node that does not answer is unreachable in its gang's view."""
-    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
-        return see(fleet, gangs)
 
 
 def status_json(views: Sequence[GangView]) -> dict[str, Any]:

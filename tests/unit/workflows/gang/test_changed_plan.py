@@ -40,9 +40,9 @@ def up(
 
     @contextmanager
     def ground(*_: object) -> Iterator[Ground]:
-        with Fleet(gang.gang.nodes) as fleet, GangLock(fleet, gang.gang, "up"):
+        with Fleet(gang.gang.nodes) as fleet, GangLock(fleet, gang.gang, "up") as lock:
             gangs = (gang.gang,)
-            yield Ground(fleet=fleet, gangs=gangs, views=see(fleet, gangs), plan=plan)
+            yield Ground(fleet=fleet, gangs=gangs, views=see(fleet, gangs), plan=plan, locks={"gang0": lock})
 
     monkeypatch.setattr(changed_plan, "ground", ground)
     request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0, replace=replace_it, undo_on_interrupt=undo)
@@ -114,6 +114,7 @@ def test_ctrl_c_while_it_stops_brings_the_previous_plan_back(local: Local, monke
         stop(*args, now=now)
 
     monkeypatch.setattr(changed_plan, "stop", interrupted)
+    monkeypatch.setattr("orchestrator.workflows.gang.turns.stop", interrupted)
     new = with_env(replace(plan, plan_id="plan2"), NEW="1")
     with pytest.raises(KeyboardInterrupt):
         up(gang, new, monkeypatch, replace_it=True, undo=True)

@@ -18,12 +18,16 @@ INVENTORY = Inventory(path="hosts.yml", gangs=(GangSpec(name="a", nodes=()), Gan
 def done_by_down(monkeypatch: pytest.MonkeyPatch, *, held: str = "") -> list[str]:
     done: list[str] = []
 
+    class Lock:
+        def finish(self) -> None:
+            done.append("forget what was begun")
+
     @contextmanager
-    def lock(_: object, gang: GangSpec, *__: object, **___: object) -> Iterator[None]:
+    def lock(_: object, gang: GangSpec, *__: object, **___: object) -> Iterator[Lock]:
         if gang.name == held:
             raise LockHeld("somebody holds it", where="node0", fix="wait")
         done.append(f"lock {gang.name}")
-        yield
+        yield Lock()
 
     monkeypatch.setattr(module, "GangLock", lock)
     monkeypatch.setattr(module, "stop_gangs", lambda *_, **__: done.append("stop"))
@@ -35,7 +39,8 @@ def done_by_down(monkeypatch: pytest.MonkeyPatch, *, held: str = "") -> list[str
 
 
 def test_gangs_leave_the_router_once_every_lock_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert done_by_down(monkeypatch) == ["lock a", "lock b", "out of the router", "stop"]
+    forget = ["forget what was begun"] * 2
+    assert done_by_down(monkeypatch) == ["lock a", "lock b", "out of the router", "stop", *forget]
 
 
 def test_whose_lock_is_held_stays_in_the_router(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,3 +156,26 @@ def test_without_its_lock_a_restart_stops_nothing_and_an_up_starts_nothing(
             with pytest.raises(LockHeld):
                 up.raise_all(fleet, [plan.rising()], Notes(), timeout_s=20.0)
             assert gang.view().state is GangState.ABSENT
+
+
+def test_what_was_begun_stays_when_the_lock_goes_and_is_forgotten_by_its_holder_alone(local: Local) -> None:
+    from orchestrator.gang.begun import Begun, What
+    from orchestrator.workflows.gang.operation import begun_on, interrupted
+
+    gang = local()
+    begun = Begun(gang="gang0", what=What.ROLLING, turning=True, was_run="r1", who="anna", host="desk", since=1.0)
+    with Fleet(gang.gang.nodes) as fleet:
+        with GangLock(fleet, gang.gang, "restart") as lock:
+            lock.begin(begun)
+            assert begun_on(fleet, [gang.gang]) == ("gang0",)
+            assert interrupted(fleet, [gang.gang]) == ()  # somebody is at work
+        assert interrupted(fleet, [gang.gang]) == (begun,)
+        with pytest.raises(LockHeld):
+            lock.begin(begun)  # given back by now
+        Path(gang.state_dir(0), "gangs/gang0/begun.json").unlink()  # killed before it had written to every node
+        assert interrupted(fleet, [gang.gang]) == (begun,)
+        lock.finish()
+        assert interrupted(fleet, [gang.gang]) == (begun,)
+        with GangLock(fleet, gang.gang, "restart --resume") as lock:
+            lock.finish()
+        assert interrupted(fleet, [gang.gang]) == ()

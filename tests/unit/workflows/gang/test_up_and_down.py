@@ -22,9 +22,9 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.workflows.gang.down import DownRequest, down
 from orchestrator.workflows.gang.locks import GangLock
-from orchestrator.workflows.status.overview import Overview
+from orchestrator.workflows.status.overview import status
 from orchestrator.workflows.status.reports import see
-from orchestrator.workflows.status.status import status, status_json
+from orchestrator.workflows.status.status import status_json
 from orchestrator.workflows.status.why import why
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def test_up_status_down(local: Local) -> None:
     gang = local(nodes=3)
     outcome = gang.up()
     assert outcome.ready_before == frozenset()
-    document = status_json(status([gang.gang]))
+    document = status_json(status([gang.gang]).views)
     (told,) = document["gangs"]
     assert (told["name"], told["state"], told["model"], told["cause"]) == ("gang0", "ready", "Fake", None)
     assert told["service"] == {"url": f"http://{gang.http}", "healthy": True}
@@ -49,7 +49,7 @@ def test_up_status_down(local: Local) -> None:
     stopped = down(gang.inventory, DownRequest())
     assert [(node.state, node.was, node.clean) for node in stopped] == [("stopped", "ready", True)] * 3
     gang.nothing_left()
-    assert status([gang.gang])[0].state is GangState.ABSENT
+    assert status([gang.gang]).views[0].state is GangState.ABSENT
     assert [node.was for node in down(gang.inventory, DownRequest())] == ["stopped"] * 3
 
 
@@ -202,7 +202,7 @@ def test_down_works_with_a_dead_leader(local: Local) -> None:
     gang.signal_agent(0, signal.SIGKILL)
     assert all(node.clean for node in down(gang.inventory, DownRequest()))
     gang.nothing_left()
-    assert status([gang.gang])[0].state is GangState.ABSENT
+    assert status([gang.gang]).views[0].state is GangState.ABSENT
 
 
 def _with_a_lost_node(gang: LocalGang) -> Inventory:
@@ -216,8 +216,9 @@ def test_a_node_that_does_not_answer_is_a_value_beside_the_others(local: Local) 
     gang = local()
     gang.up()
     inventory = _with_a_lost_node(gang)
-    views = status(inventory.gangs)
-    assert Overview(views=views).exit_code is Exit.UNREACHABLE
+    seen = status(inventory.gangs)
+    views = seen.views
+    assert seen.exit_code is Exit.UNREACHABLE
     assert [node.state for node in views[0].nodes] == ["ready", "unreachable"]
     first, second = down(inventory, DownRequest(now=True))
     assert first.clean and isinstance(second.error, Unreachable)

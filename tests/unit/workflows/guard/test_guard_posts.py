@@ -56,6 +56,7 @@ class Script:
         monkeypatch.setattr(guarding, "LOOK_EVERY_S", 0.01)
         monkeypatch.setattr(guarding, "_guard_lock", lambda *_: nullcontext())
         monkeypatch.setattr(guarding, "see", self.see)
+        monkeypatch.setattr(guarding, "interrupted", lambda *_: ())
         monkeypatch.setattr(guarding, "run_hook", self.hook)
 
     def see(self, _: object, gangs: Sequence[GangSpec]) -> tuple[GangView, ...]:

@@ -7,15 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from orchestrator.gang.begun import Begun
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.errors import DeployError, GangFailed, InputError, NodeError, Unreachable
+from orchestrator.model.errors import DeployError, Detached, GangFailed, InputError, NodeError, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Ports, Reach, RouterSpec
-from orchestrator.workflows.gang import rolling
+from orchestrator.workflows.gang import rolling, turns
 from orchestrator.workflows.gang.rolling import RollingRequest
 from orchestrator.workflows.router import routing
 from orchestrator.workflows.router.routing import enrol, rejoin
@@ -89,9 +90,24 @@ class World:
         self.said.append(f"{gang}: {words}")
 
 
+@dataclass
+class Lock:
+    """Held by us whatever happens. kept: what was begun, per gang."""
+
+    gang: GangSpec
+    kept: ClassVar[dict[str, Begun]] = {}
+
+    def begin(self, begun: Begun) -> None:
+        self.kept[self.gang.name] = begun
+
+    def finish(self) -> None:
+        self.kept.pop(self.gang.name, None)
+
+
 @contextmanager
-def lock(*_: object, **__: object) -> Iterator[None]:
-    yield
+def lock(_: object, gang: GangSpec, *__: object, **___: object) -> Iterator[Lock]:
+    Lock.kept.clear()
+    yield Lock(gang)
 
 
 @pytest.fixture
@@ -186,23 +202,29 @@ class Staged:
     def service_url(self) -> str:
         return f"http://{self.gang.name}"
 
+    def rising(self) -> str:
+        return self.gang.name
+
 
 @pytest.fixture
 def rolled(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]]]:
     """Which gang stopped, and who was behind the router then."""
     stops: list[tuple[str, tuple[str, ...]]] = []
 
-    def again(_: object, batch: Sequence[Staged], *__: object, **___: object) -> Any:
-        names = tuple(plan.gang.name for plan in batch)
-        stops.append((" ".join(names), tuple(world.behind)))
+    def stop(_: object, gangs: Sequence[GangSpec], *__: object, **___: object) -> None:
+        stops.append((" ".join(gang.name for gang in gangs), tuple(world.behind)))
+
+    def raise_all(_: object, names: Sequence[str], *__: object, **___: object) -> Any:
         if "b" in names:
             raise GangFailed("does not come up", where="gang b", fix="look")
-        return type("Restarted", (), {"views": tuple(view for view in world.gangs if view.name in names)})
+        return type("Raised", (), {"views": tuple(view for view in world.gangs if view.name in names)})
 
     monkeypatch.setattr(rolling, "staged_plan", lambda _, spec: Staged(spec))
     monkeypatch.setattr(rolling, "GangLock", lock)
     monkeypatch.setattr(rolling, "say_gone_from", lambda *_: None)
-    monkeypatch.setattr(rolling, "again", again)
+    monkeypatch.setattr(turns, "see", world.see)
+    monkeypatch.setattr(turns, "stop", stop)
+    monkeypatch.setattr("orchestrator.workflows.gang.turns.up.raise_all", raise_all)
     monkeypatch.setattr("orchestrator.workflows.gang.turns.wait_until_drained", lambda *_, **__: None)
     return stops
 
@@ -237,7 +259,7 @@ def test_whoever_of_a_failed_batch_serves_is_behind_the_router_again(
         world.gangs = (gang("a"), gang("b", GangState.FAILED, healthy=False), gang("c"))
         raise GangFailed("does not come up", where="gang b", fix="look")
 
-    monkeypatch.setattr(rolling, "again", fails)
+    monkeypatch.setattr("orchestrator.workflows.gang.turns.up.raise_all", fails)
     failed = roll(world, max_unavailable=2)
     assert "ended at a, b; not touched: c" in failed.what
     assert sorted(set(world.behind)) == ["http://a", "http://c"]
@@ -284,3 +306,44 @@ def test_a_router_with_settings_of_its_own_is_taken_at_its_word(monkeypatch: pyt
     front = Front(monkeypatch, "", 404)
     front.router.take_in("http://a")
     assert front.asked == [] and front.posted == ["http://a"]
+
+
+def test_a_failure_that_was_reported_leaves_nothing_to_resume(
+    world: World, rolled: list[tuple[str, tuple[str, ...]]]
+) -> None:
+    roll(world)
+    assert [names for names, _ in rolled] == ["a", "b"] and not Lock.kept
+
+
+@pytest.mark.parametrize("signal", [KeyboardInterrupt, Detached])
+def test_an_interruption_leaves_what_is_not_finished(
+    world: World,
+    rolled: list[tuple[str, tuple[str, ...]]],
+    monkeypatch: pytest.MonkeyPatch,
+    signal: type[BaseException],
+) -> None:
+    def interrupted(_: object, names: Sequence[str], *__: object, **___: object) -> Any:
+        if "b" in names:
+            world.gangs = (gang("a"), gang("b", GangState.STARTING, healthy=False), gang("c"))
+            raise signal
+        return type("Raised", (), {"views": ()})
+
+    monkeypatch.setattr("orchestrator.workflows.gang.turns.up.raise_all", interrupted)
+    with pytest.raises(signal):
+        rolling.roll(INVENTORY, RollingRequest(), world)  # type: ignore[arg-type]
+    assert {name: begun.turning for name, begun in Lock.kept.items()} == {"b": True, "c": False}
+    assert sorted(set(world.behind)) == ["http://a", "http://c"]
+
+
+def test_an_interruption_while_requests_are_waited_for_has_changed_nothing(
+    world: World, rolled: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        assert Lock.kept["a"].turning
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(turns, "wait_until_drained", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rolling.roll(INVENTORY, RollingRequest(), world)  # type: ignore[arg-type]
+    assert not rolled and sorted(set(world.behind)) == ["http://a", "http://b", "http://c"]
+    assert [begun.turning for begun in Lock.kept.values()] == [False] * 3

@@ -1,0 +1,76 @@
+"""Something begun on a gang that takes several steps, as its nodes remember it until it is finished. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from enum import Enum
+from typing import Any
+
+
+class What(str, Enum):
+    """What was begun, in the words that a user reads."""
+
+    RESTART = "restart"
+    ROLLING = "rolling restart"
+    MAINTENANCE = "maintenance"
+    CHANGE = "change of plan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """One gang's part.
+
+    turning:  its turn has begun: it may be out of the router, stopped, or on its way up; else it is still to come
+    was_run:  the run that it had
+    command:  as typed, with who typed it, where and when (epoch seconds of that machine)
+    options:  of the command, for whoever finishes it
+    by_hand:  its operator left it deliberately, to work on the nodes: nothing finishes it but a command
+    """
+
+    gang: str
+    what: What
+    turning: bool = False
+    was_run: str = ""
+    command: str = ""
+    who: str = ""
+    host: str = ""
+    since: float = 0.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    by_hand: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """As the nodes keep it."""
+        return {**asdict(self), "what": self.what.value, "options": dict(self.options)}
+
+
+def read(raw: object) -> Begun | None:
+    """What a node keeps; None for nothing, or for nothing that we know. Unknown keys are passed over."""
+    known = {one.name for one in fields(Begun)}
+    try:
+        kept = {name: value for name, value in dict(raw or {}).items() if name in known}  # type: ignore[call-overload]
+        return Begun(**{**kept, "what": What(kept["what"]), "options": dict(kept.get("options") or {})})
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def together(kept: Iterable[Begun | None]) -> Begun | None:
+    """What all nodes of a gang keep: a controller may have been killed before it had written to each of them."""
+    found = sorted((one for one in kept if one is not None), key=lambda one: (one.since, one.turning))
+    return found[-1] if found else None
+
+
+def sentence(interrupted: Sequence[Begun]) -> list[str]:
+    """For a user: what was interrupted, where it is, and how to go on; a line for each operation."""
+    lines = []
+    for what in dict.fromkeys(one.what for one in interrupted):
+        mine = [one for one in interrupted if one.what is what]
+        turning = [one.gang for one in mine if one.turning]
+        waiting = [one.gang for one in mine if not one.turning]
+        where = [f"{', '.join(turning)} half-way"] if turning else []
+        where += [f"{', '.join(waiting)} not touched yet"] if waiting else []
+        lines.append(
+            f"a {what.value} was interrupted ({mine[0].who}@{mine[0].host}): {'; '.join(where)}: "
+            "run `l40s-deploy restart --resume`"
+        )
+    return lines

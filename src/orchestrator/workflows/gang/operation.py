@@ -1,0 +1,137 @@
+"""What a command begins on several gangs, kept on their nodes until it is finished, whatever becomes of the command."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any
+
+from orchestrator.gang.begun import Begun, What, read, together
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import DeployError, Detached, Unreachable
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import call
+from orchestrator.remote.session import Session
+from orchestrator.workflows.gang.locks import GangLock, process_runs, user
+from orchestrator.workflows.status.reports import where
+
+ANSWER_S = 15.0
+
+
+@dataclass
+class Operation:
+    """Between `with`: begun on all of these gangs, whose locks are held; each is finished when its turn is.
+
+    What ends it with an error has been reported to its operator: nothing is left to resume, but where a node was lost
+    half-way. An interruption leaves everything that is not finished for `restart --resume`, the next `up` or a guard.
+    """
+
+    what: What
+    command: str
+    views: Iterable[GangView]
+    locks: Iterable[GangLock]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    _open: dict[str, tuple[GangLock, Begun]] = field(default_factory=dict)
+
+    def __enter__(self) -> Operation:
+        """Raises LockHeld, and why a node can't keep it."""
+        runs = {view.name: view.run_id for view in self.views}
+        for lock in self.locks:
+            begun = Begun(
+                gang=lock.gang.name,
+                what=self.what,
+                was_run=runs.get(lock.gang.name, ""),
+                command=self.command,
+                who=user(),
+                host=socket.gethostname(),
+                since=time.time(),
+                options=self.options,
+            )
+            lock.begin(begun)
+            self._open[lock.gang.name] = (lock, begun)
+        return self
+
+    def turn(self, gangs: Iterable[str]) -> None:
+        """The turn of these gangs begins."""
+        self._keep(gangs, turning=True)
+
+    def untouched(self, gangs: Iterable[str]) -> None:
+        """These gangs are as they were before their turn."""
+        self._keep(gangs, turning=False)
+
+    def finished(self, gangs: Iterable[str]) -> None:
+        """These gangs serve again."""
+        for name in gangs:
+            if name in self._open:
+                self._open.pop(name)[0].finish()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or (isinstance(error, DeployError) and not isinstance(error, Unreachable)):
+            self.finished(list(self._open))
+        elif self.what is What.MAINTENANCE and isinstance(error, KeyboardInterrupt) and not isinstance(error, Detached):
+            with suppress(DeployError):
+                self._keep(self._open, by_hand=True)
+
+    def _keep(self, gangs: Iterable[str], **change: Any) -> None:
+        for name in tuple(gangs):
+            lock, begun = self._open[name]
+            self._open[name] = (lock, replace(begun, **change))
+            lock.begin(self._open[name][1])
+
+
+def interrupted(fleet: Fleet, gangs: Iterable[GangSpec], *, only: Collection[str] | None = None) -> tuple[Begun, ...]:
+    """What was begun on these gangs and is worked on by nobody any more. only: names of the nodes to ask."""
+    return tuple(begun for begun, held in _kept(fleet, tuple(gangs), only) if not any(map(_at_work, held)))
+
+
+def begun_on(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[str, ...]:
+    """Names of the gangs on which something was begun and is not finished, whoever holds them."""
+    return tuple(begun.gang for begun, _ in _kept(fleet, tuple(gangs), None))
+
+
+def settle(inventory: Inventory, gangs: Iterable[str], command: str) -> None:
+    """What was begun on these gangs is over: they serve. One that somebody works on by now is his."""
+    names = set(gangs)
+    for gang in inventory.gangs:
+        if gang.name in names:
+            with suppress(DeployError), Fleet(gang.nodes) as fleet, GangLock(fleet, gang, command) as lock:
+                lock.finish()
+
+
+Holder = Mapping[str, Any] | None
+
+
+def _kept(
+    fleet: Fleet, gangs: Sequence[GangSpec], only: Collection[str] | None
+) -> Iterator[tuple[Begun, Sequence[Holder]]]:
+    """What the nodes keep of each gang, with who holds it there. A node that does not answer tells nothing; its
+    fellows do."""
+    names = [node.name for gang in gangs for node in gang.nodes if only is None or node.name in only]
+    gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes}
+
+    def one(session: Session) -> Any:
+        request = {**where(session.spec, gang_of[session.spec.name]), "op": "show"}
+        return call(session, "lock", request, deadline_s=ANSWER_S)
+
+    answers = fleet.on_every(one, only=names).values
+    for gang in gangs:
+        kept = [answers[node.name] for node in gang.nodes if node.name in answers]
+        begun = together(read(answer.get("begun")) for answer in kept)
+        if begun is not None:
+            yield begun, [answer.get("held") for answer in kept]
+
+
+def _at_work(held: Holder) -> bool:
+    """A lock shows that somebody works on the gang, unless nobody has renewed it, or his process on this machine is
+    gone."""
+    if not held or held.get("stale"):
+        return False
+    pid = held.get("pid")
+    return not (held.get("host") == socket.gethostname() and isinstance(pid, int) and not process_runs(pid))

@@ -1,0 +1,177 @@
+"""A command that is killed, or loses its terminal, in the middle of a restart: whatever comes next finishes it.
+
+Moments are random: how many is MOMENTS (`make long` takes 200), which ones is told by the seed that each test prints.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+if TYPE_CHECKING:
+    from tests.support.small_lab import SmallLab
+
+MOMENTS = int(os.environ.get("MOMENTS", "3"))
+SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
+PORT = 30190
+BEGUN = ("rolling", "maintenance", "change")
+FINISHED_BY = ("resume", "up", "guard")
+SIGNALS = (signal.SIGKILL, signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(300 + 120 * MOMENTS),
+    pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root"),
+]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[SmallLab]:
+    from tests.support.preloaded import Preloaded
+    from tests.support.router import NotInstalled, router_environment, router_group
+    from tests.support.small_lab import SmallLab, small_lab
+
+    try:
+        environment = router_environment()
+    except NotInstalled as why:
+        pytest.skip(str(why))
+    described = SmallLab("interrupted", gangs=3, nodes=1)
+    with small_lab("interrupted", of=described) as made:
+        made.write_inventory(router=router_group(environment, made.folder / "router", PORT))
+        made.preloaded = Preloaded(made.environment)
+        made.serve()
+        try:
+            yield made
+        finally:
+            made.deploy("router", "down", check=False)
+            made.preloaded.close()
+            made.preloaded = None
+
+
+def words(lab: SmallLab, what: str, turn: int) -> list[str]:
+    """The command that is interrupted. turn: makes every plan another one."""
+    if what == "rolling":
+        return ["restart", "--rolling"]
+    if what == "maintenance":
+        return ["restart", "--maintenance", "--run", "sleep 0.3"]
+    plan_for(lab, NCCL_MIN_CTAS=str(4 + turn % 20))
+    return ["up", "--model", lab.model]
+
+
+def plan_for(lab: SmallLab, **env: str) -> None:
+    document = yaml.safe_load(lab.inventory.read_text())
+    document["all"]["vars"]["l40s_env"] |= env
+    lab.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+
+
+def finish(lab: SmallLab, how: str) -> None:
+    command = {"resume": ["restart", "--resume"], "up": ["up", "--model", lab.model], "guard": ["guard", "--once"]}[how]
+    lab.deploy(*command)
+
+
+def interrupt(lab: SmallLab, command: list[str], number: int, after_s: float) -> str:
+    """Start a command and send it a signal; what it said until then."""
+    assert lab.preloaded is not None
+    out = lab.folder / "interrupted.out"
+    running = lab.preloaded.start(command, out, out)
+    end = time.monotonic() + after_s
+    while running.poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+    running.send_signal(number)
+    running.wait(150)
+    return out.read_text(errors="replace")
+
+
+def places(lab: SmallLab) -> dict[str, Any]:
+    told = lab.json("status")
+    return {gang["name"]: (gang["state"], gang["router"]) for gang in told["gangs"]}
+
+
+def half_way(lab: SmallLab) -> list[str]:
+    return [one["name"] for one in lab.json("status")["gangs"] if (one["interrupted"] or {}).get("turning")]
+
+
+WELL = {f"gang{number}": ("ready", "in") for number in range(3)}
+
+
+def test_whatever_comes_after_a_killed_restart_ends_with_every_gang_serving_behind_the_router(lab: SmallLab) -> None:
+    chance = random.Random(SEED)
+    print(f"SEED={SEED} MOMENTS={MOMENTS}")
+    lasts: dict[str, float] = {}
+    for turn in range(MOMENTS):
+        what, how = BEGUN[turn % 3], FINISHED_BY[(turn + turn // 3) % 3]
+        number = chance.choice(SIGNALS)
+        began = time.monotonic()
+        if what not in lasts:
+            lab.deploy(*words(lab, what, turn + 100))
+            lasts[what] = time.monotonic() - began
+        after_s = chance.uniform(0.0, lasts[what])
+        told = interrupt(lab, words(lab, what, turn), number, after_s)
+        moment = f"SEED={SEED} turn {turn}: {what}, signal {number} after {after_s:.2f} s, then {how}\n{told}"
+        print(moment)
+        finish(lab, how)
+        assert places(lab) == WELL, moment
+        assert not half_way(lab), moment
+        if how == "guard":  # it leaves what a command has not touched to the next one
+            lab.deploy("restart", "--resume")
+        assert not any(one["interrupted"] for one in lab.json("status")["gangs"]), moment
+
+
+def test_status_names_the_command_that_finishes_it(lab: SmallLab) -> None:
+    from tests.support.waiting import until
+
+    assert lab.preloaded is not None
+    out = lab.folder / "killed.out"
+    running = lab.preloaded.start(["restart", "--rolling"], out, out)
+    until(lambda: "staging" in out.read_text(), 60.0, "the first gang is stopped and staged")
+    running.send_signal(signal.SIGHUP)
+    assert running.wait(60) == 130
+    seen = lab.deploy("status", check=False)
+    assert seen.returncode == 3, seen.stdout
+    assert "a rolling restart was interrupted" in seen.stdout and "run `l40s-deploy restart --resume`" in seen.stdout
+    (gang,) = [one for one in lab.json("status")["gangs"] if (one["interrupted"] or {}).get("turning")]
+    assert gang["degraded_reason"] == "interrupted" and gang["interrupted"]["what"] == "rolling restart"
+    before = {one["name"]: one["run_id"] for one in lab.json("status")["gangs"] if not one["interrupted"]["turning"]}
+    finished = lab.deploy("restart", "--resume")
+    assert "finished: gang0, gang1, gang2" in finished.stdout, finished.stdout
+    assert places(lab) == WELL
+    after = {one["name"]: one["run_id"] for one in lab.json("status")["gangs"]}
+    assert all(after[name] != run for name, run in before.items())  # the rolling restart went on with the others
+    assert "nothing was interrupted" in lab.deploy("restart", "--resume").stdout
+
+
+def test_a_reader_that_goes_away_detaches_as_ctrl_c_does(lab: SmallLab) -> None:
+    from tests.support.small_lab import L40S_DEPLOY
+
+    typed = f"{' '.join(L40S_DEPLOY)} restart --rolling 2>&1 | head -n 3"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", typed], env=lab.environment, capture_output=True, timeout=120, check=False
+    )
+    assert done.returncode == 130, done.stderr
+    assert b"Traceback" not in done.stdout + done.stderr
+    lab.deploy("restart", "--resume")
+    assert places(lab) == WELL
+
+
+def test_a_listing_that_is_cut_short_is_nobodys_defect(lab: SmallLab) -> None:
+    from tests.support.small_lab import L40S_DEPLOY
+
+    for verb in ("discover", "status --json", "plan --model " + lab.model):
+        typed = f"{' '.join(L40S_DEPLOY)} {verb} | head -n 1; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", typed], env=lab.environment, capture_output=True, timeout=60, check=False)
+        assert done.returncode == 0, (verb, done.stderr)
+        assert b"Traceback" not in done.stderr and b"BrokenPipe" not in done.stderr, verb
+    assert json.loads(lab.deploy("status", "--json").stdout)["gangs"]

@@ -1,0 +1,61 @@
+"""What nodes keep of something begun, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.gang.begun import Begun, What, read, sentence, together
+from orchestrator.gang.guarding import Decision, Do, Memory, Policy, decide
+from orchestrator.gang.view import GangView
+from orchestrator.model.gang_state import GangState
+
+SOME = Begun(gang="a", what=What.ROLLING, was_run="r1", command="restart --rolling", who="anna", host="desk", since=5.0)
+
+
+def test_it_is_read_as_it_was_written() -> None:
+    full = replace(SOME, turning=True, by_hand=True, options={"drain_s": 3.0})
+    assert read(full.as_json()) == full
+    assert read({**full.as_json(), "of a later release": 1}) == full
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), lambda some: st.dictionaries(st.text(), some)))
+def test_anything_else_is_nothing(raw: Any) -> None:
+    assert read(raw) is None
+
+
+def test_nodes_that_a_killed_controller_did_not_reach_any_more_do_not_count() -> None:
+    turning = replace(SOME, turning=True)
+    assert together([SOME, turning, None]) == turning
+    assert together([turning, replace(SOME, since=6.0, what=What.CHANGE)]).what is What.CHANGE  # type: ignore[union-attr]
+    assert together([None, None]) is None
+
+
+def test_one_line_for_each_operation() -> None:
+    lines = sentence([replace(SOME, turning=True), replace(SOME, gang="b"), replace(SOME, gang="c")])
+    (line,) = lines
+    assert line.startswith("a rolling restart was interrupted (anna@desk): a half-way; b, c not touched yet: ")
+    assert line.endswith("run `l40s-deploy restart --resume`")
+    assert sentence([]) == []
+
+
+GUARDED = [
+    (GangState.ABSENT, None, Do.NOTHING),
+    (GangState.ABSENT, SOME, Do.NOTHING),
+    (GangState.ABSENT, replace(SOME, turning=True), Do.RESTART),
+    (GangState.READY, replace(SOME, turning=True), Do.RESTART),
+    (GangState.ABSENT, replace(SOME, turning=True, by_hand=True), Do.NOTHING),
+    (GangState.FAILED, replace(SOME, by_hand=True), Do.RESTART),
+]
+
+
+@pytest.mark.parametrize(("state", "begun", "wanted"), GUARDED)
+def test_a_guard_finishes_the_turn_that_a_killed_command_has_left(
+    state: GangState, begun: Begun | None, wanted: Do
+) -> None:
+    decision, _ = decide(GangView(name="a", state=state), Memory(), 0.0, Policy(), begun)
+    assert decision == Decision(wanted, decision.why)
