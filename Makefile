@@ -1,5 +1,5 @@
 # The commands a newcomer needs. `make demo` shows the product, `make test` is what CI runs.
-.PHONY: chaos long prepared help setup check lint types unit test demo demo-down bench contract golden clean
+.PHONY: chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -39,6 +39,9 @@ chaos: setup ## every row of the chaos table, in a lab of its own; writes docs/c
 
 long: setup ## restarts interrupted at 200 random moments, each finished by what comes next
 	MOMENTS=200 $(BIN)/python -m pytest -q -s tests/lab/test_interrupted.py
+
+gpu: setup ## on 2 or more NVIDIA GPUs: up, kills, rolling and more with a real engine; writes docs/measured.md
+	$(BIN)/python -m tests.gpu
 
 prepared: setup ## the real CPU stack built, bundled, installed on two nodes by `prepare`, and served from there
 	$(BIN)/python -m pytest -q -m installs tests

@@ -1,0 +1,187 @@
+"""`python -m tests.gpu [--steps A,B] [--seconds S] [--figures FILE] [--rehearse|--prepare|--page]`: the proof on GPUs.
+
+Needs root, 2 NVIDIA GPUs or more, and the engine of tests/gpu/kit (scripts/gpu_kit.py carries it to a machine without a
+network). Steps that FILE has already are left out, so that several calls make one proof; --steps plays the named ones
+again. Writes docs/measured.md from FILE. --rehearse plays it with the lab's stand-in, without a GPU and without a page.
+Skips, loudly and with exit code 0, where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.gpu import page
+from tests.gpu.figures import Figures, Result
+from tests.gpu.stage import HOME, MODELS, ORIGINAL, REBLOCKED, GpuLab, Gpus, Stage, engine_python
+from tests.gpu.steps import STEPS, Step, model_made, not_done, played
+from tests.support.small_lab import L40S_DEPLOY
+
+FIGURES = Path(__file__).parent / "figures.json"
+REHEARSED_GPUS = 4
+CLOSING_S = 20.0
+"""Kept back from a call's time to end everything."""
+
+
+def main(words: list[str]) -> int:
+    args = _arguments(words)
+    began = time.monotonic()
+    figures = Figures.of(args.figures)
+    if args.page:
+        page.PAGE.write_text(page.page(figures), "utf-8")
+        print(f"wrote {page.PAGE}")
+        return 0
+    gpus = Gpus()
+    why_not = _why_not(gpus, rehearse=args.rehearse)
+    if why_not:
+        print(f"SKIPPED: the proof on GPUs was not played: {why_not}", file=sys.stderr)
+        return 0
+    if not args.rehearse:
+        prepare()
+        figures.machine = {**figures.machine, **machine(gpus)}
+        if args.prepare:
+            return 0
+    chosen = _chosen(args, figures)
+    for step in _play(chosen, gpus, figures, until=began + args.seconds, rehearse=args.rehearse, kept=args.kept):
+        print(_line(step), flush=True)
+    figures.write()
+    if not args.rehearse:
+        page.PAGE.write_text(page.page(figures), "utf-8")
+        print(f"wrote {page.PAGE}")
+    wrong = [one for one in figures.results if one.outcome == "otherwise"]
+    return 1 if wrong else 0
+
+
+def _arguments(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.gpu", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--steps", default="", help=", ".join(step.name for step in STEPS))
+    parser.add_argument("--seconds", type=float, default=3600.0, help="begin nothing that may take longer")
+    parser.add_argument("--figures", type=Path, default=FIGURES)
+    parser.add_argument(
+        "--kept", type=Path, default=Path("/tmp/gpu-proof"), help="events and logs of what went otherwise"
+    )
+    parser.add_argument("--rehearse", action="store_true", help="with the stand-in, without a GPU")
+    parser.add_argument("--prepare", action="store_true", help="make the checkpoints and their reference, and end")
+    parser.add_argument("--page", action="store_true", help="write docs/measured.md and end")
+    return parser.parse_args(words)
+
+
+def _why_not(gpus: Gpus, *, rehearse: bool) -> str:
+    if os.geteuid() != 0:
+        return "a lab with namespaces needs root"
+    if rehearse:
+        return ""
+    if len(gpus) < 2:
+        return f"found {len(gpus)} NVIDIA GPUs, wanted 2 or more"
+    python = Path(engine_python(real=True))
+    return "" if python.exists() else f"no engine: no {python}; scripts/gpu_kit.py and scripts/gpu_install.py bring it"
+
+
+def prepare() -> None:
+    """Both checkpoints; their reference is computed beside what follows."""
+    HOME.mkdir(parents=True, exist_ok=True)
+    MODELS.mkdir(parents=True, exist_ok=True)
+    python = engine_python(real=True)
+    if not model_made():
+        here = [python, "-m", "tests.gpu.checkpoint", "make", str(MODELS / ORIGINAL), "128"]
+        subprocess.run(here, check=True)
+        reblock = ["checkpoint", "reblock", str(MODELS / ORIGINAL), str(MODELS / REBLOCKED), "--block", "64", "--prove"]
+        subprocess.run([*L40S_DEPLOY, *reblock], check=True)
+    if not (HOME / "reference.json").exists():
+        threading.Thread(target=_reference, args=(python,)).start()
+
+
+def _reference(python: str) -> None:
+    new = HOME / "reference.new"
+    words = [python, "-m", "tests.gpu.checkpoint", "reference", str(MODELS / REBLOCKED), str(new)]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "16"}
+    with (HOME / "reference.log").open("w") as log:
+        if subprocess.run(words, stdout=log, stderr=log, env=environment, check=False).returncode == 0:
+            new.replace(HOME / "reference.json")
+
+
+def machine(gpus: Gpus) -> dict[str, Any]:
+    """What the figures were measured on."""
+    names = sorted(set(gpus.names()))
+    said = subprocess.run(["uname", "-r"], capture_output=True, text=True, check=True).stdout.strip()
+    return {
+        "gpus": f"{len(gpus)} x {' and '.join(names)}, one host",
+        "driver": gpus.driver(),
+        "kernel": said.split("-")[0],
+        "processors": os.cpu_count(),
+        "engine": "SGLang 0.5.17 on torch 2.11.0 with CUDA 13.0",
+        "router": "sglang-router 0.3.2",
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _chosen(args: argparse.Namespace, figures: Figures) -> list[Step]:
+    names = [name.strip() for name in args.steps.split(",") if name.strip()]
+    if unknown := set(names) - {step.name for step in STEPS}:
+        sys.exit(f"no such step: {', '.join(sorted(unknown))}; there are {', '.join(step.name for step in STEPS)}")
+    missing = set(names or figures.missing(step.name for step in STEPS))
+    return [step for step in STEPS if step.name in missing and not (args.rehearse and step.alone)]
+
+
+def _play(chosen: list[Step], gpus: Gpus, figures: Figures, *, until: float, rehearse: bool, kept: Path) -> Any:
+    kept.mkdir(parents=True, exist_ok=True)
+    count = REHEARSED_GPUS if rehearse else len(gpus)
+    lock = threading.Lock()
+
+    def record(result: Result) -> None:
+        with lock:
+            figures.add(result)
+            print(_line(result), flush=True)
+
+    folder = Path(tempfile.mkdtemp(prefix="gpu-proof-"))
+    lab = GpuLab("gpu", real=not rehearse, deaths="cuda" if rehearse else "plain", folder=folder)
+    stage = Stage(lab, gpus, count, until - CLOSING_S, print, kept)
+    try:
+        for step in chosen:
+            if stage.left_s < step.needs_s:
+                result = not_done(step.name, f"{stage.left_s:.0f} s left, {step.needs_s:.0f} wanted")
+            else:
+                print(f"[{stage.left_s:4.0f} s left] {step.name}: {step.what}", flush=True)
+                result = played(step.name, lambda step=step: _one(stage, step, record))  # type: ignore[misc]
+            figures.add(result)
+            yield result
+    finally:
+        _close(stage)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _one(stage: Stage, step: Step, record: Any) -> tuple[str, dict[str, Any]]:
+    if step.shape is not None:
+        stage.take(step.shape(stage.count))
+    return step.play(stage, record)
+
+
+def _close(stage: Stage) -> None:
+    """The router outlives its lab; everything else goes with it."""
+    with contextlib.suppress(Exception):
+        if stage.lab.gangs > 1:
+            stage.run("router", "down", timeout=15)
+    with contextlib.suppress(Exception):
+        if stage.lab.real:
+            stage.save_caches()
+    stage.lab.down()
+    print(f"the lab is gone; GPU memory in use: {stage.gpus.used()} MiB, before: {stage.gpus.idle}", flush=True)
+
+
+def _line(result: Result) -> str:
+    return f"{result.outcome:12} {result.step:18} {result.seconds:6.1f} s  {result.said}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

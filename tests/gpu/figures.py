@@ -1,0 +1,70 @@
+"""What the proof found, in one JSON file that several calls add to."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestrator.lab import files
+
+Outcome = Literal["as it should", "otherwise", "not done"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One step, once.
+
+    said:    what was seen, in a sentence, or what went wrong
+    figures: numbers and words by name; seconds: how long it took
+    """
+
+    step: str
+    outcome: Outcome
+    said: str
+    figures: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    at: str = ""
+
+
+@dataclass
+class Figures:
+    """The file; every result is written as soon as it is there."""
+
+    path: Path
+    machine: dict[str, Any] = field(default_factory=dict)
+    results: list[Result] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, path: Path) -> Figures:
+        """With what an earlier call found."""
+        if not path.exists():
+            return cls(path)
+        raw = json.loads(path.read_text())
+        return cls(path, raw["machine"], [Result(**result) for result in raw["results"]])
+
+    def add(self, result: Result) -> None:
+        """One more."""
+        self.results.append(result)
+        self.write()
+
+    def write(self) -> None:
+        """As it is now."""
+        text = json.dumps({"machine": self.machine, "results": [asdict(result) for result in self.results]}, indent=1)
+        files.put(self.path, text + "\n")
+
+    def of_step(self, name: str) -> list[Result]:
+        """Every time it was played, in that order."""
+        return [result for result in self.results if result.step == name]
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Steps that were never played to their end."""
+        return [name for name in names if not any(one.outcome != "not done" for one in self.of_step(name))]
+
+
+def now() -> str:
+    """Date and time of this machine."""
+    return time.strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,100 @@
+"""docs/measured.md: what the proof found, failures too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.gpu.figures import Figures, Result
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "measured.md"
+
+_HEAD = """\
+# Measured on GPUs
+
+Written by `make gpu` (tests/gpu). One machine's GPUs were shared out among several nodes by `lab up --gpus host`: each
+node has its own network, processes and device files, and real SSH. The engine is real, the model a DeepSeek-V3 of 80 MB
+in block FP8, made on the spot and re-blocked by `checkpoint reblock`; nodes talk over TCP on one host. So this page
+says how the product behaves with real CUDA processes. It says nothing of RDMA, of PCIe switches, of L40S, of loading
+times of 700 GB, or of tokens per second.
+"""
+
+
+def page(figures: Figures) -> str:
+    """The whole page."""
+    return "\n".join(_lines(figures)).rstrip() + "\n"
+
+
+def _lines(figures: Figures) -> Iterator[str]:
+    yield _HEAD
+    yield "| | |"
+    yield "|---|---|"
+    yield from (f"| {name} | {value} |" for name, value in figures.machine.items())
+    yield ""
+    yield from _kills(figures.of_step("kill"))
+    yield "## Steps"
+    yield ""
+    yield "| step | outcome | what was seen | s |"
+    yield "|---|---|---|---|"
+    for result in _last_of_each(figures):
+        yield f"| {result.step} | {result.outcome} | {_cell(result.said)} | {result.seconds:.0f} |"
+    yield ""
+    yield from _failures(figures)
+    yield from _details(figures)
+
+
+def _kills(kills: list[Result]) -> Iterator[str]:
+    yield "## A serving rank is killed"
+    yield ""
+    if not kills:
+        yield "Not played.\n"
+        return
+    right = sum(one.outcome == "as it should" for one in kills)
+    yield f"SIGKILL to one rank's process: `status` named node, TP rank and signal in {right} of {len(kills)} kills."
+    yield "Seconds are from the kill; 'told' holds one run of `status`, some 0.4 s."
+    yield ""
+    yield "| layout | killed | load | cause that status gave | told s | processes gone s | memory free s | right |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for one in kills:
+        have = one.figures
+        cause = have.get("cause") or have.get("first")
+        told = f"{cause[0]} TP{cause[1]} signal {cause[2]}" if cause else one.said
+        cells = [
+            f"{have.get('gang', '')}, TP{have.get('ranks', '')}",
+            f"{have.get('node', '')} TP{have.get('tp_rank', '')}",
+            "under load" if have.get("load") else "idle",
+            _cell(told),
+            *(str(have.get(name, "")) for name in ("told_s", "processes_gone_s", "memory_free_s")),
+            "yes" if one.outcome == "as it should" else "NO",
+        ]
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _last_of_each(figures: Figures) -> list[Result]:
+    last = {one.step: one for one in figures.results if one.step != "kill" and one.outcome != "not done"}
+    never = {one.step: one for one in figures.results if one.step != "kill" and one.step not in last}
+    return [*last.values(), *never.values()]
+
+
+def _failures(figures: Figures) -> Iterator[str]:
+    wrong = [one for one in figures.results if one.outcome == "otherwise"]
+    yield "## What went otherwise"
+    yield ""
+    if not wrong:
+        yield "Nothing."
+    yield from (f"- {one.at}, {one.step}: {_cell(one.said)}" for one in wrong)
+    yield ""
+
+
+def _details(figures: Figures) -> Iterator[str]:
+    yield "## Figures"
+    yield ""
+    for result in _last_of_each(figures):
+        if result.figures:
+            words = "; ".join(f"{name} {value}" for name, value in result.figures.items())
+            yield f"- {result.step} ({result.at}): {_cell(words)}"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,0 +1,110 @@
+"""The proof's own parts, without a GPU; and a short rehearsal of it with the stand-in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+ROOT = Path(__file__).resolve().parents[2]
+NCCL = """<system version="1"><cpu numaid="-1" arch="x86_64">
+<pci busid="0000:00:06.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="0">
+<gpu dev="0" sm="90" rank="0" gdr="1"><nvlink target="fffffff:ff:ff.0" count="18" tclass="0x068000"/></gpu></pci>
+<nic><net name="eth0" dev="0"/></nic></cpu></system>"""
+OURS = """<system version="1"><cpu numaid="-1" arch="x86_64">
+<pci busid="0000:00:06.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">
+<gpu dev="0" sm="89" rank="0" gdr="1"/></pci></cpu></system>"""
+
+
+def proof(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.gpu", *words], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False
+    )
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has GPUs")
+def test_without_gpus_it_is_skipped_loudly_and_writes_nothing(tmp_path: Path) -> None:
+    before = (ROOT / "docs/measured.md").read_bytes() if (ROOT / "docs/measured.md").exists() else b""
+    done = proof("--figures", str(tmp_path / "figures.json"))
+    assert done.returncode == 0
+    assert done.stderr.startswith("SKIPPED: the proof on GPUs was not played: ")
+    assert not (tmp_path / "figures.json").exists()
+    assert before == ((ROOT / "docs/measured.md").read_bytes() if before else b"")
+
+
+def test_figures_of_several_calls_are_one_proof(tmp_path: Path) -> None:
+    from tests.gpu.figures import Figures, Result
+
+    file = tmp_path / "figures.json"
+    Figures.of(file).add(Result(step="up", outcome="not done", said="no time left"))
+    Figures.of(file).add(Result(step="down", outcome="as it should", said="done", figures={"down_s": 8.2}))
+    assert Figures.of(file).missing(["up", "down", "cut"]) == ["up", "cut"]
+    Figures.of(file).add(Result(step="up", outcome="otherwise", said="it ended"))
+    assert Figures.of(file).missing(["up", "down", "cut"]) == ["cut"]
+    assert [one.outcome for one in Figures.of(file).of_step("up")] == ["not done", "otherwise"]
+
+
+def test_the_page_counts_kills_and_hides_no_failure(tmp_path: Path) -> None:
+    from tests.gpu.figures import Figures, Result
+    from tests.gpu.page import page
+
+    figures = Figures(tmp_path / "figures.json", {"gpus": "4 x NVIDIA H200, one host"})
+    told = {"gang": "gang0", "ranks": 4, "node": "node1", "tp_rank": 1, "told_s": 0.4}
+    right = {**told, "cause": ["node1", 1, 9, "TP1 was killed"]}
+    wrong = {**told, "load": True, "cause": ["node3", None, 9, "another rank | went away"]}
+    figures.add(Result(step="kill", outcome="as it should", said="right", figures=right))
+    figures.add(Result(step="kill", outcome="otherwise", said="node1 TP1 killed: status says node3", figures=wrong))
+    figures.add(Result(step="up", outcome="otherwise", said="up ended with 5"))
+    figures.add(Result(step="up", outcome="as it should", said="4 ranks ready after 30 s", figures={"up_s": 30.1}))
+    figures.add(Result(step="cut", outcome="not done", said="no time left"))
+    text = page(figures)
+    assert "signal in 1 of 2 kills" in text and "4 x NVIDIA H200, one host" in text
+    assert "| gang0, TP4 | node1 TP1 | under load | node3 TPNone signal 9 | 0.4 |  |  | NO |" in text
+    assert "| up | as it should | 4 ranks ready after 30 s |" in text and "| cut | not done | no time left |" in text
+    assert "up: up ended with 5" in text and "kill: node1 TP1 killed: status says node3" in text
+
+
+def test_topology_files_are_compared_gpu_by_gpu(tmp_path: Path) -> None:
+    from tests.gpu.cards import compared
+
+    (tmp_path / "nccl.xml").write_text(NCCL)
+    (tmp_path / "ours.xml").write_text(OURS)
+    assert compared(tmp_path / "nccl.xml", tmp_path / "nccl.xml") == {}
+    differing = compared(tmp_path / "nccl.xml", tmp_path / "ours.xml")
+    assert differing == {"link_width": ["0", "16"], "sm": ["90", "89"], "nvlinks": [18, 0]}
+
+
+def test_answers_apart_are_seen_and_the_letters_are_left_out() -> None:
+    from tests.gpu.answers import distance, letters_wrong
+    from tests.gpu.checkpoint import prompts
+
+    said = {"letters": {"next": [0.0], "best": [5]}, "random 0": {"next": [-1.0, -2.0], "best": [7, None]}}
+    other = {"letters": {"next": [-9.0], "best": [6]}, "random 0": {"next": [-1.0, -5.0], "best": [7, 8, 9]}}
+    assert distance(said, said).figures() == {"rms": 0.0, "largest": 0.0, "agreement": 1.0}
+    apart = distance(said, other)
+    assert apart.figures() == {"rms": 2.1213, "largest": 3.0, "agreement": 1.0} and not apart.near
+    start = prompts()["letters"][0]
+    assert letters_wrong({"letters": {"greedy": [start + number % 26 for number in range(32)]}}) == ""
+    assert letters_wrong({"letters": {"greedy": [start] * 32}})
+
+
+@pytest.mark.lab
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root")
+def test_a_rehearsal_plays_its_steps_with_the_stand_in(tmp_path: Path) -> None:
+    from tests.gpu.figures import Figures
+
+    figures, kept = tmp_path / "figures.json", tmp_path / "kept"
+    done = proof("--rehearse", "--steps", "look,up,down", "--figures", str(figures), "--kept", str(kept))
+    found = Figures.of(figures)
+    assert [(one.step, one.outcome) for one in found.results] == [
+        ("look", "as it should"),
+        ("up", "as it should"),
+        ("down", "as it should"),
+    ], done.stdout + done.stderr
+    assert done.returncode == 0 and "the lab is gone" in done.stdout
