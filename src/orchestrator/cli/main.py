@@ -24,6 +24,7 @@ VERBS = {
     "router": "the one address before several gangs: start, look, stop",
     "logs": "the engines' log lines, node by node",
     "why": "the last failure's one cause, with the lines that show it and the fix",
+    "golden": "is it still the right text: answers that were accepted, asked for again",
     "lock": "who works on a gang; give back a lock that a dead command has left",
     "plan": "what would run where, and why; changes nothing",
     "models": "every model that there is a profile for, and the layouts that fit this cluster",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 from orchestrator.cli.screen import Screen, printable
 
@@ -32,3 +33,22 @@ def _tell(screen: Screen, words: str, over: threading.Event) -> None:
         return
     with screen.err.status(words):
         over.wait()
+
+
+@contextlib.contextmanager
+def counting(screen: Screen, words: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A function (name, done, of) that shows how far each of several is: in place on a terminal, one line each
+    where something takes long elsewhere."""
+    began = time.monotonic()
+    announced: set[str] = set()
+    with contextlib.ExitStack() as stack:
+        drawn = stack.enter_context(screen.err.status(printable(words))) if screen.draws else None
+
+        def at(name: str, done: int, of: int) -> None:
+            if drawn is not None:
+                drawn.update(printable(f"{name}: {words}, {done} of {of}"))
+            elif name not in announced and time.monotonic() - began > PATIENCE_S:
+                announced.add(name)
+                screen.say(f"{name}: {words}, {done} of {of} ...")
+
+        yield at

@@ -137,6 +137,9 @@ def _generating(leader: Node, see: See) -> None:
     see("stream-object", json.loads(events[0].removeprefix("data: "))["object"])
     made = leader.document("/generate", generation(5))
     see("generate-shape", f"{made['meta_info']['completion_tokens']} tokens, {made['meta_info']['finish_reason']}")
+    made = leader.document("/generate", {**generation(5), "return_logprob": True, "top_logprobs_num": 2})["meta_info"]
+    ids, top = made["output_token_logprobs"], made["output_top_logprobs"]
+    see("generate-ids", f"{len(ids)} x {len(ids[0])}, {type(ids[0][1]).__name__}; {len(top)} x {len(top[0])}")
     see("bad-json", leader.status("/v1/completions", body=b"{"))
     see("no-prompt", leader.status("/v1/completions", body={"model": "any"}))
     see("bad-number", leader.status("/v1/completions", body={**asked, "max_tokens": "many"}))
@@ -310,6 +313,7 @@ ROWS = (
     Row("too-much", "more tokens asked for than the context holds", "400"),
     Row("flush-busy", "/flush_cache while a request runs", "400"),
     Row("health-busy", "/health while a request runs", "200"),
+    Row("generate-ids", "/generate with return_logprob: token ids, and runners-up", "5 x 3, int; 5 x 2"),
     Row("generate-stream", "a streamed /generate", "200, whole"),
     Row("abandoned", "a stream whose client goes away: it is dropped", "True"),
     Row("graph-word", "how batch lines tell of graphs on CPU", "cpu graph: False"),

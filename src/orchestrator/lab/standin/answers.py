@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import time
 import uuid
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 NOTICE = "[stand-in: no model loaded]"
 OWNER = "l40s-deploy stand-in"
+_LIKELY, _UNLIKELY = -0.01, -6.0
+"""Log-probabilities of a token and of its runner-up: nothing here is a close call."""
+WRONG_TOKEN = Path("/run/l40s-lab/wrong-token")
+"""While a lab's fault keeps this file, the last piece of every answer is another one."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,8 @@ def question(prompt: str | list[int], limit: int, ignore_eos: bool, rid: str | N
     """The answer to a prompt, as long as the engine would be asked to make it."""
     words = prompt_tokens(prompt)
     told = [NOTICE, *_sentence(prompt, words)]
+    if WRONG_TOKEN.exists():
+        told[-1] = "?"
     while ignore_eos and len(told) < limit:
         told.append(f" word{len(told)}")
     limit = max(limit, 1)
@@ -139,15 +147,20 @@ def usage_chunk(model: str, asked: Question, kind: str, *, new: bool) -> dict[st
     return {**_head(asked.rid, kind, model), "choices": [], "usage": usage([asked], new=new)}
 
 
-def generated(asked: Question, last: int | None = None) -> dict[str, Any]:
+def generated(asked: Question, last: int | None = None, *, logprobs: bool = False) -> dict[str, Any]:
     """SGLang's own /generate: the whole text so far, also while streaming."""
     made = len(asked.tokens) if last is None else last
     finish: dict[str, Any] | None = {"type": asked.finish} if made == len(asked.tokens) else None
     if finish and asked.finish == "length":
         finish["length"] = made
+    tokens: dict[str, list[Any]] = {"output_token_logprobs": [], "output_top_logprobs": []} if logprobs else {}
+    for piece in asked.tokens[:made] if logprobs else ():
+        tokens["output_token_logprobs"].append([_LIKELY, token_id(piece), None])
+        tokens["output_top_logprobs"].append([[_LIKELY, token_id(piece), None], [_UNLIKELY, 0, None]])
     return {
         "text": asked.text(0, made),
         "meta_info": {
+            **tokens,
             "id": asked.rid,
             "finish_reason": finish,
             "prompt_tokens": asked.prompt_tokens,
@@ -155,6 +168,11 @@ def generated(asked: Question, last: int | None = None) -> dict[str, Any]:
             "cached_tokens": 0,
         },
     }
+
+
+def token_id(piece: str) -> int:
+    """A number for a piece of text, the same in every process."""
+    return zlib.crc32(piece.encode()) % 129_000 + 1
 
 
 def _head(rid: str, kind: str, model: str) -> dict[str, Any]:

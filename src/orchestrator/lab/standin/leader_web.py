@@ -167,10 +167,11 @@ class LeaderHandler(Handler):
         questions = self._questions(prompts, {**limit, "rid": asked.get("rid")}, count=128)
         if asked.get("stream"):
             first = questions[0]
-            self._events((answers.generated(first, last) for _, last in self._spans(first)), [])
+            logprobs = bool(asked.get("return_logprob"))
+            self._events((answers.generated(first, last, logprobs=logprobs) for _, last in self._spans(first)), [])
             return
         self._finish(questions)
-        made = [answers.generated(one) for one in questions]
+        made = [answers.generated(one, logprobs=bool(asked.get("return_logprob"))) for one in questions]
         self.answer(
             200, made if isinstance(asked.get("text", asked.get("input_ids")), list) and len(made) > 1 else made[0]
         )

@@ -7,20 +7,32 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
+from orchestrator.node import files
+from orchestrator.node.agent import secret_files
 from orchestrator.node.failure import Failure
 
 LONGEST_BODY = 4 << 20
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """{"answers": [{"status", "body"} or {"error"}]}, in the order of `asks`: {method, url, body, timeout_s}."""
+    """{"answers": [{"status", "body"} or {"error"}]}, in the order of `asks`: {method, url, body, timeout_s}.
+
+    With `gang`, each request carries the API key that is staged for that gang's engine: it never leaves the node.
+    """
     asks = request.get("asks")
     if not isinstance(asks, list) or not all(isinstance(ask, dict) for ask in asks):
         raise Failure("bad-request", "ask needs a list of requests", "request")
-    return {"answers": [_ask(ask) for ask in asks], "now": time.time()}
+    authorization = _authorization(request)
+    return {"answers": [_ask(ask, authorization) for ask in asks], "now": time.time()}
 
 
-def _ask(ask: dict[str, Any]) -> dict[str, Any]:
+def _authorization(request: dict[str, Any]) -> str:
+    if not request.get("gang"):
+        return ""
+    return secret_files.kept(files.gang_dir(files.state_dir(request), request["gang"])).authorization
+
+
+def _ask(ask: dict[str, Any], authorization: str) -> dict[str, Any]:
     parts = urlsplit(str(ask.get("url")))
     if parts.scheme != "http" or not parts.hostname:
         raise Failure("bad-request", f"no http URL: {ask.get('url')!r}", "request")
@@ -28,6 +40,8 @@ def _ask(ask: dict[str, Any]) -> dict[str, Any]:
     connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=float(ask.get("timeout_s") or 5))
     try:
         headers = {"Content-Type": "application/json"} if body is not None else {}
+        if authorization:
+            headers["Authorization"] = authorization
         path = parts.path + (f"?{parts.query}" if parts.query else "")
         connection.request(str(ask.get("method") or "GET"), path or "/", body, headers)
         answered = connection.getresponse()

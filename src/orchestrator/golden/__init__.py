@@ -1,0 +1,1 @@
+"""The right text: a dozen prompts whose answers are kept, and compared after every start. Pure."""

@@ -1,0 +1,28 @@
+"""An engine that answers wrongly: bad memory, a wrong tuned config, a shard of another checkpoint."""
+
+from __future__ import annotations
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.registry import Fault, Undo, Words
+from orchestrator.lab.node.living import LivingNode
+
+_FILE = "/run/l40s-lab/wrong-token"
+
+FAULT = Fault(
+    name="wrong-token",
+    summary="one token of every answer is another one (stand-in engine; on the leader)",
+    shows="golden check",
+    levels=(1, 2),
+)
+
+
+def strike(node: LivingNode, asked: Words) -> Undo:
+    """The stand-in looks for this file at every request."""
+    words.at_most(asked, 0)
+    node.write(_FILE, "")
+    return {}
+
+
+def heal(node: LivingNode, _: Undo) -> None:
+    """The right text again."""
+    node.file(_FILE).unlink(missing_ok=True)

@@ -1,0 +1,50 @@
+"""Accepted answers on this machine: one file for each model, stack and layout."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from orchestrator.model.errors import InputError
+
+
+def baselines_root() -> Path:
+    """$XDG_STATE_HOME/l40s-deploy/golden, by default below ~/.local/state."""
+    base = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
+    return Path(base) / "l40s-deploy" / "golden"
+
+
+def baseline_file(name: str, *, root: Path | None = None) -> Path:
+    """Where the baseline of this name is, whether or not it exists."""
+    return (root or baselines_root()) / f"{name}.json"
+
+
+def read_baseline(file: Path) -> Any:
+    """The stored document; None where there is none. Raises InputError where it can't be read."""
+    try:
+        return json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as wrong:
+        raise InputError(
+            f"this baseline can't be read: {wrong}", where=str(file), fix="accept a new one: l40s-deploy golden accept"
+        ) from None
+
+
+def write_baseline(file: Path, document: Any) -> None:
+    """Replace it as a whole. Raises InputError where it can't be written."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        draft.replace(file)
+    except OSError as failure:
+        raise InputError(
+            f"can't be written: {failure.strerror or failure}",
+            where=str(file),
+            fix=f"make {file.parent} writable, or free space on its disk",
+        ) from None
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""A serving gang measured: is the text right, is the speed normal."""

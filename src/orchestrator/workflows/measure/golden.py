@@ -1,0 +1,238 @@
+"""`golden`: accepted answers, asked for again. A difference means wrong weights, kernels or memory."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.engines import greedy
+from orchestrator.golden import document
+from orchestrator.golden.compare import Answer, Compared, Verdict, accept, compare, overall
+from orchestrator.golden.document import Baseline, Subject
+from orchestrator.golden.prompts import MAX_TOKENS, PROMPTS, Prompt
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.errors import InputError, NodeError
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.records.baselines import baseline_file, read_baseline, write_baseline
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import call
+from orchestrator.workflows.gang.replay import staged_plan
+from orchestrator.workflows.status.reports import see, where
+
+ANSWER_S = 120.0
+"""For one prompt: 32 tokens at a third of a token a second, and whatever waits before it."""
+REPEATS = 3
+"""How often an engine is asked before its answer is a baseline, and before a difference is one."""
+Progress = Callable[[str, int, int], None]
+"""(gang, prompts asked so far, of)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Golden:
+    """One gang. compared: empty where nothing was accepted for it; accepted_at: epoch seconds, 0 for never."""
+
+    gang: str
+    subject: Subject
+    file: str
+    verdict: Verdict
+    compared: tuple[Compared, ...] = ()
+    accepted_at: float = 0.0
+    varies: tuple[str, ...] = ()
+    """Prompts whose answer the accepted engine varied by itself."""
+
+
+def accept_now(inventory: Inventory, gangs: tuple[str, ...], progress: Progress) -> tuple[Golden, ...]:
+    """Ask each gang every prompt three times, and keep that as its baseline.
+
+    Raises InputError where a gang does not serve, and what a node's answer raises.
+    """
+    chosen = chosen_gangs(inventory, gangs)
+    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+        return tuple(_accept(fleet, gang, progress) for gang in chosen)
+
+
+def check_now(inventory: Inventory, gangs: tuple[str, ...], progress: Progress) -> tuple[Golden, ...]:
+    """Ask each gang every prompt of its baseline, and compare. Raises what `accept_now` raises."""
+    chosen = chosen_gangs(inventory, gangs)
+    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+        return tuple(check_gang(fleet, gang, progress) for gang in chosen)
+
+
+def show(inventory: Inventory, gangs: tuple[str, ...]) -> tuple[tuple[Golden, Baseline | None], ...]:
+    """The baselines of what each gang runs, or ran last. Asks the engines nothing."""
+    chosen = chosen_gangs(inventory, gangs)
+    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+        return tuple(_shown(fleet, gang) for gang in chosen)
+
+
+def check_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
+    """One gang held against its baseline; the verdict is `none` where it has none."""
+    subject = _subject(fleet, gang)
+    baseline = _baseline(subject)
+    if baseline is None:
+        return Golden(gang=gang.name, subject=subject, file=str(_file(subject)), verdict=Verdict.NONE)
+    url = _url(fleet, gang)
+    prompts = [prompt for prompt in PROMPTS if prompt.id in baseline.prompts]
+    compared = []
+    for done, prompt in enumerate(prompts):
+        progress(gang.name, done, len(prompts))
+        compared.append(_compared(fleet, gang, url, prompt, baseline))
+    progress(gang.name, len(prompts), len(prompts))
+    return Golden(
+        gang=gang.name,
+        subject=subject,
+        file=str(_file(subject)),
+        verdict=overall(compared),
+        compared=tuple(compared),
+        accepted_at=baseline.made_at,
+        varies=_varies(baseline),
+    )
+
+
+def _compared(fleet: Fleet, gang: GangSpec, url: str, prompt: Prompt, baseline: Baseline) -> Compared:
+    """A difference counts when it is there each time: requests of others change the batch, and that the last digit."""
+    for _ in range(REPEATS):
+        found = compare(prompt.id, baseline.prompts[prompt.id], _ask(fleet, gang, url, prompt))
+        if found.same:
+            break
+    return found
+
+
+def _accept(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
+    subject = _subject(fleet, gang)
+    url = _url(fleet, gang)
+    prompts = {}
+    for done, prompt in enumerate(PROMPTS):
+        progress(gang.name, done, len(PROMPTS))
+        prompts[prompt.id] = accept([_ask(fleet, gang, url, prompt) for _ in range(REPEATS)])
+    progress(gang.name, len(PROMPTS), len(PROMPTS))
+    baseline = Baseline(subject=subject, made_at=time.time(), prompts=prompts)
+    write_baseline(_file(subject), document.to_json(baseline))
+    return Golden(
+        gang=gang.name,
+        subject=subject,
+        file=str(_file(subject)),
+        verdict=Verdict.SAME,
+        accepted_at=baseline.made_at,
+        varies=_varies(baseline),
+    )
+
+
+def _shown(fleet: Fleet, gang: GangSpec) -> tuple[Golden, Baseline | None]:
+    subject = _subject(fleet, gang)
+    baseline = _baseline(subject)
+    golden = Golden(
+        gang=gang.name,
+        subject=subject,
+        file=str(_file(subject)),
+        verdict=Verdict.NONE,
+        accepted_at=baseline.made_at if baseline else 0.0,
+        varies=_varies(baseline) if baseline else (),
+    )
+    return golden, baseline
+
+
+def _varies(baseline: Baseline) -> tuple[str, ...]:
+    return tuple(prompt for prompt, accepted in baseline.prompts.items() if accepted.varies_from is not None)
+
+
+def _subject(fleet: Fleet, gang: GangSpec) -> Subject:
+    """What the gang's leader was started with."""
+    request = staged_plan(fleet, gang).requests[gang.leader.name]
+    argv = [str(word) for word in request.get("argv") or ()]
+    return Subject(
+        model=str(request.get("model") or ""), stack=str(request.get("stack") or ""), layout=greedy.layout_of(argv)
+    )
+
+
+def _file(subject: Subject) -> Any:
+    return baseline_file(subject.name)
+
+
+def _baseline(subject: Subject) -> Baseline | None:
+    stored = read_baseline(_file(subject))
+    if stored is None:
+        return None
+    try:
+        return document.from_json(stored)
+    except ValueError as wrong:
+        raise InputError(
+            str(wrong), where=str(_file(subject)), fix="accept a new one: l40s-deploy golden accept"
+        ) from None
+
+
+def _url(fleet: Fleet, gang: GangSpec) -> str:
+    (view,) = see(fleet, [gang])
+    if not view.serves:
+        raise InputError(
+            f"it is {view.state.value} and serves nobody: there is no text to check",
+            where=f"gang {gang.name}",
+            fix="l40s-deploy status; start it with l40s-deploy up --model NAME",
+        )
+    return view.service_url
+
+
+def _ask(fleet: Fleet, gang: GangSpec, url: str, prompt: Prompt) -> Answer:
+    """One prompt asked on the leader itself, with the gang's own key."""
+    leader = gang.leader
+    body = json.dumps(greedy.request(prompt.text, MAX_TOKENS))
+    ask = {"method": "POST", "url": url + greedy.PATH, "body": body, "timeout_s": ANSWER_S}
+    told = fleet.on_every(
+        lambda session: call(session, "ask", {**where(leader, gang.name), "asks": [ask]}, deadline_s=ANSWER_S + 15.0),
+        only=[leader.name],
+    )
+    (answered,) = told.all()[leader.name]["answers"]
+    if "error" in answered or answered.get("status") != 200:
+        said = answered.get("error") or f"HTTP {answered.get('status')}: {str(answered.get('body'))[:200]}"
+        raise NodeError(
+            f"the engine did not answer prompt {prompt.id}: {said}",
+            where=f"{leader.name}, {url}{greedy.PATH}",
+            fix=f"l40s-deploy logs --node {leader.name}",
+        )
+    try:
+        return greedy.answer_of(json.loads(answered["body"]))
+    except (ValueError, RecursionError) as wrong:
+        raise NodeError(
+            f"prompt {prompt.id}: {wrong}", where=f"{leader.name}, {url}{greedy.PATH}", fix="l40s-deploy logs"
+        ) from None
+
+
+def golden_json(found: Sequence[Golden]) -> dict[str, Any]:
+    """The document of `golden accept|check --json`."""
+    verdicts = [one.verdict for one in found]
+    verdict = next((v for v in (Verdict.DIFFERS, Verdict.NONE) if v in verdicts), Verdict.SAME)
+    return {
+        "verdict": verdict.value,
+        "prompts": [prompt for one in found for prompt in _prompts(one)],
+        "gangs": [
+            {
+                "name": one.gang,
+                "verdict": one.verdict.value,
+                "model": one.subject.model,
+                "stack": one.subject.stack,
+                "layout": one.subject.layout,
+                "file": one.file,
+                "accepted_at": one.accepted_at or None,
+                "varies": list(one.varies),
+                "prompts": _prompts(one),
+            }
+            for one in found
+        ],
+    }
+
+
+def _prompts(one: Golden) -> list[Mapping[str, Any]]:
+    return [
+        {
+            "id": each.id,
+            "same": each.same,
+            "position": each.position,
+            "expected": each.expected,
+            "found": each.found,
+            "tolerated": each.tolerated,
+        }
+        for each in one.compared
+    ]

@@ -1,0 +1,60 @@
+"""`golden` against a gang of two emulated nodes: accepted, the same, one token changed, the same again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.small_lab import SmallLab, small_lab
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root"),
+]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[SmallLab]:
+    with small_lab("golden", nodes=2) as made:
+        made.serve()
+        yield made
+
+
+def golden(lab: SmallLab, verb: str, code: int) -> dict[str, Any]:
+    done = lab.deploy("golden", verb, "--json", check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def test_one_changed_token_is_named_by_prompt_and_position(lab: SmallLab) -> None:
+    assert golden(lab, "check", 2)["verdict"] == "none"
+    accepted = golden(lab, "accept", 0)
+    assert (accepted["verdict"], accepted["gangs"][0]["varies"]) == ("same", [])
+    assert Path(accepted["gangs"][0]["file"]).is_file()
+    checked = golden(lab, "check", 0)
+    assert checked["verdict"] == "same"
+    assert [prompt["same"] for prompt in checked["prompts"]] == [True] * 12
+    lab.deploy("lab", "break", "node0", "wrong-token", "--name", lab.name)
+    found = golden(lab, "check", 7)
+    assert found["verdict"] == "differs"
+    fact = next(prompt for prompt in found["prompts"] if prompt["id"] == "english-fact")
+    assert (fact["same"], fact["position"], fact["found"][-6:]) == (False, 2, " Paris"[:5] + "?") or fact[
+        "position"
+    ] > 0
+    said = lab.deploy("golden", "check", check=False)
+    assert "english-fact: differs from token" in said.stdout
+    lab.deploy("lab", "heal", "node0", "wrong-token", "--name", lab.name)
+    assert golden(lab, "check", 0)["verdict"] == "same"
+
+
+def test_without_a_gang_that_serves_there_is_nothing_to_ask(lab: SmallLab) -> None:
+    lab.deploy("down")
+    done = lab.deploy("golden", "accept", check=False)
+    assert done.returncode == 2
+    assert "serves nobody" in done.stderr

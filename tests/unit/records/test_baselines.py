@@ -1,0 +1,29 @@
+"""Baselines on this machine's disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model.errors import InputError
+from orchestrator.records.baselines import baseline_file, read_baseline, write_baseline
+
+
+def test_a_baseline_is_replaced_as_a_whole_and_read_again(tmp_path: Path) -> None:
+    file = baseline_file("a", root=tmp_path / "golden")
+    assert read_baseline(file) is None
+    write_baseline(file, {"text": "Paris 巴黎"})
+    write_baseline(file, {"text": "other"})
+    assert read_baseline(file) == {"text": "other"}
+    assert [path.name for path in file.parent.iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, "\xff"])
+def test_a_broken_file_names_itself_and_the_fix(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "a.json"
+    file.write_text(text, "latin-1")
+    with pytest.raises(InputError) as told:
+        read_baseline(file)
+    assert told.value.where == str(file)
+    assert "golden accept" in told.value.fix
