@@ -15,11 +15,30 @@ _ALIASES = {
 }
 
 
+_LAYERS = ("num_hidden_layers", "num_nextn_predict_layers")
+_MOST_LAYERS = 10_000
+_MOST = 1 << 31
+"""More than any model has: what is beyond is an error of the file, and would cost memory by its size alone."""
+
+
+def impossible(config: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Numbers of config.json that are out of any range, by name, with the greatest that may be."""
+    text = _text(config)
+    names = {alias: field.name for field in fields(Dimensions) for alias in _ALIASES.get(field.name, (field.name,))}
+    return [
+        (alias, _most(name))
+        for alias, name in names.items()
+        if type(text.get(alias)) is int and not 0 <= text[alias] <= _most(name)
+    ]
+
+
 def dimensions(config: Mapping[str, Any]) -> Dimensions:
     """The language model's dimensions; 0 where config.json does not say. Multimodal models keep them in text_config."""
-    inner = config.get("text_config")
-    text = {**config, **inner} if isinstance(inner, dict) else config
-    values = {field.name: _number(text, _ALIASES.get(field.name, (field.name,))) for field in fields(Dimensions)}
+    text = _text(config)
+    values = {
+        field.name: _number(text, _ALIASES.get(field.name, (field.name,)), _most(field.name))
+        for field in fields(Dimensions)
+    }
     if not values["num_key_value_heads"]:
         values["num_key_value_heads"] = values["num_attention_heads"]
     if values["n_routed_experts"] and not values["moe_intermediate_size"]:
@@ -29,10 +48,18 @@ def dimensions(config: Mapping[str, Any]) -> Dimensions:
 
 def head_dim(config: Mapping[str, Any], size: Dimensions) -> int:
     """Size of one attention head of a model without MLA; 0 where it can't be told."""
+    return _number(_text(config), ("head_dim",), _MOST) or size.hidden_size // max(1, size.num_attention_heads)
+
+
+def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
     inner = config.get("text_config")
-    text = {**config, **inner} if isinstance(inner, dict) else config
-    return _number(text, ("head_dim",)) or size.hidden_size // max(1, size.num_attention_heads)
+    return {**config, **inner} if isinstance(inner, dict) else config
 
 
-def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
-    return next((config[name] for name in names if type(config.get(name)) is int), 0)
+def _most(name: str) -> int:
+    return _MOST_LAYERS if name in _LAYERS else _MOST
+
+
+def _number(config: Mapping[str, Any], names: tuple[str, ...], most: int) -> int:
+    found = (config.get(name) for name in names)
+    return next((number for number in found if type(number) is int and 0 <= number <= most), 0)

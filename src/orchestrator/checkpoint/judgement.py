@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.checkpoint.dimensions import dimensions, head_dim
+from orchestrator.checkpoint.dimensions import dimensions, head_dim, impossible
 from orchestrator.checkpoint.parallel import Degree, degrees
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.profile import Dimensions
@@ -64,7 +64,8 @@ def judge(facts: Mapping[str, Any]) -> Judgement:
     block = (facts["block"][0], facts["block"][1]) if facts["block"] else None
     known = size.num_attention_heads > 0
     allowed = degrees(size, block, head_dim=head_dim(facts["config"], size)) if known else ()
-    found = [*_faults(facts), *_quantisation(facts), *_missing_layers(facts, size), *_missing_experts(facts, size)]
+    found = [*_faults(facts), *_impossible(facts), *_quantisation(facts)]
+    found += [*_missing_layers(facts, size), *_missing_experts(facts, size)]
     found.sort(key=lambda finding: finding.severity is not Severity.STOP)
     return Judgement(facts, size, allowed, tuple(found))
 
@@ -78,6 +79,12 @@ def _faults(facts: Mapping[str, Any]) -> Iterator[Finding]:
             title=f"{fault['where']}: {fault['what']}",
             fix=fault["fix"],
         )
+
+
+def _impossible(facts: Mapping[str, Any]) -> Iterator[Finding]:
+    for name, most in impossible(facts["config"]):
+        title = f"config.json: {name} is no number from 0 to {most}"
+        yield Finding(id="CONFIG-BROKEN", severity=Severity.STOP, node="", title=title, fix="download it again")
 
 
 def _quantisation(facts: Mapping[str, Any]) -> Iterator[Finding]:
@@ -99,15 +106,20 @@ def _missing_layers(facts: Mapping[str, Any], size: Dimensions) -> Iterator[Find
     present = {int(layer) for layer in facts["layers"]}
     if not present or not size.num_hidden_layers:
         return
-    if absent := sorted(set(range(size.num_hidden_layers)) - present):
+    if absent := _absent(present, range(size.num_hidden_layers)):
         title = f"{len(absent)} of {size.num_hidden_layers} layers have no tensor, the first is layer {absent[0]}"
         effect = "the engine starts with uninitialised memory for them"
         yield Finding(id="LAYER-MISSING", severity=Severity.STOP, node="", title=title, effect=effect)
     mtp = range(size.num_hidden_layers, size.num_hidden_layers + size.num_nextn_predict_layers)
-    if absent := sorted(set(mtp) - present):
+    if absent := _absent(present, mtp):
         title = f"config.json promises {len(mtp)} multi-token-prediction layers, layer {absent[0]} has no tensor"
         effect = "serves, but not with speculative decoding by these layers"
         yield Finding(id="MTP-MISSING", severity=Severity.NOTE, node="", title=title, effect=effect)
+
+
+def _absent(present: set[int], wanted: range) -> list[int]:
+    """`dimensions` has bounded how many are wanted."""
+    return [layer for layer in wanted if layer not in present]
 
 
 def _missing_experts(facts: Mapping[str, Any], size: Dimensions) -> Iterator[Finding]:

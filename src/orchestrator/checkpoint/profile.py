@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.checkpoint.dimensions import impossible
 from orchestrator.checkpoint.judgement import Judgement
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Canary, Dimensions, ModelProfile, Quantisation
@@ -30,6 +31,8 @@ class Draft:
 def draft(judgement: Judgement, *, name: str, directory: str, source: str) -> Draft:
     """Raises InputError where config.json lacks a dimension, or has a quantisation whose memory can't be computed."""
     where = f"{judgement.facts['path']}/config.json"
+    for key, most in impossible(judgement.facts["config"]):
+        raise InputError(f"{key} is no number from 0 to {most}", where=where, fix="download config.json again")
     missing = [key for key in _NEEDED if not getattr(judgement.dimensions, key)]
     if missing or not judgement.architecture:
         lacking = ["architectures"] * (not judgement.architecture) + missing

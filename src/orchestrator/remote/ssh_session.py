@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 
 import paramiko
@@ -143,10 +144,10 @@ class SshSession:
 
 
 class SshConversation:
-    """See session.Conversation. One line at a time."""
+    """See session.Conversation. One line at a time. It does not keep its session: who asks has it."""
 
     def __init__(self, session: SshSession, command: str | Sequence[str]) -> None:
-        self._session = session
+        self._session = weakref.ref(session)
         self._command = command
         self._channel: paramiko.Channel | None = None
         self._arrived = _Arrived()
@@ -154,27 +155,29 @@ class SshConversation:
 
     def ask(self, line: bytes, *, deadline_s: float) -> bytes | None:
         """As Conversation.ask."""
-        session, deadline = self._session, Deadline(deadline_s)
+        session, deadline = self._session(), Deadline(deadline_s)
+        if session is None:
+            return None
         with session._bounded(self._command, deadline):
-            channel = self._open(deadline)
+            channel = self._open(session, deadline)
             try:
                 channel.settimeout(deadline.left())
                 channel.sendall(line + b"\n")
             except (OSError, EOFError, paramiko.SSHException):
                 deadline.left()
-                self._ended(channel)
+                self._ended(session, channel)
                 return None
-            return self._answer(channel, deadline)
+            return self._answer(session, channel, deadline)
 
-    def _open(self, deadline: Deadline) -> paramiko.Channel:
+    def _open(self, session: SshSession, deadline: Deadline) -> paramiko.Channel:
         if self._channel is None:
-            line = command_line(self._command, self._session.spec.reach, None)
-            self._channel = self._session._start(line, deadline)
+            line = command_line(self._command, session.spec.reach, None)
+            self._channel = session._start(line, deadline)
             self._channel.in_buffer.set_event(self._arrived)
             self._channel.in_stderr_buffer.set_event(self._arrived)
         return self._channel
 
-    def _answer(self, channel: paramiko.Channel, deadline: Deadline) -> bytes | None:
+    def _answer(self, session: SshSession, channel: paramiko.Channel, deadline: Deadline) -> bytes | None:
         while True:
             self._arrived.forget()
             finished = channel.closed or channel.eof_received
@@ -187,17 +190,17 @@ class SshConversation:
                 self._rest = bytearray(rest)
                 return answer
             if finished:
-                self._ended(channel)
+                self._ended(session, channel)
                 return None
             deadline.wait(self._arrived)
 
-    def _ended(self, channel: paramiko.Channel) -> None:
+    def _ended(self, session: SshSession, channel: paramiko.Channel) -> None:
         """The command is over, and the next line would start it again; a lost connection is a failure."""
         self._channel, self._arrived, self._rest = None, _Arrived(), bytearray()
-        lost = not self._session.alive
+        lost = not session.alive
         channel.close()
         if lost:
-            raise self._session._lost(f" while `{shown(self._command)}` ran")
+            raise session._lost(f" while `{shown(self._command)}` ran")
 
 
 def _feed(channel: paramiko.Channel, stdin: bytes, deadline: Deadline) -> None:

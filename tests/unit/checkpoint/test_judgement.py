@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from orchestrator.checkpoint.judgement import judge
+from orchestrator.checkpoint.profile import draft
+from orchestrator.model.errors import InputError
 
 
 def facts(**changes: Any) -> dict[str, Any]:
@@ -77,3 +80,21 @@ def test_findings(changes: dict[str, Any], found: list[str]) -> None:
 @pytest.mark.parametrize("config", [{"quantization_config": []}, {"architectures": "x"}, {"num_attention_heads": -1}])
 def test_a_config_of_strange_types_is_no_crash(config: dict[str, Any]) -> None:
     judge(facts(config=config)).as_json()
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "num_nextn_predict_layers", "n_routed_experts", "vocab_size"])
+@pytest.mark.parametrize("number", [10**12, 10**30, -1])
+def test_a_number_that_no_model_has_is_a_finding_and_costs_no_memory(key: str, number: int) -> None:
+    tracemalloc.start()
+    try:
+        judgement = judge(facts(config={key: number}))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 << 20
+    assert not judgement.loads
+    broken = [finding.title for finding in judgement.findings if finding.id == "CONFIG-BROKEN"]
+    assert len(broken) == 1
+    assert key in broken[0]
+    with pytest.raises(InputError, match=key):
+        draft(judgement, name="m", directory="m", source="m")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
 import subprocess
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -278,3 +280,16 @@ def test_without_the_application_a_request_is_read_before_that_is_said(verb: str
         if verb == "light":  # its end stays open
             assert process.wait(20) == node_app._ABSENT
     assert process.wait(20) == node_app._ABSENT
+
+
+def test_a_session_that_was_cut_is_not_kept(sshd: Sshd) -> None:
+    """A guard of weeks opens a session for every cut; the verbs that stay on a node must not keep it alive."""
+    session = open_session(sshd.spec(), deadline_s=30)
+    here = {"gang": "g", "state_dir": str(sshd.folder / "none")}
+    assert node_app.call(session, "report", here, deadline_s=60)["reports"] == []
+    gone = weakref.ref(session)
+    session.close()
+    del session
+    gc.collect()
+    assert gone() is None
+    assert not [one for one in node_app._lights if one.spec.name == sshd.spec().name]

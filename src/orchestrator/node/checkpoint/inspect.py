@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.node.checkpoint.directory import Checkpoint, Fault, quantised_block, read_checkpoint
 from orchestrator.node.checkpoint.target import JOURNAL
 
-_LAYER = re.compile(r"(?:model\.|language_model\.){0,2}layers\.(\d+)\.(?:[^.]+\.experts\.(\d+)\.)?")
+_LAYER = re.compile(r"(?:model\.|language_model\.){0,2}layers\.(\d{1,9})\.(?:[^.]+\.experts\.(\d{1,9})\.)?")
 """A tensor of the language model's layer; vision towers name theirs otherwise."""
 
 
