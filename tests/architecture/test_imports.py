@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "remote": {"remote", "loading", *SHARED},
     "host_setup": {"host_setup", "loading", "model"},
     "node": {"node", "protocol"},
-    "records": {"records", "model"},
+    "records": {"records", "node", "model"},
     "loading": {"loading", "model"},
     **{core: {*SHARED, *CORE} for core in CORE},
     "model": {"model"},

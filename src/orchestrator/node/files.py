@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -13,6 +14,8 @@ from typing import Any
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.shape import M, Unreadable, parsed
 
+LOG_LIMIT = 8 << 20
+"""Bytes of a log that is kept with one predecessor; some 30,000 actions."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -108,6 +111,31 @@ def write(path: str, text: str, *, mode: int = 0o600, owner: tuple[int, int] | N
 def write_json(path: str, value: Any, *, mode: int = 0o600) -> None:
     """Replace a JSON file."""
     write(path, json.dumps(value, separators=(",", ":")) + "\n", mode=mode)
+
+
+def append_line(path: str, text: str, *, limit: int = LOG_LIMIT) -> None:
+    """One more line at the end of a log that several processes write; beyond `limit` bytes the log moves to
+    `<path>.1`, which is replaced. Raises OSError."""
+    while True:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "a", encoding="utf-8") as file:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            now = os.fstat(descriptor)
+            if _moved(path, now):
+                continue
+            if now.st_size + len(text) <= limit or not now.st_size:
+                file.write(text + "\n")
+                return
+            os.replace(path, f"{path}.1")
+
+
+def _moved(path: str, opened: os.stat_result) -> bool:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return True
+    return (found.st_dev, found.st_ino) != (opened.st_dev, opened.st_ino)
 
 
 @contextlib.contextmanager

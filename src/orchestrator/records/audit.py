@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.node.files import append_line
+
 FILE = "audit.jsonl"
 
 
@@ -24,7 +26,10 @@ def audit_file() -> Path:
 
 
 def note(action: str, *, gang: str, holder: Mapping[str, Any], why: str = "", file: Path | None = None) -> None:
-    """Append a line. A disk that takes none must not keep anybody from stopping a gang."""
+    """Append a line; the log is bounded and has one predecessor.
+
+    A disk that takes none must not keep anybody from stopping a gang.
+    """
     path = file or audit_file()
     line = {
         "at": time.time(),
@@ -38,6 +43,4 @@ def note(action: str, *, gang: str, holder: Mapping[str, Any], why: str = "", fi
     }
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "a", encoding="utf-8") as out:  # noqa: PTH123 - a descriptor
-            out.write(json.dumps(line) + "\n")
+        append_line(str(path), json.dumps(line))

@@ -1,9 +1,14 @@
-"""A folder on the controller for each run: the plan and what happened. For humans; never needed for the truth."""
+"""A folder on the controller for each run: the plan and what happened. For humans; never needed for the truth.
+
+The newest KEPT are kept.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +20,18 @@ def runs_root() -> Path:
     """$XDG_STATE_HOME/l40s-deploy/runs, by default below ~/.local/state."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
     return Path(base) / "l40s-deploy" / "runs"
+
+
+KEPT = 200
+"""Runs; a plan of four nodes takes some 100 KB."""
+
+
+def _forget_old(newest: Path) -> None:
+    """Folders of ours alone, which hold a plan; the oldest go first."""
+    with contextlib.suppress(OSError):
+        ours = [folder for folder in newest.parent.iterdir() if folder != newest and (folder / "plan.json").is_file()]
+        for folder in sorted(ours, key=lambda one: one.stat().st_mtime)[: max(0, len(ours) + 1 - KEPT)]:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass
@@ -29,6 +46,7 @@ class RunRecord:
         """Make the folder and write plan.json."""
         record = cls((root or runs_root()) / run_id)
         record._write_plan(plan)
+        _forget_old(record.folder)
         return record
 
     def event(self, what: str, **details: Any) -> None:

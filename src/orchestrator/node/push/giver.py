@@ -1,7 +1,8 @@
 """The giving side of a push: a directory for reading, over rsync's own protocol, as long as this process lives.
 
 We listen; every connection becomes the stdin of an `rsync --daemon`, as inetd does it (rsync(1), "STARTING AN RSYNC
-DAEMON TO ACCEPT CONNECTIONS"), but for those that ask for the list of what may be fetched (push_notes).
+DAEMON TO ACCEPT CONNECTIONS"), but for those that ask for the list of what may be fetched (notes). Such a daemon is
+started for an address only while somebody there holds that list, for which it has proved that it knows the secret.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import socket
 import subprocess
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.node import files, processes
@@ -27,6 +30,12 @@ SAYS_S = 0.3
 """A connection that has said nothing until then is rsync's: it may wait for the daemon's first word."""
 IDLE_S = 60
 """A connection on which nothing moves for this long is ended."""
+FULL_S = 0.05
+FEW = 4
+"""Connections of one address that have proved nothing; a fetching side has one at a time."""
+MOST_GREETED = 64
+MOST_DAEMONS = 64
+"""One fetching side has as many as `--streams`, 16 at most."""
 
 
 def rsync(*words: str) -> list[str]:
@@ -57,6 +66,8 @@ class Giver:
         self._root = root
         self._ready = Ready()
         self._lock = threading.Lock()
+        self._strangers: Counter[str] = Counter()
+        self._proved: Counter[str] = Counter()
         self._children: list[subprocess.Popen[bytes]] = []
         self._command = rsync("--daemon", f"--config={folder}/rsyncd.conf", f"--log-file={folder}/rsyncd.log")
 
@@ -97,18 +108,59 @@ class Giver:
 
     def _accept(self, listener: socket.socket) -> None:
         """All children come from this thread: they end with the thread that made them (prctl(2), PR_SET_PDEATHSIG)."""
-        waiting: dict[socket.socket, float] = {}
+        waiting: dict[socket.socket, tuple[float, str]] = {}
         while True:
             readable, _, _ = select.select([listener, *waiting], [], [], SAYS_S if waiting else None)
             if listener in readable:
-                connection, _ = listener.accept()
-                waiting[connection] = time.monotonic() + SAYS_S
-            for connection in [one for one, end in waiting.items() if one in readable or end < time.monotonic()]:
-                del waiting[connection]
+                try:
+                    connection, (host, *_) = listener.accept()
+                except OSError:  # gone again, or no descriptor is free
+                    time.sleep(FULL_S)
+                    continue
+                if self._greet(host):
+                    waiting[connection] = (time.monotonic() + SAYS_S, host)
+                else:
+                    connection.close()
+            now = time.monotonic()
+            for connection in [one for one, (end, _) in waiting.items() if one in readable or end < now]:
+                _, host = waiting.pop(connection)
                 with contextlib.suppress(OSError):
-                    self._serve(connection)
+                    self._serve(connection, host)
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _greet(self, host: str) -> bool:
+        """Whether one more that has proved nothing may say what it wants."""
+        with self._lock:
+            if host not in self._proved and self._strangers[host] >= FEW:
+                return False
+            if self._strangers.total() >= MOST_GREETED:
+                return False
+            self._strangers[host] += 1
+            return True
+
+    def _greeted(self, host: str) -> None:
+        with self._lock:
+            self._strangers -= Counter([host])
+
+    @contextlib.contextmanager
+    def _trusting(self, host: str) -> Iterator[None]:
+        """As long as somebody there who knows the secret is connected."""
+        self._greeted(host)
+        with self._lock:
+            self._proved[host] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._proved -= Counter([host])
+                self._strangers[host] += 1  # until its thread has ended
+
+    def _tell(self, connection: socket.socket, host: str) -> None:
+        try:
+            tell_ready(connection, self.secret, self._ready, self._trusting(host))
+        finally:
+            self._greeted(host)
+
+    def _serve(self, connection: socket.socket, host: str) -> None:
         connection.setblocking(False)
         try:
             first = connection.recv(len(HELLO), socket.MSG_PEEK)
@@ -116,10 +168,13 @@ class Giver:
             first = b""
         connection.setblocking(True)
         if first == HELLO:
-            threading.Thread(target=tell_ready, args=(connection, self.secret, self._ready), daemon=True).start()
+            threading.Thread(target=self._tell, args=(connection, host), daemon=True).start()
             return
+        self._greeted(host)
         with connection, self._lock:
             self._children = [child for child in self._children if child.poll() is None]
+            if host not in self._proved or len(self._children) >= MOST_DAEMONS:
+                return
             ends, null = connection.fileno(), subprocess.DEVNULL
             self._children.append(subprocess.Popen(self._command, stdin=ends, stdout=ends, stderr=null))
 

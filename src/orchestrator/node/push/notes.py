@@ -51,8 +51,10 @@ class Ready:
             return self._files[count:]
 
 
-def tell_ready(connection: socket.socket, secret: str, ready: Ready) -> None:
-    """The giver's end, until the other one goes."""
+def tell_ready(
+    connection: socket.socket, secret: str, ready: Ready, trusting: contextlib.AbstractContextManager[None]
+) -> None:
+    """The giver's end, until the other one goes. trusting: entered once it has proved that it has the secret."""
     key = secret.encode()
     with connection, contextlib.suppress(OSError, ValueError, KeyError, NoNotes):
         connection.settimeout(LINE_S)
@@ -62,12 +64,17 @@ def tell_ready(connection: socket.socket, secret: str, ready: Ready) -> None:
         _say(connection, {"nonce": ours, "proof": proof(key, "giver", "push", "", theirs, ours)})
         if not proves(key, _line(lines.readline(LONGEST)).get("proof"), "fetcher", "push", "", theirs, ours):
             return
-        count = 0
-        while True:
-            new = ready.after(count, ALIVE_S)
-            count += len(new)
-            text = "".join(json.dumps({"path": path, "sha256": digest}) + "\n" for path, digest in new)
-            connection.sendall((text or "{}\n").encode())
+        with trusting:
+            _tell_all(connection, ready)
+
+
+def _tell_all(connection: socket.socket, ready: Ready) -> None:
+    count = 0
+    while True:
+        new = ready.after(count, ALIVE_S)
+        count += len(new)
+        text = "".join(json.dumps({"path": path, "sha256": digest}) + "\n" for path, digest in new)
+        connection.sendall((text or "{}\n").encode())
 
 
 def hear_ready(address: str, port: int, secret: str, heard: Callable[[str, str], None]) -> None:

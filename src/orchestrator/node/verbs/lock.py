@@ -71,9 +71,7 @@ def _note(path: str, action: str, holder: dict[str, Any]) -> None:
     """Who did what to this gang, for whoever asks later; a full disk keeps nobody from working."""
     line = {"at": time.time(), "action": action, **{name: holder.get(name) for name in _HOLDER if name != "token"}}
     with contextlib.suppress(OSError):
-        descriptor = os.open(f"{os.path.dirname(path)}/{AUDIT}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with open(descriptor, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        files.append_line(f"{os.path.dirname(path)}/{AUDIT}", json.dumps(line))
 
 
 def _link(fresh: str, path: str) -> bool:
