@@ -41,7 +41,7 @@ def main(words: list[str]) -> int:
         print(f"wrote {page.PAGE}")
         return 0
     gpus = Gpus()
-    why_not = _why_not(gpus, rehearse=args.rehearse)
+    why_not = _why_not(gpus, least=1 if args.steps else 2, rehearse=args.rehearse)
     if why_not:
         print(f"SKIPPED: the proof on GPUs was not played: {why_not}", file=sys.stderr)
         return 0
@@ -77,13 +77,14 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def _why_not(gpus: Gpus, *, rehearse: bool) -> str:
+def _why_not(gpus: Gpus, *, least: int, rehearse: bool) -> str:
+    """'' where it can be played; named steps of one gang can be with one GPU."""
     if os.geteuid() != 0:
         return "a lab with namespaces needs root"
     if rehearse:
         return ""
-    if len(gpus) < 2:
-        return f"found {len(gpus)} NVIDIA GPUs, wanted 2 or more"
+    if len(gpus) < least:
+        return f"found {len(gpus)} NVIDIA GPUs, wanted {least} or more"
     python = Path(engine_python(real=True))
     return "" if python.exists() else f"no engine: no {python}; scripts/gpu_kit.py and scripts/gpu_install.py bring it"
 
