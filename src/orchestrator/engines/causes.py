@@ -180,10 +180,10 @@ COMMON = (
     ),
     Cause(
         id="RANK-DIED-STARTING",
-        pattern=r"scheduler died during initialization \(exit code: -?\d+\)",
-        text="a rank's process ended while the engine started; with exit code -9 mostly by the kernel, for lack of"
+        pattern=r"scheduler died during initialization \(exit code: -\d+\)",
+        text="a rank's process was killed while the engine started; with exit code -9 mostly by the kernel, for lack of"
         " main memory",
-        fix="look for the OOM killer in this node's kernel log (`dmesg -T | grep -i oom`); look what else runs there",
+        fix="check this node's kernel log for the OOM killer (`dmesg -T | grep -i oom`), and what else runs there",
     ),
     Cause(
         id="ENGINE-WATCHDOG",
@@ -230,9 +230,9 @@ COMMON = (
     ),
     Cause(
         id="CHILD-FAILED",
-        pattern=r"Received sigquit from a child process|crashed with exit code",
-        text="one of this node's engine processes ended",
-        fix="read what that process logged before",
+        pattern=r"Received sigquit from a child process|crashed with exit code|scheduler died during initialization",
+        text="an engine process of this node exited",
+        fix="read what that process logged before: l40s-deploy logs --around-failure",
         secondary=True,
     ),
     Cause(

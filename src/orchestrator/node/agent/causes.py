@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.node.agent.statements import Cause, Statement, Weight
 from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.tree import RankDied
-from orchestrator.node.engine.watch import SUSPECT_FOR_S, LogWatch, Suspicion
+from orchestrator.node.engine.watch import EXCEPTION, SUSPECT_FOR_S, LogWatch, Suspicion
 
 LINES_SHOWN = 3
 """Of a log that does not explain the end: just enough to see where it was."""
@@ -89,6 +89,8 @@ def hung(node: str, detail: str, now: float) -> Cause:
 
 def _weight(suspicion: Suspicion | None, death: Death) -> Weight:
     """An exit with code 0 was ordered: the engine's leader ends (sglang 0.5: ShutdownReq), and its node says why."""
+    if suspicion is not None and suspicion.id == EXCEPTION:
+        return Weight.UNSURE  # nobody knows what it follows from
     if suspicion is not None:
         return Weight.FOLLOWED if suspicion.secondary else Weight.SEEN
     return Weight.UNSURE if death.exit_code == 0 else Weight.SEEN

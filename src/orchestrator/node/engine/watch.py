@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.node.engine.tracebacks import Tracebacks
+from orchestrator.node.engine.tracebacks import Raised, Tracebacks
 from orchestrator.node.failure import Failure
 
 LINES_KEPT = 60
@@ -19,6 +19,8 @@ SUSPECT_FOR_S = 30.0
 """A known cause's line this long before a death is taken for its reason."""
 _BLANK = re.compile(r"\s")
 MOST_DIGITS = 9
+EXCEPTION = "EXCEPTION"
+"""Signature of an exception that no pattern knows."""
 LINES_SHOWN = 8
 LONGEST_SHOWN = 2048
 """Characters of a line that are searched and kept: LINES_SHOWN of them fit into one message of the leader link
@@ -78,6 +80,7 @@ class LogWatch:
     _recent: deque[tuple[int | None, str]] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
     """Whose line it is, None where that is not known, and the line."""
     _suspicions: list[Suspicion] = field(default_factory=list)
+    _raised: Raised | None = None
 
     @classmethod
     def of(cls, watch: Mapping[str, Any]) -> LogWatch:
@@ -120,7 +123,8 @@ class LogWatch:
         line = shown(line)
         owner = self.tracebacks.feed(line, self._rank_of(line), now)
         self._recent.append((owner, line))
-        self._look_for_causes(line, owner, now)
+        known = self._look_for_causes(line, owner, now)
+        self._look_for_exceptions(owner, now, known=known)
         return self._look_for_phases(line, now)
 
     def shows_work(self, line: str) -> bool:
@@ -137,10 +141,19 @@ class LogWatch:
         return bool(self.requests.search(line)) or (len(line) > LONGEST_SHOWN and not _BLANK.search(shown(line)))
 
     def suspect(self, since: float, tp_rank: int | None = None) -> Suspicion | None:
-        """The first primary cause seen since a time, else the first secondary one, else None; of each kind one that
-        this rank has logged itself comes before the others'."""
-        recent = sorted(self.suspicions(since), key=lambda one: (one.secondary, one.tp_rank != tp_rank))
+        """The first primary cause seen since a time, else the first exception of a kind that nobody knows, else the
+        first secondary cause, else None; of each kind one that this rank has logged itself comes before the others'."""
+
+        def order(one: Suspicion) -> tuple[bool, bool, bool]:
+            return one.secondary, one.id == EXCEPTION, one.tp_rank != tp_rank
+
+        recent = sorted((one for one in self.suspicions(since) if self._may_explain(one, tp_rank)), key=order)
         return recent[0] if recent else None
+
+    def _may_explain(self, one: Suspicion, tp_rank: int | None) -> bool:
+        """An exception of the launcher's is no rank's, where ranks mark their lines."""
+        launchers = one.id == EXCEPTION and one.tp_rank is None
+        return not launchers or tp_rank is None or not any(owner is not None for owner, _ in self._recent)
 
     def suspicions(self, since: float) -> list[Suspicion]:
         """All that were seen since a time, in order."""
@@ -176,13 +189,14 @@ class LogWatch:
         if name != self.phase.name:  # several patterns may mark one phase
             self.phase = Phase(name=name, since=now)
 
-    def _look_for_causes(self, line: str, owner: int | None, now: float) -> None:
+    def _look_for_causes(self, line: str, owner: int | None, now: float) -> bool:
+        """True where the line is a known cause's."""
         if len(self._suspicions) >= LINES_KEPT:
             self._suspicions = [found for found in self._suspicions if now - found.at <= SUSPECT_FOR_S]
         for cause in self.causes:
             if cause.pattern.search(line):
                 if not self._has_room(cause):
-                    return
+                    return True
                 suspicion = Suspicion(
                     id=cause.id,
                     text=cause.text,
@@ -193,7 +207,28 @@ class LogWatch:
                     lines=tuple(said for whose, said in self._recent if owner in (None, whose))[-3:],
                 )
                 self._suspicions.append(suspicion)
-                return
+                return True
+        return False
+
+    def _look_for_exceptions(self, owner: int | None, now: float, *, known: bool) -> None:
+        """An exception that no pattern knows is a cause too, if it is the last that its process has logged."""
+        raised = self.tracebacks.raised
+        new = raised is not None and raised is not self._raised
+        self._raised = raised
+        if owner is not None or new:
+            self._suspicions = [one for one in self._suspicions if one.id != EXCEPTION or one.tp_rank != owner]
+        if raised is None or not new or known or (owner is None and self.phase.name == "ready"):
+            return
+        suspicion = Suspicion(
+            id=EXCEPTION,
+            text=f"engine process exited: {raised.text}" + (f" ({raised.file})" if raised.file else ""),
+            fix="read the traceback: l40s-deploy logs --around-failure",
+            secondary=False,
+            tp_rank=owner,
+            at=now,
+            lines=tuple(said for whose, said in self._recent if owner == whose)[-3:],
+        )
+        self._suspicions.append(suspicion)
 
     def _has_room(self, cause: _CausePattern) -> bool:
         """A primary cause takes the place of a secondary one."""

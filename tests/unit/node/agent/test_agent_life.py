@@ -401,3 +401,16 @@ def test_an_order_to_stop_needs_no_room_on_the_disk(gang: Gang, monkeypatch: pyt
     until(lambda: not cluster.report(0)["alive"], 10.0)
     assert cluster.report(0)["state"] == "stopped"
     cluster.nothing_left()
+
+
+def test_an_exception_that_nobody_knows_is_the_cause(gang: Gang) -> None:
+    lines = (
+        '[TP2] hit an exception: Traceback (most recent call last):|  File "/srt/fa3.py", line 3, in f|ImportError: x'
+    )
+    cluster = gang(nodes=2, env={1: {"FAKE_EXIT": "1", "FAKE_LINES": lines}})
+    cluster.start()
+    until(lambda: cluster.states() == ["failed", "failed"], 10.0)
+    for cause in (cluster.report(1)["cause"], cluster.report(0)["verdict"]):
+        assert cause["text"].startswith("engine process exited: ImportError: x (/srt/fa3.py:3)")
+        assert (cause["node"], cause["tp_rank"]) == ("node1", 2)
+    cluster.nothing_left()

@@ -112,3 +112,53 @@ def test_a_killed_ranks_cause_carries_its_own_lines_only() -> None:
     watch = watched((9.0, own, 9, ""), (9.1, launcher, 0, ""))
     told = causes.rank_died("node1", died(9, KILLED, 9.9), watch, 10.0, NODES)
     assert told.cause["lines"] == ["[2026-11-22 12:27:41 TP9] Decode batch, #running-req: 1"]
+
+
+BACKEND = (
+    "[2026-11-22 12:27:45 TP{rank}] Scheduler hit an exception: Traceback (most recent call last):",
+    '  File "/srt/layers/attention/registry.py", line 77, in create_fa3',
+    "ImportError: Can not import FA3 in sgl_kernel. Please check your installation.",
+)
+SIGQUIT = ("[2026-11-22 12:27:45] Received sigquit from a child process. It usually means the child failed.",)
+
+
+def test_an_exception_that_no_pattern_knows_is_the_cause_with_its_file() -> None:
+    watch = watched((9.0, BACKEND, 9, ""), (9.1, SIGQUIT, 0, ""))
+    for told in (
+        causes.rank_died("node1", died(9, KILLED, 9.9), watch, 10.0, NODES),
+        causes.rank_died("node1", died(8, KILLED, 9.9), watch, 10.0, NODES),
+        causes.engine_ended("node1", KILLED, watch, 10.0, NODES),
+    ):
+        assert (told.weight, told.cause["tp_rank"], told.cause["signature"]) == (Weight.UNSURE, 9, "EXCEPTION")
+        assert told.cause["text"].startswith(
+            "engine process exited: ImportError: Can not import FA3 in sgl_kernel. Please check your installation."
+            " (/srt/layers/attention/registry.py:77)"
+        )
+        assert told.cause["lines"][-1] == BACKEND[-1] and not told.cause["secondary"]
+
+
+@pytest.mark.parametrize(
+    ("said", "signature"),
+    [
+        pytest.param(((9.0, BACKEND, 9, ""), (9.1, MEMORY, 10, "")), "GPU-OUT-OF-MEMORY", id="a known cause"),
+        pytest.param(((9.0, LOST, 8, "10.77.0.13"), (9.1, BACKEND, 9, "")), "EXCEPTION", id="a peer's end"),
+        pytest.param(((9.0, BACKEND, 9, ""), (9.1, ("[x TP9] Decode batch",), 9, "")), "", id="it went on"),
+        pytest.param(((9.0, BACKEND, 9, ""), (9.1, ("[x TP8] Decode batch",), 9, "")), "EXCEPTION", id="another did"),
+        pytest.param(((9.0, BACKEND, 9, ""), (9.1, (BACKEND[0], *MEMORY[1:]), 9, "")), "GPU-OUT-OF-MEMORY", id="twice"),
+    ],
+)
+def test_an_unknown_exception_is_a_cause_where_nothing_better_is_known(
+    said: tuple[tuple[float, tuple[str, ...], int, str], ...], signature: str
+) -> None:
+    assert causes.engine_ended("node1", KILLED, watched(*said), 10.0, NODES).cause["signature"] == signature
+
+
+def test_a_launchers_exception_while_it_serves_is_no_cause() -> None:
+    lines = ("Traceback (most recent call last):", "  File x", "ValueError: no such metric")
+    watch = watched((9.0, lines, 0, ""))
+    assert causes.engine_ended("node1", FAILED, watch, 10.0, NODES).cause["signature"] == "EXCEPTION"
+    watch = watched()
+    watch.finish(1.0)
+    for line in lines:
+        watch.feed(line, 9.0)
+    assert causes.engine_ended("node1", FAILED, watch, 10.0, NODES).cause["signature"] == ""
