@@ -1,4 +1,4 @@
-"""RDMA ports that lost packets, or were slowed down by congestion, since their driver was loaded."""
+"""RDMA ports that lost packets since their driver was loaded."""
 
 from __future__ import annotations
 
