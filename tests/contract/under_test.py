@@ -31,6 +31,7 @@ from orchestrator.model.plan import NodePlan
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import HostFacts, PlanOptions
+from orchestrator.protocol.staging import Watch
 
 PROFILE = "tiny-deepseek-v3"
 READY = "The server is fired up and ready to roll!"
@@ -396,6 +397,6 @@ def _kill(family: dict[int, int]) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _watch(name: str) -> dict[str, Any]:
+def _watch(name: str) -> Watch:
     """Of the version that the stand-in plays for this dialect."""
     return dialect(name).engine({"sglang-0.4.4": "0.4.4.post1", "sglang-0.5": "0.5.23"}[name]).watch()

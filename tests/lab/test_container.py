@@ -23,7 +23,7 @@ from orchestrator.model.errors import NodeError
 from orchestrator.model.plan import Container, GangPlan, Layout, Memory, NodePlan
 from orchestrator.model.profile import Canary
 from orchestrator.node import processes
-from orchestrator.node.agent.run import Run
+from orchestrator.node.agent.run import run_of
 from orchestrator.node.engine import containers
 from orchestrator.rendering import launch_script, launch_template
 
@@ -162,7 +162,7 @@ def test_an_image_that_is_not_there_is_refused_before_anything_starts(gang: Clus
 
 def _nothing_left(gang: Cluster, podman: Path) -> None:
     gang.nothing_left(30)
-    name = containers.name_of(Run.of(gang.staging(0), gang.state_dir(0)))
+    name = containers.name_of(run_of(gang.staging(0), gang.state_dir(0)))
 
     def gone() -> bool:
         words = [str(podman / "podman"), "ps", "--all", "--format", "{{.Names}} {{.Status}}"]

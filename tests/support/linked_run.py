@@ -7,6 +7,7 @@ from typing import Any
 from tests.support.ports import free_port
 
 from orchestrator.node.agent.run import Run
+from orchestrator.protocol.staging import Endpoint
 
 
 def linked_run(node: str, folder: str = "/nowhere", **more: Any) -> Run:
@@ -20,7 +21,6 @@ def linked_run(node: str, folder: str = "/nowhere", **more: Any) -> Run:
         node_rank=members.index(node),
         nnodes=len(members),
         members=members,
-        leader_address="127.0.0.1",
-        leader_port=free_port(),
+        leader=Endpoint(address="127.0.0.1", port=free_port()),
         **more,
     )

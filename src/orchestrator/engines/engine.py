@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.engines.known_flags import KnownFlags, known_flags
 from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.errors import InputError
+from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder, StopOrder, Watch
 
 CONFIG_FILE = "engine-secrets.yml"
 ARGUMENTS_FILE = "engine-secrets.args"
@@ -272,22 +273,22 @@ class Engine:
             return ((CONFIG_FILE, f"api-key: {json.dumps(api_key)}\n"),)
         return (STUB_FILE, stub), (ARGUMENTS_FILE, f"--api-key\n{api_key}\n")
 
-    def watch(self) -> dict[str, Any]:
-        """What a node agent must know to watch this engine: patterns, endpoints, stop order; JSON-able.
+    def watch(self) -> Watch:
+        """What a node agent must know to watch this engine: patterns, endpoints, stop order.
 
         `rank_title` finds no number where tensor parallel is 1: the title is `sglang::scheduler` then.
         """
-        return {
-            "dialect": self.dialect,
-            "rank_title": self.rank_title,
-            "other_titles": list(self.other_titles),
-            "phases": [{"phase": phase, "pattern": pattern} for phase, pattern in self.phases],
-            "rank_prefix": self.rank_prefix,
-            "requests": self.requests,
-            "causes": [asdict(cause) for cause in self.causes],
-            "remarks": [asdict(remark) for remark in self.remarks],
-            "http": dict(self.http),
-            "probe": dict(self.probe),
-            "stop": dict(self.stop),
-            "barrier_s": self.barrier_s,
-        }
+        return Watch(
+            dialect=self.dialect,
+            rank_title=self.rank_title,
+            other_titles=self.other_titles,
+            phases=tuple(PhasePattern(phase=phase, pattern=pattern) for phase, pattern in self.phases),
+            rank_prefix=self.rank_prefix,
+            requests=self.requests,
+            causes=tuple(CausePattern(**asdict(cause)) for cause in self.causes),
+            remarks=tuple(CausePattern(**asdict(remark)) for remark in self.remarks),
+            http=self.http,
+            probe=ProbeOrder(**self.probe),
+            stop=StopOrder(**self.stop),
+            barrier_s=self.barrier_s,
+        )

@@ -8,36 +8,35 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.engines.engine import Engine
+from orchestrator.protocol.staging import CausePattern, StopOrder, Watch
 
 VERSION = "0.3.2"
 
 PYTHON_FIX = "l40s-deploy prepare --tags router_env, or name the router's virtual environment with l40s_router_venv"
 
-WATCH: Mapping[str, Any] = {
-    "dialect": "sglang-router-0.3",
-    "phases": [],
-    "causes": [
-        {
-            "id": "ROUTER-MISSING",
-            "pattern": r"No module named '?sglang_router",
-            "text": "the router's virtual environment lacks sglang-router",
-            "fix": f"l40s-deploy prepare --tags router_env, or pip install sglang-router=={VERSION} there",
-        },
-        {
-            "id": "PORT-IN-USE",
-            "pattern": r"[Aa]ddress already in use|Failed to bind",
-            "text": "a port that the router needs is taken",
-            "fix": "end what listens there (`ss -ltnp`), or mend l40s_router_port, l40s_router_metrics_port",
-        },
-    ],
-    "http": {"alive": "/liveness"},
-    "stop": {"leader_signal": "TERM", "drain_s": 60, "shutdown_s": 5},
-}
+WATCH = Watch(
+    dialect="sglang-router-0.3",
+    causes=(
+        CausePattern(
+            id="ROUTER-MISSING",
+            pattern=r"No module named '?sglang_router",
+            text="the router's virtual environment lacks sglang-router",
+            fix=f"l40s-deploy prepare --tags router_env, or pip install sglang-router=={VERSION} there",
+        ),
+        CausePattern(
+            id="PORT-IN-USE",
+            pattern=r"[Aa]ddress already in use|Failed to bind",
+            text="a port that the router needs is taken",
+            fix="end what listens there (`ss -ltnp`), or fix l40s_router_port, l40s_router_metrics_port",
+        ),
+    ),
+    http={"alive": "/liveness"},
+    stop=StopOrder(leader_signal="TERM", drain_s=60.0, shutdown_s=5.0),
+)
 
 _FLAGS: tuple[tuple[str, str], ...] = (
     ("--policy", "cache_aware"),

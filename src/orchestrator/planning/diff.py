@@ -5,26 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.planning.redaction import HIDDEN, is_secret
+from orchestrator.protocol.staging import APART, StagingRequest
 
-Request = Mapping[str, Any]
-"""A staging request (docs/agent.md): all that a node's agent is told about a run."""
-
-_OF_ONE_RUN = (
-    "run_id",
-    "plan_id",
-    "key",
-    "secrets",
-    "launch_script",
-    "launch_sha256",
-    "state_dir",
-    "gang",
-    "argv",
-    "env",
-    "watch",
-)
+_OF_ONE_RUN = ("run_id", "plan_id", *APART, "launch_sha256", "state_dir", "gang", "argv", "env", "watch")
 """Keys that differ from run to run without any meaning, and those that are compared word by word."""
 
 
@@ -70,7 +55,7 @@ def words_of(argv: Sequence[str]) -> dict[str, str]:
     return words
 
 
-def changes(was: Mapping[str, Request], will: Mapping[str, Request]) -> tuple[Change, ...]:
+def changes(was: Mapping[str, StagingRequest], will: Mapping[str, StagingRequest]) -> tuple[Change, ...]:
     """Between the requests that were staged and those that would be, by node name."""
     return tuple(
         change
@@ -111,13 +96,12 @@ def _safe(name: str, value: str | None) -> str | None:
     return HIDDEN if value is not None and is_secret(name, value) else value
 
 
-def _settings(request: Request | None) -> dict[str, str]:
+def _settings(request: StagingRequest | None) -> dict[str, str]:
     """Everything that a node is told, by a name that people know it by."""
     if request is None:
         return {}
-    settings = {str(name): str(value) for name, value in dict(request.get("env") or {}).items()}
-    settings.update(words_of([str(word) for word in request.get("argv") or ()]))
-    for key, value in request.items():
-        if key not in _OF_ONE_RUN and value is not None:
+    settings = {**request.env, **words_of(request.argv)}
+    for key, value in request.as_json().items():
+        if key not in _OF_ONE_RUN and value not in (None, "", [], {}):
             settings[key] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     return settings

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from orchestrator.model.topology import RdmaPort, Topology
+from orchestrator.protocol.staging import StagingRequest
 
 
-def gone(request: Mapping[str, Any], node: Topology) -> Iterator[str]:
+def gone(request: StagingRequest, node: Topology) -> Iterator[str]:
     """What a staging request (docs/agent.md) names and the node does not have now, each in words.
 
     GPUs by index, RDMA ports that NCCL_IB_HCA names whole (`=`), and the kind of the GID at NCCL_IB_GID_INDEX (NCCL's
     environment variables, docs.nvidia.com): with RoCE another kind means another network. What could not be read is
     left to the doctor, who says so.
     """
-    env = {str(name): str(value) for name, value in dict(request.get("env") or {}).items()}
+    env = request.env
     if not node.nvml_error:
         there = {gpu.index for gpu in node.gpus if not gpu.lost}
-        yield from (f"GPU {gpu}" for gpu in request.get("gpus") or () if gpu not in there)
+        yield from (f"GPU {gpu}" for gpu in request.gpus if gpu not in there)
     if env.get("NCCL_IB_DISABLE") == "1" or not env.get("NCCL_IB_HCA", "").startswith("="):
         return
     ports = {port.name: port for port in node.rdma}

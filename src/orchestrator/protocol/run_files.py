@@ -1,10 +1,11 @@
-"""Files of a run's folder that an agent writes and a verb of another release may read. docs/agent.md lists them."""
+"""Files of a gang's folder that an agent writes and a verb of another release may read. docs/agent.md lists them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.protocol.shape import Message
+from orchestrator.protocol.staging import Secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +22,20 @@ class KnownProcesses(Message):
     """processes.json: (process id, start time) of everything that was the run's own."""
 
     processes: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSecrets(Message):
+    """secrets.json: what the agent itself must know of its gang's secrets, and the names of the engine's files."""
+
+    redact: tuple[str, ...] = field(default=(), repr=False)
+    authorization: str = field(default="", repr=False)
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced(Message):
+    """secrets.before.json: what a run's secrets were before the newest plan replaced them."""
+
+    run: str
+    secrets: Secrets = field(default_factory=Secrets)

@@ -52,8 +52,8 @@ def patterns() -> dict[str, str]:
     found: dict[str, str] = {}
     for family in dialects().values():
         for version in family.versions:
-            found |= _of(version, family.engine(version).watch())
-    found |= _of("router", router.WATCH)
+            found |= _of(version, family.engine(version).watch().as_json())
+    found |= _of("router", router.WATCH.as_json())
     return {name: pattern for pattern, name in {pattern: name for name, pattern in found.items()}.items()}
 
 
@@ -64,7 +64,7 @@ def _of(name: str, watch: Any) -> dict[str, str]:
     named |= {key: watch[key] for key in ("rank_prefix", "rank_title", "requests") if key in watch}
     named |= {f"title {title}": title for title in watch.get("other_titles", ())}
     named |= {f"probe {key}": watch["probe"][key] for key in ("log", "counters") if key in watch.get("probe", {})}
-    return {f"{name}: {what}": pattern for what, pattern in named.items()}
+    return {f"{name}: {what}": pattern for what, pattern in named.items() if pattern}
 
 
 def beginnings(tree: Any) -> Iterator[str]:

@@ -93,7 +93,7 @@ def test_an_unknown_dialect_is_named_with_the_known_ones() -> None:
 
 @EVERY
 def test_watch_data_survives_json_and_has_the_agents_keys(engine: Engine) -> None:
-    watch = json.loads(json.dumps(engine.watch()))
+    watch = json.loads(json.dumps(engine.watch().as_json()))
     assert watch["dialect"] == engine.dialect
     assert [entry["phase"] for entry in watch["phases"]] == PHASES
     assert {"alive", "generate", "models", "completions"} <= set(watch["http"])

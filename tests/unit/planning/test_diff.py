@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +14,12 @@ from orchestrator.model.inventory import Overrides
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.diff import Change, changes, words_of
 from orchestrator.planning.options import PlanOptions
+from orchestrator.protocol.staging import StagingRequest
 from orchestrator.workflows.gang.staging import staging_requests
 from orchestrator.workflows.plan.plan import launch_scripts
 
 
-def staged(*, run_id: str = "r1", extra: tuple[str, ...] = (), **settings: Any) -> dict[str, dict[str, Any]]:
+def staged(*, run_id: str = "r1", extra: tuple[str, ...] = (), **settings: Any) -> dict[str, StagingRequest]:
     spec = gang(**settings)
     plan = build_plan(
         [spec],
@@ -35,7 +37,7 @@ def test_the_same_plan_in_another_run_changes_nothing() -> None:
 
 
 def test_a_user_whom_the_node_chose_itself_is_no_change() -> None:
-    was = {name: {**request, "engine_user": "deploy"} for name, request in staged().items()}
+    was = {name: replace(request, engine_user="deploy") for name, request in staged().items()}
     assert changes(was, staged()) == ()
     named = {change.name for change in changes(was, staged(engine_user="l40s"))}
     assert "engine_user" in named

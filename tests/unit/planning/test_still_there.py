@@ -10,12 +10,19 @@ from tests.support.reference_cluster import topology
 
 from orchestrator.model.topology import RdmaPort, Topology
 from orchestrator.planning.still_there import gone
+from orchestrator.protocol.staging import Endpoint, StagingRequest
 
 WAS = topology()
-REQUEST: dict[str, Any] = {
-    "gpus": list(range(8)),
-    "env": {"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1", "NCCL_IB_GID_INDEX": "3"},
-}
+REQUEST = StagingRequest(
+    gang="gang0",
+    run_id="r",
+    node="node0",
+    node_rank=0,
+    nnodes=4,
+    leader=Endpoint(port=7700),
+    gpus=tuple(range(8)),
+    env={"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1", "NCCL_IB_GID_INDEX": "3"},
+)
 
 
 def with_port(**changes: Any) -> Topology:
@@ -46,6 +53,6 @@ def test_what_is_gone(now: Topology, wanted: list[str]) -> None:
 
 
 def test_a_plan_over_tcp_needs_no_port() -> None:
-    env = {**REQUEST["env"], "NCCL_IB_DISABLE": "1"}
-    assert list(gone({**REQUEST, "env": env}, replace(WAS, rdma=()))) == []
-    assert list(gone({"gpus": [], "env": {}}, replace(WAS, rdma=()))) == []
+    env = {**REQUEST.env, "NCCL_IB_DISABLE": "1"}
+    assert list(gone(replace(REQUEST, env=env), replace(WAS, rdma=()))) == []
+    assert list(gone(replace(REQUEST, gpus=(), env={}), replace(WAS, rdma=()))) == []

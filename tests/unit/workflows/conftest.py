@@ -15,15 +15,17 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     """Makes a gang of this machine's own making: nodes over `ansible_connection: local`, a scripted engine."""
     from tests.support.gang import WATCH
     from tests.support.local_gang import LocalGang
+    from tests.support.messages import message
 
+    from orchestrator.protocol.staging import Watch
     from orchestrator.workflows.gang import staging
 
     class Dialect:
         def engine(self, _: str) -> Dialect:
             return self
 
-        def watch(self) -> dict[str, Any]:
-            return WATCH
+        def watch(self) -> Watch:
+            return message(Watch, WATCH)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

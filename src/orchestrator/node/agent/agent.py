@@ -20,7 +20,7 @@ from orchestrator.node.agent import causes, preflight, verdicts
 from orchestrator.node.agent.ending import end
 from orchestrator.node.agent.part import TICK_S, Part
 from orchestrator.node.agent.record import Record
-from orchestrator.node.agent.run import AGENT_FILE, ENGINE_LOG, GOAL_FILE, Run
+from orchestrator.node.agent.run import AGENT_FILE, ENGINE_LOG, GOAL_FILE, Run, staged_in
 from orchestrator.node.agent.statements import Cause, Statement
 from orchestrator.node.agent.verdicts import Inquest, Witness
 from orchestrator.node.engine import gpus, guardian
@@ -64,7 +64,7 @@ ENDING = ("draining", "stopping", "stopped", "failed")
 def run(arguments: Sequence[str]) -> int:
     """Role `agent`: the run's folder is the only argument. Ends with the run."""
     folder = arguments[0]
-    agent = _begin(Run.read(folder))
+    agent = _begin(staged_in(folder))
     try:
         agent.live()
     except Exception as defect:
@@ -90,8 +90,8 @@ def _begin(run: Run) -> Agent:
         watch=LogWatch.of(run.watch),
         tree=Tree(run, parent.pid, memory),
         log=LogFile(run.path(ENGINE_LOG), run.log_limit),
-        redactor=Redactor(run.secrets()),
-        vitality=Vitality(Patience.of(run.watch, run.env)),
+        redactor=Redactor(run.hidden_words()),
+        vitality=Vitality(Patience.of(run.watch.probe, run.env)),
     )
 
 
@@ -142,9 +142,9 @@ class Agent(Part):
     def _join_link(self) -> list[Failure]:
         if not self.run.leads:
             leader = self.run.members[0] if self.run.members else "the leader"
-            self.spoke = Spoke(self.run, self.run.key(), leader)
+            self.spoke = Spoke(self.run, self.run.link_key(), leader)
             return []
-        self.hub = Hub(self.run, self.run.key())
+        self.hub = Hub(self.run, self.run.link_key())
         try:
             self.hub.listen()
         except Failure as failure:
@@ -363,7 +363,7 @@ class Agent(Part):
             self.become("stopping")
         elif self.state not in ("stopping", "stopped", "failed"):
             self.become("draining")
-            self._deadline = time.monotonic() + min(self.run.stop.shutdown_s, FOLLOW_LEADER_S)
+            self._deadline = time.monotonic() + min(self.run.watch.stop.shutdown_s, FOLLOW_LEADER_S)
 
     def _judge_silence(self, now: float) -> None:
         silences = self._silences(now)
@@ -452,7 +452,7 @@ class Agent(Part):
         if self.spoke is None or self.spoke.joined:
             self.become("armed")
         elif now - self._began > (LEADERS_CHECKS_S if self.spoke.reached else LINK_S):
-            address = f"{self.run.leader_address}:{self.run.leader_port}"
+            address = f"{self.run.leader.address}:{self.run.leader.port}"
             text = f"the leader's agent does not answer at {address} ({self.spoke.trouble or 'no word'})"
             fix = "open that port between the nodes"
             self.fail(
@@ -480,18 +480,18 @@ class Agent(Part):
         if self.hub is not None:
             self.hub.send({"type": "go"})
         if self.run.service:
-            self.service = self._service(str(self.run.service["url"]))
+            self.service = self._service(self.run.service.url)
             self.service.start()
 
     def _service(self, url: str) -> Service:
         return Service(
             url,
-            dict(self.run.watch.get("http") or {}),
+            self.run.watch.http,
             self.run.canary,
             self.run.model,
             patience=self.vitality.patience,
             authorization=self.run.authorization(),
-            counters=str((self.run.watch.get("probe") or {}).get("counters") or ""),
+            counters=self.run.watch.probe.counters,
         )
 
     def _stop(self) -> None:
@@ -505,7 +505,7 @@ class Agent(Part):
             self._drain()
             if self.hub is not None:
                 self.hub.send({"type": "drain"})
-            number = getattr(signal, f"SIG{self.run.stop.leader_signal}", signal.SIGTERM)
+            number = getattr(signal, f"SIG{self.run.watch.stop.leader_signal}", signal.SIGTERM)
             processes.send(*self.engine, number)
         else:
             self._stop_now()
@@ -514,7 +514,7 @@ class Agent(Part):
         if self.state in ENDING:
             return
         self.become("draining")
-        self._deadline = time.monotonic() + self.run.stop.drain_s + self.run.stop.shutdown_s
+        self._deadline = time.monotonic() + self.run.watch.stop.drain_s + self.run.watch.stop.shutdown_s
 
     def _stop_now(self) -> None:
         if self.state in ("stopping", "stopped", "failed"):

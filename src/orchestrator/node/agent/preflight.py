@@ -56,16 +56,17 @@ def _python(run: Run) -> Iterator[Failure]:
 
 
 def _image(run: Run) -> Iterator[Failure]:
-    lacks = containers.missing(run) if run.container_program else None
-    if lacks is None:
+    container = run.container
+    lacks = containers.missing(container) if container is not None else None
+    if container is None or lacks is None:
         return
     kind, words = lacks
     fix = {
-        "program": f"install {run.container_program}, or `l40s-deploy prepare --install-containers`",
-        "daemon": f"start it, and let the agent use it: root may, and whoever is in the group {run.container_program}",
+        "program": f"install {container.program}, or `l40s-deploy prepare --install-containers`",
+        "daemon": f"start it, and let the agent use it: root may, and whoever is in the group {container.program}",
         "image": f"l40s-deploy prepare loads the image of the stack {run.stack}",
     }[kind]
-    yield Failure("no-stack" if kind == "image" else "no-container", words, run.container_image, fix)
+    yield Failure("no-stack" if kind == "image" else "no-container", words, container.image, fix)
 
 
 def _packages(run: Run) -> Iterator[Failure]:
@@ -109,8 +110,8 @@ def _working_dir(run: Run) -> Iterator[Failure]:
 
 
 def _ports(run: Run) -> Iterator[Failure]:
-    for address, port in run.check_free:
-        failure = port_failure(address, port)
+    for wanted in run.ports.check_free:
+        failure = port_failure(wanted.address, wanted.port)
         if failure:
             yield failure
 

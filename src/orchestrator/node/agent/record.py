@@ -42,7 +42,7 @@ def first(run: runs.Run, now: float) -> dict[str, Any]:
             }
             for place, rank in enumerate(run.tp_ranks)
         ],
-        "service_url": str((run.service or {}).get("url") or ""),
+        "service_url": run.service.url if run.service else "",
         "service_healthy": False if run.service else None,
         "service_checked_at": 0.0,
         "service_state": "",
@@ -58,8 +58,8 @@ def first(run: runs.Run, now: float) -> dict[str, Any]:
         "links": {},
         "held": [],
         "boot_id": processes.boot_id(),
-        "allowed_s": dict(run.watch.get("allowed_s") or {}),
-        "barrier_s": float(run.watch.get("barrier_s") or 0.0),
+        "allowed_s": dict(run.watch.allowed_s),
+        "barrier_s": run.watch.barrier_s,
         "left_behind": [],
     }
 

@@ -17,8 +17,6 @@ from typing import Any
 from orchestrator.node.agent.run import LAUNCH_FILE, RUN_FILE, Run
 from orchestrator.node.failure import Failure
 
-DIGEST = "launch_sha256"
-"""Key of a staging request: SHA-256 of its launch script, as the plan has it."""
 _AGAIN = "l40s-deploy up --model NAME stages it again; find out who changed it first"
 _MOVE = "name an l40s_state_dir that root alone can write, or leave it out: /var/lib/l40s-deploy"
 
@@ -31,7 +29,7 @@ def digest(script: str) -> str:
 def digest_of(request: Mapping[str, Any]) -> str:
     """Of the script in a staging request. Raises Failure where the request says another one."""
     found = digest(str(request.get("launch_script") or ""))
-    if request.get(DIGEST) not in (None, found):
+    if request.get("launch_sha256") not in (None, "", found):
         raise Failure("bad-request", "the launch script is not the plan's: its SHA-256 differs", "request", _AGAIN)
     return found
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from orchestrator.node import processes
 from orchestrator.node.agent.run import Run
 from orchestrator.node.processes import Process
+from orchestrator.protocol.staging import ContainerOrder
 
 ASK_S = 20.0
 REMOVE_S = 20.0
@@ -36,10 +37,10 @@ def environment(run: Run) -> dict[str, str]:
 
 def remove(run: Run) -> None:
     """End the run's container, if there is one, and wait for that; for those who have nothing else to do."""
-    if run.container_program:
+    if run.container is not None:
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(
-                [run.container_program, "rm", "--force", name_of(run)],
+                [run.container.program, "rm", "--force", name_of(run)],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=REMOVE_S,
@@ -47,10 +48,10 @@ def remove(run: Run) -> None:
             )
 
 
-def missing(run: Run) -> tuple[str, str] | None:
+def missing(wanted: ContainerOrder) -> tuple[str, str] | None:
     """Why the image can't be started, as (what is missing: program, daemon or image; in words); None where it can."""
-    program = run.container_program
-    words = [program, "image", "inspect", "--format", "{{.Id}}", run.container_image]
+    program = wanted.program
+    words = [program, "image", "inspect", "--format", "{{.Id}}", wanted.image]
     try:
         done = subprocess.run(
             words,
@@ -87,7 +88,7 @@ class Container:
     @classmethod
     def of(cls, run: Run) -> Container | None:
         """None where the engine runs in no container."""
-        return cls(run.container_program, name_of(run)) if run.container_program else None
+        return cls(run.container.program, name_of(run)) if run.container is not None else None
 
     def processes(self, everything: Sequence[Process]) -> list[Process]:
         """Its first process and all below it; none as long as the daemon has not said which that is."""

@@ -164,7 +164,7 @@ class _Parent:
 
     def _standard_input(self) -> tuple[int, int]:
         """The engine's; a container lives for as long as we hold the other end."""
-        if self.run.container_program:
+        if self.run.container is not None:
             return containers.standard_input()
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1
 
@@ -208,7 +208,7 @@ def _become_engine(run: Run, log: int, stdin: int, parent: int) -> None:
         os.dup2(log, 2)
         _raise_limits(run)
         environment = _environment(run)
-        if run.container_program:  # its daemon wants to hear from us; the container's user is the engine's
+        if run.container is not None:  # its daemon wants to hear from us; the container's user is the engine's
             environment |= containers.environment(run)
         else:
             _change_user(run)

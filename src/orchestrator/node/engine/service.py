@@ -13,12 +13,12 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.node.engine.vitality import Patience, Probe
+from orchestrator.protocol.staging import CanaryOrder
 
 PROBE_EVERY_S = 0.2
 """Until the first healthy answer: a refused connection costs nothing."""
@@ -61,7 +61,7 @@ class Service:
 
     url: str
     endpoints: Mapping[str, str]
-    canary: Mapping[str, Any] | None
+    canary: CanaryOrder | None
     model: str
     patience: Patience = field(default_factory=Patience)
     authorization: str = field(default="", repr=False)
@@ -144,8 +144,8 @@ class Service:
             return CanaryResult("")
         request = {
             "model": self._served_name(),
-            "prompt": str(self.canary.get("prompt") or ""),
-            "max_tokens": int(self.canary.get("max_tokens") or 16),
+            "prompt": self.canary.prompt,
+            "max_tokens": self.canary.max_tokens,
             "temperature": 0,
         }
         path = self.endpoints.get("completions", "/v1/completions")
@@ -159,7 +159,7 @@ class Service:
             text = str(json.loads(body)["choices"][0]["text"])
         except (ValueError, KeyError, IndexError, TypeError):
             return CanaryResult("", f"no completion in the answer: {body[:300].decode('utf-8', 'replace')}")
-        return CanaryResult(text, judge(text, [str(word) for word in self.canary.get("expect_any") or ()]))
+        return CanaryResult(text, judge(text, self.canary.expect_any))
 
     def _served_name(self) -> str:
         try:
@@ -185,10 +185,10 @@ class Service:
             connection.close()
 
 
-def judge(text: str, expect_any: list[str]) -> str:
+def judge(text: str, expect_any: Sequence[str]) -> str:
     """'' where the text is accepted, else why not."""
     if not text.strip():
         return "the generated text is empty"
     if expect_any and not any(word in text for word in expect_any):
-        return f"the generated text {text[:200]!r} holds none of {expect_any!r}"
+        return f"the generated text {text[:200]!r} holds none of {list(expect_any)!r}"
     return ""

@@ -86,8 +86,8 @@ class Tree:
 
     def __post_init__(self) -> None:
         self.container = Container.of(self.run)
-        title = self.run.watch.get("rank_title")
-        self._title = re.compile(str(title)) if title else None
+        title = self.run.watch.rank_title
+        self._title = re.compile(title) if title else None
         self.ranks = [
             Rank(tp_rank=tp_rank, gpu=self.run.gpus[place] if place < len(self.run.gpus) else -1)
             for place, tp_rank in enumerate(self.run.tp_ranks)

@@ -10,15 +10,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-ANSWER_S = 20.0
-PROBES = 3
-EVERY_S = 5.0
+from orchestrator.protocol.staging import ProbeOrder
 
 OWN_SHARE = 0.1
 """Of a probe's time: a log line this soon after it began may be the probe's own prefill, and shows no progress."""
 
+USUAL = ProbeOrder()
 WELL, SLOW, HUNG = "well", "slow", "hung"
 
 
@@ -27,22 +25,17 @@ class Patience:
     """answer_s: how long one probe may take; probes: so many without an answer or any progress mean hung;
     every_s: pause between two probes of a healthy engine."""
 
-    answer_s: float = ANSWER_S
-    probes: int = PROBES
-    every_s: float = EVERY_S
+    answer_s: float = USUAL.answer_s
+    probes: int = USUAL.probes
+    every_s: float = USUAL.every_s
 
     @classmethod
-    def of(cls, watch: Mapping[str, Any], env: Mapping[str, str]) -> Patience:
+    def of(cls, probe: ProbeOrder, env: Mapping[str, str]) -> Patience:
         """From a dialect's `probe` data; where the engine's own patience was set, the environment tells."""
-        probe = watch.get("probe") or {}
-        answer_s = float(probe.get("answer_s") or ANSWER_S)
+        answer_s = probe.answer_s
         with contextlib.suppress(KeyError, ValueError):
-            answer_s = float(env[str(probe["answer_env"])])
-        return cls(
-            answer_s=max(answer_s, 0.1),
-            probes=int(probe.get("probes") or PROBES),
-            every_s=float(probe.get("every_s") or EVERY_S),
-        )
+            answer_s = float(env[probe.answer_env])
+        return cls(answer_s=max(answer_s, 0.1), probes=probe.probes, every_s=probe.every_s)
 
 
 @dataclass(frozen=True)

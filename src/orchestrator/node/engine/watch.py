@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.node.engine.tracebacks import Raised, Tracebacks
 from orchestrator.node.failure import Failure
+from orchestrator.protocol.staging import CausePattern, Watch
 
 LINES_KEPT = 60
 SUSPECT_FOR_S = 30.0
@@ -56,21 +57,12 @@ class Phase:
         return {"name": self.name, "step": self.step, "of": self.of, "since": self.since, "moved": self.moved}
 
 
-@dataclass(frozen=True)
-class _CausePattern:
-    id: str
-    pattern: re.Pattern[str]
-    text: str
-    fix: str
-    secondary: bool
-
-
 @dataclass
 class LogWatch:
     """Follows one engine's log. Feed it lines in order; read `phase` and ask `suspect`."""
 
     phases: Sequence[tuple[str, re.Pattern[str]]] = ()
-    causes: Sequence[_CausePattern] = ()
+    causes: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
     rank_prefix: re.Pattern[str] | None = None
     requests: re.Pattern[str] | None = None
     work: re.Pattern[str] | None = None
@@ -83,26 +75,14 @@ class LogWatch:
     _raised: Raised | None = None
 
     @classmethod
-    def of(cls, watch: Mapping[str, Any]) -> LogWatch:
+    def of(cls, watch: Watch) -> LogWatch:
         """From a dialect's watch data; a pattern that does not compile is a failure in words."""
-        prefix = watch.get("rank_prefix")
-        requests = watch.get("requests")
-        work = (watch.get("probe") or {}).get("log")
         return cls(
-            phases=[(str(entry["phase"]), _compiled(entry["pattern"])) for entry in watch.get("phases") or ()],
-            causes=[
-                _CausePattern(
-                    id=str(entry.get("id", "")),
-                    pattern=_compiled(entry["pattern"]),
-                    text=str(entry.get("text", "")),
-                    fix=str(entry.get("fix", "")),
-                    secondary=bool(entry.get("secondary", False)),
-                )
-                for entry in watch.get("causes") or ()
-            ],
-            rank_prefix=_compiled(prefix) if prefix else None,
-            requests=_compiled(requests) if requests else None,
-            work=_compiled(work) if work else None,
+            phases=[(entry.phase, _compiled(entry.pattern)) for entry in watch.phases],
+            causes=[(_compiled(entry.pattern), entry) for entry in watch.causes],
+            rank_prefix=_compiled(watch.rank_prefix) if watch.rank_prefix else None,
+            requests=_compiled(watch.requests) if watch.requests else None,
+            work=_compiled(watch.probe.log) if watch.probe.log else None,
         )
 
     def begin(self, now: float) -> None:
@@ -193,8 +173,8 @@ class LogWatch:
         """True where the line is a known cause's."""
         if len(self._suspicions) >= LINES_KEPT:
             self._suspicions = [found for found in self._suspicions if now - found.at <= SUSPECT_FOR_S]
-        for cause in self.causes:
-            if cause.pattern.search(line):
+        for pattern, cause in self.causes:
+            if pattern.search(line):
                 if not self._has_room(cause):
                     return True
                 suspicion = Suspicion(
@@ -230,7 +210,7 @@ class LogWatch:
         )
         self._suspicions.append(suspicion)
 
-    def _has_room(self, cause: _CausePattern) -> bool:
+    def _has_room(self, cause: CausePattern) -> bool:
         """A primary cause takes the place of a secondary one."""
         if len(self._suspicions) < LINES_KEPT:
             return True
@@ -267,8 +247,8 @@ def _number(match: re.Match[str], name: str) -> int | None:
     return int(text) if 0 < len(text) <= MOST_DIGITS and text.isdecimal() else None
 
 
-def _compiled(pattern: object) -> re.Pattern[str]:
+def _compiled(pattern: str) -> re.Pattern[str]:
     try:
-        return re.compile(str(pattern))
+        return re.compile(pattern)
     except re.error as wrong:
         raise Failure("bad-request", f"pattern {pattern!r} does not compile: {wrong}", "watch data") from None

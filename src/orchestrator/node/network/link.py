@@ -76,7 +76,7 @@ class Hub:
 
     def listen(self) -> None:
         """Bind the agent port on the cluster's address. Raises Failure where it is taken."""
-        address, port = self.run.leader_address, self.run.leader_port
+        address, port = self.run.leader.address, self.run.leader.port
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -284,12 +284,12 @@ class Spoke:
 
     def _begin(self, now: float) -> None:
         self._began = now
-        address = self.run.leader_address
+        address = self.run.leader.address
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         connecting = socket.socket(family, socket.SOCK_STREAM)
         connecting.setblocking(False)
         self._connecting = connecting
-        code = connecting.connect_ex((address, self.run.leader_port))
+        code = connecting.connect_ex((address, self.run.leader.port))
         if code not in (0, errno.EINPROGRESS):
             self._drop(errno.errorcode.get(code, str(code)))
 

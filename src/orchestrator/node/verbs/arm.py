@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.node import files, itself, processes
 from orchestrator.node.agent import staged_files
-from orchestrator.node.agent.run import AGENT_LOG, GOAL_FILE, Run
+from orchestrator.node.agent.run import AGENT_LOG, GOAL_FILE, Run, staged_in
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import report
 from orchestrator.protocol.report import AgentState, Report
@@ -44,7 +44,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     folder = files.wanted_run(request)
     with files.told(folder):
         if not processes.alive(*report.agent(folder)):
-            run = Run.read(folder)
+            run = staged_in(folder)
             staged_files.check(run)
             _start(run)
         return _wait(folder, float(request.get("deadline_s") or 60.0))

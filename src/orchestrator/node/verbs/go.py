@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.node import files
 from orchestrator.node.agent import goal, staged_files
-from orchestrator.node.agent.run import Run
+from orchestrator.node.agent.run import staged_in
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.report import AgentState
 from orchestrator.protocol.verbs import StateAnswer
@@ -17,7 +17,7 @@ STARTED_S = 5.0
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """{"state": ...} as it is once the agent has left *armed*. An agent that already runs is left alone."""
     folder = files.wanted_run(request)
-    staged_files.check(Run.read(folder))
+    staged_files.check(staged_in(folder))
     if not goal.tell(folder, "run"):
         raise Failure("no-agent", "no agent is armed for this run", folder, "run `up` again")
     report = goal.wait(folder, lambda now: now is None or now.state is not AgentState.ARMED or not now.alive, STARTED_S)

@@ -14,10 +14,9 @@ from orchestrator.node.agent import record, secret_files, staged_files
 from orchestrator.node.agent import run as runs
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import report
+from orchestrator.protocol.verbs import StageAnswer
 
 RUNS_KEPT = 5
-_APART = ("key", "secrets", "launch_script")
-"""Keys of the request that are no part of run.json."""
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -31,21 +30,24 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         staged_files.refuse_others_folder(folder)
         _make_folders(state, folder)
         _refuse_beside_a_living_run(state, request)
-        staged = {name: value for name, value in request.items() if name not in _APART}
-        staged["engine_user"] = _engine_user(request)
-        staged[staged_files.DIGEST] = staged_files.digest_of(request)
-        run = runs.Run.of(staged, folder)
+        run = runs.run_of({**request, "engine_user": _engine_user(request), **_digest(request)}, folder)
         owner = _owner(run)
-        _make_cache(state, request, owner)
-        files.write_json(run.path(runs.RUN_FILE), staged)
-        files.write(run.path(runs.KEY_FILE), str(request.get("key") or ""))
+        _make_cache(state, run, owner)
+        files.write_json(run.path(runs.RUN_FILE), run.kept())
+        files.write(run.path(runs.KEY_FILE), run.key)
         before = os.path.basename(files.current_run(state, run.gang) or "")
-        secret_files.keep(files.gang_dir(state, run.gang), request, owner, before=before)
-        files.write(run.path(runs.LAUNCH_FILE), str(request.get("launch_script") or ""), mode=0o700)
+        if run.secrets is not None:
+            secret_files.keep(files.gang_dir(state, run.gang), run.secrets, owner, before=before)
+        files.write(run.path(runs.LAUNCH_FILE), run.launch_script, mode=0o700)
         files.write_json(run.path(runs.REPORT_FILE), record.first(run, time.time()))
         files.write(f"{files.gang_dir(state, run.gang)}/current", run.run_id + "\n")
     _forget_old_runs(files.gang_dir(state, run.gang), run.run_id)
-    return {"folder": folder}
+    return StageAnswer(folder=folder).as_json()
+
+
+def _digest(request: dict[str, Any]) -> dict[str, str]:
+    """Of the launch script, which an older controller does not send."""
+    return {"launch_sha256": staged_files.digest_of(request)}
 
 
 def _make_folders(state: str, folder: str) -> None:
@@ -61,9 +63,9 @@ def _make_folders(state: str, folder: str) -> None:
             break
 
 
-def _make_cache(state: str, request: dict[str, Any], owner: tuple[int, int] | None) -> None:
+def _make_cache(state: str, run: runs.Run, owner: tuple[int, int] | None) -> None:
     """The plan's cache folder belongs to whom the engine runs as: it keeps compiled kernels there."""
-    cache = str((request.get("env") or {}).get("XDG_CACHE_HOME") or "")
+    cache = run.env.get("XDG_CACHE_HOME", "")
     if not cache.startswith(f"{state}/") or ".." in cache.split("/"):
         return
     folder = pathlib.Path(cache)

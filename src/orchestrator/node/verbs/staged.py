@@ -7,7 +7,8 @@ from typing import Any
 
 from orchestrator.node import files
 from orchestrator.node.agent import staged_files
-from orchestrator.node.agent.run import LAUNCH_FILE, RUN_FILE, Run
+from orchestrator.node.agent.run import LAUNCH_FILE, RUN_FILE, run_of
+from orchestrator.protocol.verbs import StagedAnswer
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -18,5 +19,5 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     folder = files.wanted_run(request)
     staged, script = files.read_json(f"{folder}/{RUN_FILE}"), ""
     if staged and os.path.lexists(f"{folder}/{LAUNCH_FILE}"):
-        script = staged_files.script(Run.of(staged, folder)).decode("utf-8", "surrogateescape")
-    return {"request": staged, "launch_script": script}
+        script = staged_files.script(run_of(staged, folder)).decode("utf-8", "surrogateescape")
+    return StagedAnswer(request=staged, launch_script=script).as_json()

@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.node import files, processes
 from orchestrator.node.agent import goal
-from orchestrator.node.agent.run import REPORT_FILE, Run
+from orchestrator.node.agent.run import REPORT_FILE, staged_in
 from orchestrator.node.engine import containers
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import report
@@ -74,7 +74,7 @@ def _await_end(folder: str, deadline_s: float, *, now: bool) -> None:
 def _end_orphans(folder: str) -> list[int]:
     """What a killed agent may have left, if its guardian was killed too; ours by id and start time."""
     with contextlib.suppress(Failure):
-        containers.remove(Run.read(folder))
+        containers.remove(staged_in(folder))
     end = time.monotonic() + KILL_FOR_S
     while True:
         left = left_over(folder)

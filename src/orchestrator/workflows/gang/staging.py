@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from orchestrator.engines.engine import STUB_FILE
@@ -16,51 +15,63 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, NodePlan
 from orchestrator.node.agent import staged_files
 from orchestrator.planning.redaction import fingerprint, is_secret
+from orchestrator.protocol.staging import (
+    CanaryOrder,
+    ContainerOrder,
+    Endpoint,
+    Ports,
+    SecretFile,
+    Secrets,
+    ServiceOrder,
+    StagingRequest,
+)
 from orchestrator.workflows.plan.plan import api_key
-from orchestrator.workflows.status.reports import where
 
 
 def staging_requests(
     gang: GangSpec, plan: GangPlan, scripts: dict[str, str], *, plan_id: str, run_id: str, key: str
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, StagingRequest]:
     """By node name. key: the run's secret for the leader link, in hex."""
     specs = {node.name: node for node in gang.nodes}
-    watch = {**dialect(plan.dialect).engine(plan.engine_version).watch(), "allowed_s": allowed_s(plan.model_bytes)}
+    watch = replace(dialect(plan.dialect).engine(plan.engine_version).watch(), allowed_s=allowed_s(plan.model_bytes))
     packages = _packages(plan.stack)
     return {
-        node.name: {
-            **where(specs[node.name], plan.name),
-            "run_id": run_id,
-            "node": node.name,
-            "node_rank": node.node_rank,
-            "nnodes": len(plan.nodes),
-            "members": [member.name for member in plan.nodes],
-            "addresses": _addresses(gang, plan),
-            "plan_id": plan_id,
-            "model": plan.model,
-            "stack": plan.stack,
-            "device": _flag(node.argv, "--device") or "cuda",
-            "engine_user": specs[node.name].engine_user,
-            "argv": list(node.argv),
-            "env": dict(node.env),
-            "gpus": list(node.gpus),
-            "tp_ranks": list(node.tp_ranks),
-            "working_dir": node.working_dir,
-            "model_path": node.model_path,
-            **_stack_of(node, packages),
-            "limits": _limits(specs[node.name], node),
-            "ports": {"check_free": _ports(specs[node.name], node, plan)},
-            "leader": {"address": plan.agent_address, "port": plan.agent_port},
-            "key": key,
-            "lease_s": plan.lease_s,
-            "service": {"url": plan.service_url} if node.node_rank == 0 else None,
-            "canary": asdict(plan.canary) if node.node_rank == 0 else None,
-            "watch": watch,
-            "api_key": plan.api_key or None,
-            "secrets": _secrets(gang, plan, node),
-            "launch_script": scripts[node.name],
-            staged_files.DIGEST: staged_files.digest(scripts[node.name]),
-        }
+        node.name: StagingRequest(
+            state_dir=specs[node.name].state_dir,
+            gang=plan.name,
+            run_id=run_id,
+            node=node.name,
+            node_rank=node.node_rank,
+            nnodes=len(plan.nodes),
+            members=tuple(member.name for member in plan.nodes),
+            addresses=_addresses(gang, plan),
+            plan_id=plan_id,
+            model=plan.model,
+            stack=plan.stack,
+            device=_flag(node.argv, "--device") or "cuda",
+            engine_user=specs[node.name].engine_user,
+            argv=node.argv,
+            env=dict(node.env),
+            gpus=node.gpus,
+            tp_ranks=node.tp_ranks,
+            working_dir=node.working_dir,
+            model_path=node.model_path,
+            venv_python="" if node.container else node.argv[0],
+            packages={} if node.container else packages,  # an image is known by its digest
+            container=_container(node),
+            limits=_limits(specs[node.name], node),
+            ports=Ports(check_free=_ports(specs[node.name], node, plan)),
+            leader=Endpoint(address=plan.agent_address, port=plan.agent_port),
+            key=key,
+            lease_s=plan.lease_s,
+            service=ServiceOrder(url=plan.service_url) if node.node_rank == 0 else None,
+            canary=_canary(plan) if node.node_rank == 0 else None,
+            watch=watch,
+            api_key=plan.api_key or None,
+            secrets=_secrets(gang, plan, node),
+            launch_script=scripts[node.name],
+            launch_sha256=staged_files.digest(scripts[node.name]),
+        )
         for node in plan.nodes
     }
 
@@ -71,29 +82,31 @@ def _addresses(gang: GangSpec, plan: GangPlan) -> dict[str, str]:
     return {**reached, **{node.address: node.name for node in plan.nodes}}
 
 
-def _stack_of(node: NodePlan, packages: dict[str, str]) -> dict[str, Any]:
-    """Where the engine's packages lie on the node, and which must be there; an image is known by its digest."""
-    if node.container is None:
-        return {"venv_python": node.argv[0], "packages": packages}
-    return {"container": {"program": node.container.program, "image": node.container.image}}
+def _container(node: NodePlan) -> ContainerOrder | None:
+    return ContainerOrder(program=node.container.program, image=node.container.image) if node.container else None
 
 
-def _secrets(gang: GangSpec, plan: GangPlan, node: NodePlan) -> dict[str, Any]:
+def _canary(plan: GangPlan) -> CanaryOrder:
+    canary = plan.canary
+    return CanaryOrder(prompt=canary.prompt, max_tokens=canary.max_tokens, expect_any=canary.expect_any)
+
+
+def _secrets(gang: GangSpec, plan: GangPlan, node: NodePlan) -> Secrets:
     """What the node keeps in files of its own (docs/agent.md); the key goes to the leader alone, who serves."""
-    redact = [value for name, value in node.env if is_secret(name, value)]
+    redact = tuple(value for name, value in node.env if is_secret(name, value))
     if not plan.api_key or node.node_rank != 0:
-        return {"redact": redact} if redact else {}
+        return Secrets(redact=redact)
     key = api_key(gang)
     if fingerprint(key) != plan.api_key:
         raise InputError(
             "the API key changed since the plan was made", where=f"gang {gang.name}", fix="start the command again"
         )
     named = dialect(plan.dialect).engine(plan.engine_version).secret_files(key, template(STUB_FILE))
-    return {
-        "files": [{"name": name, "text": text} for name, text in named],
-        "redact": [key, *redact],
-        "authorization": f"Bearer {key}",
-    }
+    return Secrets(
+        files=tuple(SecretFile(name=name, text=text) for name, text in named),
+        redact=(key, *redact),
+        authorization=f"Bearer {key}",
+    )
 
 
 def _packages(name: str) -> dict[str, str]:
@@ -106,13 +119,13 @@ def _packages(name: str) -> dict[str, str]:
     return {package: version for package, version in versions.items() if version}
 
 
-def _ports(spec: NodeSpec, node: NodePlan, plan: GangPlan) -> list[dict[str, Any]]:
+def _ports(spec: NodeSpec, node: NodePlan, plan: GangPlan) -> tuple[Endpoint, ...]:
     """Where this node will listen: HTTP everywhere, rendezvous on the leader. The agent binds its own port itself."""
-    listens = [{"address": "" if spec.http_host == "0.0.0.0" else spec.http_host, "port": plan.http_port}]  # noqa: S104
+    http = Endpoint(address="" if spec.http_host == "0.0.0.0" else spec.http_host, port=plan.http_port)  # noqa: S104
     rendezvous = urlsplit(f"//{plan.dist_init}")
     if node.node_rank == 0 and rendezvous.hostname and rendezvous.port and len(plan.nodes) > 1:
-        listens.append({"address": rendezvous.hostname, "port": rendezvous.port})
-    return listens
+        return http, Endpoint(address=rendezvous.hostname, port=rendezvous.port)
+    return (http,)
 
 
 def _limits(spec: NodeSpec, node: NodePlan) -> dict[str, int]:

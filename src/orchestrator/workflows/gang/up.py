@@ -25,6 +25,7 @@ from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.planning.document import plan_json
 from orchestrator.protocol.report import Cause
+from orchestrator.protocol.staging import StagingRequest
 from orchestrator.records.runs import RunRecord
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
@@ -106,7 +107,7 @@ class Rising:
     gang: GangSpec
     plan_id: str
     document: Mapping[str, Any]
-    requests: Callable[[str, str], Mapping[str, Mapping[str, Any]]]
+    requests: Callable[[str, str], Mapping[str, StagingRequest]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +193,7 @@ def risings(
 def _rising(
     gang: GangSpec, plan: GangPlan, plan_id: str, document: Mapping[str, Any], scripts: Mapping[str, str]
 ) -> Rising:
-    def requests(run_id: str, key: str) -> Mapping[str, Mapping[str, Any]]:
+    def requests(run_id: str, key: str) -> Mapping[str, StagingRequest]:
         return staging_requests(gang, plan, dict(scripts), plan_id=plan_id, run_id=run_id, key=key)
 
     return Rising(gang=gang, plan_id=plan_id, document=document, requests=requests)
@@ -348,7 +349,7 @@ class _Rise:
         requests = self.rising.requests(run_id, secrets.token_hex(32))
         self.goal = replace(self.goal, run_id=run_id)
         nodes = tuple(node.name for node in self.gang.nodes)
-        self._all(nodes, "stage", lambda name: requests[name], STAGE_S)
+        self._all(nodes, "stage", lambda name: requests[name].as_json(), STAGE_S)
         self._at_once(Do.ARM, nodes, "staged")
         self._arm(nodes)
 

@@ -10,9 +10,12 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.planning.diff import GangDiff, changes
+from orchestrator.protocol.staging import StagingRequest
+from orchestrator.protocol.verbs import StagedAnswer
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import NodeRefusal, call
+from orchestrator.remote.node_app import NodeRefusal, ask
 from orchestrator.remote.session import Session
+from orchestrator.workflows.gang.replay import staged_request
 from orchestrator.workflows.gang.staging import staging_requests
 from orchestrator.workflows.plan.plan import PlanRequest, launch_scripts, make_plan
 from orchestrator.workflows.status.reports import see, where
@@ -41,25 +44,25 @@ def _compare(
 ) -> GangDiff:
     was = _staged(fleet, gang.nodes)
     will = staging_requests(gang, plan, scripts, plan_id=plan_id, run_id="", key="")
-    running = next((str(request.get("plan_id") or "") for request in was.values()), "")
+    running = next((request.plan_id for request in was.values()), "")
     found = changes(was, will) if was else ()
     return GangDiff(name=gang.name, state=state, running=running, changes=found)
 
 
-def _staged(fleet: Fleet, nodes: Iterable[NodeSpec]) -> Mapping[str, Mapping[str, Any]]:
+def _staged(fleet: Fleet, nodes: Iterable[NodeSpec]) -> Mapping[str, StagingRequest]:
     """What each node was told last; a node where nothing was ever staged is left out."""
 
-    def ask(session: Session) -> Mapping[str, Any]:
+    def one(session: Session) -> StagingRequest | None:
         try:
-            answer = call(session, "staged", where(session.spec), deadline_s=ANSWER_S)
+            answer = ask(session, "staged", where(session.spec), StagedAnswer, deadline_s=ANSWER_S)
         except NodeRefusal as refusal:
             if refusal.kind == "no-run":
-                return {}
+                return None
             raise
-        return dict(answer["request"])
+        return staged_request(session.spec, session.spec.gang, answer)
 
-    told = fleet.on_every(ask, only={node.name for node in nodes}).all()
-    return {name: request for name, request in told.items() if request}
+    told = fleet.on_every(one, only={node.name for node in nodes}).all()
+    return {name: request for name, request in told.items() if request is not None}
 
 
 def diff_json(plan: Plan, found: Sequence[GangDiff]) -> dict[str, Any]:

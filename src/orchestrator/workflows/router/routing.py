@@ -21,12 +21,13 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import DeployError, GangFailed, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.planning.digest import short_digest
+from orchestrator.protocol.staging import Endpoint, Ports, ServiceOrder, StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang.down import Stopped, stop_gangs
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.up import Rising, Watcher, raise_all
 from orchestrator.workflows.router.host import GANG, ask_from, router_ask, router_gang
-from orchestrator.workflows.status.reports import see, where
+from orchestrator.workflows.status.reports import see
 
 TAKE_IN_S = 90.0
 """Above the router's own 60 s for a worker's start."""
@@ -331,31 +332,31 @@ def _rising(router: Router, health_path: str) -> Rising:
     listens = "" if spec.node.http_host == "0.0.0.0" else spec.node.http_host  # noqa: S104 - compared, not bound
     agent_port = spec.node.ports.agent + 1  # a gang's leader may live on the same machine
 
-    def requests(run_id: str, key: str) -> Mapping[str, Mapping[str, Any]]:
-        request: dict[str, Any] = {
-            **where(spec.node, GANG),
-            "run_id": run_id,
-            "node": spec.node.name,
-            "node_rank": 0,
-            "nnodes": 1,
-            "members": [spec.node.name],
-            "plan_id": plan_id,
-            "model": "all gangs",
-            "stack": f"sglang-router-{words.VERSION}",
-            "device": "cpu",
-            "engine_user": spec.node.engine_user,
-            "argv": argv,
-            "venv_python": argv[0],
-            "python_fix": words.PYTHON_FIX,
-            "ports": {"check_free": [{"address": listens, "port": spec.port}]},
-            "leader": {"address": "127.0.0.1", "port": agent_port},
-            "key": key,
-            "lease_s": spec.node.lease_s,
-            "service": {"url": f"http://{listens or '127.0.0.1'}:{spec.port}"},
-            "canary": None,
-            "watch": dict(words.WATCH),
-            "launch_script": words.launch_script(argv),
-        }
+    def requests(run_id: str, key: str) -> Mapping[str, StagingRequest]:
+        request = StagingRequest(
+            state_dir=spec.node.state_dir,
+            gang=GANG,
+            run_id=run_id,
+            node=spec.node.name,
+            node_rank=0,
+            nnodes=1,
+            members=(spec.node.name,),
+            plan_id=plan_id,
+            model="all gangs",
+            stack=f"sglang-router-{words.VERSION}",
+            device="cpu",
+            engine_user=spec.node.engine_user,
+            argv=tuple(argv),
+            venv_python=argv[0],
+            python_fix=words.PYTHON_FIX,
+            ports=Ports(check_free=(Endpoint(address=listens, port=spec.port),)),
+            leader=Endpoint(address="127.0.0.1", port=agent_port),
+            key=key,
+            lease_s=spec.node.lease_s,
+            service=ServiceOrder(url=f"http://{listens or '127.0.0.1'}:{spec.port}"),
+            watch=words.WATCH,
+            launch_script=words.launch_script(argv),
+        )
         return {spec.node.name: request}
 
     plan_id = short_digest(argv)

@@ -76,7 +76,7 @@ def test_patience_with_the_leader_begins_after_the_checks_and_the_leader_listens
     checked: list[float] = []
 
     def check(*_: object) -> list[Failure]:
-        with socket.create_connection((run.leader_address, run.leader_port), timeout=5):
+        with socket.create_connection((run.leader.address, run.leader.port), timeout=5):
             checked.append(time.monotonic())
         return []
 

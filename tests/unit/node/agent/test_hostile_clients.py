@@ -32,7 +32,7 @@ def watched(version: str) -> dict[str, object]:
     """An engine's own patterns over the scripted engine's processes and endpoints."""
     from tests.support import gang
 
-    own = ENGINES[version].watch()
+    own = ENGINES[version].watch().as_json()
     return own | {key: gang.WATCH[key] for key in ("rank_title", "phases", "http", "probe", "stop")}
 
 

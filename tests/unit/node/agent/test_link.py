@@ -96,7 +96,7 @@ def _welcome(stranger: Any, hello: wire.Message) -> str:
 
 
 def test_a_silent_stranger_is_dropped(hub: Hub, run: Run) -> None:
-    with socket.create_connection((run.leader_address, run.leader_port)) as stranger:
+    with socket.create_connection((run.leader.address, run.leader.port)) as stranger:
         stranger.settimeout(5)
         hub.step(time.monotonic())
         assert json.loads(stranger.recv(4096))["type"] == "challenge"
@@ -118,7 +118,7 @@ def test_a_silent_stranger_is_dropped(hub: Hub, run: Run) -> None:
     ids=["bytes", "no-type", "no-object", "endless", "nested", "surrogate-proof", "surrogate-nonce"],
 )
 def test_junk_gets_nobody_in_and_breaks_nothing(hub: Hub, run: Run, junk: bytes) -> None:
-    with socket.create_connection((run.leader_address, run.leader_port)) as stranger:
+    with socket.create_connection((run.leader.address, run.leader.port)) as stranger:
         stranger.sendall(junk)
         for _ in range(20):
             assert hub.step(time.monotonic()) == []
@@ -148,7 +148,7 @@ def told(stranger: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("junk", [b"\n", b" \n", b"GET / HTTP/1.1\r\n", b"x" * 1100, b"[]\n"])
 def test_a_stranger_is_closed_at_the_first_line_that_is_no_greeting(hub: Hub, run: Run, junk: bytes) -> None:
-    with socket.create_connection((run.leader_address, run.leader_port)) as stranger:
+    with socket.create_connection((run.leader.address, run.leader.port)) as stranger:
         stranger.sendall(junk)
         assert closed(stranger, hub)
 
@@ -156,7 +156,7 @@ def test_a_stranger_is_closed_at_the_first_line_that_is_no_greeting(hub: Hub, ru
 def test_of_a_strangers_flood_one_line_is_read(hub: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[bytes] = []
     monkeypatch.setattr(wire, "_understood", read.append)
-    with socket.create_connection((run.leader_address, run.leader_port)) as stranger:
+    with socket.create_connection((run.leader.address, run.leader.port)) as stranger:
         stranger.sendall(b"\n" * 200_000)
         assert closed(stranger, hub)
     assert read == [b""]
@@ -166,7 +166,7 @@ def test_one_address_has_few_connections_and_a_member_gets_in_however_many_wait(
     crowd = []
     for number in range(120):
         source = (f"127.0.1.{1 + number // 10}", 0)
-        crowd.append(socket.create_connection((run.leader_address, run.leader_port), timeout=5, source_address=source))
+        crowd.append(socket.create_connection((run.leader.address, run.leader.port), timeout=5, source_address=source))
         hub.step(time.monotonic())
     turn(hub, until=lambda _: len(hub._strangers) == MOST_STRANGERS)
     assert all(sum(other.address == one.address for other in hub._strangers) <= 8 for one in hub._strangers)

@@ -17,7 +17,7 @@ import pytest
 from tests.support.waiting import slack
 
 from orchestrator.node import processes
-from orchestrator.node.agent.run import Run
+from orchestrator.node.agent.run import run_of
 from orchestrator.node.engine import deaths
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import lock, report, stage, stop
@@ -55,8 +55,8 @@ def test_a_request_that_is_none_is_refused_in_words(gang: Gang, change: dict[str
 
 def test_an_older_controller_may_leave_keys_out(gang: Gang) -> None:
     least = {"run_id", "gang", "node", "node_rank", "nnodes", "leader"}
-    run = Run.of({key: value for key, value in gang().staging(0).items() if key in least}, "/x")
-    assert (run.lease_s, run.stop.leader_signal, run.canary) == (30.0, "TERM", None)
+    run = run_of({key: value for key, value in gang().staging(0).items() if key in least}, "/x")
+    assert (run.lease_s, run.watch.stop.leader_signal, run.canary) == (30.0, "TERM", None)
 
 
 def test_old_runs_are_forgotten(gang: Gang) -> None:

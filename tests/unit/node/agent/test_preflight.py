@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.engines import router
 from orchestrator.node.agent import preflight
-from orchestrator.node.agent.run import Run
+from orchestrator.node.agent.run import run_of
 from orchestrator.node.engine.gpus import GpuMemory, GpuUse
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Memory(GpuMemory):
 
 
 def check(cluster: Cluster, memory: GpuMemory | None = None, **changes: Any) -> list[tuple[str, str, str]]:
-    run = Run.of({**cluster.staging(0), **changes}, str(cluster.folder))
+    run = run_of({**cluster.staging(0), **changes}, str(cluster.folder))
     return [(f.kind, f.where, f.what) for f in preflight.check(run, memory or Memory("", ()))]
 
 
@@ -170,7 +170,7 @@ def test_a_stack_that_is_not_installed(gang: Gang) -> None:
 
 def test_a_missing_router_environment_names_the_routers_own_setting(gang: Gang) -> None:
     missing = {"venv_python": "/nowhere/bin/python3", "python_fix": router.PYTHON_FIX}
-    run = Run.of({**gang().staging(0), **missing}, "/nowhere")
+    run = run_of({**gang().staging(0), **missing}, "/nowhere")
     (failure,) = preflight.check(run, Memory("", ()))
     assert "l40s_router_venv" in failure.fix and "l40s_venv" not in failure.fix
 

@@ -16,7 +16,7 @@ from tests.support.gang import Cluster
 from tests.support.waiting import until
 
 from orchestrator.node.agent import staged_files
-from orchestrator.node.agent.run import Run
+from orchestrator.node.agent.run import staged_in
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import go, stage, staged
 
@@ -126,7 +126,7 @@ def _tamper(script: Path, how: str, ran: Path) -> None:
 def test_a_script_that_changes_between_go_and_the_start_is_not_executed(cluster: Cluster) -> None:
     """The guardian judges for itself: a text that passed before is read again."""
     cluster.stage()
-    run = Run.read(str(script_of(cluster).parent))
+    run = staged_in(str(script_of(cluster).parent))
     staged_files.check(run)
     script_of(cluster).write_text("evil")
     with pytest.raises(Failure, match="was changed since"):
@@ -175,7 +175,7 @@ def test_a_state_directory_that_another_user_can_write_is_refused_before_anythin
 
 
 def test_a_request_whose_script_is_not_the_plans_is_refused(tmp_path: Path) -> None:
-    request = {**Cluster(tmp_path / "gang").staging(0), staged_files.DIGEST: "0" * 64}
+    request = {**Cluster(tmp_path / "gang").staging(0), "launch_sha256": "0" * 64}
     with pytest.raises(Failure, match="not the plan's"):
         stage.answer(request)
 
@@ -184,4 +184,4 @@ def test_an_older_controllers_request_gets_its_digest_here(tmp_path: Path) -> No
     cluster = Cluster(tmp_path / "gang")
     stage.answer(cluster.staging(0))
     told = staged.answer(cluster.base(0))
-    assert told["request"][staged_files.DIGEST] == staged_files.digest(told["launch_script"])
+    assert told["request"]["launch_sha256"] == staged_files.digest(told["launch_script"])

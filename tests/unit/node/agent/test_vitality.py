@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.node.engine.vitality import Patience, Probe, Vitality
+from orchestrator.protocol.staging import ProbeOrder
 
 Step = tuple[str, float, float] | tuple[str, float]
 
@@ -90,8 +91,8 @@ def test_a_change_is_told_once() -> None:
     ],
 )
 def test_the_engines_own_patience_is_taken_over(env: dict[str, str], patience: Patience) -> None:
-    assert Patience.of({"probe": {"answer_s": 20, "answer_env": "ANSWER", "probes": 3}}, env) == patience
+    assert Patience.of(ProbeOrder(answer_s=20.0, answer_env="ANSWER", probes=3), env) == patience
 
 
 def test_an_older_controller_says_nothing_of_probes() -> None:
-    assert Patience.of({}, {}) == Patience(20.0, 3)
+    assert Patience.of(ProbeOrder(), {}) == Patience(20.0, 3)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.messages import message
 
 from orchestrator.node.agent import causes
 from orchestrator.node.engine.logfile import LONGEST_LINE, LineCutter, LogFile
@@ -16,6 +17,7 @@ from orchestrator.node.engine.watch import LogWatch, rank_of_title
 from orchestrator.node.failure import Failure
 from orchestrator.node.network.wire import LONGEST_MESSAGE
 from orchestrator.node.verbs.excerpt import cut
+from orchestrator.protocol.staging import Watch
 
 WATCH = {
     "phases": [
@@ -32,7 +34,7 @@ WATCH = {
 
 
 def test_phases_go_one_way_and_count() -> None:
-    watch = LogWatch.of(WATCH)
+    watch = LogWatch.of(message(Watch, WATCH))
     watch.begin(1.0)
     assert watch.phase.name == "rendezvous"
     assert watch.feed("Load weight begin", 2.0)
@@ -48,7 +50,7 @@ def test_phases_go_one_way_and_count() -> None:
 
 
 def test_a_primary_cause_comes_before_a_secondary_one_that_was_seen_first() -> None:
-    watch = LogWatch.of(WATCH)
+    watch = LogWatch.of(message(Watch, WATCH))
     watch.feed("[x TP3] connection closed by peer", 10.0)
     watch.feed("[x TP5] CUDA out of memory", 11.0)
     found = watch.suspect(since=0.0)
@@ -62,7 +64,7 @@ def test_a_primary_cause_comes_before_a_secondary_one_that_was_seen_first() -> N
 )
 def test_many_suspicious_lines_do_not_hide_a_later_cause(flood: str, later_s: float) -> None:
     more = {"id": "crash", "pattern": "illegal", "text": "it crashed", "fix": "look"}
-    watch = LogWatch.of({**WATCH, "causes": [*WATCH["causes"], more]})
+    watch = LogWatch.of(message(Watch, {**WATCH, "causes": [*WATCH["causes"], more]}))
     for _ in range(200):
         watch.feed(f"[x TP3] {flood}", 10.0)
     watch.feed("[x TP5] illegal memory access", 10.0 + later_s)
@@ -71,7 +73,7 @@ def test_many_suspicious_lines_do_not_hide_a_later_cause(flood: str, later_s: fl
 
 
 def test_last_lines_are_the_ranks_own_where_the_prefix_shows() -> None:
-    watch = LogWatch.of(WATCH)
+    watch = LogWatch.of(message(Watch, WATCH))
     for line in ("[x TP1] a", "[x TP2] b", "no prefix", "[x TP1] c"):
         watch.feed(line, 0.0)
     assert watch.last_lines(1) == ("[x TP1] a", "[x TP1] c")
@@ -80,7 +82,7 @@ def test_last_lines_are_the_ranks_own_where_the_prefix_shows() -> None:
 
 
 def test_the_longest_lines_of_a_cause_fit_into_a_message_of_the_link() -> None:
-    watch = LogWatch.of(WATCH)
+    watch = LogWatch.of(message(Watch, WATCH))
     for _ in range(20):
         watch.feed("[x TP3] out of memory" + "\N{GRINNING FACE}" * 60_000, 10.0)
     found = watch.suspect(since=0.0)
@@ -94,7 +96,7 @@ def test_the_longest_lines_of_a_cause_fit_into_a_message_of_the_link() -> None:
 
 @pytest.mark.parametrize("digits", ["9" * 1500, "\N{ARABIC-INDIC DIGIT FIVE}", "\N{SUPERSCRIPT TWO}"])
 def test_numbers_that_nothing_counts_to_are_none(digits: str) -> None:
-    watch = LogWatch.of(WATCH)
+    watch = LogWatch.of(message(Watch, WATCH))
     watch.begin(0.0)
     watch.feed(f"shards: | {digits}/163", 1.0)
     watch.feed(f"[x TP{digits}] out of memory"[:2000], 2.0)
@@ -106,7 +108,7 @@ def test_numbers_that_nothing_counts_to_are_none(digits: str) -> None:
 
 def test_a_pattern_that_does_not_compile_is_told() -> None:
     with pytest.raises(Failure, match="does not compile"):
-        LogWatch.of({"phases": [{"phase": "x", "pattern": "("}]})
+        LogWatch.of(message(Watch, {"phases": [{"phase": "x", "pattern": "("}]}))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ REQUESTS = WATCH | {"requests": r"INFO: +\S* - \"|HTTP/1\.1\" \d{3} \w+$"}
     ids=["request", "long request", "its end", "past 2 KB", "its middle"],
 )
 def test_what_a_client_wrote_is_neither_cause_nor_phase_nor_shown(line: str) -> None:
-    watch = LogWatch.of(REQUESTS)
+    watch = LogWatch.of(message(Watch, REQUESTS))
     watch.feed("Load weight begin", 0.0)
     watch.feed(line, 1.0)
     assert watch.suspect(0.0) is None and watch.phase.step == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.engines.nccl_log import read
-from orchestrator.node.agent.run import Run
+from orchestrator.node.agent.run import Run, run_of
 from orchestrator.node.engine import transport
 from orchestrator.protocol.report import TransportLines
 
@@ -22,7 +22,7 @@ def run(folder: Path) -> Run:
         "leader": {"address": "127.0.0.1", "port": 1},
         "env": {"NCCL_NET": "IB", "HF_TOKEN": "secret"},
     }
-    return Run.of(staged, str(folder))
+    return run_of(staged, str(folder))
 
 
 def test_what_is_kept_reads_as_the_whole_log_does(tmp_path: Path) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tests.support.reference_cluster import topology
 
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
+from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.workflows.gang.replay import Staged
 from orchestrator.workflows.gang.restart import say_gone
 
@@ -23,7 +23,16 @@ class Told:
 
 
 def staged() -> Staged:
-    request: dict[str, Any] = {"gpus": list(range(8)), "env": {"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"}}
+    request = StagingRequest(
+        gang="gang0",
+        run_id="r",
+        node="any",
+        node_rank=0,
+        nnodes=2,
+        leader=Endpoint(port=7700),
+        gpus=tuple(range(8)),
+        env={"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"},
+    )
     nodes = tuple(
         NodeSpec(name=name, gang="gang0", node_rank=rank, reach=Reach(host=name)) for rank, name in enumerate(NODES)
     )

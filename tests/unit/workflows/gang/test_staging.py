@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.reference_cluster import gang, topologies
@@ -16,6 +15,7 @@ from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
 from orchestrator.planning.redaction import fingerprint
+from orchestrator.protocol.staging import Secrets, StagingRequest
 from orchestrator.workflows.gang.staging import staging_requests
 from orchestrator.workflows.plan.plan import api_key, launch_scripts
 
@@ -30,7 +30,7 @@ def key_file(tmp_path: Path) -> Path:
     return path
 
 
-def requests(spec: GangSpec, stack: str, of_plan: str = "") -> dict[str, dict[str, Any]]:
+def requests(spec: GangSpec, stack: str, of_plan: str = "") -> dict[str, StagingRequest]:
     keys = {"gang0": fingerprint(of_plan or api_key(spec))} if spec.leader.api_key_file else {}
     plan = build_plan(
         [spec],
@@ -51,17 +51,19 @@ def requests(spec: GangSpec, stack: str, of_plan: str = "") -> dict[str, dict[st
 )
 def test_the_key_is_the_leaders_and_in_its_secrets_only(key_file: Path, stack: str, names: list[str]) -> None:
     told = requests(gang(api_key_file=str(key_file)), stack)
-    secrets = told["node0"].pop("secrets")
-    assert [file["name"] for file in secrets["files"]] == names
-    assert KEY in secrets["files"][-1]["text"]
-    assert (secrets["redact"], secrets["authorization"]) == ([KEY], f"Bearer {KEY}")
-    assert KEY not in json.dumps(told)
-    assert told["node1"]["secrets"] == {}
+    secrets = told["node0"].secrets
+    assert secrets is not None
+    assert [file.name for file in secrets.files] == names
+    assert KEY in secrets.files[-1].text
+    assert (secrets.redact, secrets.authorization) == ((KEY,), f"Bearer {KEY}")
+    assert KEY not in json.dumps([request.kept() for request in told.values()]) + told["node0"].launch_script
+    assert KEY not in repr(told)
+    assert told["node1"].secrets == Secrets()
 
 
 def test_secrets_of_the_environment_are_redacted_everywhere() -> None:
     told = requests(gang(overrides=Overrides(env=(("HF_TOKEN", "hf_secret"), ("A", "b")))), "sglang-0.5.23")
-    assert [request["secrets"] for request in told.values()] == [{"redact": ["hf_secret"]}] * 4
+    assert [request.secrets for request in told.values()] == [Secrets(redact=("hf_secret",))] * 4
 
 
 def test_a_key_that_changed_after_the_plan_is_refused(key_file: Path) -> None:

@@ -1,0 +1,208 @@
+"""What the controller stages on a node: everything that its agent is told about a run. docs/agent.md lists the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.protocol.shape import Message
+
+LOG_LIMIT = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhasePattern(Message):
+    """A log line that shows that a phase has begun; its groups `step` and `of` count inside it."""
+
+    phase: str
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CausePattern(Message):
+    """A log line that explains a failure."""
+
+    id: str = ""
+    pattern: str
+    text: str = ""
+    fix: str = ""
+    secondary: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeOrder(Message):
+    """How a hung engine is told from a busy one.
+
+    answer_s:   how long one generation probe may take; the engine's own environment variable answer_env goes before it
+    probes:     so many without an answer or any progress mean hung
+    log:        pattern of the log lines that show work on somebody's request
+    counters:   pattern of the metrics lines that only such work changes
+    """
+
+    answer_s: float = 20.0
+    answer_env: str = ""
+    probes: int = 3
+    every_s: float = 5.0
+    log: str = ""
+    counters: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopOrder(Message):
+    """How this engine is stopped: a signal (`TERM`) for the leader's parent process, then patience, in seconds."""
+
+    leader_signal: str = "TERM"
+    drain_s: float = 30.0
+    shutdown_s: float = 20.0
+    worker_signal: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch(Message):
+    """What an agent must know of its engine's dialect, since it knows no engine.
+
+    rank_title:   pattern of a rank's process title, its group `tp` is the rank; rank_prefix: the same of a log line
+    requests:     pattern of log lines that hold what a client wrote: they are no evidence
+    http:         paths by purpose: alive, generate, metrics, models, completions
+    barrier_s:    how long loaded ranks wait for the others, 0 where they do not
+    allowed_s:    seconds that each phase of a healthy start of this model may take on slow hardware
+    """
+
+    dialect: str = ""
+    rank_title: str = ""
+    other_titles: tuple[str, ...] = ()
+    phases: tuple[PhasePattern, ...] = ()
+    rank_prefix: str = ""
+    requests: str = ""
+    causes: tuple[CausePattern, ...] = ()
+    remarks: tuple[CausePattern, ...] = ()
+    http: Mapping[str, str] = field(default_factory=dict)
+    probe: ProbeOrder = ProbeOrder()
+    stop: StopOrder = StopOrder()
+    barrier_s: float = 0.0
+    allowed_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint(Message):
+    """A TCP address; '' is every address of the node."""
+
+    address: str = ""
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports(Message):
+    """Where this node will listen: the checks find whether it can."""
+
+    check_free: tuple[Endpoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOrder(Message):
+    """Where the gang serves HTTP, for the node that asks it."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryOrder(Message):
+    """One greedy generation that proves that the engine answers. expect_any: its text holds one of them; none: any."""
+
+    prompt: str = ""
+    max_tokens: int = 16
+    expect_any: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerOrder(Message):
+    """program: docker or podman; image: by digest."""
+
+    program: str
+    image: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretFile(Message):
+    """A file for the engine's user."""
+
+    name: str
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets(Message):
+    """files: written for the engine's user; redact: values taken out of the log; authorization: the header that the
+    engine's HTTP asks for. of_run: those that this run had instead, where a later plan has replaced them."""
+
+    files: tuple[SecretFile, ...] = ()
+    redact: tuple[str, ...] = field(default=(), repr=False)
+    authorization: str = field(default="", repr=False)
+    of_run: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingRequest(Message):
+    """One node's part of a run. What follows `secrets` is no part of run.json, which any verb may read."""
+
+    state_dir: str | None = None
+    gang: str
+    run_id: str
+    node: str
+    node_rank: int
+    nnodes: int
+    members: tuple[str, ...] = ()
+    """Node names in node-rank order."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Node names by address, of all members."""
+    plan_id: str = ""
+    model: str = ""
+    stack: str = ""
+    device: str = "cuda"
+    engine_user: str | None = None
+    argv: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    gpus: tuple[int, ...] = ()
+    tp_ranks: tuple[int, ...] = ()
+    working_dir: str = "/"
+    model_path: str = ""
+    venv_python: str = ""
+    python_fix: str = ""
+    """What to do where that is missing; '' for a stack's."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Versions that the stack names, by package."""
+    container: ContainerOrder | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Least limits by name, -1 for unlimited."""
+    ports: Ports = Ports()
+    leader: Endpoint
+    """Of the leader's agent."""
+    lease_s: float = 30.0
+    armed_for_s: float = 120.0
+    service: ServiceOrder | None = None
+    canary: CanaryOrder | None = None
+    watch: Watch = Watch()
+    log_limit: int = LOG_LIMIT
+    api_key: str | None = None
+    """Fingerprint of the engine's API key."""
+    secrets: Secrets | None = None
+    """None leaves those of the gang as they are, an empty one removes them."""
+    key: str = field(default="", repr=False)
+    """The run's secret for the leader link, in hex."""
+    launch_script: str = field(default="", repr=False)
+    launch_sha256: str = ""
+    """Of the launch script; '' where an older release staged it."""
+
+    @property
+    def leads(self) -> bool:
+        """This node serves HTTP and listens for the other agents."""
+        return self.node_rank == 0
+
+    def kept(self) -> dict[str, object]:
+        """run.json: all but what other files hold."""
+        ours = StagingRequest.__dataclass_fields__.keys() - APART
+        return {name: value for name, value in self.as_json().items() if name in ours}
+
+
+APART = ("secrets", "key", "launch_script")
+"""Keys of a staging request that lie in files of their own."""
