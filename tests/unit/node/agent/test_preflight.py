@@ -50,7 +50,7 @@ def test_a_port_that_somebody_listens_on_is_told_with_its_pid(gang: Gang) -> Non
         ((kind, where, what),) = check(gang(), ports={"check_free": [{"address": "127.0.0.1", "port": port}]})
         assert (kind, where) == ("port-taken", f"port {port} on 127.0.0.1")
         assert f"pid {os.getpid()} " in what
-        assert check(gang(), ports={"check_free": [port]})[0][0] == "port-taken"
+        assert check(gang(), ports={"check_free": [{"port": port}]})[0][0] == "port-taken"
 
 
 def test_a_port_in_time_wait_is_free(gang: Gang) -> None:
