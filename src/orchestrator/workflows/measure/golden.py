@@ -142,10 +142,7 @@ def _varies(baseline: Baseline) -> tuple[str, ...]:
 def _subject(fleet: Fleet, gang: GangSpec) -> Subject:
     """What the gang's leader was started with."""
     request = staged_plan(fleet, gang).requests[gang.leader.name]
-    argv = [str(word) for word in request.get("argv") or ()]
-    return Subject(
-        model=str(request.get("model") or ""), stack=str(request.get("stack") or ""), layout=greedy.layout_of(argv)
-    )
+    return Subject(model=request.model, stack=request.stack, layout=greedy.layout_of(list(request.argv)))
 
 
 def _file(subject: Subject) -> Any:
