@@ -181,4 +181,4 @@ def test_json_says_the_same_as_one_document(lab: RunningLab) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert set(json.loads(done.stdout)["error"]) >= {"what", "where", "fix"}
+    assert set(json.loads(done.stderr.splitlines()[-1])["error"]) >= {"what", "where", "fix"}

@@ -97,7 +97,7 @@ def _node(name: str, pushed: Pushed) -> dict[str, Any]:
         "there_before": pushed.there_before(name),
         "files_sent": hop.sent if (hop := pushed.nodes.values.get(name)) else 0,
         "same_as": pushed.shared.get(name),
-        "error": {"what": failure.what, "where": failure.where, "fix": failure.fix} if failure else None,
+        "error": failure.as_json() if failure else None,
     }
 
 

@@ -77,7 +77,7 @@ def _node(name: str, verified: Verified) -> dict[str, Any]:
         "directory": verified.directories[name],
         "files": len(verified.copies.values.get(name, {})) or None,
         "same_as": verified.shared.get(name),
-        "error": {"what": failure.what, "where": failure.where, "fix": failure.fix} if failure else None,
+        "error": failure.as_json() if failure else None,
     }
 
 

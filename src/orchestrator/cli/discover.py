@@ -129,10 +129,7 @@ def document(seen: Discovery) -> dict[str, Any]:
     """The JSON of `discover`: every node's topology, and the nodes that did not answer."""
     return {
         "nodes": [topology_json(topology, seen.tcp.get(name)) for name, topology in seen.topologies.items()],
-        "unreachable": [
-            {"name": name, "what": failure.what, "where": failure.where, "fix": failure.fix}
-            for name, failure in seen.failures.items()
-        ],
+        "unreachable": [{"name": name, **failure.as_json()} for name, failure in seen.failures.items()],
     }
 
 

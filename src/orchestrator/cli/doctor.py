@@ -124,10 +124,7 @@ def document(examination: Examination, expectations: Sequence[Expected] = ()) ->
             }
             for one in expectations
         ],
-        "unreachable": [
-            {"name": name, "what": failure.what, "where": failure.where, "fix": failure.fix}
-            for name, failure in examination.failures.items()
-        ],
+        "unreachable": [{"name": name, **failure.as_json()} for name, failure in examination.failures.items()],
     }
 
 

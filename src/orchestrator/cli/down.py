@@ -86,5 +86,5 @@ def _json(node: Stopped) -> dict[str, Any]:
         "was": node.was,
         "left_behind": list(node.left_behind),
         "held": list(node.held),
-        "error": {"what": failure.what, "where": failure.where, "fix": failure.fix} if failure else None,
+        "error": failure.as_json() if failure else None,
     }

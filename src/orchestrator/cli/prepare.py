@@ -168,7 +168,7 @@ def _node(name: str, outcome: Prepared, seen: _Seen) -> dict[str, Any]:
         "result": asdict(result) if result else None,
         "changes": seen.changes,
         "remarks": seen.remarks,
-        "error": {"what": failure.what, "where": failure.where, "fix": failure.fix} if failure else None,
+        "error": failure.as_json() if failure else None,
     }
 
 

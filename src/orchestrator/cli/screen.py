@@ -65,9 +65,9 @@ class Screen:
         sys.stdout.write(text + "\n")
 
     def error(self, failure: DeployError) -> None:
-        """Name the place, what was found and wanted, and the fix."""
+        """Name the place, what was found and wanted, and the fix; with --json as one line, the last one on stderr."""
         if self.as_json:
-            self.json({"error": {"what": failure.what, "where": failure.where, "fix": failure.fix}})
+            self._write(json.dumps({"error": failure.as_json()}) + "\n")
             return
         self._write(f"error: {printable(failure.where)}: {printable(failure.what)}\n")
         if failure.fix:

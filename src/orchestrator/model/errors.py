@@ -21,6 +21,10 @@ class DeployError(Exception):
         self.where = where
         self.fix = fix
 
+    def as_json(self) -> dict[str, str]:
+        """As every JSON document has an error."""
+        return {"what": self.what, "where": self.where, "fix": self.fix}
+
     def __str__(self) -> str:
         return f"{self.where}: {self.what} ({self.fix})"
 

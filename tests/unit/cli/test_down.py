@@ -97,6 +97,6 @@ def test_what_is_not_clean_is_told_and_counts(run: Run, other: Stopped, code: in
 def test_a_held_lock_is_exit_code_6_and_one_document(run: Run) -> None:
     held = LockHeld("anna@x holds gang g", where="a", fix="wait")
     assert run(held)[0] == 6
-    code, out, _ = run(held, "--json")
-    assert code == 6
-    assert json.loads(out) == {"error": {"what": "anna@x holds gang g", "where": "a", "fix": "wait"}}
+    code, out, err = run(held, "--json")
+    assert (code, out) == (6, "")
+    assert json.loads(err.splitlines()[-1]) == {"error": {"what": "anna@x holds gang g", "where": "a", "fix": "wait"}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 
 import pytest
 
@@ -31,17 +32,56 @@ def test_help_shows_an_example(words: tuple[str, ...], capsys: pytest.CaptureFix
     assert f"l40s-deploy {' '.join(words)}" in capsys.readouterr().out.partition("\n\n")[2]
 
 
-def test_an_unknown_verb_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["launch"])
-    assert ended.value.code == 2
-    assert "launch" in capsys.readouterr().err
+WRONG = [
+    (("statsu",), "no verb is called 'statsu'", "did you mean status"),
+    (("help", "statsu"), "no verb is called 'statsu'", "did you mean status"),
+    (("checkpoint", "pusj", "x"), "no action is called 'pusj'", "did you mean push"),
+    (("status", "--bogus"), "unrecognized arguments: --bogus", "`l40s-deploy status --help`"),
+    (("up", "--model"), "argument --model: expected one argument", "`l40s-deploy up --help`"),
+    ((), "the following arguments are required: VERB", "`l40s-deploy --help`"),
+]
 
 
-def test_json_errors_are_one_document(capsys: pytest.CaptureFixture[str]) -> None:
-    import json
+@pytest.mark.parametrize(("words", "what", "fix"), WRONG)
+def test_wrong_words_are_one_message_and_with_json_one_document(
+    words: tuple[str, ...], what: str, fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(list(words)) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and what in err and fix in err
+    assert main([*words, "--json"]) == 2
+    out, err = capsys.readouterr()
+    error = json.loads(err)["error"]
+    assert out == "" and what in error["what"] and fix in error["fix"] and error["where"].startswith("l40s-deploy")
 
+
+def test_json_errors_are_one_document_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--json", "-i", "/nonexistent/hosts.yml"]) == 2
-    error = json.loads(capsys.readouterr().out)["error"]
-    assert "/nonexistent/hosts.yml" in error["where"]
-    assert error["fix"]
+    out, err = capsys.readouterr()
+    error = json.loads(err.splitlines()[-1])["error"]
+    assert out == "" and "/nonexistent/hosts.yml" in error["where"] and error["fix"]
+
+
+@pytest.mark.parametrize("words", [("help",), ("--help",)])
+def test_verbs_are_shown_by_what_they_are_for(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    out = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert out.index("serve:") < out.index("  up ") < out.index("look:") < out.index("  status ")
+    assert all(f"  {verb} " in out for verb in VERBS)
+
+
+def test_help_of_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["help", "checkpoint", "push"])
+    assert ended.value.code == 0 and "usage: l40s-deploy checkpoint push" in capsys.readouterr().out
+
+
+BEFORE = [("-i", "/none.yml"), ("--inventory=/none.yml", "--json"), ("--json", "-i", "/none.yml")]
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_the_inventory_may_stand_before_the_verb(before: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*before, "status"]) == 2
+    assert "/none.yml" in capsys.readouterr().err

@@ -43,7 +43,7 @@ def test_wrong_input_is_told_and_nothing_is_started(
 
 def test_under_json_an_error_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "status", "--json"]) == 2
-    assert set(json.loads(capsys.readouterr().out)["error"]) == {"what", "where", "fix"}
+    assert set(json.loads(capsys.readouterr().err.splitlines()[-1])["error"]) == {"what", "where", "fix"}
 
 
 def test_down_of_nothing_is_done(own_root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,4 +141,4 @@ def test_a_plan_file_whose_facts_changed(bench: Bench, tmp_path: Path, capsys: p
 
 def test_the_same_for_programs(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.run("--model", "nope", "--json") == 2
-    assert set(json.loads(capsys.readouterr().out)["error"]) == {"what", "where", "fix"}
+    assert set(json.loads(capsys.readouterr().err.splitlines()[-1])["error"]) == {"what", "where", "fix"}

@@ -239,7 +239,7 @@ def test_a_wrong_inventory_is_exit_code_2(
     assert main(["status", "-i", str(wrong), *words]) == 2
     said = capsys.readouterr()
     if words:
-        error = json.loads(said.out)["error"]
+        error = json.loads(said.err.splitlines()[-1])["error"]
         assert set(error) == {"what", "where", "fix"} and "l40s_gpus" in error["where"]
     else:
         assert "l40s_gpus" in said.err and said.out == ""

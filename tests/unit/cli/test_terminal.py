@@ -206,6 +206,19 @@ def pushing(patch: pytest.MonkeyPatch, _: Path) -> None:
     patch.setattr("orchestrator.workflows.checkpoint.push.push", push)
 
 
+def comparing(patch: pytest.MonkeyPatch, _: Path) -> None:
+    def check(_: object, __: object, at: Callable[[str, int, int], None]) -> tuple[Any, ...]:
+        for done in range(3):
+            at("gang0", done, 3)
+            time.sleep(0.03)
+        verdict = type("Verdict", (), {"value": "same"})
+        return (
+            type("Golden", (), {"gang": "gang0", "subject": MODEL, "verdict": verdict, "compared": (), "varies": ()}),
+        )
+
+    patch.setattr("orchestrator.workflows.measure.golden.check_now", check)
+
+
 def bringing(patch: pytest.MonkeyPatch, _: Path) -> None:
     patch.setattr("orchestrator.workflows.hosts.stack.write_recipe", lambda _, out: (out / "build.sh",))
 
@@ -222,6 +235,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     (f"up --model {MODEL}", starting, (LAST_NODE, "ready in 12.3 s; canary: 'Paris'")),
     (f"up --model {MODEL} --dry-run", planning, ("KV tokens: ", "rendezvous 10.0.0.11:5000")),
     ("guard --once", guarding, ("gang0: nothing: it serves again",)),
+    ("golden check", comparing, ("gang0: 0 of 0 answers are the accepted ones",)),
     ("router up", routing, ("router ready  http://192.0.2.9:30000",)),
     ("status", looking, (LAST_NODE,)),
     ("down", stopping, ("gang0: stopped on node0, node1, node2, node3",)),

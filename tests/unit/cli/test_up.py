@@ -98,9 +98,11 @@ def test_every_failure_has_its_exit_code_and_its_words(run: Run, failure: Deploy
     found, out, err = run(failure)
     assert (found, out) == (code, "")
     assert f"error: {failure.where}: {failure.what}" in err and f"fix: {failure.fix}" in err
-    found, out, _ = run(failure, "--json")
-    assert found == code
-    assert json.loads(out) == {"error": {"what": failure.what, "where": failure.where, "fix": failure.fix}}
+    found, out, err = run(failure, "--json")
+    assert (found, out) == (code, "")
+    assert json.loads(err.splitlines()[-1]) == {
+        "error": {"what": failure.what, "where": failure.where, "fix": failure.fix}
+    }
 
 
 def test_interrupted_it_says_how_to_go_on(run: Run) -> None:

@@ -177,7 +177,7 @@ def _router(router: RouterGlance, views: Sequence[GangView]) -> dict[str, Any]:
         "state": router.condition or None,
         "healthy": router.healthy,
         "workers": workers,
-        "error": {"what": error.what, "where": error.where, "fix": error.fix} if error else None,
+        "error": error.as_json() if error else None,
     }
 
 

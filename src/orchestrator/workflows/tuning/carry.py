@@ -234,7 +234,7 @@ def push_json(done: PerNode[Put], names: Sequence[str]) -> dict[str, Any]:
 
 def _node_json(name: str, done: PerNode[Put]) -> dict[str, Any]:
     failure, put = done.failures.get(name), done.values.get(name)
-    error = {"what": failure.what, "where": failure.where, "fix": failure.fix} if failure else None
+    error = failure.as_json() if failure else None
     if put is None:
         return {"name": name, "error": error}
     return {

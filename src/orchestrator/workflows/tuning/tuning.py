@@ -267,7 +267,7 @@ def _kit_json(kit: Kit) -> dict[str, Any]:
         "gpu_source": kit.gpu_source,
         "triton": kit.triton,
         "triton_source": kit.triton_source,
-        "refusal": {"what": refusal.what, "where": refusal.where, "fix": refusal.fix} if refusal else None,
+        "refusal": refusal.as_json() if refusal else None,
         "files": [
             {
                 "kernel": one.kernel,
@@ -286,7 +286,7 @@ def _kit_json(kit: Kit) -> dict[str, Any]:
             for name, held in kit.holdings.items()
         ],
         "failures": [
-            {"name": name, "what": failure.what, "where": failure.where, "fix": failure.fix}
+            {"name": name, **failure.as_json()}
             for name, failure in kit.failures.items()
         ],
     }  # fmt: skip

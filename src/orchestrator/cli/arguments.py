@@ -1,0 +1,68 @@
+"""The command line: what argparse leaves to be wished for."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from orchestrator.model.chosen import no_such
+from orchestrator.model.errors import InputError
+
+_INVENTORY = ("-i", "--inventory")
+_CHOICE = re.compile(
+    r"argument (?P<what>.+?): invalid choice: '(?P<name>.*?)' \(choose from (?P<known>.*)\)", re.DOTALL
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """Its errors are ours: one message with a fix, one document with --json."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises InputError."""
+        if (wrong := _CHOICE.match(message)) and not wrong["what"].startswith("-"):
+            known = [name.strip("' ") for name in wrong["known"].split(",")]
+            raise no_such("verb" if self.prog == "l40s-deploy" else "action", wrong["name"], known, where=self.prog)
+        raise InputError(message, where=self.prog, fix=f"`{self.prog} --help` lists the options")
+
+
+def strange(words: Sequence[str], verb: str) -> InputError:
+    """Words that a verb does not know."""
+    return InputError(
+        f"unrecognized arguments: {' '.join(words)}",
+        where=f"l40s-deploy {verb}",
+        fix=f"`l40s-deploy {verb} --help` lists the options",
+    )
+
+
+def arranged(words: Sequence[str], verbs: Mapping[str, str]) -> list[str]:
+    """The words with the verb first: `help VERB`, and the options that may stand anywhere (-i, --json) before it."""
+    before: list[str] = []
+    rest = list(words)
+    while rest and rest[0].startswith("-") and (taken := _anywhere(rest)):
+        before += rest[:taken]
+        del rest[:taken]
+    if rest[:1] == ["help"]:
+        asked = [word for word in rest[1:] if not word.startswith("-")]
+        if asked and asked[0] not in verbs:
+            raise no_such("verb", asked[0], verbs, where="l40s-deploy help")
+        return [*asked, "--help"]
+    return [*rest[:1], *before, *rest[1:]]
+
+
+def _anywhere(words: Sequence[str]) -> int:
+    """How many of these words are an option that every verb may have."""
+    if words[0] in _INVENTORY:
+        return 2
+    return int(words[0] == "--json" or words[0].startswith("--inventory="))
+
+
+def in_groups(groups: Mapping[str, Mapping[str, str]], example: str) -> str:
+    """Verbs by what they are for, as --help shows them."""
+    width = max(len(name) for verbs in groups.values() for name in verbs)
+    blocks = [
+        f"{title}:\n" + "\n".join(f"  {name:<{width}}  {summary}" for name, summary in verbs.items())
+        for title, verbs in groups.items()
+    ]
+    return "\n\n".join([*blocks, f"`l40s-deploy help VERB` has its options.\nexample: {example}"])
