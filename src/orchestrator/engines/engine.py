@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from orchestrator.engines.known_flags import KnownFlags, known_flags
+from orchestrator.engines.memory import Division, MemoryAsked
 from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.errors import InputError
 from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder, StopOrder, Watch
@@ -79,25 +80,6 @@ class Names:
     """Flag that reads further flags from a YAML file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolQuestion:
-    """What decides how an engine divides a GPU. gpu_mib: MiB as the engine reads them; graphs: largest batch captured
-    as a CUDA graph, None for the engine's own."""
-
-    tensor_parallel: int
-    pipeline_parallel: int
-    gpu_mib: int
-    graphs: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """How one engine version divides a GPU: the static fraction and how it came to be."""
-
-    fraction: float
-    explanation: str
-
-
 OURS: Mapping[str, str] = {
     "--tp-size": "--tp N of this command",
     "--pp-size": "--pp N of this command",
@@ -130,7 +112,7 @@ class Engine:
                not cut)
     tuned:     where it looks for tuned kernel configs
     bench:     modules of its own benchmarks: serving, one_batch
-    pool:      its own static fraction
+    memory:    how it divides a GPU
     """
 
     dialect: str
@@ -145,7 +127,7 @@ class Engine:
     variables: Mapping[str, str]
     tuned: Lookup
     bench: Mapping[str, str]
-    pool: Callable[[PoolQuestion], Pool]
+    memory: Callable[[MemoryAsked], Division]
     stop: Mapping[str, Any]
     barrier_s: float
     """How long a rank that has its weights waits for the others (UNBALANCED_MODEL_LOADING_TIMEOUT_S, can't be set)."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from orchestrator.engines.causes import COMMON, REMARKS
 from orchestrator.engines.dialect import Dialect
-from orchestrator.engines.engine import Engine, Names, Pool, PoolQuestion
+from orchestrator.engines.engine import Engine, Names
+from orchestrator.engines.memory import Division, MemoryAsked, element_bytes
 from orchestrator.engines.tuned_files import Lookup
 
 NAME = "sglang-0.4.4"
@@ -13,6 +16,7 @@ _SHARDS = r"Loading safetensors checkpoint shards:.{0,256}\|\s{0,8}(?P<step>\d{1
 _NO_PIPELINES = "this version has no pipeline parallelism; it needs a stack with SGLang 0.5"
 
 
+@cache
 def _engine(version: str) -> Engine:
     return Engine(
         dialect=NAME,
@@ -68,7 +72,7 @@ def _engine(version: str) -> Engine:
             skips_compiled=False,
         ),
         bench={"serving": "sglang.bench_serving", "one_batch": "sglang.bench_one_batch_server"},
-        pool=_pool,
+        memory=_memory,
         # A worker has no handler: SIGTERM ends its launcher at once (and leaves its ranks in post1, which have no
         # PDEATHSIG yet), so only the leader is told, and what is left is ended by the agents.
         stop={"leader_signal": "TERM", "drain_s": 30, "shutdown_s": 10, "worker_signal": None},
@@ -76,11 +80,21 @@ def _engine(version: str) -> Engine:
     )
 
 
-def _pool(asked: PoolQuestion) -> Pool:
-    """srt/server_args.py: by tensor parallel degree."""
+def _memory(asked: MemoryAsked) -> Division:
+    """srt/server_args.py (__post_init__): by tensor parallel degree."""
     steps = ((16, 0.79), (8, 0.81), (4, 0.85), (2, 0.87))
-    fraction = next((value for least, value in steps if asked.tensor_parallel >= least), 0.88)
-    return Pool(fraction, f"static fraction {fraction}: sglang 0.4.4's own for TP{asked.tensor_parallel}")
+    own = next((value for least, value in steps if asked.tensor_parallel >= least), 0.88)
+    fraction = own if asked.given is None else asked.given
+    why = f"sglang 0.4.4's own for TP{asked.tensor_parallel}" if asked.given is None else "--mem-fraction-static"
+    attention = asked.number("--dp-size") if "--enable-dp-attention" in asked.flags else None
+    return Division(
+        fraction=fraction,
+        explanation=f"static fraction {fraction:g}: {why}",
+        max_tokens=asked.number("--max-total-tokens"),
+        kv_bytes=element_bytes(asked.text("--kv-cache-dtype")),
+        attention_parts=max(1, asked.tensor_parallel // (attention or 1)),
+        draft=bool(asked.text("--speculative-algorithm")),
+    )
 
 
 DIALECT = Dialect(

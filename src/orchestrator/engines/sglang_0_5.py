@@ -5,9 +5,13 @@ What changed between them is a range below: it holds from the first version that
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cache, partial
+
 from orchestrator.engines.causes import COMMON, REMARKS
 from orchestrator.engines.dialect import Dialect
-from orchestrator.engines.engine import Engine, Names, Pool, PoolQuestion
+from orchestrator.engines.engine import Engine, Names
+from orchestrator.engines.memory import Division, MemoryAsked, element_bytes
 from orchestrator.engines.since import since
 from orchestrator.engines.tuned_files import Lookup
 
@@ -35,6 +39,15 @@ _BENCH = since(
     ("0.5.10", {"serving": "sglang.bench_serving", "one_batch": "sglang.bench_one_batch_server"}),
     ("0.5.17", {"serving": "sglang.benchmark.serving", "one_batch": "sglang.benchmark.one_batch_server"}),
 )
+_PREFILL_OFF = ("--disable-cuda-graph", "--disable-prefill-cuda-graph", "--disable-piecewise-cuda-graph")
+_NO_PREFILL_GRAPHS = since(
+    ("0.5.10", (*_PREFILL_OFF, "--enable-torch-compile", "--enable-dp-attention", "--speculative-algorithm",
+                "--enable-lora")),
+    ("0.5.17", (*_PREFILL_OFF, "--enable-two-batch-overlap")),
+)  # fmt: skip
+"""Flags that leave prefill without CUDA graphs."""
+_DRAFT_MIB = since(("0.5.10", 4096), ("0.5.17", 0))
+"""What is set aside for speculative decoding."""
 _SHUTDOWN_S = since(("0.5.10", 10), ("0.5.23", 20))
 """From 0.5.23 a serving worker ignores SIGTERM and waits for rank 0's ShutdownReq (srt/entrypoints/engine.py)."""
 
@@ -68,6 +81,7 @@ _RENAMED = (
 )
 
 
+@cache
 def _engine(version: str) -> Engine:
     ready, whole_shared = _READY.at(version), _WHOLE_SHARED.at(version)
     return Engine(
@@ -118,25 +132,116 @@ def _engine(version: str) -> Engine:
             skips_compiled=True,
         ),
         bench=_BENCH.at(version),
-        pool=_pool,
+        memory=partial(_memory, version),
         stop={"leader_signal": "TERM", "drain_s": 30, "shutdown_s": _SHUTDOWN_S.at(version), "worker_signal": None},
         barrier_s=480,
     )
 
 
-def _pool(asked: PoolQuestion) -> Pool:
-    """0.5.23 arg_groups/memory_hook.py, in MiB; MLA takes the path without post-capture sizing."""
-    mib = asked.gpu_mib
-    chunk = 4096 if mib < 60 * 1024 else 8192
-    graphs = 2 * (asked.graphs or 160)
-    ranks = asked.tensor_parallel * asked.pipeline_parallel
-    reserved = 512 + chunk * 3 // 2 + 1024 * ranks // 8 + graphs
-    fraction = round((mib - reserved) / mib, 3)
-    return Pool(
-        fraction,
-        f"static fraction ({mib} - (512 + 1.5 x {chunk} + 1024 x {ranks}/8"
-        f" + 2 x {graphs // 2})) / {mib} MiB = {fraction:g}: sglang 0.5.23's own, without a prefill graph",
+_SIZES = ((20, 2048, 8, 8), (35, 4096, 48, 160), (60, 4096, 32, 160), (160, 8192, 256, 512), (10**9, 16384, 512, 512))
+"""Below this many GiB: chunk, largest decode graph below TP4, and from TP4 on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Graphs:
+    """What is captured: the largest batch of decode, 0 for none; prefill sizes, none where prefill runs eagerly."""
+
+    decode: int
+    prefill: int
+
+
+def _memory(version: str, asked: MemoryAsked) -> Division:
+    """arg_groups/memory_hook.py (handle_gpu_memory_settings, reserve_for_graph_mb) of 0.5.23; earlier versions have it
+    in srt/server_args.py, the same but for the ranges above."""
+    attention = _attention_groups(asked)
+    chunk = asked.number("--chunked-prefill-size") or _sizes(asked)[1]
+    graphs = _graphs(version, asked, chunk)
+    draft = asked.text("--speculative-algorithm") not in ("", "NGRAM")
+    own, words = _own_fraction(version, asked, chunk, graphs, attention)
+    given = asked.given
+    return Division(
+        fraction=own if given is None else given,
+        explanation=f"static fraction {words}"
+        if given is None
+        else f"static fraction {given:g}: --mem-fraction-static",
+        max_tokens=asked.number("--max-total-tokens"),
+        kv_bytes=element_bytes(asked.text("--kv-cache-dtype")),
+        attention_parts=max(1, asked.tensor_parallel // attention),
+        draft=draft,
     )
+
+
+def _own_fraction(version: str, asked: MemoryAsked, chunk: int, graphs: _Graphs, attention: int) -> tuple[float, str]:
+    """The fraction of a GPU that nobody gave one for, and its arithmetic in MiB."""
+    mib, ranks = asked.gpu_mib, asked.tensor_parallel * asked.pipeline_parallel
+    tokens = max(chunk if chunk > 0 else (asked.number("--max-prefill-tokens") or 16384), 2048)
+    parts = [
+        ("512", 512.0),
+        (f"1.5 x {tokens} (chunk)", 1.5 * tokens),
+        (f"1024 x {ranks}/8 (ranks)", 1024 * ranks / 8),
+        (f"2 x {graphs.decode} (decode graphs)", 2.0 * graphs.decode),
+        (f"{graphs.prefill} (prefill graphs)", float(graphs.prefill)),
+    ]
+    if attention > 1:
+        size = _decode_size(asked)
+        parts.append((f"attention in {attention} groups", size * attention * (4.5 if size > 300 else 3.0)))
+    if asked.text("--speculative-algorithm"):
+        parts.append(("speculative decoding", float(_DRAFT_MIB.at(version))))
+    reserved = sum(size for _, size in parts)
+    if mib > 60 * 1024:
+        reserved = max(reserved, 10 * 1024)
+    fraction = round((mib - reserved) / mib, 3)
+    sums = " + ".join(words for words, size in parts if size)
+    return fraction, f"({mib} - ({sums})) / {mib} MiB = {fraction:g}: sglang {version}'s own"
+
+
+def _attention_groups(asked: MemoryAsked) -> int:
+    return asked.number("--attn-dp-size") or (
+        asked.number("--dp-size") or 1 if "--enable-dp-attention" in asked.flags else 1
+    )
+
+
+def _sizes(asked: MemoryAsked) -> tuple[int, int, int, int]:
+    return next(row for row in _SIZES if asked.gpu_mib < row[0] * 1024)
+
+
+def _decode_size(asked: MemoryAsked) -> int:
+    """The largest batch of a decode graph, were there one."""
+    _, _, small, large = _sizes(asked)
+    own = small if asked.tensor_parallel < 4 else large
+    running = asked.number("--max-running-requests")
+    if asked.text("--speculative-algorithm") and running is None:
+        running = 48
+    sizes = asked.flags.get("--cuda-graph-bs-decode") or asked.flags.get("--cuda-graph-bs")
+    if sizes:
+        return max(map(int, sizes))
+    given = asked.number("--cuda-graph-max-bs-decode") or asked.number("--cuda-graph-max-bs")
+    return given or (min(own, running) if running else own)
+
+
+def _graphs(version: str, asked: MemoryAsked, chunk: int) -> _Graphs:
+    decode_off = any(flag in asked.flags for flag in ("--disable-cuda-graph", "--disable-decode-cuda-graph"))
+    backend = asked.text("--cuda-graph-backend-decode")
+    decode = 0 if backend == "disabled" or (decode_off and not backend) else _decode_size(asked)
+    backend = asked.text("--cuda-graph-backend-prefill")
+    if backend == "disabled" or (not backend and _eager_prefill(version, asked)):
+        return _Graphs(decode, 0)
+    if asked.mla:
+        return _Graphs(decode, 1536)
+    largest = asked.number("--cuda-graph-max-bs-prefill") or min(chunk, asked.number("--max-total-tokens") or chunk)
+    sizes = asked.flags.get("--cuda-graph-bs-prefill")
+    return _Graphs(decode, 8 * (len(sizes) if sizes else len(_prefill_sizes(largest))))
+
+
+def _eager_prefill(version: str, asked: MemoryAsked) -> bool:
+    """Whether prefill graphs are off unless somebody asks for a backend (apply_cuda_graph_compatibility)."""
+    return asked.pipeline_parallel > 1 or any(flag in asked.flags for flag in _NO_PREFILL_GRAPHS.at(version))
+
+
+def _prefill_sizes(largest: int) -> list[int]:
+    """cuda_graph_hook.py: generate_prefill_cuda_graph_batch_sizes."""
+    steps = ((4, 33, 4), (48, 257, 16), (288, 513, 32), (576, 1025, 64), (1280, 4097, 256), (4608, largest + 1, 512))
+    return [size for first, end, step in steps for size in range(first, end, step) if size <= largest]
 
 
 DIALECT = Dialect(name=NAME, versions=("0.5.10", "0.5.17", "0.5.23"), stack="sglang-0.5.23", of=_engine)

@@ -21,11 +21,15 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """One GPU's budget in bytes, with the arithmetic in words; None where it could not be computed."""
+    """One GPU's budget in bytes, with the arithmetic in words; None where it could not be computed.
+
+    static_fraction: of the memory before the weights, what the engine takes for weights and KV cache
+    """
 
     gpu_total: int | None = None
     weights: int | None = None
     kv_bytes_per_token: int | None = None
+    static_fraction: float | None = None
     kv_tokens: int | None = None
     reserve: int | None = None
     explanation: tuple[str, ...] = ()

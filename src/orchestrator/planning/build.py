@@ -100,6 +100,8 @@ class _Gang:
         _check_ports(self.gang)
         self._check_gpu_counts()
         self.gpus = {node.name: self._gpus(node) for node in self.gang.nodes}
+        extra = self.options.extra_args
+        self.flags = commands.asked(self.engine, self.profile, self.stack, leader, extra)
         self.layout = self._layout()
         budget = self._budget(self.layout)
         self.tcp = tcp_choices(self.gang, self.topologies)
@@ -145,7 +147,8 @@ class _Gang:
         return self.stack.device == "cuda"
 
     def _budget(self, of: Layout) -> Memory:
-        return memory.budget(self.profile, self.stack, of, gpu_total=self._gpu_total(), where=f"gang {self.gang.name}")
+        where, total = f"gang {self.gang.name}", self._gpu_total()
+        return memory.budget(self.profile, self.stack, of, flags=self.flags, gpu_total=total, where=where)
 
     def _fits(self, candidate: Layout) -> bool:
         try:

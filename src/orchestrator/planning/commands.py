@@ -27,6 +27,20 @@ def options(
     return tuple(chosen.values())
 
 
+def asked(
+    engine: Engine, profile: ModelProfile, stack: Stack, node: NodeSpec, extra: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """What decides about memory before a layout is chosen: every flag but the plan's own, by its first spelling; of
+    those that several ask for, the last one's. Raises InputError."""
+    flags = engine.flags()
+    found: dict[str, tuple[str, ...]] = {}
+    if profile.cuda_graph_max_bs is not None:
+        found[engine.names.cuda_graph_max_bs] = (str(profile.cuda_graph_max_bs),)
+    for option in _added(engine, flags, profile, stack, node, extra):
+        found[flags.flag(option.flag, where=option.source).name] = option.values
+    return found
+
+
 def _added(
     engine: Engine, flags: KnownFlags, profile: ModelProfile, stack: Stack, node: NodeSpec, extra: Sequence[str]
 ) -> Iterable[Option]:

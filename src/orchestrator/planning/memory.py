@@ -9,7 +9,9 @@ Checked against the articles' log of DeepSeek-R1-Channel-INT8 at TP32: 21.27 GB 
 
 from __future__ import annotations
 
-from orchestrator.engines.engine import Pool, PoolQuestion
+from collections.abc import Mapping
+
+from orchestrator.engines.memory import Division, MemoryAsked
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.plan import Layout, Memory
@@ -18,24 +20,32 @@ from orchestrator.planning.layout import degrees_of, head_dim, kept_whole
 
 GIB = 1 << 30
 _MIB = 1 << 20
+_ASSUMED_MIB = 46068
+"""What NVML says a 48 GB L40S has, where no GPU was seen: only what does not depend on it is shown then."""
 
 _CONTEXT_BYTES = int(1.29 * GIB)
 """CUDA context, NCCL buffers and libraries before the first weight: the articles' log has 22.43 + 21.27 GiB of an
 L40S's 46068 MiB at that moment."""
 
-_KV_ELEMENT = 2
-"""bf16; the engine's --kv-cache-dtype auto."""
+
+Flags = Mapping[str, tuple[str, ...]]
+"""Every flag of an engine's command line by its first spelling, with its values."""
 
 
-def budget(profile: ModelProfile, stack: Stack, layout: Layout, *, gpu_total: int | None, where: str) -> Memory:
-    """The budget of the fullest GPU in bytes. gpu_total: NVML's total; None where no GPU was seen.
+def budget(
+    profile: ModelProfile, stack: Stack, layout: Layout, *, flags: Flags, gpu_total: int | None, where: str
+) -> Memory:
+    """The budget of the fullest GPU in bytes, as the engine computes it from its whole command line.
 
+    flags: what the engine is started with, whoever asked for it; gpu_total: NVML's total, None where no GPU was seen
     Raises InputError where the weights leave no room for a KV cache.
     """
-    weights = weights_per_gpu(profile, layout)
-    per_token = kv_bytes_per_token(profile, layout)
+    division = _division(profile, stack, layout, flags, gpu_total)
+    weights = weights_per_gpu(profile, layout, division)
+    per_token = kv_bytes_per_token(profile, layout, division)
     lines = [
-        f"weights: {_gib(weights)} GiB on the fullest GPU, counted from the checkpoint's dimensions",
+        f"weights: {_gib(weights)} GiB on the fullest GPU, counted from the checkpoint's dimensions"
+        + (", the draft's layer included" if division.draft else ""),
         f"KV cache: {per_token:,} bytes a token, the same on every TP rank"
         if profile.dimensions.kv_lora_rank
         else f"KV cache: {per_token:,} bytes a token",
@@ -43,14 +53,13 @@ def budget(profile: ModelProfile, stack: Stack, layout: Layout, *, gpu_total: in
     if stack.device == "cpu" or gpu_total is None:
         lines.append("KV tokens: not computed, no GPU memory was read")
         return Memory(gpu_total=gpu_total, weights=weights, kv_bytes_per_token=per_token, explanation=tuple(lines))
-    pool = _pool(profile, stack, layout, gpu_total)
     before = gpu_total - _CONTEXT_BYTES
-    reserve = int(before * (1 - pool.fraction))
+    reserve = int(before * (1 - division.fraction))
     room = before - weights - reserve
     lines += [
         f"before the weights: {_gib(gpu_total)} - {_gib(_CONTEXT_BYTES)} (CUDA context, NCCL) = {_gib(before)} GiB",
-        pool.explanation,
-        f"kept free for graphs and activations: {_gib(before)} x (1 - {pool.fraction:g}) = {_gib(reserve)} GiB",
+        division.explanation,
+        f"kept free for graphs and activations: {_gib(before)} x (1 - {division.fraction:g}) = {_gib(reserve)} GiB",
         f"KV pool: {_gib(before)} - {_gib(weights)} - {_gib(reserve)} = {_gib(room)} GiB",
     ]
     if room < per_token:
@@ -61,38 +70,66 @@ def budget(profile: ModelProfile, stack: Stack, layout: Layout, *, gpu_total: in
         )
     tokens = room // per_token
     lines.append(f"KV tokens: {_gib(room)} GiB / {per_token:,} = {tokens:,}")
+    if division.max_tokens is not None and division.max_tokens < tokens:
+        tokens = division.max_tokens
+        lines.append(f"KV tokens: {tokens:,} by --max-total-tokens")
+    groups = layout.tensor_parallel // division.attention_parts
+    if groups > 1:
+        lines.append(f"attention in {groups} groups: each has a KV cache of {tokens:,} tokens of its own")
     return Memory(
         gpu_total=gpu_total,
         weights=weights,
         kv_bytes_per_token=per_token,
+        static_fraction=division.fraction,
         kv_tokens=tokens,
         reserve=reserve,
         explanation=tuple(lines),
     )
 
 
-def kv_bytes_per_token(profile: ModelProfile, layout: Layout) -> int:
-    """Bytes of one token's KV cache on one GPU of the stage with the most layers."""
+def _division(profile: ModelProfile, stack: Stack, layout: Layout, flags: Flags, gpu_total: int | None) -> Division:
+    return engine_of(stack).memory(
+        MemoryAsked(
+            flags=flags,
+            tensor_parallel=layout.tensor_parallel,
+            pipeline_parallel=layout.pipeline_parallel,
+            gpu_mib=(gpu_total or 0) // _MIB or _ASSUMED_MIB,
+            mla=bool(profile.dimensions.kv_lora_rank),
+        )
+    )
+
+
+def kv_bytes_per_token(profile: ModelProfile, layout: Layout, division: Division | None = None) -> int:
+    """Bytes of one token's KV cache on one GPU of the stage with the most layers; bf16 where no division says else."""
     dims = profile.dimensions
     layers = -(-dims.num_hidden_layers // layout.pipeline_parallel)
+    size, parts = 2, layout.tensor_parallel
+    if division is not None:
+        size, parts = division.kv_bytes, division.attention_parts
+        layers += dims.num_nextn_predict_layers if division.draft else 0
     if dims.kv_lora_rank:
-        return (dims.kv_lora_rank + dims.qk_rope_head_dim) * layers * _KV_ELEMENT
-    heads = max(1, dims.num_key_value_heads // layout.tensor_parallel)
-    return 2 * heads * head_dim(profile) * layers * _KV_ELEMENT
+        return (dims.kv_lora_rank + dims.qk_rope_head_dim) * layers * size
+    heads = max(1, dims.num_key_value_heads // parts)
+    return 2 * heads * head_dim(profile) * layers * size
 
 
-def weights_per_gpu(profile: ModelProfile, layout: Layout) -> int:
+def weights_per_gpu(profile: ModelProfile, layout: Layout, division: Division | None = None) -> int:
     """Bytes of weights on the fullest GPU (the last stage: expert layers and the output head)."""
     dims, tensor = profile.dimensions, layout.tensor_parallel
+    attention = division.attention_parts if division is not None else tensor
     layers = -(-dims.num_hidden_layers // layout.pipeline_parallel)
     dense = layers if not dims.n_routed_experts else dims.first_k_dense_replace
     if layout.pipeline_parallel > 1 and dims.n_routed_experts:
         dense = 0
     whole_dense, whole_shared = kept_whole(profile, tensor) if layout.expert_parallel > 1 else (False, False)
-    total = layers * _attention(profile, tensor)
+    total = layers * _attention(profile, attention)
     total += dense * _mlp(profile, dims.intermediate_size, 1 if whole_dense else tensor)
-    total += (layers - dense) * _experts(profile, tensor, 1 if whole_shared else tensor)
+    sparse = _experts(profile, tensor, 1 if whole_shared else tensor)
+    total += (layers - dense) * sparse
     vocabulary = dims.vocab_size * dims.hidden_size * 2 // tensor
+    if division is not None and division.draft and dims.num_nextn_predict_layers:
+        projection = 2 * dims.hidden_size * dims.hidden_size * 2
+        total += dims.num_nextn_predict_layers * (_attention(profile, attention) + sparse + projection)
     return total + (2 if layout.pipeline_parallel == 1 else 1) * vocabulary
 
 
@@ -157,20 +194,6 @@ def _linear(profile: ModelProfile, rows: int, columns: int) -> int:
         return rows * columns + rows * 4
     height, width = profile.block
     return rows * columns + -(-rows // height) * -(-columns // width) * 4
-
-
-def _pool(profile: ModelProfile, stack: Stack, layout: Layout, gpu_total: int) -> Pool:
-    given = dict(stack.flags).get("--mem-fraction-static")
-    if given:
-        return Pool(float(given), f"static fraction {given}: the stack's --mem-fraction-static")
-    return engine_of(stack).pool(
-        PoolQuestion(
-            tensor_parallel=layout.tensor_parallel,
-            pipeline_parallel=layout.pipeline_parallel,
-            gpu_mib=gpu_total // _MIB,
-            graphs=profile.cuda_graph_max_bs,
-        )
-    )
 
 
 def _gib(number: int) -> str:

@@ -9,7 +9,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import Layout
 from orchestrator.model.profile import ModelProfile, Stack
-from orchestrator.planning import layout, memory
+from orchestrator.planning import commands, layout, memory
 from orchestrator.planning.build import abilities
 
 L40S_BYTES = 46068 << 20
@@ -52,27 +52,33 @@ class Offer:
 def offer(profile: ModelProfile, stack: Stack, gang: GangSpec, *, gpu_total: int = L40S_BYTES) -> Offer:
     """Every layout that the checkpoint's arithmetic and the memory allow; nothing unmeasured is ranked."""
     nodes, each = len(gang.nodes), gang.leader.gpus
-    able = abilities(engine_of(stack))
+    engine = engine_of(stack)
+    able = abilities(engine)
     where = f"gang {gang.name}"
     refusal, advice = "", ""
     usual: layout.Degrees | None = None
+    flags = commands.asked(engine, profile, stack, gang.leader, ())
+
+    def tokens_of(candidate: Layout) -> int | None:
+        return _kv_tokens(profile, stack, candidate, flags, gpu_total)
+
     try:
         chosen = layout.choose(
             profile,
             nodes=nodes,
             gpus_per_node=each,
             able=able,
-            fits=lambda candidate: _kv_tokens(profile, stack, candidate, gpu_total) != 0,
+            fits=lambda candidate: tokens_of(candidate) != 0,
             where=where,
         )
-        memory.budget(profile, stack, chosen, gpu_total=gpu_total, where=where)
+        memory.budget(profile, stack, chosen, flags=flags, gpu_total=gpu_total, where=where)
         usual = layout.degrees_of(chosen)
     except InputError as wrong:
         refusal, advice = wrong.what, wrong.fix
     fits = []
     for degrees in layout.working(profile, gpus=nodes * each, nodes=nodes, able=able):
         candidate = layout.layout_of(degrees, nodes, each)
-        tokens = _kv_tokens(profile, stack, candidate, gpu_total)
+        tokens = tokens_of(candidate)
         if tokens != 0:
             fits.append(
                 Fit(
@@ -95,9 +101,11 @@ def offer(profile: ModelProfile, stack: Stack, gang: GangSpec, *, gpu_total: int
     )
 
 
-def _kv_tokens(profile: ModelProfile, stack: Stack, candidate: Layout, gpu_total: int) -> int | None:
+def _kv_tokens(
+    profile: ModelProfile, stack: Stack, candidate: Layout, flags: memory.Flags, gpu_total: int
+) -> int | None:
     """0 where it does not fit, None where nothing can be said (an engine on CPU)."""
     try:
-        return memory.budget(profile, stack, candidate, gpu_total=gpu_total, where="").kv_tokens
+        return memory.budget(profile, stack, candidate, flags=flags, gpu_total=gpu_total, where="").kv_tokens
     except InputError:
         return 0

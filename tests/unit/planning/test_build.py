@@ -89,6 +89,21 @@ def test_an_engine_version_that_no_dialect_lists_is_said_in_the_plan(tmp_path: P
     assert "0.5.18" in found.title and "0.5.17" in found.title
 
 
+@pytest.mark.parametrize("asked_by", ["after --", "l40s_args", "profile", "stack"])
+def test_memory_is_computed_from_whoever_asked_for_a_flag(asked_by: str) -> None:
+    words = ("--mem-fraction-static", "0.8")
+    spec = gang(overrides=Overrides(args=words if asked_by == "l40s_args" else ()))
+    profile, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
+    if asked_by == "profile":
+        profile = replace(profile, flags=(("", *words),))
+    if asked_by == "stack":
+        stack = replace(stack, flags=(words,))
+    extra = words if asked_by == "after --" else ()
+    plan = build_plan([spec], profile, stack, topologies(spec), PlanOptions(hosts=HOSTS, extra_args=extra))
+    assert plan_json(plan)["gangs"][0]["memory"]["static_fraction"] == 0.8
+    assert plan.gangs[0].memory.kv_tokens != plan_of(gang(), stack="sglang-0.5.23").gangs[0].memory.kv_tokens
+
+
 def test_every_value_has_a_source() -> None:
     for stack in ("sglang-0.4.4-l40s", "sglang-0.5.23", "sglang-0.5.23-cpu"):
         spec = gang(gpus=1) if stack.endswith("cpu") else gang()

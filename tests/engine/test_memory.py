@@ -1,0 +1,167 @@
+"""The plan's static fraction and KV tokens against SGLang 0.5.23's own functions, on an L40S that is pretended."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from tests.support.reference_cluster import GPU_BYTES, gang, topologies
+
+from orchestrator.lab.engine.environment import ensure_engine
+from orchestrator.lab.node.models import config
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.inventory import Overrides
+from orchestrator.model.plan import GangPlan
+from orchestrator.model.profile import ModelProfile
+from orchestrator.planning.build import build_plan
+from orchestrator.planning.options import HostFacts, PlanOptions
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
+
+STACK = load_stack("sglang-0.5.23")
+BLOCK64, STOCK, INT8 = "DeepSeek-V3-0324-Block64x64", "DeepSeek-V3-0324", "DeepSeek-R1-Channel-INT8"
+GROUPED = "grouped-query attention"
+"""A model without MLA that fits anywhere."""
+
+
+class Row(NamedTuple):
+    """A model, its layout, flags after `--`, flags of the profile and of l40s_args."""
+
+    model: str
+    layout: str
+    extra: str = ""
+    profile: str = ""
+    inventory: str = ""
+    gpus: int = 8
+
+
+FRACTION = "--mem-fraction-static 0.8"
+ROWS = [
+    Row(BLOCK64, "32"),
+    Row(BLOCK64, "32", FRACTION),
+    Row(BLOCK64, "32", profile=FRACTION),
+    Row(BLOCK64, "32", inventory=FRACTION),
+    Row(BLOCK64, "32", "--mem-fraction-static 0.78", inventory=FRACTION),
+    Row(BLOCK64, "32", "--kv-cache-dtype fp8_e4m3"),
+    Row(BLOCK64, "32", "--kv-cache-dtype fp8_e5m2"),
+    Row(BLOCK64, "32", "--kv-cache-dtype bf16"),
+    Row(BLOCK64, "32", "--cuda-graph-max-bs-decode 128"),
+    Row(BLOCK64, "32", "--cuda-graph-bs-decode 1 2 4 96"),
+    Row(BLOCK64, "32", "--cuda-graph-backend-decode disabled"),
+    Row(BLOCK64, "32", "--cuda-graph-backend-prefill disabled"),
+    Row(BLOCK64, "32", "--disable-prefill-cuda-graph"),
+    Row(BLOCK64, "32", "--disable-decode-cuda-graph"),
+    Row(BLOCK64, "32", "--disable-cuda-graph"),
+    Row(BLOCK64, "32", "--chunked-prefill-size 8192"),
+    Row(BLOCK64, "32", "--chunked-prefill-size 1024"),
+    Row(BLOCK64, "32", "--chunked-prefill-size -1 --max-prefill-tokens 4096"),
+    Row(BLOCK64, "32", "--max-total-tokens 100000"),
+    Row(BLOCK64, "32", "--max-total-tokens 1000"),
+    Row(BLOCK64, "32", "--max-total-tokens 900000"),
+    Row(BLOCK64, "32", "--max-running-requests 16"),
+    Row(BLOCK64, "32", "--context-length 32768"),
+    Row(BLOCK64, "32", "--attn-dp-size 4"),
+    Row(BLOCK64, "32", "--attn-dp-size 2 --cuda-graph-max-bs-decode 64"),
+    Row(BLOCK64, "32", "--speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-eagle-topk 1"
+        " --speculative-num-draft-tokens 4"),
+    Row(INT8, "32"),
+    Row(INT8, "32", FRACTION),
+    Row(INT8, "32", "--kv-cache-dtype fp8_e4m3"),
+    Row(INT8, "32", "--chunked-prefill-size 2048 --cuda-graph-max-bs-decode 8"),
+    Row(STOCK, "8x4"),
+    Row(STOCK, "8x4", FRACTION),
+    Row(STOCK, "8x4", "--cuda-graph-max-bs-decode 160"),
+    Row(STOCK, "8x4", "--cuda-graph-backend-prefill breakable"),
+    Row(STOCK, "8x4", "--kv-cache-dtype fp8_e4m3"),
+    Row(STOCK, "8x4", "--max-total-tokens 50000"),
+    Row(STOCK, "8x4", "--chunked-prefill-size 8192"),
+    Row(STOCK, "16x2"),
+    Row(STOCK, "16x2", "--mem-fraction-static 0.85"),
+    Row(GROUPED, "8", gpus=2),
+    Row(GROUPED, "8", "--chunked-prefill-size 2048", gpus=2),
+    Row(GROUPED, "8", "--cuda-graph-max-bs-prefill 1024", gpus=2),
+    Row(GROUPED, "8", "--cuda-graph-bs-prefill 128 256 512", gpus=2),
+    Row(GROUPED, "8", "--disable-prefill-cuda-graph", gpus=2),
+    Row(GROUPED, "8", "--max-total-tokens 2000", gpus=2),
+    Row(GROUPED, "2", gpus=1),
+    Row(GROUPED, "2", "--max-running-requests 8", gpus=1),
+    Row(GROUPED, "4x2", gpus=2),
+    Row(GROUPED, "8", "--kv-cache-dtype fp8_e4m3", gpus=2),
+]  # fmt: skip
+
+
+def profile_of(row: Row) -> ModelProfile:
+    words = row.profile.split()
+    flags = tuple(("", flag, value) for flag, value in zip(words[::2], words[1::2], strict=True))
+    if row.model != GROUPED:
+        known = load_profile(row.model)
+        return replace(known, flags=(*known.flags, *flags))
+    dims = replace(
+        load_profile("tiny-deepseek-v3").dimensions, hidden_size=4096, intermediate_size=12288, num_hidden_layers=32,
+        num_attention_heads=32, num_key_value_heads=8, vocab_size=128256, n_routed_experts=0, n_shared_experts=0,
+        num_experts_per_tok=0, first_k_dense_replace=0, moe_intermediate_size=0, q_lora_rank=0, kv_lora_rank=0,
+        qk_nope_head_dim=0, qk_rope_head_dim=0, v_head_dim=0, num_nextn_predict_layers=0, head_dim=128,
+    )  # fmt: skip
+    return replace(load_profile("tiny-deepseek-v3"), directory="llama", architecture="LlamaForCausalLM",
+                   dimensions=dims, flags=flags, bytes=0)  # fmt: skip
+
+
+def planned(row: Row) -> GangPlan:
+    tensor, _, stages = row.layout.partition("x")
+    nodes = 4 if row.gpus == 8 else int(tensor) * int(stages or 1) // row.gpus
+    spec = gang(nodes, gpus=row.gpus, overrides=Overrides(args=tuple(row.inventory.split())))
+    options = PlanOptions(
+        tensor_parallel=int(tensor), pipeline_parallel=int(stages or 1), extra_args=tuple(row.extra.split()),
+        hosts={node.name: HostFacts(user="root", home="/root", cpu_count=64) for node in spec.nodes},
+    )  # fmt: skip
+    return build_plan([spec], profile_of(row), STACK, topologies(spec), options).gangs[0]
+
+
+def _config(profile: ModelProfile) -> dict[str, Any]:
+    made = config(profile)
+    if profile.architecture == "LlamaForCausalLM":
+        made |= {"model_type": "llama", "rope_scaling": None}
+        made = {key: value for key, value in made.items() if not key.startswith(("qk_", "kv_lora", "q_lora", "v_head"))}
+    return made
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[GangPlan, dict[str, Any]]]:
+    """Each row's plan, and what the engine says of the plan's own argv. `before` and `loaded` are the plan's."""
+    folder, asked, plans = tmp_path_factory.mktemp("memory"), [], []
+    for row in ROWS:
+        plan, profile = planned(row), profile_of(row)
+        place = folder / profile.directory
+        place.mkdir(exist_ok=True)
+        (place / "config.json").write_text(json.dumps(_config(profile)))
+        argv = list(plan.nodes[0].argv)
+        words = [str(place) if word == plan.nodes[0].model_path else word for word in argv[argv.index("-m") + 2 :]]
+        before = GPU_BYTES - int(1.29 * (1 << 30))
+        assert plan.memory.weights is not None
+        layers = -(-profile.dimensions.num_hidden_layers // plan.layout.pipeline_parallel)
+        asked.append({"words": words, "before": before, "loaded": before - plan.memory.weights, "layers": layers})
+        plans.append(plan)
+    (folder / "rows.json").write_text(json.dumps(asked))
+    python = ensure_engine() / "bin/python3"
+    script = Path(__file__).with_name("memory_of_sglang.py")
+    command = [str(python), str(script), str(folder / "rows.json"), str(folder / "answers.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return list(zip(plans, json.loads((folder / "answers.json").read_text()), strict=True))
+
+
+def test_there_are_rows_enough() -> None:
+    assert len(ROWS) >= 40
+
+
+@pytest.mark.parametrize("number", range(len(ROWS)), ids=[" ".join(filter(None, row[:5])) for row in ROWS])
+def test_fraction_and_tokens_are_the_engines(compared: list[tuple[GangPlan, dict[str, Any]]], number: int) -> None:
+    plan, engine = compared[number]
+    assert "error" not in engine, engine
+    assert plan.memory.static_fraction == pytest.approx(engine["fraction"], abs=0.0005)
+    assert plan.memory.kv_tokens == pytest.approx(engine["tokens"], rel=0.02)
