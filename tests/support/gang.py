@@ -65,11 +65,14 @@ class Cluster:
     changes: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Keys of a node's staging request to put in place of the usual, by node rank."""
 
+    agent_port: int = 0
+    """Of the leader's agent; 0 takes a free one."""
+
     def __post_init__(self) -> None:
         self.run_id = secrets.token_hex(4)
         self.key = secrets.token_hex(32)
         self.mark = f"GANG_TEST_MARK={secrets.token_hex(8)}"
-        self.agent_port = free_port()
+        self.agent_port = self.agent_port or free_port()
         self.http = f"127.0.0.1:{free_port()}"
         self.model = self.folder / "model"
         self.model.mkdir(parents=True)

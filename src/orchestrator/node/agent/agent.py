@@ -32,6 +32,8 @@ from orchestrator.node.engine.tree import SEARCH_EVERY_S, Tree
 from orchestrator.node.engine.vitality import HUNG, Patience, Vitality
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.failure import Failure
+from orchestrator.node.network import obituary
+from orchestrator.node.network.broken import RECONNECT_S, BrokenLinks
 from orchestrator.node.network.link import Hub, Joined, Left, Said, Spoke
 
 SILENT_S = 10.0
@@ -80,7 +82,7 @@ def _begin(run: Run) -> Agent:
     files.write_json(
         run.path(AGENT_FILE), {"pid": os.getpid(), "start": processes.start_of(os.getpid()), "run_id": run.run_id}
     )
-    parent = guardian.fork(run)  # before any thread
+    parent = guardian.fork(run, partial(obituary.report, run))  # before any thread
     memory = gpus.GpuMemory(itself.application(), run.gpus if run.device == "cuda" else ())
     return Agent(
         run=run,
@@ -104,6 +106,7 @@ class Agent(Part):
     engine_runs: bool = False
     accepted: bool = False
     """The canary generation was accepted (leader)."""
+    broken: BrokenLinks = field(default_factory=BrokenLinks)
     digests: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What each member said last (leader)."""
     signalled: str = ""
@@ -301,28 +304,53 @@ class Agent(Part):
     def _follow_link(self, now: float) -> None:
         for event in self.link_events(now):
             if isinstance(event, Joined):
-                self.ended.discard(event.node)
-                self.record.event("joined", node=event.node)
+                self._joined(event.node)
             elif isinstance(event, Left):
                 self._left(event)
             elif self.hub is not None:
                 self._hear_member(event)
             else:
                 self._hear_leader(event.message)
+        for node, reason in self.broken.overdue(now):
+            self._judge_broken(node, reason)
         self._judge_silence(now)
+
+    def _joined(self, node: str) -> None:
+        """For the first time or again: then it may have missed what was said meanwhile."""
+        self.record.event("joined", node=node)
+        self.ended.discard(node)
+        self.broken.back(node)
+        if self.hub is not None and self.state in RUNNING:
+            self.hub.send({"type": "go"}, only=node)
+        elif self.hub is not None and self.state == "draining":
+            self.hub.send({"type": "drain"}, only=node)
 
     def _left(self, event: Left) -> None:
         self.record.event("left", node=event.node, reason=event.reason)
-        had_ended = event.node in self.ended  # it said so, and why
         self._judge(verdicts.Gone(event.node))
-        if event.agent_ended:
-            self.ended.add(event.node)  # one that the network has lost keeps its lease
+        if event.broken and event.node not in self.ended:  # whoever has ended has said so, and why
+            self.broken.broke(event.node, event.reason, time.monotonic())  # what the network has lost has its lease
+
+    def _judge_broken(self, node: str, reason: str) -> None:
+        """A connection was not made again in time."""
+        if node in self.ended:
+            return
+        if self.spoke is not None and not self.spoke.refused:
+            return  # somebody may listen there, or nothing comes through: its lease decides
+        again = "every new one was refused" if self.spoke is not None else "no new one came"
+        text = f"the connection to the agent on {node} ended ({reason}), and {again} for {RECONNECT_S:g} s"
+        self._agent_ended(node, text)
+
+    def _agent_ended(self, node: str, text: str) -> None:
+        self.ended.add(node)
         if self.state == "draining" and self.spoke is not None:
             self._stop_now()  # nobody is left to say when the leader's engine has gone
-        elif event.agent_ended and not had_ended and self.state not in ENDING:
-            text = f"the agent on {event.node} ended ({event.reason}), and its engine with it"
-            fix = f"look at {event.node}: was it rebooted, or the agent killed?"
-            self.fail(causes.make(event.node, text, time.time(), fix=fix))
+        elif self.state not in ENDING:
+            fix = f"check {node}: was it rebooted, or the agent killed?"
+            self.fail(causes.make(node, text, time.time(), fix=fix))
+
+    def _guardian_reported(self, node: str) -> None:
+        self._agent_ended(node, f"the agent on {node} ended, as its guardian reports, and its engine with it")
 
     def _hear_member(self, said: Said) -> None:
         kind = said.message.get("type")
@@ -332,6 +360,8 @@ class Agent(Part):
             self._judge(verdicts.Heard(said.node, Statement.of(said.message)))
         elif kind == "ended":
             self.ended.add(said.node)
+        elif kind == "agent-ended":
+            self._guardian_reported(said.node)
         elif kind == "stop":
             self._stop_now() if said.message.get("now") else self._stop()
 
@@ -347,6 +377,8 @@ class Agent(Part):
             self._drain()
         elif kind == "end":
             self._end_with_leader(message)
+        elif kind == "agent-ended" and self.spoke is not None:
+            self._guardian_reported(self.spoke.leader)
 
     def _follow_leaders_state(self, state: str) -> None:
         if self.state in ("starting", "warming") and state == "ready" and self.tree.complete:

@@ -9,7 +9,7 @@ from orchestrator.node import processes
 from orchestrator.node.agent.part import Part
 from orchestrator.node.engine.containers import REMOVE_S
 from orchestrator.node.engine.gpus import IDLE_BYTES, GpuUse
-from orchestrator.node.network.link import Left, Said
+from orchestrator.node.network.link import Joined, Left, Said
 
 KILL_EVERY_S = 0.05
 KILL_FOR_S = 10.0
@@ -71,16 +71,28 @@ def _listen(part: Part, now: float) -> None:
     for event in part.link_events(now):
         if isinstance(event, Left):
             part.ended.add(event.node)
+        elif isinstance(event, Joined):
+            _say_again(part, event.node)
         elif isinstance(event, Said) and part.hub is not None:
             _hear_late_member(part, event)
         elif isinstance(event, Said) and isinstance(event.message.get("verdict"), dict):
             part.verdict = event.message["verdict"]
 
 
+def _say_again(part: Part, node: str) -> None:
+    """To one whose connection broke, and who may have missed how it ends."""
+    if part.hub is not None:
+        part.ended.discard(node)
+        why = {"verdict": part.verdict} if part.verdict else {"now": True}
+        part.hub.send({"type": "end", **why}, only=node)
+    elif part.spoke is not None and part.cause is not None:
+        part.spoke.send({"type": "failed", "cause": part.cause})
+
+
 def _hear_late_member(part: Part, said: Said) -> None:
     """What arrives while we end may still be nearer to the cause than what ended us."""
     cause = said.message.get("cause")
-    if said.message.get("type") == "ended":
+    if said.message.get("type") in ("ended", "agent-ended"):
         part.ended.add(said.node)
     elif isinstance(cause, dict) and part.verdict and part.verdict.get("secondary") and not cause.get("secondary"):
         part.verdict = cause

@@ -1,6 +1,7 @@
 """The engine's parent. It is forked from the agent before anything else, and outlives it just long enough.
 
-It holds one end of a socket pair. When the agent is gone the pair closes, and the guardian kills every process
+It holds one end of a socket pair. When the agent is gone the pair closes, and the guardian reports its death where the
+agent did not release it before, and kills every process
 below it: a subreaper, it is the parent of the engine's orphans too. An agent that lives and says nothing for as long
 as the gang's lease (stopped by a signal, or stuck) has been given up by its fellows: it is ended with its engine.
 
@@ -19,7 +20,9 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +34,10 @@ from orchestrator.node.failure import Failure
 
 KILL_FOR_S = 60.0
 CLOSE_S = 2.0
+REPORT_S = 3.0
+"""A little longer than a report takes where it finds nobody."""
 BEAT = b"beat\n"
+RELEASE = b"release\n"
 _KILL_EVERY_S = 0.05
 _DROPPED = ("SSH_", "SUDO_", "PYTHON")
 """Variables of our own session that are none of the engine's."""
@@ -50,6 +56,8 @@ class Guardian:
 
     def close(self) -> None:
         """Let it end, and wait until it has."""
+        with contextlib.suppress(OSError):
+            self.channel.send(RELEASE)
         self.channel.close()
         end = time.monotonic() + CLOSE_S
         while processes.alive(self.pid, self.start) and time.monotonic() < end:
@@ -80,8 +88,8 @@ class Guardian:
         return [json.loads(line) for line in lines]
 
 
-def fork(run: Run) -> Guardian:
-    """Fork the guardian; only a single-threaded process may do this."""
+def fork(run: Run, report: Callable[[], None]) -> Guardian:
+    """Fork the guardian; only a single-threaded process may do this. report: run there when the agent has died."""
     ours, theirs = socket.socketpair()
     log_read, log_write = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
@@ -90,7 +98,7 @@ def fork(run: Run) -> Guardian:
         try:
             ours.close()
             os.close(log_read)
-            _Parent(run, theirs, log_write).live()
+            _Parent(run, theirs, log_write, report).live()
             status = 0
         finally:
             os._exit(status)
@@ -108,10 +116,13 @@ class _Parent:
     run: Run
     channel: socket.socket
     log: int
+    report: Callable[[], None]
     agent: int = field(default_factory=os.getppid)
     heard_at: float = field(default_factory=time.monotonic)
     patience_s: float = 0.0
     """How long the agent may say nothing: until its loop begins what it may take to arm, then the lease."""
+    released: bool = False
+    """The agent's end is no death."""
     _held: int = -1
 
     def live(self) -> None:
@@ -131,8 +142,11 @@ class _Parent:
             self._reap()
             if self.channel.fileno() in ready and not self._obey():
                 break
+        reporting = self._report_death()
         self._kill_everything()
         containers.remove(self.run)
+        if reporting is not None:
+            reporting.join(REPORT_S)
         if self._is_silent() and os.getppid() == self.agent:
             os.kill(self.agent, signal.SIGKILL)
 
@@ -146,11 +160,20 @@ class _Parent:
         except OSError:
             return False
         self.heard_at = time.monotonic()
+        self.released = self.released or RELEASE in words
         if BEAT in words:
             self.patience_s = self.run.lease_s
         if b"go" in words:
             self._start()
         return bool(words)
+
+    def _report_death(self) -> threading.Thread | None:
+        """Beside the killing, which must not wait for a network."""
+        if self.released or self._is_silent():
+            return None
+        thread = threading.Thread(target=self.report, name="report", daemon=True)
+        thread.start()
+        return thread
 
     def _start(self) -> None:
         parent = os.getpid()

@@ -22,6 +22,8 @@ from orchestrator.node.network.wire import Closed, Message, Wire
 HANDSHAKE_S = 5.0
 CONNECT_S = 3.0
 RETRY_S = 0.1
+REFUSALS_APART_S = 1.0
+"""One refused connection may be a firewall's passing answer; a port without a listener refuses the next one too."""
 MOST_STRANGERS = 64
 """Connections that have not proved the key; the oldest makes room for a new one, for a member needs milliseconds."""
 MOST_OF_AN_ADDRESS = 8
@@ -44,11 +46,11 @@ class Said:
 
 @dataclass(frozen=True)
 class Left:
-    """A node's connection is over. agent_ended: closed by the other process, not by the network."""
+    """A node's connection is over. broken: it was closed or reset, rather than lost in silence."""
 
     node: str
     reason: str
-    agent_ended: bool
+    broken: bool
 
 
 Event = Joined | Said | Left
@@ -190,7 +192,7 @@ class Hub:
             except Closed as closed:
                 member.close()
                 del self._members[node]
-                yield Left(node, closed.reason, closed.agent_ended)
+                yield Left(node, closed.reason, closed.broken)
                 continue
             if messages:
                 self.heard[node] = now
@@ -211,6 +213,8 @@ class Spoke:
     _wire: Wire | None = None
     _connecting: socket.socket | None = None
     _began: float = 0.0
+    _refused: tuple[float, float] = (0.0, 0.0)
+    """When the first and the newest of the refusals in a row came, monotonic seconds."""
     _nonces: tuple[str, str] | None = None
     _welcome: bool = False
 
@@ -223,6 +227,12 @@ class Spoke:
     def reached(self) -> bool:
         """Somebody took the connection, whether a word has come or not."""
         return self._wire is not None
+
+    @property
+    def refused(self) -> bool:
+        """Nothing listens on the leader's port: connections were refused at least twice, a while apart."""
+        first, newest = self._refused
+        return newest - first >= REFUSALS_APART_S
 
     def descriptors(self) -> Iterator[tuple[int, int]]:
         """(file descriptor, poll mask) of everything to wait for."""
@@ -243,7 +253,7 @@ class Spoke:
             events = self._hear(self._wire, now)
         except Closed as closed:
             self._drop(closed.reason)
-            return [Left(self.leader, closed.reason, closed.agent_ended)] if was_joined else []
+            return [Left(self.leader, closed.reason, closed.broken)] if was_joined else []
         if self._welcome and not was_joined:
             with contextlib.suppress(Closed):  # the next step is told again
                 events += self._hear(self._wire, now)
@@ -277,6 +287,7 @@ class Spoke:
             error = self._connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if error == 0:
                 self._wire, self._connecting = Wire(self._connecting), None
+                self._refused = (0.0, 0.0)
             else:
                 self._drop(errno.errorcode.get(error, str(error)))
         elif now - self._began > CONNECT_S:
@@ -308,7 +319,7 @@ class Spoke:
             )
         elif kind == "welcome" and self._nonces is not None:
             if not wire.proves(self.key, message.get("proof"), "leader", self.run.run_id, self.run.node, *self._nonces):
-                raise Closed("the leader's agent can't prove the run's key", agent_ended=False)
+                raise Closed("the leader's agent can't prove the run's key", broken=False)
             self._welcome = True
             if self._wire is not None:
                 self._wire.trusted = True
@@ -317,6 +328,8 @@ class Spoke:
 
     def _drop(self, reason: str) -> None:
         self.trouble = reason
+        refused = reason == errno.errorcode[errno.ECONNREFUSED]
+        self._refused = (self._refused[0] or self._began, self._began) if refused else (0.0, 0.0)
         if self._connecting is not None:
             self._connecting.close()
         if self._wire is not None:

@@ -31,18 +31,18 @@ MOST_UNSENT = 1024 * 1024
 USER_TIMEOUT_MS = 60_000
 """Then a connection that the network has lost is made anew: it is the lease that judges silence, not TCP, and with a
 lease above this a new connection is there sooner after an outage than TCP's next try on the old one (tcp(7))."""
-_ENDED = {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED}
+_BROKEN = {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED}
 
 Message = dict[str, Any]
 
 
 class Closed(Exception):
-    """The connection is over. agent_ended: the other process closed it, rather than the network."""
+    """The connection is over. broken: it was closed or reset, rather than lost in silence."""
 
-    def __init__(self, reason: str, *, agent_ended: bool) -> None:
+    def __init__(self, reason: str, *, broken: bool) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.agent_ended = agent_ended
+        self.broken = broken
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Wire:
         """Queue a message and send what goes at once. Raises Closed."""
         self._outgoing += json.dumps(message, separators=(",", ":")).encode() + b"\n"
         if len(self._outgoing) > MOST_UNSENT:
-            raise Closed("it takes no more messages", agent_ended=False)
+            raise Closed("it takes no more messages", broken=False)
         self.flush()
 
     def flush(self) -> None:
@@ -92,11 +92,11 @@ class Wire:
         lines = self._cut(MOST_LINES if self.trusted else 1)
         messages = [message for message in map(_understood, lines) if message is not None]
         if lines and not messages and not self.trusted:
-            raise Closed("it sent something that is no greeting", agent_ended=False)
+            raise Closed("it sent something that is no greeting", broken=False)
         if messages or lines:
             return messages  # the end is told at the next call
         if len(self._incoming) > longest:
-            raise Closed("it sent no message that ends", agent_ended=False)
+            raise Closed("it sent no message that ends", broken=False)
         if self._over is not None:
             raise self._over
         return []
@@ -111,7 +111,7 @@ class Wire:
                 self._over = _closed(error)
                 return
             if not data:
-                self._over = Closed("the connection was closed", agent_ended=True)
+                self._over = Closed("the connection was closed", broken=True)
                 return
             self._incoming += data
 
@@ -153,4 +153,4 @@ def _understood(line: bytes) -> Message | None:
 
 
 def _closed(error: OSError) -> Closed:
-    return Closed(error.strerror or str(error), agent_ended=error.errno in _ENDED)
+    return Closed(error.strerror or str(error), broken=error.errno in _BROKEN)

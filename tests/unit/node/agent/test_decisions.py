@@ -20,7 +20,7 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.network.link import Hub, Joined, Left, Spoke
 
 KEY = b"k" * 32
-LOST, CLOSED = Left("b", "Connection timed out", agent_ended=False), Left("b", "closed", agent_ended=True)
+LOST, CLOSED = Left("b", "Connection timed out", broken=False), Left("b", "closed", broken=True)
 
 
 @pytest.fixture
@@ -55,9 +55,46 @@ def test_a_node_that_the_network_lost_keeps_its_lease_and_one_that_ended_does_no
     assert "lease of 20 s ran out" in agent.why()
     ended = deciding(run)
     ended.state, ended.hub = "draining", Hub(run, KEY, heard={"b": 100.0})
-    ended._left(CLOSED)
+    ended._guardian_reported("b")
     ended._judge_silence(200.0)
     assert ended.why() == "" and ended.record.value["links"] == {"b": "ended"}
+
+
+def test_a_broken_connection_has_a_moment_to_come_back(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = deciding(run)
+    now = time.monotonic()
+    agent.state, agent.hub = "ready", Hub(run, KEY, heard={"b": now + 10.0})
+    events: list[Any] = [CLOSED]
+    monkeypatch.setattr(agent.hub, "step", lambda _: [events.pop()] if events else [])
+    agent._follow_link(now)
+    agent._follow_link(now + 1.5)
+    events.append(Joined("b"))
+    agent._follow_link(now + 1.6)
+    agent._follow_link(now + 10.0)
+    assert agent.why() == ""
+    events.append(CLOSED)
+    agent._follow_link(now + 10.0)
+    agent._follow_link(now + 13.0)
+    assert "no new one came for 2 s" in agent.why()
+
+
+def test_a_member_judges_a_broken_connection_by_what_the_leaders_port_says(run: Run) -> None:
+    for refused, why in ((True, "every new one was refused"), (False, "")):
+        agent = deciding(replace(run, node="b", node_rank=1))
+        spoke = Spoke(agent.run, KEY, "a", heard_at=time.monotonic(), _refused=(1.0, 2.5) if refused else (1.0, 1.5))
+        agent.state, agent.spoke = "ready", spoke
+        agent._judge_broken("a", "Connection reset by peer")
+        assert why in agent.why() and bool(why) == bool(agent.why())
+
+
+def test_one_that_connects_again_is_told_what_it_missed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for state, missed in (("armed", []), ("starting", ["go"]), ("ready", ["go"]), ("draining", ["drain"])):
+        agent = deciding(run)
+        sent: list[tuple[str, str]] = []
+        agent.state, agent.hub = state, Hub(run, KEY)
+        monkeypatch.setattr(agent.hub, "send", lambda message, only, to=sent: to.append((message["type"], only)))
+        agent._joined("b")
+        assert sent == [(word, "b") for word in missed]
 
 
 def test_a_node_that_comes_back_has_a_lease_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def test_both_sides_prove_the_key_and_talk(run: Run, hub: Hub) -> None:
     assert Said("b", {"type": "digest", "state": "armed"}) in events
     spoke.close()
     (left,) = turn(hub, until=lambda events: events)
-    assert isinstance(left, Left) and left.agent_ended
+    assert isinstance(left, Left) and left.broken
 
 
 def test_a_member_without_the_key_does_not_get_in(run: Run, hub: Hub) -> None:
@@ -207,13 +207,32 @@ def test_a_connection_that_can_not_be_accepted_ends_nothing(hub: Hub, number: in
     hub._listener = listener
 
 
+def test_a_port_is_called_closed_when_it_refused_twice_a_second_apart(run: Run) -> None:
+    spoke = Spoke(run, KEY, "a")
+    assert [refusals(spoke, at) for at in (100.0, 100.5, 100.9, 101.1)] == [False, False, False, True]
+    hub = Hub(run, KEY)
+    hub.listen()
+    assert not refusals(spoke, 101.5)
+    assert spoke.reached
+    spoke.close()
+    hub.close()
+
+
+def refusals(spoke: Spoke, at: float) -> bool:
+    """Whether the port counts as closed after one more attempt."""
+    for _ in range(2):
+        spoke.step(at)
+    return spoke.refused
+
+
 def test_the_leader_is_waited_for(run: Run) -> None:
     spoke = Spoke(run, KEY, "a")
     turn(spoke, until=lambda _: spoke.trouble == "ECONNREFUSED")
+    assert not spoke.refused
     hub = Hub(run, KEY)
     hub.listen()
     turn(hub, spoke, until=joined_twice)
     hub.close()
     (left,) = turn(spoke, until=lambda events: events)
-    assert isinstance(left, Left) and left.agent_ended
+    assert isinstance(left, Left) and left.broken
     spoke.close()

@@ -1,0 +1,88 @@
+"""Real agents and a leader link that is reset: what lives goes on, and what is dead is known at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.resetting import ResettingWay
+from tests.support.waiting import until
+
+from orchestrator.node.network.broken import RECONNECT_S
+
+if TYPE_CHECKING:
+    from tests.support.gang import Cluster
+
+Gang = Callable[..., "Cluster"]
+
+
+def guardian_of(cluster: Cluster, node: int) -> int:
+    engine = cluster.report(node)["engine_pid"]
+    return int(Path(f"/proc/{engine}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def told(cluster: Cluster) -> object:
+    """What every node says of the link, and what has happened there."""
+    return [
+        (report["state"], report["links"], report["cause"], cluster.log(node).with_name("events.jsonl").read_text())
+        for node, report in ((node, cluster.report(node)) for node in range(cluster.nodes))
+    ]
+
+
+def by_way_of(way: ResettingWay) -> dict[int, dict[str, object]]:
+    return {1: {"leader": {"address": "127.0.0.1", "port": way.port}}}
+
+
+def test_a_link_that_is_reset_for_a_second_ends_nothing(gang: Gang) -> None:
+    from tests.support.ports import free_port
+
+    port = free_port()
+    with ResettingWay(port) as way:
+        cluster = gang(nodes=2, agent_port=port, changes=by_way_of(way))
+        cluster.ready()
+        for _ in range(2):
+            way.cut()
+            until(lambda: cluster.report(1)["links"] == {"node0": "lost"}, 1.0, "the link is lost")
+            time.sleep(0.8)  # how long it is cut is what this tests
+            way.restore()
+            until(lambda: cluster.report(0)["links"] == {"node1": "heard"}, 5.0, lambda: told(cluster))
+        assert cluster.states() == ["ready", "ready"]
+        cluster.kill_rank(2)
+        until(lambda: cluster.states() == ["failed", "failed"], 10.0, "failed")
+        assert cluster.report(0)["verdict"]["tp_rank"] == 2
+        cluster.nothing_left()
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_guardian_reports_the_death_of_its_agent(gang: Gang, node: int) -> None:
+    cluster = gang(nodes=3)
+    cluster.ready()
+    cluster.signal_agent(node, signal.SIGKILL)
+    cluster.nothing_left()
+    for other in {0, 1, 2} - {node}:
+        report = cluster.report(other)
+        verdict = report["verdict"] or report["cause"]
+        assert verdict["node"] == f"node{node}" and "as its guardian reports" in verdict["text"]
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_an_agent_that_dies_with_its_guardian_is_missed(gang: Gang, node: int) -> None:
+    cluster = gang(nodes=2)
+    cluster.ready()
+    guardian = guardian_of(cluster, node)
+    began = time.monotonic()
+    os.kill(guardian, signal.SIGSTOP)
+    cluster.signal_agent(node, signal.SIGKILL)
+    os.kill(guardian, signal.SIGKILL)
+    other = 1 - node
+    until(lambda: cluster.report(other)["state"] == "failed", RECONNECT_S + 5.0, "failed")
+    assert time.monotonic() - began >= RECONNECT_S
+    text = cluster.report(other)["cause"]["text"]
+    assert f"the connection to the agent on node{node} ended" in text
+    assert ("every new one was refused" if node == 0 else "no new one came") in text
+    until(lambda: not cluster.agents_alive(), 10.0, "agents gone")
