@@ -27,7 +27,6 @@ from tests.gpu.steps import STEPS, Step, model_made, not_done, played
 from tests.support.small_lab import L40S_DEPLOY
 
 FIGURES = Path(__file__).parent / "figures.json"
-REHEARSED_GPUS = 4
 CLOSING_S = 20.0
 """Kept back from a call's time to end everything."""
 
@@ -71,13 +70,21 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--kept", type=Path, default=Path("/tmp/gpu-proof"), help="events and logs of what went otherwise"
     )
-    parser.add_argument("--rehearse", action="store_true", help="with the stand-in, without a GPU")
+    parser.add_argument(
+        "--rehearse",
+        type=int,
+        nargs="?",
+        const=4,
+        default=0,
+        metavar="GPUS",
+        help="with the stand-in, as if of so many",
+    )
     parser.add_argument("--prepare", action="store_true", help="make the checkpoints and their reference, and end")
     parser.add_argument("--page", action="store_true", help="write docs/measured.md and end")
     return parser.parse_args(words)
 
 
-def _why_not(gpus: Gpus, *, least: int, rehearse: bool) -> str:
+def _why_not(gpus: Gpus, *, least: int, rehearse: int) -> str:
     """'' where it can be played; named steps of one gang can be with one GPU."""
     if os.geteuid() != 0:
         return "a lab with namespaces needs root"
@@ -135,9 +142,9 @@ def _chosen(args: argparse.Namespace, figures: Figures) -> list[Step]:
     return [step for step in STEPS if step.name in missing and not (args.rehearse and step.alone)]
 
 
-def _play(chosen: list[Step], gpus: Gpus, figures: Figures, *, until: float, rehearse: bool, kept: Path) -> Any:
+def _play(chosen: list[Step], gpus: Gpus, figures: Figures, *, until: float, rehearse: int, kept: Path) -> Any:
     kept.mkdir(parents=True, exist_ok=True)
-    count = REHEARSED_GPUS if rehearse else len(gpus)
+    count = rehearse or len(gpus)
     lock = threading.Lock()
 
     def record(result: Result) -> None:
@@ -150,7 +157,9 @@ def _play(chosen: list[Step], gpus: Gpus, figures: Figures, *, until: float, reh
     stage = Stage(lab, gpus, count, until - CLOSING_S, print, kept)
     try:
         for step in chosen:
-            if stage.left_s < step.needs_s:
+            if count < step.gpus:
+                result = not_done(step.name, f"found {count} GPUs, wanted {step.gpus}")
+            elif stage.left_s < step.needs_s:
                 result = not_done(step.name, f"{stage.left_s:.0f} s left, {step.needs_s:.0f} wanted")
             else:
                 print(f"[{stage.left_s:4.0f} s left] {step.name}: {step.what}", flush=True)

@@ -256,11 +256,16 @@ class Stage:
         return [names.index(node) * each + own for node in self.nodes_of(gang) for own in range(each)]
 
     def rank(self, gang: str, tp_rank: int) -> tuple[str, Identity]:
-        """(node, process) of a rank, found by its title."""
-        for node in self.nodes_of(gang):
-            if (found := find_node_in(self.lab, node).ranks().get(tp_rank)) is not None:
-                return node, found
+        """(node, process) of a rank, by the process id that `status` shows, which is the node's own."""
+        for node in self.gang(gang)["nodes"]:
+            for rank in node["ranks"]:
+                if rank["tp_rank"] == tp_rank and (found := self._process(node["name"], rank["pid"])) is not None:
+                    return str(node["name"]), found
         raise Otherwise(f"no process of TP{tp_rank} runs in {gang}")
+
+    def _process(self, node: str, pid: int) -> Identity | None:
+        processes: list[Identity] = find_node_in(self.lab, node).processes()
+        return next((one for one in processes if _pid_inside(one.pid) == pid), None)
 
     def engine(self, gang: str | None = None) -> list[Identity]:
         """Every process of an engine, of one gang or of all."""
@@ -364,6 +369,15 @@ def start(lab: SmallLab, *words: str) -> subprocess.Popen[str]:
 def engine_python(real: bool) -> str:
     """A Python that has torch."""
     return "/opt/l40s/venvs/sglang-0.5.17-triton/bin/python3" if real else sys.executable
+
+
+def _pid_inside(pid: int) -> int | None:
+    """What the innermost PID namespace calls a process (NSpid of proc(5))."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    return next((int(line.split()[-1]) for line in status.splitlines() if line.startswith("NSpid:")), None)
 
 
 def _command(pid: int) -> bytes:

@@ -38,8 +38,10 @@ from orchestrator.lab.processes import wait_until
 Record = Callable[[Result], None]
 Play = Callable[[Stage, Record], tuple[str, dict[str, Any]]]
 ROUTER = f"http://127.0.0.1:{ROUTER_PORT}"
-KILLS = 4
-"""Of the ranks of a gang, one after the other."""
+EACH_RANK = 3
+"""How often each is killed, in one gang and in two together."""
+FEWEST = 4
+"""GPUs with which two nodes have several each."""
 HUNG_S = 110.0
 LEASE_S = 45.0
 LONG_ANSWER = 1500
@@ -50,7 +52,7 @@ LONG_ANSWER = 1500
 class Step:
     """One step. shape: of the lab it needs, by the number of GPUs; needs_s: less time left, and it is not begun.
 
-    alone: it needs real GPUs
+    alone: it needs real GPUs; gpus: so many at least
     """
 
     name: str
@@ -59,6 +61,7 @@ class Step:
     shape: Callable[[int], Shape] | None
     needs_s: float = 60.0
     alone: bool = False
+    gpus: int = 1
 
 
 def one_gang(gpus: int) -> Shape:
@@ -210,7 +213,7 @@ def _cause(gang: dict[str, Any]) -> list[Any]:
 def kills_of_one_gang(stage: Stage, record: Record) -> tuple[str, dict[str, Any]]:
     """Each rank at least once, every second one under load."""
     ranks = len(stage.gpus_of("gang0"))
-    wanted = max(KILLS, ranks)
+    wanted = ranks if ranks >= FEWEST else EACH_RANK * ranks
     done = _kills(stage, record, "gang0", wanted)
     return _of(done, wanted, "kills named with node, rank and signal")
 
@@ -427,9 +430,11 @@ def both_up(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
 def kills_of_two_gangs(stage: Stage, record: Record) -> tuple[str, dict[str, Any]]:
     """Every rank of both gangs, side by side, idle and under load in turn."""
 
-    lanes = [lambda gang=gang: _kills(stage, record, gang, KILLS) for gang in ("gang0", "gang1")]
+    ranks = len(stage.gpus_of("gang0"))
+    wanted = EACH_RANK if ranks == 1 else (EACH_RANK - 1) * ranks
+    lanes = [lambda gang=gang: _kills(stage, record, gang, wanted) for gang in ("gang0", "gang1")]
     done = [right for lane in _side_by_side(*lanes) for right in lane]
-    return _of(done, 2 * KILLS, "kills named with node, rank and signal")
+    return _of(done, 2 * wanted, "kills named with node, rank and signal")
 
 
 def rolling(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
@@ -551,13 +556,13 @@ STEPS = (
     Step("generation", "log-probabilities against float32", generation, one_gang, 30, alone=True),
     Step("kills", "each rank of one gang killed", kills_of_one_gang, one_gang, 70),
     Step("original", "the checkpoint before it was re-blocked", original, one_gang, 75, alone=True),
-    Step("restart", "the gang as a whole", restart, one_gang, 60),
     Step("down", "an answer under way, then nothing left", down, one_gang, 30),
-    Step("tensor", "tensor parallel over two nodes", tensor, two_nodes, 60),
-    Step("pipeline", "pipeline parallel over two nodes", pipeline, two_nodes, 60),
-    Step("both", "two gangs behind the router", both_up, two_gangs, 70),
-    Step("kills side by side", "each rank of two gangs killed", kills_of_two_gangs, two_gangs, 80),
-    Step("rolling", "restart --rolling under load", rolling, two_gangs, 120),
-    Step("troubles", "stopped, agent killed, cut off, foreign memory", troubles_of_two_gangs, two_gangs, 110),
-    Step("changed plan", "up with another flag, under load", changed_plan, two_gangs, 120),
+    Step("both", "two gangs behind the router", both_up, two_gangs, 70, gpus=2),
+    Step("kills side by side", "each rank of two gangs killed", kills_of_two_gangs, two_gangs, 80, gpus=2),
+    Step("rolling", "restart --rolling under load", rolling, two_gangs, 120, gpus=2),
+    Step("troubles", "stopped, agent killed, cut off, foreign memory", troubles_of_two_gangs, two_gangs, 110, gpus=2),
+    Step("changed plan", "up with another flag, under load", changed_plan, two_gangs, 120, gpus=2),
+    Step("pipeline", "pipeline parallel over two nodes", pipeline, two_nodes, 60, gpus=2),
+    Step("tensor", "tensor parallel over two nodes of several GPUs", tensor, two_nodes, 60, gpus=FEWEST),
+    Step("restart", "the gang as a whole", restart, two_nodes, 60, gpus=2),
 )
