@@ -262,6 +262,11 @@ def _gpus_of_another_maker(node: HealthyNode) -> None:
     node.gpus.clear()
 
 
+def _recorded_by_others(node: HealthyNode) -> None:
+    node.gpus.clear()
+    node.nvml["error"] = "not recorded"
+
+
 def _lost_gpu(node: HealthyNode) -> None:
     node.machine.devices[2] = {"index": 2, "errors": {"nvmlDeviceGetHandleByIndex": "GPU is lost"}}
 
@@ -382,6 +387,8 @@ FAULTS = (
     Fault("GPU unknown to NVML", _set(lambda n: n.gpus.pop()), "GPU-MISSING", STOP, ("0000:9d:00.0",)),
     Fault("GPUs of another maker", _gpus_of_another_maker, "GPU-OTHER-MAKER", NOTE, ("0000:18:00.0",),
           ("GPU-MISSING",)),
+    Fault("recorded by others, without NVML", _recorded_by_others,
+          "NOT-RECORDED", UNKNOWN, also=("NVML-UNREADABLE",)),
     Fault("uncorrectable memory errors", _gpu(5, ecc={"enabled": 1, "corrected": 0, "uncorrected": 3}), "GPU-HEALTH",
           STOP, ("0000:9b:00.0",)),
     Fault("memory row that could not be repaired", _gpu(5, remapped_rows=[0, 1, 0, 1]), "GPU-HEALTH", STOP,

@@ -71,11 +71,12 @@ def main_card(machine: MachineFiles, number: int, *, bus: int = 0x37) -> None:
     machine.address("lo", "127.0.0.1/8")
 
 
-def storage_card(machine: MachineFiles, *, bus: int = 0xB0, link_layer: str = "Ethernet", up: bool = True) -> None:
+def storage_card(machine: MachineFiles, *, bus: int = 0xB0, number: int = 0) -> None:
     """One port on a root port of NUMA domain 0, with an address in a network of its own."""
     (folder,) = machine.nic(machine.root_port(bus, 1, numa=0), bus + 1, ["ens20np0"])
-    machine.address("ens20np0", "10.20.0.9/24")
-    machine.rdma("mlx5_20", folder, "ens20np0", ipv4="10.20.0.9/24", link_layer=link_layer, up=up)
+    address = f"10.20.0.{11 + number}/24"
+    machine.address("ens20np0", address)
+    machine.rdma("mlx5_20", folder, "ens20np0", ipv4=address)
 
 
 def virtual_functions(machine: MachineFiles, card: str, count: int, *, bus: int) -> None:

@@ -32,7 +32,7 @@ class Distances:
         if shared is not None:
             direct = above[0] == shared and above_other[0] == shared
             return PathType.PIX if direct else PathType.PXB
-        return PathType.PHB if self._numa(one, above) == self._numa(other, above_other) else PathType.SYS
+        return PathType.PHB if self.numa_node(one) == self.numa_node(other) else PathType.SYS
 
     def nvidia_smi_word(self, one: str, other: str) -> str:
         """As `nvidia-smi topo -m` writes it: X for the same function, PIX for two functions of one card, and NODE where
@@ -46,9 +46,14 @@ class Distances:
             return "NODE"
         return path.name
 
-    def _numa(self, key: str, above: tuple[str, ...]) -> int:
-        """NUMA domain of the topmost device on the way to the CPU: that is where NCCL hangs the branch."""
-        return self._numa_of_switch[above[-1]] if above else self._devices[key].numa_node
+    def numa_node(self, key: str) -> int:
+        """NUMA domain of the topmost device on the way to the CPU: that is where NCCL hangs the branch. Of a card it
+        reads the first function only."""
+        above = self._places.above(key)
+        if above:
+            return self._numa_of_switch[above[-1]]
+        first = f"{key[:-1]}0"
+        return (self._devices.get(first) or self._devices[key]).numa_node
 
 
 def path_type(topology: Topology, one: str, other: str) -> PathType:

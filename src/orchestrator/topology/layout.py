@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from orchestrator.model.topology import Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.topology.cards import nic_cards
+from orchestrator.topology.distance import Distances
 from orchestrator.topology.pci import bridges_above, sort_key
 from orchestrator.topology.switches import SwitchPlaces
 
@@ -71,6 +72,7 @@ class _Layout:
         self.topology = topology
         self.devices = {device.key: device for device in topology.pci}
         self.switches = {switch.key: switch for switch in topology.switches}
+        self.distances = Distances(topology)
         self.above = SwitchPlaces(topology.switches).above
         cards = [self._card(functions) for functions in nic_cards(topology).values()]
         self.cards: Mapping[str, Card] = {card.key: card for card in cards if keep is None or keep(card)}
@@ -93,8 +95,7 @@ class _Layout:
 
     def _numa(self, key: str) -> int:
         """Firmware of machines with one domain often names none: then there is no doubt."""
-        above = self.above(key)
-        number = self.switches[above[-1]].numa_node if above else self.devices[key].numa_node
+        number = self.distances.numa_node(key)
         return self.topology.numa[0].node if number < 0 and len(self.topology.numa) == 1 else number
 
     def _domain(self, number: int) -> Domain:

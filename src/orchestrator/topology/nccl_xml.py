@@ -15,9 +15,10 @@ from xml.sax.saxutils import quoteattr
 
 from orchestrator.model.snapshot import NOT_RECORDED
 from orchestrator.model.topology import CpuModel, Gpu, Link, NumaDomain, PciDevice, RdmaPort, Switch, Topology
+from orchestrator.topology.distance import Distances
 from orchestrator.topology.pci import TWICE, card, is_address, number, sort_key
-from orchestrator.topology.rdma import ports_by_card
-from orchestrator.topology.switches import SwitchPlaces, merged
+from orchestrator.topology.rdma import natural, ports_by_card
+from orchestrator.topology.switches import XML_ROOT, SwitchPlaces, merged
 
 _FORBIDDEN = re.compile(r"<!\s*(DOCTYPE|ENTITY)", re.IGNORECASE)
 _LARGEST = 8 << 20
@@ -38,6 +39,7 @@ class _Writer:
         self.topology = topology
         self.devices = {device.key: device for device in topology.pci}
         self.places = SwitchPlaces(topology.switches, merge=False)
+        self.distances = Distances(topology)
         self.switches = {switch.key: switch for switch in topology.switches}
         self.gpus = {gpu.key: gpu for gpu in topology.gpus if gpu.key in self.devices}
         active = [port for port in topology.rdma if port.active and port.key in self.devices]
@@ -47,14 +49,10 @@ class _Writer:
 
     def cpus(self) -> Iterator[str]:
         leaves = [*self.gpus, *self.cards]
-        for domain in sorted({self._numa(key) for key in leaves}):
+        for domain in sorted({self.distances.numa_node(key) for key in leaves}):
             yield f"  <cpu{self._cpu_attributes(domain)}>"
-            yield from self._branch([key for key in leaves if self._numa(key) == domain], depth=0)
+            yield from self._branch([key for key in leaves if self.distances.numa_node(key) == domain], depth=0)
             yield "  </cpu>"
-
-    def _numa(self, key: str) -> int:
-        above = self.places.above(key)
-        return self.switches[above[-1]].numa_node if above else self.devices[key].numa_node
 
     def _cpu_attributes(self, domain: int) -> str:
         cpu = self.topology.cpu
@@ -200,7 +198,10 @@ def topology_of_xml(text: str, node: str) -> Topology:
         pci=tuple(devices),
         switches=switches,
         gpus=_numbered([replace(gpu, switch=places.nearest(gpu.key)) for gpu in reader.gpus]),
-        rdma=tuple(replace(port, switch=places.nearest(port.key)) for port in reader.ports),
+        rdma=tuple(
+            replace(port, switch=places.nearest(port.key))
+            for port in sorted(reader.ports, key=lambda port: (natural(port.device), port.port))
+        ),
         nvml_error=NOT_RECORDED,
     )
 
@@ -225,7 +226,7 @@ class _Reader:
             model=number(element.get("modelid", "")),
         )
         for pci in element.findall("pci"):
-            self._pci(pci, f"/nccl/cpu{numa}", "", "", numa, 0)
+            self._pci(pci, f"{XML_ROOT}cpu{numa}", "", "", numa, 0)
 
     def _pci(self, element: ElementTree.Element, above: str, parent: str, switch: str, numa: int, depth: int) -> None:
         address = element.get("busid", "").lower()

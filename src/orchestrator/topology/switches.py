@@ -14,6 +14,8 @@ from dataclasses import replace
 from orchestrator.model.topology import PciDevice, Switch
 from orchestrator.topology.pci import bridges_above, sort_key
 
+XML_ROOT = "/nccl/"
+"""Keys of what was read from NCCL's XML begin with it."""
 _BROADCOM = 0x1000
 _PEX_GEN4, _PEX_GEN5 = 0xC010, 0xC030
 
@@ -40,6 +42,13 @@ def find_switches(devices: Sequence[PciDevice], serving: Collection[str] = ()) -
     return merged(sorted(switches, key=lambda switch: (sort_key(switch.address), switch.key)), by_key)
 
 
+def upstream_ports_above(key: str) -> list[str]:
+    """Every second bridge above a device, nearest first, as NCCL steps up; all of them where NCCL has written them down
+    (its XML has no downstream ports). For a switch's key with a slash behind it the switch is the first."""
+    ways = bridges_above(key)
+    return ways if key.startswith(XML_ROOT) else ways[0 if key.endswith("/") else 1 :: 2]
+
+
 def _worth_naming(keys: Collection[str], devices: Sequence[PciDevice], serving: Collection[str]) -> set[str]:
     downstream: dict[str, set[str]] = {}
     for device in devices:
@@ -62,7 +71,7 @@ def _upstream_ports(bridges: Sequence[str]) -> list[str]:
 
 def _switch(key: str, by_key: Mapping[str, PciDevice], keys: Iterable[str]) -> Switch:
     device = by_key.get(key)
-    above = next((bridge for bridge in bridges_above(key) if bridge in keys), "")
+    above = next((bridge for bridge in upstream_ports_above(key) if bridge in keys), "")
     if device is None:  # its own files are missing; what lies below it still shows it
         return Switch(key=key, address=key.rpartition("/")[2].lower(), numa_node=-1, parent_switch=above)
     return Switch(
@@ -114,8 +123,9 @@ class SwitchPlaces:
         self._whole = {switch.key: (merge and switch.merged_into) or switch.key for switch in self.switches}
 
     def above(self, key: str) -> tuple[str, ...]:
-        """Keys of switches, nearest first; () on a root port."""
-        found = (self._whole[bridge] for bridge in bridges_above(key) if bridge in self._whole)
+        """Keys of switches, nearest first; () on a root port. For a switch's own key with a slash behind it that switch
+        comes first."""
+        found = (self._whole[bridge] for bridge in upstream_ports_above(key) if bridge in self._whole)
         return tuple(dict.fromkeys(found))
 
     def nearest(self, key: str) -> str:

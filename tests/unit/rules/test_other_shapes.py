@@ -33,9 +33,7 @@ def with_infiniband_rails(name: str, number: int) -> HealthyNode:
     for half in (0, 1):
         bus = 0xC0 + 0x10 * half
         rdma_card(machine, machine.root_port(bus, 3, numa=half), bus + 1, half, number, link_layer="InfiniBand")
-    storage_card(machine)
-    machine.addresses["ens20np0"] = []
-    machine.address("ens20np0", f"10.20.0.{11 + number}/24")
+    storage_card(machine, number=number)
     main_card(machine, number)
     return dressed(machine)
 

@@ -1,0 +1,87 @@
+"""What a recording or NCCL's XML does not hold, and which rules could therefore say nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import Link
+from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.input import Input, input_of, record_again
+from orchestrator.rules.support.registry import Rule
+
+RULE = Rule(
+    id="NOT-RECORDED",
+    title="this input does not hold everything",
+    explain=(
+        "A copy of /sys or NCCL's topology file shows where devices sit, and little else. Rules that need more are "
+        "silent on it: that is not a sign of health. A snapshot of `discover --save` holds everything."
+    ),
+    reads=("which kinds of facts the input holds",),
+    source="design: what could not be read is unknown, never counted as fine",
+    weight=90,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    words: str
+    there: Callable[[Node], bool]
+    rules: tuple[str, ...]
+
+
+def _any_file(*endings: str) -> Callable[[Node], bool]:
+    return lambda node: any(path.endswith(endings) for path in node.snapshot.files)
+
+
+def _any_path(part: str) -> Callable[[Node], bool]:
+    return lambda node: any(part in path for path in node.snapshot.files)
+
+
+_KINDS = (
+    _Kind("what NVML says", lambda node: bool(node.nvml_devices),
+          ("GPU-HEALTH", "GPU-MISSING", "GPU-P2P-OFF", "GPU-BAR1-SMALL", "GPU-MODE", "GPU-BUSY",
+           "GDR-MISSING", "NVML-UNREADABLE")),
+    _Kind("states of RDMA ports that are down", _any_file("/state"), ("RDMA-PORT-DOWN", "TRAFFIC-ON-TCP")),
+    _Kind("link layers of RDMA ports", lambda node: any(port.link_layer for port in node.topology.rdma),
+          ("RAIL-LINK-LAYER",)),
+    _Kind("addresses", lambda node: "addresses" in node.snapshot.host,
+          ("RAIL-CROSSED", "RAILS-SHARE-SUBNET", "RDMA-PORT-UNCONFIGURED", "NO-COMMON-NETWORK", "PUBLIC-ADDRESS")),
+    _Kind("network interfaces", lambda node: bool(node.topology.interfaces), ("RAIL-MTU", "BOND-SHORT")),
+    _Kind("configuration spaces beyond 64 bytes",
+          lambda node: any(len(text) > 512 for path, text in node.snapshot.files.items() if path.endswith("/config")),
+          ("ACS-REDIRECT", "PCIE-SETTINGS", "ATS-OFF")),
+    _Kind("current link widths and speeds",
+          lambda node: any(device.link != Link() for device in node.topology.pci) and bool(node.snapshot.files),
+          ("PCIE-LINK-REDUCED",)),
+    _Kind("NUMA domains as each device names them", _any_file("/numa_node"), ("NUMA-UNKNOWN",)),
+    _Kind("IOMMU groups", _any_path("/iommu_groups/"), ("IOMMU-TRANSLATING",)),
+    _Kind("error counters", _any_path("/hw_counters/"), ("RDMA-LOSSES", "RDMA-CONGESTED", "PCIE-ERRORS")),
+    _Kind("limits, clock, kernel log and device files", lambda node: "limits" in node.snapshot.host,
+          ("LIMITS", "CLOCK-SKEW", "GPU-XID", "RDMA-NO-DEVICE-FILE")),
+    _Kind("installed packages, settings and files", lambda node: "stack" in node.snapshot.host,
+          ("ENGINE-UNLISTED", "STACK-ABSENT", "STACK-DIFFERS", "STACK-PATCHES", "TUNED-CONFIGS",
+           "MODEL-ROOT-REMOTE", "NCCL-FILES", "HOST-SETTING")),
+    _Kind("devices that are no GPU and no network card", lambda node: bool(node.snapshot.files), ("GPU-OTHER-MAKER",)),
+    _Kind("other nodes", lambda _: False, ("NODE-DIFFERS", "RDMA-NAMES-DIFFER", "WAY-BLOCKED")),
+)  # fmt: skip
+
+
+def check(cluster: Cluster) -> Iterator[Finding]:
+    """One unknown for each node that somebody else recorded."""
+    for node in cluster.nodes:
+        missing = [kind for kind in _KINDS if input_of(node) in (Input.RECORDING, Input.XML) and not kind.there(node)]
+        if missing:
+            ids = [name for kind in missing for name in kind.rules]
+            yield Finding(
+                id=RULE.id,
+                severity=Severity.UNKNOWN,
+                node=node.name,
+                devices=tuple(ids),
+                title=f"{len(ids)} rules could not judge: this input does not hold "
+                + ", ".join(kind.words for kind in missing),
+                evidence=tuple(f"no {kind.words}: {', '.join(kind.rules)}" for kind in missing),
+                effect="what these rules look for may be there",
+                fix=record_again(node),
+            )
