@@ -225,6 +225,12 @@ def _set(change: Callable[[HealthyNode], object]) -> Callable[[HealthyNode], Non
     return apply
 
 
+def _no_rdma(node: HealthyNode) -> None:
+    for table in (node.files, node.links):
+        for path in [path for path in table if "/infiniband" in path]:
+            del table[path]
+
+
 def _card(**values: object) -> Callable[[HealthyNode], None]:
     """Both functions of the first RDMA card."""
 
@@ -312,6 +318,7 @@ FAULTS = (
     Fault("five GPUs behind one switch", _fifth_gpu_behind_one_switch, "GPU-GROUPS-UNEVEN", SLOW, ("0000:16:00.0",),
           ("NODE-DIFFERS",)),
     Fault("port without a link", _port_down, "RDMA-PORT-DOWN", SLOW, ("mlx5_1",)),
+    Fault("no RDMA device at all", _no_rdma, "TRANSPORT-TCP", SLOW, also=("NODE-DIFFERS", "NIC-MISSING")),
     Fault("all RDMA ports without a link", _no_port_left, "TRAFFIC-ON-TCP", SLOW, ("bond0",), ("RDMA-PORT-DOWN",)),
     Fault("second port of the main card without a link", _spare_port_down, "RDMA-PORT-DOWN", NOTE, ("mlx5_5",)),
     Fault("port without an address", _port_without_address, "RDMA-PORT-UNCONFIGURED", SLOW, ("mlx5_1", "ens2f1np1")),

@@ -205,7 +205,7 @@ class _Gang:
     def _decision(self) -> transport.Decision:
         if not self._cuda:
             return transport.Decision("none", "an engine on CPU uses Gloo, not NCCL")
-        return transport.decide(self.gang, self.rdma)
+        return transport.decide(self.gang, self.rdma, self.layout)
 
     def _node(self, node: NodeSpec) -> NodePlan:
         venv = places.venv(node, self.stack.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.planning.transport import tcp_severity
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.speed import Traffic, price
@@ -25,10 +26,10 @@ def check(cluster: Cluster) -> Iterator[Finding]:
         for node in gang if len(gang) > 1 else ():
             physical = any(not port.virtual for port in node.topology.rdma)
             if physical and not node.usable and node.spec.transport != "tcp":
-                yield _finding(node)
+                yield _finding(node, tcp_severity(cluster.layouts.get(node.spec.gang)))
 
 
-def _finding(node: Node) -> Finding:
+def _finding(node: Node, severity: Severity) -> Finding:
     choice = node.tcp
     interface = node.interfaces.get(choice.interface) if choice else None
     ports = len(interface.slaves) if interface and interface.slaves else 1
@@ -39,7 +40,7 @@ def _finding(node: Node) -> Finding:
     )
     return Finding(
         id=RULE.id,
-        severity=Severity.SLOW,
+        severity=severity,
         node=node.name,
         devices=(choice.interface,) if choice else (),
         title="no RDMA port of this node can carry the gang's traffic: everything crosses "
@@ -52,6 +53,6 @@ def _finding(node: Node) -> Finding:
             ),
             *((f"TCP side = {choice.address}; {choice.reason}",) if choice else ()),
         ),
-        effect=price(Traffic.TCP),
+        effect=price(Traffic.TCP) if severity is Severity.SLOW else "only pipeline stages hand over between nodes",
         fix="mend the ports named in this node's other findings; `l40s-deploy discover` shows them in the tree",
     )

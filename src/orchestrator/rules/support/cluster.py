@@ -142,6 +142,7 @@ class Cluster:
     trials: what the nodes could reach on each other; empty where nobody tried (offline)
     stacks: the stack that each node is looked at for, by node name; those of no known stack are missing
     served: the model that is planned on a gang, and its layout; empty where nothing is planned
+    layouts: of each gang, the one that runs or is planned, by its name; empty where nobody knows
     saved: the facts were read from files, not from the nodes
     """
 
@@ -151,6 +152,7 @@ class Cluster:
     trials: tuple[Trial, ...] = ()
     stacks: Mapping[str, Stack] = field(default_factory=dict)
     served: Mapping[str, tuple[ModelProfile, Layout]] = field(default_factory=dict)
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
     saved: bool = False
 
     @cached_property

@@ -7,20 +7,24 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
+from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
+from orchestrator.model.plan import Layout
 from orchestrator.model.profile import Stack
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.model.topology import Topology
 from orchestrator.remote.fleet import Fleet
-from orchestrator.rules.support.cluster import Cluster
+from orchestrator.rules.support.cluster import Cluster, gangs_of
 from orchestrator.rules.support.registry import all_rules, run_rules
 from orchestrator.topology.build import BuildOptions, build
 from orchestrator.topology.nccl_xml import topology_of_xml
+from orchestrator.workflows.ahead import ahead
 from orchestrator.workflows.look.connectivity import try_ways
 from orchestrator.workflows.look.look import look, named_stack
+from orchestrator.workflows.status.reports import see
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +53,28 @@ def examine_inventory(inventory: Inventory, *, accept: Collection[str] = ()) -> 
 
 def examine(fleet: Fleet, specs: Mapping[str, NodeSpec], *, accept: Iterable[str] = ()) -> Examination:
     """All nodes at once. A node that does not answer is among the failures, the others are examined."""
+    running = ahead(lambda: layouts_of(see(fleet, gangs_of(specs.values()))))
     looked = look(fleet, specs.values())
     topologies = {name: build(snapshot) for name, snapshot in looked.values.items()}
     cluster = Cluster(topologies=topologies, snapshots=looked.values, specs=specs, stacks=stacks_of(looked.values))
-    cluster = replace(cluster, trials=try_ways(fleet, cluster))
+    cluster = replace(cluster, trials=try_ways(fleet, cluster), layouts=running.result())
     return diagnose(cluster, looked.failures, accept=accept)
+
+
+def layouts_of(views: Iterable[GangView]) -> dict[str, Layout]:
+    """The layout of each gang that runs, by its ranks' numbers: TP ranks are counted anew in every pipeline stage."""
+    found = {}
+    for view in views:
+        ranks = [rank.tp_rank for node in view.nodes for rank in node.ranks]
+        if view.running and ranks:
+            tensor = max(ranks) + 1
+            found[view.name] = Layout(
+                tensor_parallel=tensor,
+                pipeline_parallel=max(1, len(ranks) // tensor),
+                nnodes=len(view.nodes),
+                gpus_per_node=max(len(node.ranks) for node in view.nodes),
+            )
+    return found
 
 
 def examine_saved(

@@ -19,7 +19,7 @@ from orchestrator.workflows.look.doctor import check_accept, cluster_of, sort_ou
 from orchestrator.workflows.plan.plan import Planned
 
 _TOLD_BETTER: Mapping[str, tuple[str, ...]] = {
-    "TRANSPORT-TCP": ("TRAFFIC-ON-TCP",),
+    "TRANSPORT-TCP": ("TRAFFIC-ON-TCP", "TRANSPORT-TCP"),
     "RDMA-PORTS-UNEVEN": ("RDMA-PORT-DOWN", "RDMA-PORT-UNCONFIGURED", "NIC-MISSING"),
 }
 """A finding of planning, and the rules that name the node and the device where planning sees only the result."""
@@ -33,7 +33,9 @@ def examined(
     fleet: tries the ways between the nodes too; None where engines run already
     Raises InputError for a word in `accept` that names nothing.
     """
-    cluster = replace(cluster_of(gangs, planned.topologies, planned.snapshots), served=dict(_served(planned.plan)))
+    layouts = {gang.name: gang.layout for gang in planned.plan.gangs}
+    seen = cluster_of(gangs, planned.topologies, planned.snapshots)
+    cluster = replace(seen, served=dict(_served(planned.plan)), layouts=layouts)
     own = planned.plan.findings
     check_accept(accept, cluster.specs, {finding.id for finding in own})
     if fleet is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,14 @@ import pytest
 from tests.support.faults import fault
 from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_nodes
 
+from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import Plan
+from orchestrator.planning.transport import tcp_severity
+from orchestrator.protocol.report import RankReport
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.topology.nccl_xml import nccl_xml
 from orchestrator.workflows.look.doctor import (
@@ -20,6 +25,7 @@ from orchestrator.workflows.look.doctor import (
     diagnose,
     examine_saved,
     examine_xml,
+    layouts_of,
     refuse,
 )
 from orchestrator.workflows.look.nccl import dump_xml, expected
@@ -108,8 +114,8 @@ def test_a_plans_own_facts_are_enough() -> None:
     made = examined(planned, [gang])
     assert [(one.id, one.node) for one in made.findings] == [
         ("LIMITS", "node2"),
-        ("SOME-ID", ""),
         ("TRANSPORT-TCP", ""),
+        ("SOME-ID", ""),
     ]
     accepted = examined(planned, [gang], accept=("LIMITS", "TRANSPORT-TCP"))
     assert [one.id for one in accepted.findings] == ["SOME-ID"]
@@ -177,3 +183,19 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="can't be made"):
         dump_xml({}, tmp_path / "file" / "below")
+
+
+def test_a_running_gangs_layout_is_counted_by_its_ranks() -> None:
+    def node(rank: int, ranks: Sequence[int]) -> NodeView:
+        told = tuple(RankReport(tp_rank=one, gpu=one % 8) for one in ranks)
+        return NodeView(name=f"n{rank}", node_rank=rank, state="ready", alive=True, ranks=told)
+
+    staged = GangView(name="pp", state=GangState.READY, nodes=(node(0, range(8)), node(1, range(8))))
+    cut = GangView(name="tp", state=GangState.READY, nodes=(node(0, range(8)), node(1, range(8, 16))))
+    gone = GangView(name="gone", state=GangState.ABSENT)
+    found = layouts_of([staged, cut, gone])
+    assert {name: (one.tensor_parallel, one.pipeline_parallel) for name, one in found.items()} == {
+        "pp": (8, 2),
+        "tp": (16, 1),
+    }
+    assert [tcp_severity(found[name]) for name in ("pp", "tp")] == [Severity.NOTE, Severity.SLOW]

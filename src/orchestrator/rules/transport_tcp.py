@@ -1,0 +1,44 @@
+"""A gang whose nodes talk over TCP because they have nothing else, or because the inventory asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from orchestrator.model.finding import Finding
+from orchestrator.planning.transport import ASKED, TCP, over_tcp
+from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.registry import Rule
+
+RULE = Rule(
+    id=TCP,
+    title="traffic between the nodes runs over TCP",
+    explain=(
+        "NCCL needs one network on all ranks, so one node without an RDMA device takes RDMA from the whole gang. Slow "
+        "where tensor parallelism crosses nodes, a note where only pipeline stages do: judged by the layout that runs, "
+        "else by the plan's, else as tensor parallelism over all nodes. A node that has cards and no usable port is "
+        "TRAFFIC-ON-TCP."
+    ),
+    reads=("/sys/class/infiniband", "l40s_transport", "the layout of the running gang"),
+    source="NCCL src/plugin/net.cc (one network for a communicator); the articles' third fault",
+    weight=13,
+)
+
+
+def check(cluster: Cluster) -> Iterator[Finding]:
+    """One finding on each node without an RDMA device; on the leader where the inventory asks for TCP."""
+    for gang in () if cluster.saved else cluster.gangs:
+        name = gang[0].spec.gang
+        if sum(spec.gang == name for spec in cluster.specs.values()) == 1 or _on_cpu(cluster, gang):
+            continue
+        layout = cluster.layouts.get(name)
+        asked = {node.spec.transport for node in gang}
+        if asked == {"tcp"}:
+            yield over_tcp(name, ASKED, layout, node=gang[0].name)
+        elif "tcp" not in asked:
+            without = (node for node in gang if not node.topology.rdma)
+            yield from (over_tcp(name, "it has no RDMA device", layout, node=node.name) for node in without)
+
+
+def _on_cpu(cluster: Cluster, gang: Sequence[Node]) -> bool:
+    """An engine on CPU talks by Gloo, which knows no RDMA."""
+    return any(stack.device == "cpu" for node in gang if (stack := cluster.stacks.get(node.name)))
