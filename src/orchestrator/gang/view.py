@@ -292,7 +292,7 @@ def _remarks(
     remarks += [
         f"{name} has not heard from {', '.join(unexplained)}"
         for name, report in current.items()
-        if (unexplained := [silent for silent in report.silent if silent not in explained])
+        if report.alive and (unexplained := [silent for silent in report.silent if silent not in explained])
     ]
     remarks += [
         f"{node.name}: TP{rank.tp_rank} (pid {rank.pid}) is stopped by a signal"
@@ -300,7 +300,7 @@ def _remarks(
         for rank in node.ranks
         if rank.state == "stopped"
     ]
-    slow = [report for report in current.values() if report.service_state == "slow"]
+    slow = [report for report in current.values() if report.alive and report.service_state == "slow"]
     remarks += [f"the service is slow: {report.service_detail}" for report in slow]
     remarks += [
         f"{node.name}: process {', '.join(map(str, node.left_behind))} would not end"

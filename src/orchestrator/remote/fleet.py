@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import queue
 import threading
-from collections.abc import Callable, Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
@@ -14,6 +18,32 @@ from orchestrator.remote.connect import connect
 from orchestrator.remote.session import Connection, Session
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """For a glance: who has not answered when the others did is waited for a little longer, not for its own deadline.
+
+    least_s: so long at least; times: so many times as long as the slowest of the others took, on a busy machine
+    """
+
+    least_s: float = 2.5
+    times: float = 2.0
+
+    def wait(self, names: Sequence[str], jobs: Sequence[Callable[[], object]], answered: Callable[[], int]) -> None:
+        """Run the jobs in threads of their own, and wait. answered: how many of them have succeeded."""
+        ended: queue.SimpleQueue[float] = queue.SimpleQueue()
+        began = time.monotonic()
+        for job in jobs:
+            threading.Thread(target=_noting, args=(job, ended), daemon=True).start()
+        until: float | None = None
+        for _ in names:
+            try:
+                at = ended.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                return
+            if answered():
+                until = began + max(self.least_s, self.times * (at - began))
 
 
 class Fleet:
@@ -34,11 +64,14 @@ class Fleet:
     ) -> None:
         self.close()
 
-    def on_every(self, work: Callable[[Session], T], *, only: Collection[str] | None = None) -> PerNode[T]:
+    def on_every(
+        self, work: Callable[[Session], T], *, only: Collection[str] | None = None, patience: Patience | None = None
+    ) -> PerNode[T]:
         """Do work on all nodes (or only those named) at the same time, one thread a node.
 
         A DeployError becomes that node's failure; a session that it shows to be lost is opened anew at the next
         call. Any other exception is our defect and is raised, once every node has ended.
+        patience: with those that the others have left behind; None waits for every node's own deadline.
         """
         names = [name for name in self.nodes if only is None or name in only]
         values: dict[str, T] = {}
@@ -56,13 +89,17 @@ class Fleet:
             except BaseException as defect:
                 defects.append(defect)
 
-        _side_by_side([lambda name=name: one(name) for name in names])  # type: ignore[misc]
+        jobs = [partial(one, name) for name in names]
+        if patience is None:
+            _side_by_side(jobs)
+        else:
+            patience.wait(names, jobs, lambda: len(values))
         if defects:
             raise defects[0]
-        return PerNode(
-            values={name: values[name] for name in names if name in values},
-            failures={name: failures[name] for name in names if name in failures},
-        )
+        answered = {name: values[name] for name in names if name in values}
+        failed = {name: failures[name] for name in names if name in failures}
+        late = {name: _left_behind(name) for name in names if name not in answered and name not in failed}
+        return PerNode(values=answered, failures=failed | late)
 
     def close(self) -> None:
         """Close every session; work that still runs on one ends with Unreachable."""
@@ -75,11 +112,16 @@ class Fleet:
             session = self._open.get(name)
             if session is not None and session.alive:
                 return session
-            if self._closed:
-                raise Unreachable("the connections are closed", where=name, fix="this command was ending")
+            self._expect_open(name)
             session = connect(self.nodes[name], deadline_s=self._connect_deadline_s)
             self._open[name] = session
+            self._expect_open(name)  # nobody waited for it, perhaps
             return session
+
+    def _expect_open(self, name: str) -> None:
+        if self._closed:
+            self._drop(name)
+            raise Unreachable("the connections are closed", where=name, fix="this command was ending")
 
     def _drop(self, name: str) -> None:
         session = self._open.pop(name, None)
@@ -87,7 +129,19 @@ class Fleet:
             session.close()
 
 
-def _side_by_side(jobs: list[Callable[[], object]]) -> None:
+def _noting(job: Callable[[], object], ended: queue.SimpleQueue[float]) -> None:
+    try:
+        job()
+    finally:
+        ended.put(time.monotonic())
+
+
+def _left_behind(name: str) -> Unreachable:
+    what, fix = "no answer while the others answered", f"check that it responds: ssh {name} uptime"
+    return Unreachable(what, where=name, fix=fix)
+
+
+def _side_by_side(jobs: Sequence[Callable[[], object]]) -> None:
     """Run all jobs in threads of their own and wait; daemon threads, so that Ctrl-C ends the process at once."""
     if len(jobs) == 1:
         jobs[0]()

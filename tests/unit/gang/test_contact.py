@@ -22,6 +22,8 @@ TABLE: list[tuple[str, DeployError | None, bool, Mapping[str, Report], str]] = [
     ("nobody else is there", None, False, {}, ""),
     ("only SSH is broken", REFUSED, False, dict([fellow("a", b="heard", c="heard")]), "ssh"),
     ("the node is dead", REFUSED, False, dict([fellow("a", b="silent")]), "node"),
+    ("it missed two words", REFUSED, False, dict([fellow("a", b="quiet")]), "node"),
+    ("it is quiet and answers", None, False, dict([fellow("a", b="quiet")]), ""),
     ("its connection broke", REFUSED, False, dict([fellow("a", b="lost")]), "node"),
     ("the leader is dead", REFUSED, False, dict([fellow("c", b="silent"), fellow("d", b="lost")]), "node"),
     ("one of them hears it", REFUSED, False, dict([fellow("c", b="silent"), fellow("d", b="heard")]), "ssh"),

@@ -204,3 +204,11 @@ def test_what_happened_longest_ago_comes_first_although_clocks_differ() -> None:
 def test_a_reboot_is_told_from_a_killed_agent(rebooted: bool, words: str) -> None:
     seen = look(report(0, "ready"), report(1, "ready", alive=False, rebooted=rebooted))
     assert seen.cause is not None and words in seen.cause.text
+
+
+def test_what_a_run_that_is_over_last_said_of_its_service_and_links_is_no_remark() -> None:
+    told: dict[str, Any] = {"service_state": "slow", "service_detail": "no token for 21 s", "silent": ("node1",)}
+    alive = look(report(0, "ready", **told), report(1, "ready"))
+    assert any("slow" in remark for remark in alive.remarks)
+    for state in ("stopped", "failed"):
+        assert look(report(0, state, **told), report(1, state)).remarks == ()

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
-from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.remote.session import Session
 
 if TYPE_CHECKING:
@@ -52,6 +52,33 @@ def test_a_failed_node_is_a_value_beside_the_others(sshd: Sshd) -> None:
     assert isinstance(done.failures["down"], Unreachable)
     with pytest.raises(Unreachable):
         done.all()
+
+
+def test_a_glance_does_not_wait_for_a_node_that_the_others_have_left_behind() -> None:
+    back = threading.Event()
+    done: list[str] = []
+
+    def work(session: Session) -> int:
+        if session.spec.name == "cut":
+            assert back.wait(60)
+            done.append("cut")
+        return 1
+
+    with Fleet([local("a"), local("cut"), local("b")]) as fleet:
+        seen = fleet.on_every(work, patience=Patience(least_s=0.05, times=1.0))
+        assert not done, "it was waited for"
+        back.set()
+    assert "a" in seen.values or "b" in seen.values
+    assert isinstance(seen.failures["cut"], Unreachable)
+
+
+def test_a_glance_that_nobody_answers_waits_for_the_nodes_own_deadline() -> None:
+    def work(session: Session) -> int:
+        raise Unreachable("gone", where=session.spec.name, fix="wait")
+
+    with Fleet([local("a"), local("b")]) as fleet:
+        seen = fleet.on_every(work, patience=Patience(least_s=0.0, times=0.0))
+    assert {failure.what for failure in seen.failures.values()} == {"gone"}
 
 
 def test_a_defect_of_ours_is_raised() -> None:

@@ -38,6 +38,8 @@ from orchestrator.node.network.link import Hub, Joined, Left, Said, Spoke
 
 SILENT_S = 10.0
 """A node that was not heard for this long is shown as silent; with a short lease after half of it."""
+QUIET_S = 2.0
+"""Two words missed: `status` does not say of such a node that its agent is heard."""
 LINK_S = 30.0
 """A node that has not reached the leader's agent this long after its own checks is not armed."""
 LEADERS_CHECKS_S = 90.0
@@ -401,7 +403,8 @@ class Agent(Part):
         silences = self._silences(now)
         shown_after = min(SILENT_S, self.run.lease_s / 2)
         silent = sorted(node for node, silence in silences.items() if silence > shown_after)
-        self.record.set(silent=silent, links={node: self._link_word(node, silent) for node in self._partners()})
+        quiet = [node for node, silence in silences.items() if silence > QUIET_S]
+        self.record.set(silent=silent, links={node: self._link_word(node, silent, quiet) for node in self._partners()})
         expired = {node: silence for node, silence in silences.items() if silence > self.run.lease_s}
         if expired and len(silences) > 1 and len(silent) == len(silences) and self.state not in ENDING:
             self._cut_off(max(expired.values()))
@@ -433,12 +436,14 @@ class Agent(Part):
             return (self.spoke.leader,)
         return self.run.members[1:]
 
-    def _link_word(self, node: str, silent: Sequence[str]) -> str:
+    def _link_word(self, node: str, silent: Sequence[str], quiet: Sequence[str]) -> str:
         if node in self.ended:
             return "ended"
         if node in silent:
             return "silent"
         joined = node in self.hub.joined if self.hub is not None else self.spoke is not None and self.spoke.joined
+        if joined and node in quiet:
+            return "quiet"
         return "heard" if joined else "lost"
 
     def _follow_service(self) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from orchestrator.node import processes
 from orchestrator.node.agent.part import Part
 from orchestrator.node.engine.containers import REMOVE_S
-from orchestrator.node.engine.gpus import IDLE_BYTES, GpuUse
 from orchestrator.node.network.link import Joined, Left, Said
 
 KILL_EVERY_S = 0.05
@@ -105,27 +103,12 @@ def _memory_is_free(part: Part) -> bool:
         return True  # NVML does not tell: waiting longer would not help
     fresh = part.memory.answered_at > part.tree.gone_at
     part.memory.ask(time.monotonic())
-    return fresh and not _in_use(part)
-
-
-def _in_use(part: Part) -> list[GpuUse]:
-    uses = ((part.memory.answer or {}).get(gpu) for gpu in part.run.gpus)
-    return [use for use in uses if use is not None and (use.processes or use.used > IDLE_BYTES)]
+    return fresh and not part.memory.in_use()
 
 
 def _held(part: Part) -> list[str]:
     """What is still not free although everything of ours is gone, GPU by GPU."""
-    if _memory_is_free(part):
-        return []
-    return [f"GPU {use.index}: {_holders(use)}" for use in _in_use(part)]
-
-
-def _holders(use: GpuUse) -> str:
-    gib = use.used / (1 << 30)
-    if not use.processes:
-        return f"{gib:.1f} GiB are in use by nobody that NVML names"
-    pids = ", ".join(f"{pid} ({processes.title(pid)[:80] or 'gone'})" for pid, _ in use.processes)
-    return f"{gib:.1f} GiB are in use by process {pids}"
+    return [] if _memory_is_free(part) else part.memory.held()
 
 
 def _leave(part: Part, left: list[int]) -> None:

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.node import itself
+from orchestrator.node import itself, processes
 
 FIRST_ANSWER_S = 20.0
 """Without persistence mode the driver starts every GPU at the first question."""
 ANSWER_S = 5.0
+FREE_EVERY_S = 0.1
 IDLE_BYTES = 1 << 30
 """An idle GPU shows up to about 615 MiB (NVML's first memory info counts what the driver reserves)."""
 
@@ -120,6 +121,22 @@ class GpuMemory:
                 return True
         return False
 
+    def in_use(self) -> list[GpuUse]:
+        """The GPUs that the newest answer does not call idle."""
+        uses = ((self.answer or {}).get(index) for index in self.indices)
+        return [use for use in uses if use is not None and (use.processes or use.used > IDLE_BYTES)]
+
+    def held(self) -> list[str]:
+        """What the newest answer says is in use, GPU by GPU, in words."""
+        return [f"GPU {use.index}: {_holders(use)}" for use in self.in_use()]
+
+    def await_free(self, deadline_s: float) -> list[str]:
+        """Ask until no GPU is in use; what still is at the deadline. NVML that does not tell is not waited for."""
+        end = time.monotonic() + deadline_s
+        while time.monotonic() < end and self.wait(end - time.monotonic()) and not self.error and self.in_use():
+            time.sleep(FREE_EVERY_S)
+        return self.held()
+
     def close(self) -> None:
         """End the child."""
         child, self._child = self._child, None
@@ -147,6 +164,14 @@ class GpuMemory:
                 for gpu in raw["gpus"]
             )
             self.answer = {use.index: use for use in uses}
+
+
+def _holders(use: GpuUse) -> str:
+    gib = use.used / (1 << 30)
+    if not use.processes:
+        return f"{gib:.1f} GiB are in use by nobody that NVML names"
+    pids = ", ".join(f"{pid} ({processes.title(pid)[:80] or 'gone'})" for pid, _ in use.processes)
+    return f"{gib:.1f} GiB are in use by process {pids}"
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.node import files, processes
+from orchestrator.node import files, itself, processes
 from orchestrator.node.agent import goal
+from orchestrator.node.agent.ending import MEMORY_FREE_S
 from orchestrator.node.agent.run import REPORT_FILE, staged_in
 from orchestrator.node.engine import containers
+from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import report
 from orchestrator.node.verbs.report import left_over
@@ -42,13 +44,16 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         _await_end(folder, deadline_s, now=bool(request.get("now")))
     left = _end_orphans(folder) if not processes.alive(*report.agent(folder)) else []
     after = report.of_run(folder) or before
+    held = after.held if told else ()
+    if not after.alive and told and not after.state.over:
+        held = _await_memory(folder)  # its agent was killed, and could not
     if not after.alive:
         after = _settle(folder, after, request.get("because"), clear=bool(request.get("clear")))
     return StopAnswer(
         state=after.state.value,
         alive=after.alive,
         left_behind=tuple(sorted({*left, *_living(after.left_behind)})),
-        held=after.held if told else (),
+        held=held,
     ).as_json()
 
 
@@ -83,6 +88,21 @@ def _end_orphans(folder: str) -> list[int]:
         for pid, start in left:
             processes.send(pid, start, signal.SIGKILL)
         time.sleep(POLL_S)
+
+
+def _await_memory(folder: str) -> tuple[str, ...]:
+    """What is in use on the run's GPUs once they had the time to become free."""
+    try:
+        run = staged_in(folder)
+    except Failure:
+        return ()
+    if run.device != "cuda" or not run.gpus:
+        return ()
+    memory = GpuMemory(itself.application(), run.gpus)
+    try:
+        return tuple(memory.await_free(MEMORY_FREE_S))
+    finally:
+        memory.close()
 
 
 def _settle(folder: str, after: Report, because: object, *, clear: bool) -> Report:

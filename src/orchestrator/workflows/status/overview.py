@@ -18,7 +18,7 @@ from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
-from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.workflows.gang.operation import interrupted
 from orchestrator.workflows.router.host import ask_from, router_ask, router_gang
 from orchestrator.workflows.status.reports import see
@@ -120,7 +120,7 @@ def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:
 def status(gangs: Sequence[GangSpec]) -> Overview:
     """Look once at these gangs; a node that does not answer is unreachable in its gang's view."""
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
-        views = see(fleet, gangs)
+        views = see(fleet, gangs, patience=Patience())
         answering = [node.name for view in views for node in view.nodes if node.error is None]
         return Overview(views=views, interrupted=interrupted(fleet, gangs, only=answering))
 

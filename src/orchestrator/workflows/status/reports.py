@@ -15,7 +15,7 @@ from orchestrator.protocol.release import is_newer
 from orchestrator.protocol.report import Cause, Report
 from orchestrator.protocol.shape import Unreadable
 from orchestrator.protocol.verbs import ReportAnswer
-from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 
@@ -35,15 +35,19 @@ def because(cause: Cause | None) -> dict[str, Any]:
     return {} if cause is None else {"because": {"node": cause.node, "text": cause.text, "fix": cause.fix}}
 
 
-def see(fleet: Fleet, gangs: Iterable[GangSpec], *, seen: dict[str, str] | None = None) -> tuple[GangView, ...]:
+def see(
+    fleet: Fleet, gangs: Iterable[GangSpec], *, seen: dict[str, str] | None = None, patience: Patience | None = None
+) -> tuple[GangView, ...]:
     """Every gang as it is now, one question a node.
 
     seen: what each node said last, kept here from call to call: a node then answers when something has changed, or
     after WAIT_S. One node's news waits for the others' answers, so that is short.
+    patience: with a node that does not answer while the others do.
     """
     chosen = tuple(gangs)
     began = time.monotonic()
-    told = fleet.on_every(partial(_ask, seen=seen), only=[node.name for gang in chosen for node in gang.nodes])
+    names = [node.name for gang in chosen for node in gang.nodes]
+    told = fleet.on_every(partial(_ask, seen=seen), only=names, patience=patience)
     values, failures = dict(told.values), dict(told.failures)
     if failures and values and time.monotonic() - began > OLD_S + WAIT_S:
         again = fleet.on_every(_ask, only=list(values))

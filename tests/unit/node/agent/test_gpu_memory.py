@@ -47,3 +47,29 @@ def test_a_wedged_child_is_the_only_one_and_none_of_the_engines(monkeypatch: pyt
     Held.made[0].ended = True
     memory.ask(1000.0)
     assert len(Held.made) == 2 and memory.helpers == {1001}
+
+
+def use(used_mib: int, *pids: int) -> dict[int, gpus.GpuUse]:
+    return {0: gpus.GpuUse(0, used_mib << 20, tuple((pid, 1) for pid in pids))}
+
+
+@pytest.mark.parametrize(
+    ("answers", "error", "left"),
+    [
+        ([use(2180), use(2180), use(615)], "", []),
+        ([use(615, 7), use(615)], "", []),
+        ([use(2180)], "NVML does not answer", ["GPU 0: 2.1 GiB are in use by nobody that NVML names"]),
+    ],
+)
+def test_memory_is_waited_for_until_it_is_free_or_nvml_does_not_tell(
+    answers: list[dict[int, gpus.GpuUse]], error: str, left: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = gpus.GpuMemory("app", [0])
+
+    def wait(_: float) -> bool:
+        memory.answer, memory.error = answers.pop(0), error
+        return True
+
+    monkeypatch.setattr(memory, "wait", wait)
+    assert memory.await_free(60.0) == left
+    assert not answers
