@@ -2,13 +2,14 @@
 
 Request: {"address": "10.0.0.11", "tcp_ports": [5000], "seconds": 8, "also": ["192.168.100.11"]}.
 The first line of the answer names what is open: {"tcp": {"5000": "listening" | "taken"}, "ephemeral": 40123,
-"udp": {"10.0.0.11": 40124, ...}}. It ends after `seconds`, or when the caller goes away.
+"udp": {"10.0.0.11": 40124, ...}, "pid": 4711}. It ends after `seconds`, or when the caller goes away.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import os
 import select
 import selectors
 import socket
@@ -36,7 +37,7 @@ def stream(request: dict[str, Any]) -> None:
         opened = {str(port): _listen(selector, address, port) for port in ports}
         ephemeral = _listen(selector, address, 0)
         udp = {each: _echo(selector, each) for each in (address, *also)}
-        _say({"tcp": opened, "ephemeral": ephemeral, "udp": udp})
+        _say({"tcp": opened, "ephemeral": ephemeral, "udp": udp, "pid": os.getpid()})
         try:
             _serve(selector, until)
         finally:

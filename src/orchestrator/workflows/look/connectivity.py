@@ -16,6 +16,8 @@ from orchestrator.rules.support.cluster import Cluster, Node
 LISTEN_S = 8.0
 TIMEOUT_S = 1.0
 DIAL_DEADLINE_S = 6.0
+END_S = 5.0
+"""A listener notices within 0.2 s that nobody reads it any more."""
 Opened = Mapping[str, Any]
 
 
@@ -51,7 +53,21 @@ def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
     finally:
         for lines in listeners.values():
             getattr(lines, "close", lambda: None)()
+        _let_ports_go(fleet, opened)
     return tuple(trial for trials in tried.values.values() for trial in trials)
+
+
+def _let_ports_go(fleet: Fleet, opened: Mapping[str, Opened]) -> None:
+    """Until no listener is left: a start that follows finds these ports taken otherwise. One that does not end in time
+    is named by whoever wants its port."""
+    tries = int(END_S / 0.05)
+
+    def gone(session: Session) -> None:
+        pid = int(opened[session.spec.name]["pid"])
+        script = f"i=0; while [ -d /proc/{pid} ] && [ $i -lt {tries} ]; do sleep 0.05; i=$((i+1)); done"
+        session.run(f"exec /bin/sh -c '{script}'", deadline_s=END_S + TIMEOUT_S)
+
+    fleet.on_every(gone, only={name for name, value in opened.items() if value.get("pid")})
 
 
 def _ports(spec: NodeSpec) -> set[int]:

@@ -1,0 +1,95 @@
+"""The trials between the nodes leave no port taken: what starts next wants the same ones."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.support.ports import free_port
+
+from orchestrator.model.inventory import NodeSpec, Ports, Reach
+from orchestrator.model.per_node import PerNode
+from orchestrator.workflows.look import connectivity
+from orchestrator.workflows.look.connectivity import try_ways
+
+HERE = "127.0.0.1"
+LISTEN = (
+    "import json, sys, time; from orchestrator.node.network import listen\n"
+    "serve = listen._serve\n"
+    "def late(selector, until):\n"
+    "    serve(selector, until)\n"
+    "    time.sleep(0.5)  # a busy machine\n"
+    "listen._serve = late\n"
+    "listen.stream(json.loads(sys.argv[1]))"
+)
+
+
+@dataclass
+class Node:
+    """Behind sshd: closing the channel closes the command's pipe, and nobody waits for its end."""
+
+    spec: NodeSpec
+    children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def lines(self, request: Mapping[str, Any]) -> Iterator[bytes]:
+        child = subprocess.Popen([sys.executable, "-c", LISTEN, json.dumps(request)], stdout=subprocess.PIPE)
+        self.children.append(child)
+        assert child.stdout is not None
+        try:
+            yield from child.stdout
+        finally:
+            child.stdout.close()
+
+    def run(self, command: str, *, deadline_s: float) -> None:
+        for child in self.children:  # a zombie of ours would stay in /proc; sshd reaps its own
+            child.wait(deadline_s)
+        subprocess.run(command, shell=True, timeout=deadline_s, check=True)
+
+
+@dataclass
+class Nodes:
+    """A fleet of them."""
+
+    nodes: Mapping[str, Node]
+
+    def on_every(self, work: Callable[[Node], Any], *, only: Collection[str]) -> PerNode[Any]:
+        return PerNode(values={name: work(self.nodes[name]) for name in self.nodes if name in only}, failures={})
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def fleet(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    ports = Ports(dist_init=port, agent=free_port())
+    spec = NodeSpec(name="a", gang="g", node_rank=0, reach=Reach(host=HERE), ports=ports)
+    made = Nodes({"a": Node(spec)})
+    monkeypatch.setattr(connectivity.node_app, "stream", lambda node, _, request: node.lines(request))
+    monkeypatch.setattr(connectivity.node_app, "call", lambda *_, **__: [])
+    yield made
+    for node in made.nodes.values():
+        for child in node.children:
+            child.kill()
+            child.wait(10)
+
+
+def test_its_listeners_have_ended_when_the_trials_have(fleet: Nodes, port: int) -> None:
+    cluster = SimpleNamespace(
+        tcp={"a": SimpleNamespace(address=HERE)},
+        nodes=(SimpleNamespace(name="a", usable=(), interfaces={}),),
+        specs={"a": fleet.nodes["a"].spec},
+        topologies={"a": SimpleNamespace(interfaces=())},
+    )
+    assert try_ways(fleet, cluster) == ()  # type: ignore[arg-type]
+    assert fleet.nodes["a"].children
+    with socket.socket() as mine:
+        mine.bind((HERE, port))  # EADDRINUSE where one still listens
