@@ -158,6 +158,9 @@ def _show(examination: Examination, expectations: Sequence[Expected], screen: Sc
     for line in dict.fromkeys(_expectation(one, expectations) for one in expectations):
         screen.out.print(printable(line), style="dim")
     gpus = sum(len(topology.gpus) for topology in examination.cluster.topologies.values())
+    if not count:
+        screen.out.print("no node was examined: nothing is known of the wiring", style="bold red")
+        return
     nodes = f"{count} node{'' if count == 1 else 's'}, {gpus} GPUs examined"
     screen.out.print(f"{nodes}: {summary(examination.findings)}")
 

@@ -15,7 +15,7 @@ from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.workflows.guard.guard import Guarded, GuardRequest, guard
 from orchestrator.workflows.guard.hooks import Hook
-from orchestrator.workflows.guard.unit import install
+from orchestrator.workflows.guard.unit import NAME, install
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--on-failed", default="", metavar="HOOK", help="the same, when it gives up")
     parser.add_argument("--install", action="store_true", help="write a systemd unit that runs this, and exit")
+    parser.add_argument("--unit", default=NAME, metavar="NAME", help=f"with --install: the unit's name ({NAME})")
     add_json(parser)
 
 
@@ -89,9 +90,11 @@ def _install(args: argparse.Namespace, inventory: Path, screen: Screen) -> int:
     options += ["--limit", str(args.limit), "--pause", str(args.pause), "--stable", str(args.stable)]
     for flag, hook in (("--on-ready", args.on_ready), ("--on-failed", args.on_failed)):
         options += [flag, f"@{Path(hook[1:]).resolve()}" if hook.startswith("@") else hook] if hook else []
-    path = install(inventory, options)
+    path = install(inventory, options, name=args.unit)
     own = "" if str(path).startswith("/etc/") else " --user"
     screen.say(f"wrote {path}; it runs after: systemctl{own} daemon-reload && systemctl{own} enable --now {path.name}")
+    if own:
+        screen.say("  it runs while nobody is logged in, and after a reboot, once this is done: loginctl enable-linger")
     if args.json:
         screen.json({"unit": str(path)})
     return 0

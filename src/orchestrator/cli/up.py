@@ -10,7 +10,9 @@ from orchestrator.cli.gangs import gang_block
 from orchestrator.cli.options import add_examples, add_inventory, add_json, command_line, open_inventory
 from orchestrator.cli.rising import RisingProgress, say_losses
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.errors import DeployError
 from orchestrator.model.exit_codes import Exit
+from orchestrator.model.inventory import Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.planning.document import plan_json
 from orchestrator.workflows.gang.changed_plan import up
@@ -89,12 +91,25 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             outcome = up(inventory, request, shown)
             if args.strict:
                 refuse_transport(inventory, outcome.views, command=request.command)
-            enrol(inventory, outcome.views, shown, command=request.command)
-            settle(inventory, outcome.begun, request.command)
+            failure = _behind_the_router(inventory, outcome, shown, request)
     except KeyboardInterrupt:
         return _interrupted(request, screen)
     _show(outcome, screen)
+    if failure is not None:
+        raise failure
     return 0
+
+
+def _behind_the_router(
+    inventory: Inventory, outcome: Outcome, shown: RisingProgress, request: UpRequest
+) -> DeployError | None:
+    """Why the router does not send requests to all that serve; that they do serve is shown first."""
+    try:
+        enrol(inventory, outcome.views, shown, command=request.command)
+    except DeployError as failure:
+        return failure
+    settle(inventory, outcome.begun, request.command)
+    return None
 
 
 def _dry_run(plan: Plan, screen: Screen) -> int:

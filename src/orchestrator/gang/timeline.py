@@ -11,10 +11,18 @@ from orchestrator.protocol.shape import MOST_SECONDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeEvents:
-    """What one node's agent wrote down. ahead_s: how far that node's clock is ahead of ours, in seconds."""
+    """What one node's agent wrote down. ahead_s: how far that node's clock is ahead of ours, in seconds, as far as
+    that can be known: doubt_s is the most that it can be wrong by, half of the time that the answer took."""
 
     events: Sequence[Mapping[str, Any]]
     ahead_s: float = 0.0
+    doubt_s: float = 0.0
+
+    @property
+    def correction_s(self) -> float:
+        """What is taken from this node's times: nothing where its clock may be ours, so that events of nodes whose
+        clocks agree keep their order."""
+        return self.ahead_s if abs(self.ahead_s) > self.doubt_s else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +43,7 @@ def timeline(told: Mapping[str, NodeEvents]) -> tuple[Happened, ...]:
         for event in one.events:
             at = event.get("at")
             if isinstance(at, (int, float)) and abs(at) <= MOST_SECONDS:
-                latest = max(latest, at - one.ahead_s)
+                latest = max(latest, at - one.correction_s)
                 found.append(Happened(at=latest, node=node, what=str(event.get("event") or ""), words=_words(event)))
     return tuple(sorted(found, key=lambda happened: happened.at))
 
@@ -44,6 +52,8 @@ def _words(event: Mapping[str, Any]) -> str:
     """What an event says beside its name."""
     if event.get("event") == "cause":
         return str(event.get("text") or "")
+    if event.get("event") == "state":
+        return str(event.get("state") or "")
     if event.get("event") == "phase":
         steps = f" {event.get('step')}/{event.get('of')}" if event.get("of") else ""
         return f"{event.get('name')}{steps}"

@@ -27,7 +27,7 @@ def lab_root() -> Path:
 
 
 def choose_inventory(option: str | None) -> Choice:
-    """--inventory, else $L40S_INVENTORY, else ./inventory/hosts.yml, else the running lab's (of several: "lab")."""
+    """--inventory, else $L40S_INVENTORY, else ./inventory/hosts.yml, else the only running lab's."""
     if option:
         return Choice(Path(option), "--inventory")
     if variable := os.environ.get("L40S_INVENTORY"):
@@ -36,10 +36,8 @@ def choose_inventory(option: str | None) -> Choice:
     if here.exists():
         return Choice(here, "./inventory/hosts.yml")
     labs = sorted(lab_root().glob("*/inventory.yml"))
-    usual = [path for path in labs if path.parent.name == DEFAULT_LAB]
-    if usual or len(labs) == 1:
-        chosen = (usual or labs)[0]
-        return Choice(chosen, f"the running lab {chosen.parent.name!r}")
+    if len(labs) == 1:
+        return Choice(labs[0], f"the running lab {labs[0].parent.name!r}, for want of another inventory")
     if labs:
         names = ", ".join(path.parent.name for path in labs)
         raise InputError(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from orchestrator.model.errors import DeployError
+from orchestrator.model.errors import DeployError, Unreachable
 
 T = TypeVar("T")
 
@@ -19,7 +19,21 @@ class PerNode(Generic[T]):
     failures: Mapping[str, DeployError]
 
     def all(self) -> Mapping[str, T]:
-        """The results where every node answered; else raise the first failure (in the order of asking)."""
-        for failure in self.failures.values():
-            raise failure
+        """The results where every node answered; else raise the failure, of several unreachable nodes one for all."""
+        if self.failures:
+            raise together(self.failures)
         return self.values
+
+
+def together(failures: Mapping[str, DeployError]) -> DeployError:
+    """The first failure, in the order of asking; where several nodes can't be reached, one that names each of them."""
+    first = next(iter(failures.values()))
+    lost = {name: failure for name, failure in failures.items() if isinstance(failure, Unreachable)}
+    if len(lost) < 2 or not isinstance(first, Unreachable):
+        return first
+    fixes = dict.fromkeys(failure.fix for failure in lost.values())
+    return Unreachable(
+        f"{len(lost)} nodes do not answer" + "".join(f"\n    {name}: {failure.what}" for name, failure in lost.items()),
+        where=", ".join(lost),
+        fix="; ".join(fixes),
+    )

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.node.failure import Failure
+from orchestrator.node.os_failure import FULL, disk_full
 from orchestrator.protocol.shape import M, Unreadable, parsed
 
 LOG_LIMIT = 8 << 20
@@ -144,6 +145,8 @@ def told(where: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno in FULL:
+            raise disk_full(error.strerror or str(error), str(error.filename or where)) from None
         raise Failure(
             "no-access",
             f"{error.strerror or error} ({error.filename or where})",

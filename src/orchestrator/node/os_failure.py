@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,7 +36,7 @@ def os_failure(wrong: OSError, where: str) -> Failure:
 
 def disk_full(words: str, where: str) -> Failure:
     """words: the operating system's own."""
-    fix = "free space and run the same command again: it goes on where it stopped"
+    fix = f"free space (df -h {shlex.quote(where)}) and run the same command again: it goes on where it stopped"
     return Failure("no-space", f"the disk is full: {words}", where, fix)
 
 

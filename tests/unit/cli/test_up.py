@@ -122,3 +122,16 @@ def test_a_failure_names_the_node_and_rank_and_who_can_not_be_reached() -> None:
         "    | last line",
         "    c can't be reached: it ends its own ranks when its lease runs out",
     ]
+
+
+def test_what_serves_is_shown_although_the_router_failed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise NodeError("the router's environment is not there", where="head", fix="l40s-deploy prepare")
+
+    monkeypatch.setattr(verb, "enrol", refuses)
+    code, out, err = run(outcome())
+    assert code == 3 and "ready in 12.3 s; canary: 'Paris" in out
+    assert err.rstrip().endswith("error: head: the router's environment is not there\n  fix: l40s-deploy prepare")
+    code, out, err = run(outcome(), "--json")
+    assert code == 3 and json.loads(out)["gangs"][0]["state"] == "ready"
+    assert json.loads(err.splitlines()[-1])["error"]["where"] == "head"

@@ -122,7 +122,15 @@ def _owner(run: runs.Run) -> tuple[int, int] | None:
 
 
 def _forget_old_runs(gang: str, current: str) -> None:
+    """The newest ones stay, and the last one that failed, whatever came after it: `why` is asked days later."""
     folders = sorted((path for path in pathlib.Path(gang, "runs").iterdir()), key=lambda path: path.stat().st_mtime)
+    failed = [folder for folder in folders if folder.name != current and _failed(folder)][-1:]
     for folder in folders[:-RUNS_KEPT]:
-        if folder.name != current:
+        if folder.name != current and folder not in failed:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _failed(folder: pathlib.Path) -> bool:
+    """Something in it has ended for a reason: an agent writes down the first cause, its own or the gang's."""
+    kept = files.read_json(str(folder / runs.REPORT_FILE))
+    return bool(kept.get("cause") or kept.get("verdict"))

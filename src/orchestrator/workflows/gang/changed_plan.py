@@ -18,6 +18,7 @@ from orchestrator.gang.downtime import expected_downtime
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.plan import Plan
 from orchestrator.planning.diff import GangDiff, summary
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang.operation import Operation, begun_on
@@ -130,7 +131,7 @@ def _change(inventory: Inventory, here: Ground, request: UpRequest, watcher: Wat
         for name in course.turns
     )
     for turn in turns:
-        reason = _reason(inventory, turn.name, course)
+        reason = _another_model(turn, here.plan) or _reason(inventory, turn.name, course)
         if reason and not request.replace:
             raise _refused(turn, here.plan.plan_id, reason)
         if reason:
@@ -152,6 +153,14 @@ def _previous(fleet: Fleet, gang: GangSpec) -> Staged | None:
         return staged_plan(fleet, gang)
     except InputError:
         return None
+
+
+def _another_model(turn: _ChangeOver, plan: Plan) -> str:
+    """Behind one address two models would answer meanwhile, and nobody asked for that by naming one of them."""
+    model = next(gang.model for gang in plan.gangs if gang.name == turn.name)
+    if model == turn.view.model:
+        return ""
+    return f"it is another model than {turn.view.model}, which this address has served until now"
 
 
 def _reason(inventory: Inventory, name: str, course: changing.Course) -> str:

@@ -41,6 +41,14 @@ def still_ours(fleet: Fleet, gangs: Iterable[GangSpec]) -> None:
             lock.still_ours()
 
 
+def take_again(fleet: Fleet, gang: GangSpec) -> None:
+    """After the gang's nodes were booted, some perhaps with empty disks. Raises LockHeld where somebody else has the
+    lock by now."""
+    for lock in tuple(_held):
+        if lock.fleet is fleet and lock.gang.name == gang.name:
+            lock.take_again()
+
+
 @dataclass(eq=False)
 class GangLock:
     """The lock on one gang, held between `with`. Nodes that can't be reached hold nobody up when `partial`."""
@@ -120,6 +128,11 @@ class GangLock:
             self._renew(self.fleet)
         if self._lost:
             raise self._lost_to(self._lost)
+
+    def take_again(self) -> None:
+        """Where nobody holds it, it is ours again. Raises LockHeld elsewhere."""
+        self._acquire()
+        self._lost = {}
 
     def begin(self, begun: Begun) -> None:
         """Have every node keep what is being done. Raises LockHeld, and why a node can't."""

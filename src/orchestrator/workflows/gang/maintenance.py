@@ -27,7 +27,7 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.workflows.gang import up
-from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.gang.locks import GangLock, take_again
 from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.gang.restart import Restarted, Watcher, against_a_start
@@ -154,6 +154,7 @@ def _one(work: _Work, turns: Turns, later: Sequence[Staged]) -> GangView:
 
     def done_to_nodes() -> None:
         _work_on_nodes(work, before)
+        take_again(work.fleet, work.gang)
         _settled(work)
 
     def how_to_go_on(step: Step) -> str:

@@ -21,7 +21,7 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, GangFailed, InputError, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.per_node import PerNode
+from orchestrator.model.per_node import PerNode, together
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.planning.document import plan_json
 from orchestrator.protocol.report import Cause
@@ -438,8 +438,7 @@ def failure_of(view: GangView, why: str = "") -> GangFailed:
 
 
 def everybody_answers(views: Sequence[GangView]) -> None:
-    """Nothing is started unless every node can be reached."""
-    for view in views:
-        for node in view.unreachable:
-            assert node.error is not None
-            raise node.error
+    """Nothing is started unless every node can be reached. Raises the failure, of several nodes with all of them."""
+    lost = {node.name: node.error for view in views for node in view.unreachable if node.error is not None}
+    if lost:
+        raise together(lost)

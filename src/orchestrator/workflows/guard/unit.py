@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.model.errors import GangFailed, InputError
+from orchestrator.model.errors import InputError
+from orchestrator.model.exit_codes import Exit
 
 NAME = "l40s-deploy-guard.service"
 
@@ -31,22 +32,28 @@ def unit_text(inventory: Path, options: Sequence[str]) -> str:
     return (
         f"# Written by `l40s-deploy guard --install`.\n"
         f"[Unit]\n"
-        f"Description=l40s-deploy guard of {_plain(str(inventory))}\n"
+        f"{_description(inventory)}\n"
         f"Wants=network-online.target\n"
         f"After=network-online.target\n"
         f"\n[Service]\n"
         f"ExecStart={' '.join(_quoted(word) for word in words)}\n"
+        f"WorkingDirectory={_plain(str(Path.cwd())).replace('%', '%%')}\n"
+        f"SuccessExitStatus={int(Exit.INTERRUPTED)}\n"
         f"Restart=on-failure\n"
-        f"RestartPreventExitStatus={GangFailed.exit_code}\n"
+        f"RestartPreventExitStatus={int(Exit.GANG_FAILED)}\n"
         f"RestartSec=10\n"
         f"\n[Install]\n"
         f"WantedBy={target}\n"
     )
 
 
-def install(inventory: Path, options: Sequence[str], folder: Path | None = None) -> Path:
-    """Write the unit file, whole or not at all; it is neither enabled nor started. Raises InputError."""
-    path = (folder or unit_folder()) / NAME
+def install(inventory: Path, options: Sequence[str], folder: Path | None = None, *, name: str = NAME) -> Path:
+    """Write the unit file, complete or not at all; it is neither enabled nor started.
+
+    Raises InputError where it can't be written, or where it is the guard of another inventory.
+    """
+    path = (folder or unit_folder()) / (name if name.endswith(".service") else f"{name}.service")
+    _refuse_another(path, inventory.resolve())
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,6 +65,26 @@ def install(inventory: Path, options: Sequence[str], folder: Path | None = None)
             f"can't be written: {error.strerror or error}", where=str(path), fix="run as root, or as a user with a home"
         ) from None
     return path
+
+
+def _refuse_another(path: Path, inventory: Path) -> None:
+    try:
+        there = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    mine = _description(inventory)
+    if mine not in there:
+        described = [line.rpartition(" guard of ")[2] for line in there if line.startswith("Description=")]
+        own = f"l40s-deploy-guard-{inventory.parent.name or 'two'}.service"
+        raise InputError(
+            f"is the guard of {(described or ['something else'])[0]} already; this one is of {inventory}",
+            where=str(path),
+            fix=f"add --unit {own} for a unit of its own; to replace the other one, remove {path} first",
+        )
+
+
+def _description(inventory: Path) -> str:
+    return f"Description=l40s-deploy guard of {_plain(str(inventory))}"
 
 
 def _quoted(word: str) -> str:

@@ -95,8 +95,9 @@ def _events(fleet: Fleet, gang: GangSpec, run_id: str) -> tuple[Happened, ...]:
         sent = time.time()
         request = {**where(session.spec, gang.name), "run_id": run_id}
         answer = ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
-        middle = (sent + time.time()) / 2
-        return NodeEvents(events=answer.events, ahead_s=answer.now - middle)
+        answered = time.time()
+        ahead_s = answer.now - (sent + answered) / 2
+        return NodeEvents(events=answer.events, ahead_s=ahead_s, doubt_s=(answered - sent) / 2)
 
     return timeline(fleet.on_every(one, only=[node.name for node in gang.nodes]).values)
 

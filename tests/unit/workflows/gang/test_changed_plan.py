@@ -121,3 +121,19 @@ def test_ctrl_c_while_it_stops_brings_the_previous_plan_back(local: Local, monke
     view = gang.view()
     assert (view.state, view.plan_id) == (GangState.READY, "plan1") and view.run_id != before
     assert orders == [False, True]
+
+
+def test_another_model_is_changed_over_only_where_that_is_asked_for(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = local()
+    plan = gang.plan("plan1")
+    up(gang, plan, monkeypatch)
+    (of_gang,) = plan.gangs
+    other = replace(plan, plan_id="plan2", gangs=(replace(of_gang, model="Other"),))
+    monkeypatch.setattr(changed_plan, "_reason", lambda *_: "")  # other gangs serve behind a router meanwhile
+    with pytest.raises(InputError, match="another model than Fake") as refused:
+        up(gang, other, monkeypatch)
+    assert "--replace" in refused.value.fix and gang.view().model == "Fake"
+    assert up(gang, other, monkeypatch, replace_it=True).changed == ("gang0",)
+    assert gang.view().model == "Other"

@@ -179,3 +179,18 @@ def test_what_was_begun_stays_when_the_lock_goes_and_is_forgotten_by_its_holder_
         with GangLock(fleet, gang.gang, "restart --resume") as lock:
             lock.finish()
         assert interrupted(fleet, [gang.gang]) == ()
+
+
+def test_a_node_that_came_back_with_an_empty_disk_is_locked_again(local: Local) -> None:
+    from orchestrator.workflows.gang.locks import take_again
+
+    gang = local()
+    files = [Path(gang.state_dir(rank), "gangs/gang0/lock") for rank in range(2)]
+    with Fleet(gang.gang.nodes) as fleet, GangLock(fleet, gang.gang, "restart --maintenance") as lock:
+        files[1].unlink()
+        lock._renew(fleet)
+        with pytest.raises(LockHeld):
+            still_ours(fleet, [gang.gang])
+        take_again(fleet, gang.gang)
+        still_ours(fleet, [gang.gang])
+        assert all(file.exists() for file in files)

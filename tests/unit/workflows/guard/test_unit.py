@@ -39,3 +39,18 @@ def test_a_folder_that_takes_no_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="can't be written"):
         install(tmp_path / "hosts.yml", [], tmp_path / "file")
+
+
+def test_another_clusters_unit_is_not_replaced_without_a_word(tmp_path: Path) -> None:
+    one, other = tmp_path / "one" / "hosts.yml", tmp_path / "two" / "hosts.yml"
+    first = install(one, [], tmp_path)
+    assert install(one, ["--limit", "3"], tmp_path) == first
+    with pytest.raises(InputError, match=f"is the guard of {one} already; this one is of {other}") as refused:
+        install(other, [], tmp_path)
+    assert str(one) in first.read_text() and "--unit l40s-deploy-guard-two.service" in refused.value.fix
+    assert install(other, [], tmp_path, name="l40s-deploy-guard-two").name == "l40s-deploy-guard-two.service"
+
+
+def test_an_order_to_end_is_no_failure_and_relative_paths_keep_their_meaning(tmp_path: Path) -> None:
+    lines = unit_text(Path("/etc/l40s/hosts.yml"), []).splitlines()
+    assert "SuccessExitStatus=130" in lines and f"WorkingDirectory={Path.cwd()}" in lines

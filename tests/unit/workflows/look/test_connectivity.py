@@ -16,7 +16,7 @@ from tests.support.ports import free_port
 
 from orchestrator.model.inventory import NodeSpec, Ports, Reach
 from orchestrator.model.per_node import PerNode
-from orchestrator.workflows.look import connectivity
+from orchestrator.remote import node_app
 from orchestrator.workflows.look.connectivity import try_ways
 
 HERE = "127.0.0.1"
@@ -73,8 +73,8 @@ def fleet(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     ports = Ports(dist_init=port, agent=free_port())
     spec = NodeSpec(name="a", gang="g", node_rank=0, reach=Reach(host=HERE), ports=ports)
     made = Nodes({"a": Node(spec)})
-    monkeypatch.setattr(connectivity.node_app, "stream", lambda node, _, request: node.lines(request))
-    monkeypatch.setattr(connectivity.node_app, "call", lambda *_, **__: [])
+    monkeypatch.setattr(node_app, "stream", lambda node, _, request: node.lines(request))
+    monkeypatch.setattr(node_app, "call", lambda *_, **__: [])
     yield made
     for node in made.nodes.values():
         for child in node.children:

@@ -1,0 +1,24 @@
+"""Failures of several nodes as one."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.model.errors import NodeError, Unreachable
+from orchestrator.model.per_node import PerNode
+
+
+def test_all_nodes_that_do_not_answer_are_named() -> None:
+    lost = {name: Unreachable(f"{name} is silent", where=name, fix="look at its power") for name in ("a", "c")}
+    with pytest.raises(Unreachable) as raised:
+        PerNode(values={"b": 1}, failures=lost).all()
+    assert raised.value.where == "a, c" and raised.value.fix == "look at its power"
+    assert "2 nodes do not answer" in raised.value.what and "c: c is silent" in raised.value.what
+
+
+def test_one_failure_is_itself() -> None:
+    one = NodeError("no python", where="a", fix="install it")
+    with pytest.raises(NodeError) as raised:
+        PerNode(values={}, failures={"a": one, "b": Unreachable("silent", where="b", fix="")}).all()
+    assert raised.value is one
+    assert PerNode(values={"a": 1}, failures={}).all() == {"a": 1}

@@ -1,0 +1,52 @@
+"""Which runs staging keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.node import files
+from orchestrator.node.failure import Failure
+from orchestrator.node.verbs import stage
+
+
+def staged(state: Path, number: int) -> Path:
+    stage.answer(
+        {
+            "run_id": f"r{number}",
+            "gang": "gang0",
+            "node": "node0",
+            "node_rank": 0,
+            "nnodes": 1,
+            "state_dir": str(state),
+            "argv": ["/bin/true"],
+            "leader": {"address": "127.0.0.1", "port": 7700},
+            "key": "00",
+            "launch_script": "#!/bin/sh\nexec /bin/true\n",
+        }
+    )
+    folder = state / "gangs/gang0/runs" / f"r{number}"
+    os.utime(folder, (number, number))
+    return folder
+
+
+def test_the_last_run_that_failed_is_kept_whatever_came_after_it(tmp_path: Path) -> None:
+    for number in range(1, 12):
+        folder = staged(tmp_path, number)
+        if number in (2, 3):
+            report = json.loads((folder / "report.json").read_text())
+            cause = {"node": "node0", "text": "TP0 was killed"}
+            (folder / "report.json").write_text(json.dumps({**report, "state": "failed", "cause": cause}))
+            os.utime(folder, (number, number))
+    kept = sorted((path.name for path in (tmp_path / "gangs/gang0/runs").iterdir()), key=lambda name: int(name[1:]))
+    assert kept == ["r3", "r7", "r8", "r9", "r10", "r11"]
+
+
+def test_a_full_disk_is_called_one(tmp_path: Path) -> None:
+    with pytest.raises(Failure) as told, files.told(str(tmp_path)):
+        raise OSError(28, os.strerror(28), str(tmp_path / "run.json"))
+    assert told.value.kind == "no-space" and "the disk is full" in told.value.what
+    assert told.value.fix.startswith(f"free space (df -h {tmp_path}/run.json)") and "access" not in told.value.fix
