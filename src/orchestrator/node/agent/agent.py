@@ -6,6 +6,7 @@ NVML's answers and the leader's HTTP probes. Orders of the controller are a file
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -17,6 +18,7 @@ from typing import Any
 
 from orchestrator.node import files, itself, kernel, processes
 from orchestrator.node.agent import causes, preflight, verdicts
+from orchestrator.node.agent.disk import Disk
 from orchestrator.node.agent.ending import end
 from orchestrator.node.agent.part import TICK_S, Part
 from orchestrator.node.agent.record import Record
@@ -36,6 +38,8 @@ from orchestrator.node.network import obituary
 from orchestrator.node.network.broken import RECONNECT_S, BrokenLinks
 from orchestrator.node.network.link import Hub, Joined, Left, Said, Spoke
 
+MOST_HEARD = 3
+"""Remarks of a member that the leader's report repeats."""
 SILENT_S = 10.0
 """A node that was not heard for this long is shown as silent; with a short lease after half of it."""
 QUIET_S = 2.0
@@ -85,14 +89,16 @@ def _begin(run: Run) -> Agent:
         run.path(AGENT_FILE), {"pid": os.getpid(), "start": processes.start_of(os.getpid()), "run_id": run.run_id}
     )
     parent = guardian.fork(run, partial(obituary.report, run))  # before any thread
+    disk = Disk()
     memory = gpus.GpuMemory(itself.application(), run.gpus if run.device == "cuda" else ())
     return Agent(
         run=run,
         guardian=parent,
         memory=memory,
-        record=Record(run),
+        record=Record(run, disk),
+        disk=disk,
         watch=LogWatch.of(run.watch),
-        tree=Tree(run, parent.pid, memory),
+        tree=Tree(run, parent.pid, memory, disk),
         log=LogFile(run.path(ENGINE_LOG), run.log_limit),
         redactor=Redactor(run.hidden_words()),
         vitality=Vitality(Patience.of(run.watch.probe, run.env)),
@@ -111,6 +117,10 @@ class Agent(Part):
     broken: BrokenLinks = field(default_factory=BrokenLinks)
     digests: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What each member said last (leader)."""
+    order: dict[str, Any] = field(default_factory=dict)
+    """What the controller wants, as it was read last."""
+    poke: int = -1
+    """What is written here wakes the loop."""
     signalled: str = ""
     """What a signal asked for."""
     _began: float = field(default_factory=time.monotonic)
@@ -172,19 +182,20 @@ class Agent(Part):
         self.flush()
 
     def _listen_to_signals(self) -> None:
-        self.wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.wake, self.poke = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGUSR1, lambda *_: None)
         for number, goal in SIGNALLED_GOALS.items():
             signal.signal(number, partial(self._take_order, goal))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self.poke, warn_on_full_buffer=False)
 
     def _take_order(self, goal: str, *_: object) -> None:
         self.signalled = goal
 
     def _obey_goal(self) -> None:
-        order = files.read_json(self.run.path(GOAL_FILE))
+        self.disk.put(self._read_goal, replacing="goal")
+        order = self.order
         goal = self.signalled or order.get("goal")
         if goal == "run":
             self._start()
@@ -192,6 +203,14 @@ class Agent(Part):
             self._stop()
         elif goal == "stop-now":
             self._end_because(order.get("because"))
+
+    def _read_goal(self) -> None:
+        order = files.read_json(self.run.path(GOAL_FILE))
+        if order != self.order:
+            self.order = order
+            if self.poke >= 0:
+                with contextlib.suppress(OSError):
+                    os.write(self.poke, b".")
 
     def _end_because(self, failure: object) -> None:
         """Told to end at once, for a failure that the controller saw and no agent could, or for none."""
@@ -398,6 +417,11 @@ class Agent(Part):
         elif self.state not in ("stopping", "stopped", "failed"):
             self.become("draining")
             self._deadline = time.monotonic() + min(self.run.watch.stop.shutdown_s, FOLLOW_LEADER_S)
+
+    def _heard_remarks(self) -> list[str]:
+        said = {node: digest.get("disk") for node, digest in self.digests.items()}
+        lists = {node: words[:MOST_HEARD] for node, words in said.items() if isinstance(words, list)}
+        return [f"{node}: {words}" for node, remarks in lists.items() for words in remarks]
 
     def _judge_silence(self, now: float) -> None:
         silences = self._silences(now)

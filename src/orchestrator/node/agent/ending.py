@@ -12,6 +12,8 @@ from orchestrator.node.network.link import Joined, Left, Said
 KILL_EVERY_S = 0.05
 KILL_FOR_S = 10.0
 MEMORY_FREE_S = 10.0
+LAST_REPORT_S = 60.0
+"""For a disk that stalls: after this the report of the end is lost."""
 MEMBERS_END_S = 12.0
 """A little longer than a member may need for its own end."""
 
@@ -37,9 +39,10 @@ def end(part: Part) -> None:
     _leave(part, left)
     part.guardian.close()
     part.memory.close()
-    part.log.close()
+    part.disk.put(part.log.close)
     part.record.event("ended", left_behind=left)
     part.flush(force=True)
+    part.disk.settle(LAST_REPORT_S)
 
 
 def _remove_container(part: Part, *, wait: bool) -> None:

@@ -8,8 +8,10 @@ import select
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from orchestrator.node.agent.disk import Now
 from orchestrator.node.agent.record import Record
 from orchestrator.node.agent.run import Run
 from orchestrator.node.agent.statements import Cause
@@ -68,6 +70,7 @@ class Part:
     """When the others last heard from us; 0 makes them hear at once."""
     lines: LineCutter = field(default_factory=LineCutter)
     redactor: Redactor = field(default_factory=Redactor)
+    disk: Now = field(default_factory=Now)
     vitality: Vitality = field(default_factory=Vitality)
     """Of the engine behind the service (leader)."""
 
@@ -136,7 +139,7 @@ class Part:
     def _take(self, data: bytes) -> None:
         """Nobody gets to see the log but as it is here."""
         if data:
-            self.log.write(data)
+            self.disk.put(partial(self.log.write, data), size=len(data))
             self._watch(data, time.time())
 
     def _watch(self, data: bytes, now: float) -> None:
@@ -164,7 +167,7 @@ class Part:
             self.state = state
             if state == "ready":
                 self.watch.finish(time.time())  # a worker's log says nothing of it
-                transport.note(self.run)
+                self.disk.put(partial(transport.note, self.run))
             self.record.event("state", state=state)
             self.pulsed = 0.0
         self.flush()
@@ -186,8 +189,13 @@ class Part:
             "state": self.state,
             "phase": self.watch.phase.as_json(),
             "complete": self.tree.complete,
+            "disk": self.disk.remarks(),
             "at": time.time(),
         }
+
+    def _heard_remarks(self) -> list[str]:
+        """What the others say that their own reports may not: their disks stall."""
+        return []
 
     def _stopped(self) -> list[str]:
         """Processes of the engine's that a signal has stopped; of ranks `ranks` tells."""
@@ -202,7 +210,7 @@ class Part:
             phase=self.watch.phase.as_json(),
             engine_pid=self.engine[0],
             ranks=[rank.as_json() for rank in self.tree.ranks],
-            remarks=[*self.remarks, *self._stopped()],
+            remarks=[*self.remarks, *self._stopped(), *self.disk.remarks(), *self._heard_remarks()],
             cause=self.cause,
             verdict=self.verdict,
         )

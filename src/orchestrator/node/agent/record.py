@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from orchestrator import __version__
 from orchestrator.node import files, processes
 from orchestrator.node.agent import run as runs
+from orchestrator.node.agent.disk import Now
 
 FORMAT = 1
 HEARTBEAT_S = 1.0
@@ -69,6 +71,7 @@ class Record:
     """Holds the report, writes it when it changed or a heartbeat is due, and appends events."""
 
     run: runs.Run
+    disk: Now = field(default_factory=Now)
     value: dict[str, Any] = field(default_factory=dict)
     _written: str = ""
     _written_at: float = 0.0
@@ -81,22 +84,21 @@ class Record:
         self.value.update(values)
 
     def flush(self, *, force: bool = False) -> None:
-        """Write the file where it would say something new. A full disk must not end the agent."""
+        """Let the file be written where it would say something new. A full disk must not end the agent."""
         now = time.time()
         text = json.dumps({**self.value, "updated_at": 0})
         if not force and text == self._written and 0 <= now - self._written_at < HEARTBEAT_S:
             return
-        try:
-            files.write_json(self.run.path(runs.REPORT_FILE), {**self.value, "updated_at": now})
-        except OSError:
-            return
+        report = json.dumps({**self.value, "updated_at": now}, separators=(",", ":")) + "\n"
+        self.disk.put(partial(files.write, self.run.path(runs.REPORT_FILE), report), replacing="report")
         self._written, self._written_at = text, now
 
     def event(self, what: str, **details: Any) -> None:
-        """Append one line to the run's events."""
+        """Let one line be appended to the run's events."""
         line = json.dumps({"at": time.time(), "event": what, **details})
-        try:
-            with open(self.run.path(runs.EVENTS_LOG), "a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        except OSError:
-            return
+        self.disk.put(partial(_append, self.run.path(runs.EVENTS_LOG), line + "\n"), size=len(line))
+
+
+def _append(path: str, line: str) -> None:
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(line)

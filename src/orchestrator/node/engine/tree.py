@@ -10,9 +10,11 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from orchestrator.node import files, processes
+from orchestrator.node.agent.disk import Now
 from orchestrator.node.agent.run import PROCESSES_FILE, Run
 from orchestrator.node.engine import deaths
 from orchestrator.node.engine.containers import Container
@@ -72,6 +74,7 @@ class Tree:
     run: Run
     guardian_pid: int
     memory: GpuMemory
+    disk: Now = field(default_factory=Now)
     ranks: list[Rank] = field(default_factory=list)
     container: Container | None = None
     gone_at: float = 0.0
@@ -225,8 +228,8 @@ class Tree:
         known = frozenset((process.pid, process.start) for process in living)
         if known != self._known:
             self._known = known
-            with contextlib.suppress(OSError):
-                files.write_json(self.run.path(PROCESSES_FILE), {"processes": sorted(known)})
+            value = {"processes": sorted(known)}
+            self.disk.put(partial(files.write_json, self.run.path(PROCESSES_FILE), value), replacing="processes")
 
 
 def dying(rank: Rank) -> bool:
