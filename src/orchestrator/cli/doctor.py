@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", metavar="FILE", help="also write one HTML page with drawings, to send on")
     parser.add_argument("--dump-xml", metavar="DIR", help="also write NCCL's topology XML of each node as DIR/NODE.xml")
     parser.add_argument("--list-rules", action="store_true", help="every rule, one line each")
-    parser.add_argument("--explain", metavar="ID", help="what a rule reads, why, and where it comes from")
+    parser.add_argument("--explain", metavar="ID", help="what a finding or cause means and what it rests on")
     parser.epilog = EXAMPLE
 
 
@@ -182,30 +183,26 @@ def _expectation(one: Expected, all_of_them: Sequence[Expected]) -> str:
 
 
 def _rules(args: argparse.Namespace, screen: Screen) -> int:
-    from orchestrator.rules.support.registry import all_rules
+    from orchestrator.rules.support.catalogue import catalogue
 
-    loaded = {each.rule.id: each.rule for each in all_rules()}
-    if args.explain:
-        rule = loaded.get(args.explain)
-        if rule is None:
-            raise InputError(
-                f"no rule {args.explain!r}; known: {', '.join(loaded)}",
-                where="--explain",
-                fix="l40s-deploy doctor --list-rules",
-            )
-        chosen = [rule]
-    else:
-        chosen = list(loaded.values())
-    if args.json:
-        screen.json(
-            {"rules": [{"id": r.id, "title": r.title, "explain": r.explain, "reads": list(r.reads)} for r in chosen]}
+    entries = catalogue()
+    if args.explain and args.explain not in entries:
+        near = get_close_matches(args.explain.upper(), entries, n=1)
+        raise InputError(
+            f"no finding is called {args.explain!r}" + (f"; did you mean {near[0]}?" if near else ""),
+            where="--explain",
+            fix="`l40s-deploy doctor --list-rules` lists the rules",
         )
+    chosen = [entries[args.explain]] if args.explain else [one for one in entries.values() if one.kind == "rule"]
+    if args.json:
+        keys = ("id", "kind", "title", "explain", "reads", "source")
+        screen.json({"rules": [{key: getattr(one, key) for key in keys} for one in chosen]})
         return 0
-    for rule in chosen:
-        screen.out.print(f"{rule.id:24} {rule.title}")
+    for one in chosen:
+        screen.out.print(f"{one.id:24} {one.title}", soft_wrap=True)
         if args.explain:
-            screen.out.print(f"  why:    {rule.explain}")
-            for path in rule.reads:
-                screen.out.print(f"  reads:  {path}")
-            screen.out.print(f"  source: {rule.source}")
+            screen.out.print(f"  why:    {one.explain}", soft_wrap=True)
+            for path in one.reads:
+                screen.out.print(f"  reads:  {path}", soft_wrap=True)
+            screen.out.print(f"  source: {one.source}", soft_wrap=True)
     return 0

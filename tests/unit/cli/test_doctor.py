@@ -87,7 +87,7 @@ def test_what_is_accepted_is_said_in_one_line(broken: str, capsys: pytest.Captur
         (("--accept", "NIC-NOT-UNDER"), "no finding is called 'NIC-NOT-UNDER'"),
         (("--accept", "LIMITS@node7"), "no node is called 'node7'"),
         (("--accelerator", "gpu"), "found 'gpu', wanted VENDOR:CLASS in hex"),
-        (("--explain", "NOPE"), "no rule 'NOPE'"),
+        (("--explain", "NOPE"), "no finding is called 'NOPE'"),
     ],
 )
 def test_wrong_words(words: tuple[str, ...], said: str, right: str, capsys: pytest.CaptureFixture[str]) -> None:

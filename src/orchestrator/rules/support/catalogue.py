@@ -1,0 +1,131 @@
+"""Every id that a finding or a cause can carry on screen, with what `doctor --explain` says of it.
+
+Rules explain themselves, causes have their text and fix; what planning, checkpoint inspection and the proof of the
+transport say is explained here. A test finds ids that are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from orchestrator.engines import causes, router
+from orchestrator.engines.engine import Cause
+from orchestrator.protocol.staging import CausePattern
+from orchestrator.rules.support.registry import all_rules
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """kind: rule, plan, transport, checkpoint or cause; reads: what it rests on; source: where it comes from."""
+
+    id: str
+    kind: str
+    title: str
+    explain: str
+    reads: tuple[str, ...]
+    source: str
+
+
+_PLAN = "the plan (`l40s-deploy plan`, `up`)"
+_NCCL = "NCCL's INFO lines in the engine's log, after a start"
+_FILES = "the checkpoint's files (`l40s-deploy checkpoint inspect`)"
+
+
+def _plan(name: str, title: str, explain: str, source: str) -> Entry:
+    return Entry(name, "plan", title, explain, (_PLAN,), source)
+
+
+def _transport(name: str, title: str, explain: str) -> Entry:
+    return Entry(name, "transport", title, explain, (_NCCL,), "NCCL src/init.cc, src/transport/net_ib")
+
+
+def _checkpoint(name: str, title: str, explain: str) -> Entry:
+    return Entry(name, "checkpoint", title, explain, (_FILES,), "safetensors format; SGLang's model loader")
+
+
+_OTHERS = (
+    _plan("DRIVER-OLD", "the NVIDIA driver is older than the stack needs",
+          "The stack's CUDA runtime refuses to start on an older driver.", "NVIDIA CUDA compatibility tables"),
+    _plan("GLIBC-OLD", "the node's C library is older than the stack's packages need",
+          "Wheels name the oldest glibc that they were built for; an older one can't load them.", "PEP 600"),
+    _plan("STACK-MISSING", "the stack's environment is not on the node",
+          "`prepare` installs it; `up` never does.", "the stack's file"),
+    _plan("STACK-PYTHON", "the node's Python is not one that the stack supports",
+          "The stack's packages exist for certain versions of Python only.", "the stack's file"),
+    _plan("STACK-TESTED", "how far a stack was tested", "The stack's own file says where it has run.",
+          "the stack's file"),
+    _plan("MODEL-UNREAD", "the model's directory could not be read",
+          "Whether the checkpoint is on this node is not known.", "l40s_model_root of the inventory"),
+    _plan("FACTS-UNREAD", "a node's hardware was not read",
+          "Its interface, RDMA ports and GPUs are planned as the inventory says, and not checked.", "the snapshot"),
+    _plan("LAYOUT-NOT-MEASURED", "nobody has measured this layout",
+          "Speed and memory of this model, stack and layout are calculated, not measured.", "the model's profile"),
+    _plan("GID-INDEX-MIXED", "NCCL_IB_GID_INDEX stays unset",
+          "No single GID index is RoCE v2 over IPv4 on all chosen ports. NCCL 2.21 and newer finds each port's own.",
+          "NCCL src/transport/net_ib, ncclIbGetGidIndex"),
+    _plan("TRANSPORT-TCP", "traffic between the nodes will run over TCP",
+          "One node without a usable RDMA port takes RDMA from the whole gang; l40s_transport may also ask for TCP.",
+          "NCCL src/plugin/net.cc; the articles' third fault"),
+    _plan("RDMA-PORTS-UNEVEN", "the nodes of a gang have different numbers of RDMA ports",
+          "NCCL uses as many as the poorest node has.", "NCCL src/graph/search.cc"),
+    _plan("PHASE-LATE", "a start takes longer than it should",
+          "A phase has lasted longer than the model's size and the disks explain.", "the phase's expected duration"),
+    _transport("TRANSPORT-UNPROVEN", "NCCL did not say which network it took",
+               "Without its INFO lines a fall to TCP would not be seen."),
+    _transport("TRANSPORT-NOT-RDMA", "the plan is RDMA and NCCL took another network",
+               "The engine runs, at the speed of TCP."),
+    _transport("TRANSPORT-DEVICE-UNUSED", "NCCL did not open an RDMA port that the plan names",
+               "Its port was down or had no address when the engine started."),
+    _transport("TRANSPORT-NO-GDR", "channels between nodes go without GPUDirect RDMA",
+               "Every byte passes through host memory."),
+    _checkpoint("CONFIG-BROKEN", "config.json has an impossible number", "The model's dimensions can't be right."),
+    _checkpoint("BLOCK-BROKEN", "the FP8 block size is not a pair of positive numbers",
+                "The engine can't tell which scale belongs to which block."),
+    _checkpoint("ACTIVATION-SCHEME", "the activation scheme does not go with block-wise FP8",
+                "Block-wise FP8 is served with dynamic activation scales only."),
+    _checkpoint("LAYER-MISSING", "layers have no tensor", "The engine starts with uninitialised memory for them."),
+    _checkpoint("MTP-MISSING", "promised multi-token-prediction layers are missing",
+                "The model serves, but not with speculative decoding by these layers."),
+    _checkpoint("EXPERT-MISSING", "a layer has fewer experts than the model",
+                "The engine starts with uninitialised memory for the others."),
+    _checkpoint("INDEX-BROKEN", "model.safetensors.index.json can't be used",
+                "The index says which file holds which tensor; without it nothing is loaded."),
+    _checkpoint("INDEX-SIZE", "the index promises another total size than the files have",
+                "A file was changed or is incomplete."),
+    _checkpoint("NO-WEIGHTS", "there is no weight file", "The directory holds no *.safetensors file."),
+    _checkpoint("SHARD-BROKEN", "a weight file's header can't be read", "The file is damaged."),
+    _checkpoint("SHARD-MISSING", "a weight file that the index names is missing", "The download is incomplete."),
+    _checkpoint("SHARD-TRUNCATED", "a weight file is shorter than its header says", "The download is incomplete."),
+    _checkpoint("SHARD-UNUSED", "a weight file is not in the index", "The engine may load it, or not."),
+    _checkpoint("TENSOR-MISSING", "a tensor that the index names is in no file", "The engine refuses to load it."),
+    _checkpoint("TENSOR-TWICE", "a tensor is in two files", "Which one is loaded depends on the order of files."),
+    _checkpoint("TENSOR-UNLISTED", "a tensor is in a file and not in the index", "The engine may not load it."),
+    _checkpoint("SCALE-MISSING", "an FP8 tensor has no scale", "Its values can't be restored: wrong text."),
+    _checkpoint("SCALE-ORPHAN", "a scale belongs to no tensor", "Files of two conversions may be mixed."),
+    _checkpoint("SCALE-SHAPE", "a scale's shape does not fit its tensor and block size",
+                "Scales would be applied to the wrong blocks: wrong text."),
+)  # fmt: skip
+
+
+@cache
+def catalogue() -> Mapping[str, Entry]:
+    """Every id with its entry; rules first, by id."""
+    found: dict[str, Entry] = {}
+    for loaded in all_rules():
+        rule = loaded.rule
+        found[rule.id] = Entry(rule.id, "rule", rule.title, rule.explain, rule.reads, rule.source)
+    for entry in (*_OTHERS, *_of_causes()):
+        found.setdefault(entry.id, entry)
+    return found
+
+
+def _of_causes() -> Iterator[Entry]:
+    tables = [value for value in vars(causes).values() if isinstance(value, tuple)]
+    for cause in (*(one for table in tables for one in table), *router.WATCH.causes):
+        if isinstance(cause, (Cause, CausePattern)):
+            yield Entry(
+                cause.id, "cause", cause.text, f"Fix: {cause.fix}" if cause.fix else cause.text,
+                ("lines of the engine's log",), "engines/causes.py: the engine's, NCCL's and Gloo's own wordings",
+            )  # fmt: skip
