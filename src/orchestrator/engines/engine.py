@@ -16,6 +16,8 @@ from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder
 CONFIG_FILE = "engine-secrets.yml"
 ARGUMENTS_FILE = "engine-secrets.args"
 STUB_FILE = "launch_with_secrets.py"
+GRAPH_STEPS = r"(?:Capturing|Compiling) [a-z ]{1,32}\(.{0,256}\|\s{0,8}(?P<step>\d{1,6})/(?P<of>\d{1,6})\b"
+"""Rank 0's progress through the batch sizes of its CUDA graphs: tqdm's bar, in all versions (cuda_graph_runner.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

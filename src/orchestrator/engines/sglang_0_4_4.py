@@ -6,7 +6,7 @@ from functools import cache
 
 from orchestrator.engines.causes import COMMON, REMARKS
 from orchestrator.engines.dialect import Dialect
-from orchestrator.engines.engine import Engine, Names
+from orchestrator.engines.engine import GRAPH_STEPS, Engine, Names
 from orchestrator.engines.memory import Division, MemoryAsked, element_bytes
 from orchestrator.engines.tuned_files import Lookup
 
@@ -43,7 +43,7 @@ def _engine(version: str) -> Engine:
             ("nccl", r"sglang is using nccl==|NCCL INFO Bootstrap"),
             ("weights", rf"Load weight begin\.|{_SHARDS}"),
             ("kv-cache", r"Load weight end\."),
-            ("graphs", r"Capture cuda graph begin\."),
+            ("graphs", rf"Capture cuda graph begin\.|{GRAPH_STEPS}"),
             ("warm-up", r"\bmax_total_num_tokens=\d+|Uvicorn running on "),
             ("ready", r"The server is fired up and ready to roll!"),
         ),

@@ -13,6 +13,7 @@ from orchestrator.engines.registry import dialect, dialects, engine_of, unlisted
 from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Stack
+from orchestrator.node.engine.watch import LogWatch
 
 VERSIONS = {version: one.engine(version) for one in dialects().values() for version in one.versions}
 EVERY = pytest.mark.parametrize("engine", VERSIONS.values(), ids=VERSIONS)
@@ -104,6 +105,22 @@ def test_watch_data_survives_json_and_has_the_agents_keys(engine: Engine) -> Non
     assert all({"id", "pattern", "text", "fix", "secondary"} == set(cause) for cause in watch["causes"])
     ids = [cause["id"] for cause in watch["causes"]]
     assert len(set(ids)) == len(ids)
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Capturing batches (bs=2 avail_mem=122.66 GB):  33%|###3      | 1/3 [01:02<02:04, 62.03s/it]",
+        "Capturing batches (avail_mem=6.84 GB):  33%|###3      | 1/3 [01:02<02:04, 62.03s/it]",
+        "Compiling num tokens (num_tokens=4096):  33%|###3      | 1/3 [00:05<00:10,  5.00s/it]",
+    ],
+)
+def test_the_capture_of_graphs_counts(engine: Engine, line: str) -> None:
+    watch = LogWatch.of(engine.watch())
+    watch.begin(0.0)
+    assert watch.feed(line, 5.0)
+    assert (watch.phase.name, watch.phase.step, watch.phase.of, watch.phase.moved) == ("graphs", 1, 3, 5.0)
 
 
 @EVERY

@@ -64,11 +64,12 @@ export USER="$user" LOGNAME="$user"
 #
 # Inside, a shell becomes the engine after it has left a process that reads our standard input: when that ends,
 # because the agent or docker's own client was killed, the engine is killed and the container with it.
+# IPC_LOCK: RDMA locks memory. SYS_NICE: ranks bind their memory to their GPU's NUMA node (set_mempolicy, mbind).
 # Host network and IPC: rendezvous, NCCL and RDMA need the node's addresses, ranks share memory through /dev/shm.
 exec docker run --rm --init --interactive --name "$name" \
     --pull never --log-driver none --network host --ipc host \
     --user "$(id -u "$user"):$(id -g "$user")" \
-    --ulimit memlock=-1:-1 --ulimit nofile=1048576:1048576 --cap-add IPC_LOCK \
+    --ulimit memlock=-1:-1 --ulimit nofile=1048576:1048576 --cap-add IPC_LOCK --cap-add SYS_NICE \
     --device /dev/infiniband \
     --gpus '"device=0,1,2,3,4,5,6,7"' \
     --mount type=bind,src=/workspace/DeepSeek-V3-0324-Block64x64,dst=/workspace/DeepSeek-V3-0324-Block64x64,readonly \
