@@ -21,6 +21,7 @@ GROUPS = {
         "up": "start a model on every gang: ready to serve, or one cause and nothing left behind",
         "down": "stop every gang, in the order its engine needs",
         "restart": "a gang as a whole, with the plan that it has; gang by gang behind the router with --rolling",
+        "rollback": "the plan that a gang had before the one that it has",
         "router": "the one address before several gangs: start, look, stop",
         "guard": "watch gangs, and restart one as a whole when it failed or hangs",
         "lock": "who works on a gang; give back a lock that a dead command has left",
@@ -28,6 +29,8 @@ GROUPS = {
     "look": {
         "status": "nodes, ranks, GPUs and service at a glance",
         "logs": "the engines' log lines, node by node",
+        "history": "the runs that the nodes have kept: who, when, what, how it ended",
+        "audit": "who worked on a gang, when, with which command",
         "why": "the last failure's one cause, with the lines that show it and the fix",
         "plan": "what would run where, and why; changes nothing",
         "models": "every model that there is a profile for, and the layouts that fit this cluster",

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         return Exit.INTERRUPTED
     if isinstance(done, Resumed):
         return _resumed(args, screen, done)
-    return _rolled(args, screen, done) if isinstance(done, Rolled) else _whole(args, screen, done)
+    return _rolled(args, screen, done) if isinstance(done, Rolled) else show_restarted(done, screen)
 
 
 def _restart(args: argparse.Namespace, inventory: Inventory, shown: Progress) -> Rolled | Restarted | Resumed:
@@ -161,8 +161,9 @@ def _rolled(args: argparse.Namespace, screen: Screen, done: Rolled) -> int:
     return 0
 
 
-def _whole(args: argparse.Namespace, screen: Screen, done: Restarted) -> int:
-    if args.json:
+def show_restarted(done: Restarted, screen: Screen) -> int:
+    """The gangs as they are now, and how long they did not serve."""
+    if screen.as_json:
         screen.json({"down_seconds": round(done.down_s, 3), **status_json(done.views)})
         return 0
     from orchestrator.cli.gangs import gang_block

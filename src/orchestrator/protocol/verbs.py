@@ -57,11 +57,12 @@ class ReportAnswer(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryAnswer(Message):
-    """reports: one a kept run; events: of the run that was asked for, oldest first."""
+    """reports: one a kept run; events: of the run that was asked for, oldest first; audit: who worked on the gang."""
 
     now: float
     reports: tuple[Any, ...] = ()
     events: tuple[Mapping[str, Any], ...] = ()
+    audit: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

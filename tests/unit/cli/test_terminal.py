@@ -28,7 +28,7 @@ from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import Plan
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
-from orchestrator.protocol.report import Phase, RankReport, RankState
+from orchestrator.protocol.report import Cause, Phase, RankReport, RankState
 from orchestrator.workflows.look.saved import save_snapshots
 
 REFERENCE = str(Path(__file__).resolve().parents[3] / "inventory" / "reference.yml")
@@ -106,6 +106,38 @@ def starting(patch: pytest.MonkeyPatch, _: Path) -> None:
 
     patch.setattr("orchestrator.cli.up.up", up)
     patch.setattr("orchestrator.cli.up.enrol", lambda *_, **__: None)
+
+
+def rolling_back(patch: pytest.MonkeyPatch, _: Path) -> None:
+    from orchestrator.workflows.gang.restart import Restarted
+
+    def back(_: object, __: object, watcher: Any) -> Restarted:
+        rise(watcher)
+        return Restarted(views=(view(),), down_s=12.3)
+
+    patch.setattr("orchestrator.cli.rollback.roll_back", back)
+
+
+def remembering(patch: pytest.MonkeyPatch, _: Path) -> None:
+    from orchestrator.gang.history import PastRun
+    from orchestrator.workflows.status.history import Kept
+
+    past = PastRun(
+        gang="gang0", run_id="r1", plan_id="p1", model=MODEL, started=1.0, ended=2.0, by="anna@desk", command="up",
+        end="failed", cause=Cause(node="node2", text="TP19 was killed"),
+    )  # fmt: skip
+    line = {
+        "at": 1.0,
+        "who": "anna",
+        "host": "desk",
+        "pid": 7,
+        "action": "begins",
+        "command": "l40s-deploy up",
+        "why": "",
+    }
+    kept = Kept(gang="gang0", runs=(past,), audit=(line,), failures={})
+    for verb in ("history", "audit"):
+        patch.setattr(f"orchestrator.cli.{verb}.history", lambda *_: (kept,))
 
 
 def guarding(patch: pytest.MonkeyPatch, _: Path) -> None:
@@ -235,6 +267,9 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     (f"up --model {MODEL}", starting, (LAST_NODE, "ready in 12.3 s; canary: 'Paris'")),
     (f"up --model {MODEL} --dry-run", planning, ("KV tokens: ", "rendezvous 10.0.0.11:5000")),
     ("guard --once", guarding, ("gang0: nothing: it serves again",)),
+    ("rollback", rolling_back, (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
+    ("history", remembering, ("node2: TP19 was killed",)),
+    ("audit", remembering, ("gang0  anna@desk (pid 7)  begins  l40s-deploy up",)),
     ("golden check", comparing, ("gang0: 0 of 0 answers are the accepted ones",)),
     ("router up", routing, ("router ready  http://192.0.2.9:30000",)),
     ("status", looking, (LAST_NODE,)),

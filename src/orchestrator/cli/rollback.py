@@ -1,0 +1,44 @@
+"""`l40s-deploy rollback`: the plan that a gang had before the one that it has."""
+
+from __future__ import annotations
+
+import argparse
+
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, command_line, open_inventory
+from orchestrator.cli.restart import DRAIN_S, TIMEOUT_S, Progress, show_restarted
+from orchestrator.cli.screen import Screen
+from orchestrator.model.exit_codes import Exit
+from orchestrator.workflows.gang.rollback import RollbackRequest, roll_back
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_examples(parser, "l40s-deploy rollback --gang gang0", "l40s-deploy history   # which plans the nodes have kept")
+    add_inventory(parser)
+    add_gangs(parser)
+    parser.add_argument(
+        "--timeout", type=float, default=TIMEOUT_S, metavar="S", help=f"a gang has S seconds to start ({TIMEOUT_S:.0f})"
+    )
+    parser.add_argument(
+        "--drain-timeout",
+        type=float,
+        default=DRAIN_S,
+        metavar="S",
+        help=f"wait S seconds for a gang's requests, else leave it serving ({DRAIN_S:.0f})",
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when every gang serves its previous plan; 130 when interrupted."""
+    inventory = open_inventory(args, screen)
+    request = RollbackRequest(
+        gangs=tuple(args.gang), drain_s=args.drain_timeout, timeout_s=args.timeout, command=command_line()
+    )
+    try:
+        with Progress(screen) as shown:
+            done = roll_back(inventory, request, shown)
+    except KeyboardInterrupt:
+        screen.say("detached: `l40s-deploy restart --resume` finishes what was begun; `l40s-deploy status` shows it")
+        return Exit.INTERRUPTED
+    return show_restarted(done, screen)

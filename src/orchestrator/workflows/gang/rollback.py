@@ -1,0 +1,120 @@
+"""`rollback`: each gang goes back to the plan that it had before the one that it has, one gang after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from orchestrator.gang.begun import What
+from orchestrator.gang.downtime import expected_downtime
+from orchestrator.gang.history import plan_before
+from orchestrator.gang.view import GangView
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.gang import up
+from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.gang.operation import Operation
+from orchestrator.workflows.gang.replay import Staged, staged_plan
+from orchestrator.workflows.gang.restart import Restarted, Watcher
+from orchestrator.workflows.gang.turns import Place, Step, Turn, Turns, put_back
+from orchestrator.workflows.router.routing import Router, take_in_serving
+from orchestrator.workflows.status.history import history
+from orchestrator.workflows.status.reports import see
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackRequest:
+    """drain_s: for a gang's requests; timeout_s: for its start."""
+
+    gangs: tuple[str, ...] = ()
+    drain_s: float = 1800.0
+    timeout_s: float = 3600.0
+    command: str = "rollback"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Back:
+    """One gang: the plan that it has and the one before, as its nodes have kept both."""
+
+    gang: GangSpec
+    now: Staged
+    before: Staged
+
+
+def roll_back(inventory: Inventory, request: RollbackRequest, watcher: Watcher) -> Restarted:
+    """Have the chosen gangs serve their previous plan, as it was; one that does not come up on it keeps the one it has.
+
+    Raises Unreachable, LockHeld, and InputError where no other plan is kept, before anything is stopped; what a start
+    raises, with what became of the gang.
+    """
+    begin = time.monotonic()
+    gangs = chosen_gangs(inventory, request.gangs)
+    with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
+        views = see(fleet, gangs)
+        up.everybody_answers(views)
+        locks = [opened.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs]
+        backs = _previous(inventory, fleet, gangs)
+        router = opened.enter_context(Router(inventory.router)) if inventory.router is not None else None
+        if router is not None and not router.view().serves:
+            router = None
+        if router is not None:
+            take_in_serving(router, fleet, inventory, watcher)
+        done: list[GangView] = []
+        with Operation(What.CHANGE, request.command, views, locks) as operation:
+            turns = Turns(fleet, router, watcher, operation)
+            for back, view in zip(backs, views, strict=True):
+                watcher.downtime(expected_downtime(view, back.now.drain_s))
+                done += turns.take(_turn(turns, back, view, request)).views
+        return Restarted(views=tuple(done), down_s=time.monotonic() - begin)
+
+
+def _previous(inventory: Inventory, fleet: Fleet, gangs: Sequence[GangSpec]) -> list[_Back]:
+    kept = {one.gang: one.runs for one in history(inventory, tuple(gang.name for gang in gangs))}
+    backs = []
+    for gang in gangs:
+        now = staged_plan(fleet, gang)
+        before = plan_before(kept[gang.name], now.plan_id)
+        if before is None:
+            raise InputError(
+                f"its nodes have kept no run of another plan than {now.plan_id}",
+                where=f"gang {gang.name}",
+                fix="l40s-deploy history shows what they have kept; l40s-deploy up --model NAME plans anew",
+            )
+        backs.append(_Back(gang=gang, now=now, before=staged_plan(fleet, gang, run_id=before.run_id)))
+    return backs
+
+
+def _turn(turns: Turns, back: _Back, view: GangView, request: RollbackRequest) -> Turn:
+    def failed(step: Step) -> str:
+        if step in (Step.ASIDE, Step.STOP):
+            return f"{back.gang.name} was to go back to plan {back.before.plan_id}"
+        return _keep(turns, back, request)
+
+    return Turn(
+        places=(
+            Place(
+                gang=back.gang,
+                url=back.now.service_url,
+                serving=bool(view.service_healthy),
+                then=back.before.service_url,
+            ),
+        ),
+        start=(back.before.rising(going_back=True),),
+        drain_s=request.drain_s,
+        timeout_s=request.timeout_s,
+        failed=failed,
+    )
+
+
+def _keep(turns: Turns, back: _Back, request: RollbackRequest) -> str:
+    """The plan that it had until now, again; what became of it, in words."""
+    try:
+        up.raise_all(turns.fleet, [back.now.rising(going_back=True)], turns.watcher, timeout_s=request.timeout_s)
+        put_back(turns.router, [Place(gang=back.gang, url=back.now.service_url)], turns.watcher)
+    except DeployError as second:
+        return f"starting plan {back.now.plan_id} again failed too: {second.where}: {second.what}"
+    return f"{back.gang.name} serves plan {back.now.plan_id} again"

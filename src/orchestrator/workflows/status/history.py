@@ -1,0 +1,56 @@
+"""`history` and `audit`: what the nodes have kept of a gang's runs, and of who worked on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.gang.history import PastRun, past_runs
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.errors import DeployError
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.protocol.report import Report
+from orchestrator.protocol.verbs import HistoryAnswer
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import ask
+from orchestrator.workflows.status.reports import where
+
+ANSWER_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """One gang. audit: lines of the first node that answered; failures: nodes that did not."""
+
+    gang: str
+    runs: tuple[PastRun, ...]
+    audit: tuple[Mapping[str, Any], ...]
+    failures: Mapping[str, DeployError]
+
+
+def history(inventory: Inventory, gangs: Sequence[str] = ()) -> tuple[Kept, ...]:
+    """Ask every node of the chosen gangs once."""
+    chosen = chosen_gangs(inventory, gangs)
+    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+        return tuple(_kept(fleet, gang) for gang in chosen)
+
+
+def _kept(fleet: Fleet, gang: GangSpec) -> Kept:
+    told = fleet.on_every(
+        lambda session: ask(
+            session, "history", {**where(session.spec, gang.name), "audit": True}, HistoryAnswer, deadline_s=ANSWER_S
+        ),
+        only=[node.name for node in gang.nodes],
+    )
+    reports = {
+        name: [report for report in map(Report.read, answer.reports) if isinstance(report, Report)]
+        for name, answer in told.values.items()
+    }
+    audit = {name: answer.audit for name, answer in told.values.items()}
+    return Kept(
+        gang=gang.name,
+        runs=past_runs(gang.name, reports, audit),
+        audit=next(iter(audit.values()), ()),
+        failures=told.failures,
+    )
