@@ -160,6 +160,8 @@ class Report(Message):
     held: tuple[str, ...] = ()
     """GPUs whose memory was not free after the end, with who holds it, in words."""
     boot_id: str = ""
+    clock: tuple[float, ...] = ()
+    """Epoch and monotonic seconds of one moment: what `now` is counted from, whatever steps the wall clock makes."""
     allowed_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds that each phase of a healthy start of this model may take on slow hardware."""
     barrier_s: float = 0.0

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from orchestrator.node import files, itself, kernel, processes
-from orchestrator.node.agent import causes, preflight, verdicts
+from orchestrator.node.agent import causes, clock, preflight, verdicts
 from orchestrator.node.agent.disk import Disk
 from orchestrator.node.agent.ending import end
 from orchestrator.node.agent.part import TICK_S, Part
@@ -76,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         agent.live()
     except Exception as defect:
-        agent.fail(causes.make(agent.run.node, f"defect in the agent: {type(defect).__name__}: {defect}", time.time()))
+        agent.fail(causes.make(agent.run.node, f"defect in the agent: {type(defect).__name__}: {defect}", clock.now()))
         end(agent)
         raise
     return 0
@@ -151,7 +151,7 @@ class Agent(Part):
             return True
         self.record.set(refusals=[failure.as_json() for failure in refusals])
         first = refusals[0]
-        self.fail(causes.make(self.run.node, f"{first.where}: {first.what}", time.time(), fix=first.fix))
+        self.fail(causes.make(self.run.node, f"{first.where}: {first.what}", clock.now(), fix=first.fix))
         return False
 
     def _join_link(self) -> list[Failure]:
@@ -215,7 +215,7 @@ class Agent(Part):
     def _end_because(self, failure: object) -> None:
         """Told to end at once, for a failure that the controller saw and no agent could, or for none."""
         if isinstance(failure, dict) and self.state not in ENDING:
-            self.fail(causes.told(failure, time.time()))
+            self.fail(causes.told(failure, clock.now()))
         else:
             self._stop_now()
 
@@ -225,7 +225,7 @@ class Agent(Part):
         messages = self.guardian.messages()
         if messages is None:
             self.guardian.channel.close()
-            self.fail(causes.make(self.run.node, "the engine's guardian process was killed", time.time()))
+            self.fail(causes.make(self.run.node, "the engine's guardian process was killed", clock.now()))
             return
         for message in messages:
             if "started" in message:
@@ -242,7 +242,7 @@ class Agent(Part):
             if death.signal not in ITS_OWN_DEATHS:
                 self._bury_the_dead()
             self.read_last_words()
-            seen = causes.engine_ended(self.run.node, death, self.watch, time.time(), self.run.addresses)
+            seen = causes.engine_ended(self.run.node, death, self.watch, clock.now(), self.run.addresses)
             self._judge(verdicts.Happened(seen))
 
     def _judge(self, event: verdicts.Event) -> None:
@@ -310,7 +310,7 @@ class Agent(Part):
                 self._hear_of_parent()
             if self.state in RUNNING:
                 self.read_last_words()
-                seen = causes.rank_died(self.run.node, died, self.watch, time.time(), self.run.addresses)
+                seen = causes.rank_died(self.run.node, died, self.watch, clock.now(), self.run.addresses)
                 self._judge(verdicts.Happened(seen))
 
     def _follow_memory(self, now: float) -> None:
@@ -368,7 +368,7 @@ class Agent(Part):
             self._stop_now()  # nobody is left to say when the leader's engine has gone
         elif self.state not in ENDING:
             fix = f"check {node}: was it rebooted, or the agent killed?"
-            self.fail(causes.make(node, text, time.time(), fix=fix))
+            self.fail(causes.make(node, text, clock.now(), fix=fix))
 
     def _guardian_reported(self, node: str) -> None:
         self._agent_ended(node, f"the agent on {node} ended, as its guardian reports, and its engine with it")
@@ -436,7 +436,7 @@ class Agent(Part):
             if self.state not in ENDING:
                 text = f"no word from {node} for {silence:.0f} s: its lease of {self.run.lease_s:.0f} s ran out"
                 fix = f"look at {node} and at the network between it and {self.run.node}"
-                self.fail(causes.make(node, text, time.time(), fix=fix))
+                self.fail(causes.make(node, text, clock.now(), fix=fix))
 
     def _cut_off(self, silence: float) -> None:
         """Everybody else fell silent: that is one end of a network, and it is ours."""
@@ -445,7 +445,7 @@ class Agent(Part):
             f"no word from any other node for {silence:.0f} s: {node} is cut off, its lease of {self.run.lease_s:.0f} s"
         )
         fix = f"look at {node}'s own link and firewall"
-        self.fail(causes.make(node, f"{text} ran out", time.time(), fix=fix))
+        self.fail(causes.make(node, f"{text} ran out", clock.now(), fix=fix))
 
     def _silences(self, now: float) -> dict[str, float]:
         if self.hub is not None:
@@ -485,7 +485,7 @@ class Agent(Part):
             return
         if self.vitality.probed(health.probe):
             self.record.event("service", word=self.vitality.word, detail=self.vitality.detail)
-        hung = causes.hung(self.run.node, self.vitality.detail, time.time()) if self.vitality.word == HUNG else None
+        hung = causes.hung(self.run.node, self.vitality.detail, clock.now()) if self.vitality.word == HUNG else None
         self.record.set(service_state=self.vitality.word, service_detail=self.vitality.detail, trouble=hung)
 
     def _judge_canary(self, result: CanaryResult) -> None:
@@ -495,7 +495,7 @@ class Agent(Part):
         elif self.state in RUNNING:
             text = f"the canary generation was refused: {result.refused}"
             fix = "wrong weights or kernels give such text: verify the checkpoint and the stack on every node"
-            self.fail(causes.make(self.run.node, text, time.time(), fix=fix, lines=list(self.watch.last_lines())))
+            self.fail(causes.make(self.run.node, text, clock.now(), fix=fix, lines=list(self.watch.last_lines())))
 
     def _advance(self, now: float) -> None:
         """Steps that follow from where everybody is."""
@@ -517,7 +517,7 @@ class Agent(Part):
             text = f"the leader's agent does not answer at {address} ({self.spoke.trouble or 'no word'})"
             fix = "open that port between the nodes"
             self.fail(
-                causes.make(self.run.node, text, time.time(), fix=fix, secondary=True)
+                causes.make(self.run.node, text, clock.now(), fix=fix, secondary=True)
             )  # a dead leader comes first
 
     def _everybody_complete(self) -> bool:
@@ -536,7 +536,7 @@ class Agent(Part):
         if self.state != "armed":
             return
         self.guardian.go()
-        self.watch.begin(time.time())
+        self.watch.begin(clock.now())
         self.become("starting")
         if self.hub is not None:
             self.hub.send({"type": "go"})

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from orchestrator.node.agent import clock
 from orchestrator.node.agent.disk import Now
 from orchestrator.node.agent.record import Record
 from orchestrator.node.agent.run import Run
@@ -125,7 +126,7 @@ class Part:
                 os.close(self.guardian.log)
                 self.guardian.log = -1
                 self._take(self.redactor.finish())
-                self._watch(b"\n", time.time())  # a last line without an end
+                self._watch(b"\n", clock.now())  # a last line without an end
                 return True
             self._take(self.redactor.feed(data))
         return False
@@ -140,7 +141,7 @@ class Part:
         """Nobody gets to see the log but as it is here."""
         if data:
             self.disk.put(partial(self.log.write, data), size=len(data))
-            self._watch(data, time.time())
+            self._watch(data, clock.now())
 
     def _watch(self, data: bytes, now: float) -> None:
         for line in self.lines.feed(data):
@@ -166,7 +167,7 @@ class Part:
         if state != self.state:
             self.state = state
             if state == "ready":
-                self.watch.finish(time.time())  # a worker's log says nothing of it
+                self.watch.finish(clock.now())  # a worker's log says nothing of it
                 self.disk.put(partial(transport.note, self.run))
             self.record.event("state", state=state)
             self.pulsed = 0.0
@@ -190,7 +191,7 @@ class Part:
             "phase": self.watch.phase.as_json(),
             "complete": self.tree.complete,
             "disk": self.disk.remarks(),
-            "at": time.time(),
+            "at": clock.now(),
         }
 
     def _heard_remarks(self) -> list[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from orchestrator import __version__
 from orchestrator.node import files, processes
+from orchestrator.node.agent import clock
 from orchestrator.node.agent import run as runs
 from orchestrator.node.agent.disk import Now
 
@@ -60,6 +60,7 @@ def first(run: runs.Run, now: float) -> dict[str, Any]:
         "links": {},
         "held": [],
         "boot_id": processes.boot_id(),
+        "clock": list(clock.ANCHOR),
         "allowed_s": dict(run.watch.allowed_s),
         "barrier_s": run.watch.barrier_s,
         "left_behind": [],
@@ -77,7 +78,7 @@ class Record:
     _written_at: float = 0.0
 
     def __post_init__(self) -> None:
-        self.value = first(self.run, time.time())
+        self.value = first(self.run, clock.now())
 
     def set(self, **values: Any) -> None:
         """Change keys of the report; `flush` writes them."""
@@ -85,7 +86,7 @@ class Record:
 
     def flush(self, *, force: bool = False) -> None:
         """Let the file be written where it would say something new. A full disk must not end the agent."""
-        now = time.time()
+        now = clock.now()
         text = json.dumps({**self.value, "updated_at": 0})
         if not force and text == self._written and 0 <= now - self._written_at < HEARTBEAT_S:
             return
@@ -95,7 +96,7 @@ class Record:
 
     def event(self, what: str, **details: Any) -> None:
         """Let one line be appended to the run's events."""
-        line = json.dumps({"at": time.time(), "event": what, **details})
+        line = json.dumps({"at": clock.now(), "event": what, **details})
         self.disk.put(partial(_append, self.run.path(runs.EVENTS_LOG), line + "\n"), size=len(line))
 
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from orchestrator.node.agent import clock
 from orchestrator.node.engine.vitality import Patience, Probe
 from orchestrator.protocol.staging import CanaryOrder
 
@@ -116,7 +117,7 @@ class Service:
         wrong = self._refusal(self.endpoints[name]) if name in self.endpoints else ""
         ended = time.monotonic()
         moved = self._read_counters(counters) if wrong and counters else ""
-        return Health(Probe(not wrong, began, ended, wrong, moved), time.time())
+        return Health(Probe(not wrong, began, ended, wrong, moved), clock.now())
 
     def _refusal(self, path: str) -> str:
         """'' where the endpoint answered 200, else what it did."""

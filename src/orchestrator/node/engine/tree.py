@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from orchestrator.node import files, processes
+from orchestrator.node.agent import clock
 from orchestrator.node.agent.disk import Now
 from orchestrator.node.agent.run import PROCESSES_FILE, Run
 from orchestrator.node.engine import deaths
@@ -63,7 +64,7 @@ class RankDied:
     rank: Rank
     death: Death
     alive_at: float = 0.0
-    """When it was last seen alive (time.time)."""
+    """When it was last seen alive, by the agent's clock."""
 
 
 @dataclass
@@ -82,7 +83,7 @@ class Tree:
     stopped: dict[int, str] = field(default_factory=dict)
     """Process id and title of what a signal has stopped, ranks not among them."""
     alive_at: float = 0.0
-    """When the ranks that are not dead were last seen alive (time.time)."""
+    """When the ranks that are not dead were last seen alive, by the agent's clock."""
     _title: re.Pattern[str] | None = None
     _looked_at: float = 0.0
     _known: frozenset[tuple[int, int]] = frozenset()
@@ -110,7 +111,7 @@ class Tree:
         over = [rank for rank in self.ranks if rank.pidfd in ready]
         found = [self._bury(rank, over=rank in over) for rank in self.ranks if rank in over or dying(rank)]
         died = [death for death in found if death is not None]
-        self.alive_at = time.time()
+        self.alive_at = clock.now()
         pause = LOOK_EVERY_S if self.complete else SEARCH_EVERY_S
         if now - self._looked_at >= pause:
             self._looked_at = now
@@ -126,7 +127,7 @@ class Tree:
         """A rank's main thread has ended, though the process may not have: CUDA holds its exit for 200 to 400 ms."""
         if any(dying(rank) for rank in self.ranks):
             return True
-        self.alive_at = time.time()
+        self.alive_at = clock.now()
         return False
 
     def living(self) -> list[processes.Process]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.node import files, processes
+from orchestrator.node.agent import clock
 from orchestrator.node.agent.run import AGENT_FILE, PROCESSES_FILE, REPORT_FILE, RUN_FILE
 from orchestrator.node.engine import transport
 from orchestrator.protocol.report import AgentState, RankReport, RankState, Report
@@ -93,6 +94,12 @@ def left_over(folder: str) -> list[tuple[int, int]]:
     return [(one[0], one[1]) for one in known.processes if len(one) == 2 and processes.alive(one[0], one[1])]
 
 
+def _now(report: Report) -> float:
+    """By the clock that the report's own times are from."""
+    same_boot = report.boot_id == processes.boot_id()
+    return clock.now(report.clock) if len(report.clock) == 2 and same_boot else time.time()
+
+
 def _read(folder: str) -> Report | Unreadable | None:
     """The file, and what is known beside it; ranks of a dead agent are looked up, since its word about them is old."""
     if files.read_text(f"{folder}/{REPORT_FILE}") is None:
@@ -101,7 +108,7 @@ def _read(folder: str) -> Report | Unreadable | None:
     if isinstance(report, Unreadable):
         return report
     alive = processes.alive(*agent(folder))
-    report = replace(report, alive=alive, now=time.time(), transport=transport.noted(folder))
+    report = replace(report, alive=alive, now=_now(report), transport=transport.noted(folder))
     if alive or report.state.over or report.state is AgentState.STAGED:
         return report
     living = {pid for pid, _ in left_over(folder)}

@@ -1,0 +1,16 @@
+"""The agent's clock: epoch seconds that no step of the wall clock moves, so that what lies between two is true.
+
+It takes the wall clock's time once and carries it on by the monotonic one, which every process of a boot shares.
+"""
+
+from __future__ import annotations
+
+import time
+
+ANCHOR = (time.time(), time.monotonic())
+"""Epoch and monotonic seconds of one moment; in the report, for whoever reads it later on this node."""
+
+
+def now(anchor: tuple[float, ...] = ANCHOR) -> float:
+    """Epoch seconds by this process's clock, or by the one with this anchor (of the same boot)."""
+    return anchor[0] + time.monotonic() - anchor[1]
