@@ -11,7 +11,8 @@ from orchestrator.model.topology import Gid, Gpu, Interface, RdmaPort, Switch, T
 GPU_BYTES = 46068 << 20
 """An L40S by NVML: 46068 MiB."""
 
-SWITCHES = ("/sys/devices/pci0000:15/0000:15:01.0", "/sys/devices/pci0000:97/0000:97:01.0")
+SWITCHES = ("/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0", "/sys/devices/pci0000:97/0000:97:01.0/0000:98:00.0")
+DOWNSTREAM = "0000:17:00.0"
 
 
 def node(name: str = "node0", rank: int = 0, **changes: object) -> NodeSpec:
@@ -100,7 +101,7 @@ def gpu(index: int, switch: str = SWITCHES[0], **changes: object) -> Gpu:
     whole = Gpu(
         index=index,
         address=address,
-        key=f"{switch}/{address}",
+        key=f"{switch}/{DOWNSTREAM}/{address}",
         switch=switch,
         numa_node=0,
         name="NVIDIA L40S",
@@ -128,7 +129,7 @@ def rdma_port(
         device=device,
         port=1,
         address="0000:1b:00.0",
-        key=f"{switch}/{device}",
+        key=f"{switch}/{DOWNSTREAM}/{device}",
         switch=switch,
         numa_node=0,
         netdev=netdev if link_layer == "Ethernet" else "",

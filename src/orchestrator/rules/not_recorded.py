@@ -43,6 +43,8 @@ _KINDS = (
     _Kind("what NVML says", lambda node: bool(node.nvml_devices),
           ("GPU-HEALTH", "GPU-MISSING", "GPU-P2P-OFF", "GPU-BAR1-SMALL", "GPU-MODE", "GPU-BUSY",
            "GDR-MISSING", "NVML-UNREADABLE")),
+    _Kind("whether there are RDMA devices", lambda node: bool(node.topology.rdma or node.snapshot.files),
+          ("TRANSPORT-TCP",)),
     _Kind("states of RDMA ports that are down", _any_file("/state"), ("RDMA-PORT-DOWN", "TRAFFIC-ON-TCP")),
     _Kind("link layers of RDMA ports", lambda node: any(port.link_layer for port in node.topology.rdma),
           ("RAIL-LINK-LAYER",)),
