@@ -18,7 +18,7 @@ description:
   - Answers in one round trip what several roles ask before they change anything. Fails where it is not root.
 options:
   packages:
-    description: Debian packages that shall be there.
+    description: Debian packages that must be installed.
     type: list
     elements: str
     default: []

@@ -130,7 +130,7 @@ class Stage:
 
     @contextmanager
     def _root_of_labs(self) -> Iterator[None]:
-        """Where ours lies; a fault shall not wait until a Python of its own has started."""
+        """Where ours lies; a fault should not wait until a Python of its own has started."""
         before = os.environ.get("L40S_LAB_ROOT")
         os.environ["L40S_LAB_ROOT"] = self.lab.environment["L40S_LAB_ROOT"]
         try:
@@ -377,7 +377,7 @@ class _Game:
                 self.stage.watch[row.node].ask(do="signal", pid=self.hit, how="CONT")
         elif step == "heal":
             if row.at in ENDING:
-                self._verb_ended()  # it shall get by without the node
+                self._verb_ended()  # it should get by without the node
             self.stage.fault("heal", row.node)
         elif step == "up":
             self._verb_ended()

@@ -1,4 +1,4 @@
-"""`l40s-deploy doctor`: what is wrong with the wiring, what it costs, how to mend it."""
+"""`l40s-deploy doctor`: what is wrong with the wiring, what it costs, how to fix it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXAMPLE = """examples:
   l40s-deploy doctor --from snapshots/          the same on what `discover --save snapshots/` wrote
   l40s-deploy doctor --from machine.tar.bz2 --accelerator 1bcf:0b4000
                                                 a machine that hwloc-gather-topology recorded
-  l40s-deploy doctor --report wiring.html       also one page with drawings for whoever mends it
+  l40s-deploy doctor --report wiring.html       also one page with drawings for whoever fixes it
   l40s-deploy doctor --explain ACS-REDIRECT     what a rule reads and why
 
 exit status: 0 nothing of severity stop or slow, 2 wrong input, 3 findings, 4 a node did not answer

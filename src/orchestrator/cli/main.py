@@ -34,7 +34,7 @@ GROUPS = {
         "why": "the last failure's one cause, with the lines that show it and the fix",
         "plan": "what would run where, and why; changes nothing",
         "models": "every model that there is a profile for, and the layouts that fit this cluster",
-        "doctor": "what is wrong with the wiring, what it costs, how to mend it",
+        "doctor": "what is wrong with the wiring, what it costs, how to fix it",
         "discover": "each node as a tree: NUMA, switches, GPUs, NICs, ports",
     },
     "prove": {

@@ -36,9 +36,9 @@ class Do(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """Where the gang shall be.
+    """Where the gang should be.
 
-    plan_id: what shall run (RUN)
+    plan_id: what should run (RUN)
     run_id:  the run that we staged ourselves, '' before that: the end of an older run is not our failure
     """
 

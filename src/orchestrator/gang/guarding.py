@@ -86,7 +86,7 @@ def restarted(memory: Memory, now: float, policy: Policy) -> Memory:
 
 
 def surrendered(memory: Memory) -> Memory:
-    """After something that no restart can mend."""
+    """After something that no restart can fix."""
     return replace(memory, given_up=True)
 
 

@@ -95,6 +95,6 @@ def _said(words: Sequence[str], deadline_s: float) -> str:
         raise InputError(
             " | ".join(errors) or "gave no reason",
             where=words[0],
-            fix="name packages that this release has, or mend the sources of apt",
+            fix="name packages that this release has, or correct the sources of apt",
         )
     return done.stdout

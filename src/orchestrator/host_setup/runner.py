@@ -234,7 +234,7 @@ class _Report:
             self._on_step(Step(host, task, "unreachable", message, seconds, role))
 
 
-_AGAIN = "mend what the message names and run it again: what is done stays done"
+_AGAIN = "correct what the message names and run it again: what is done stays done"
 
 
 def _counts(stats: Mapping[str, Any]) -> dict[str, HostResult]:

@@ -73,11 +73,11 @@ def parse_yaml(text: str, shown: str) -> Any:
         raise InputError(
             f"is not valid YAML: {error.problem or error.context}",
             where=f"{shown}:{mark.line + 1}" if mark else shown,
-            fix="mend that line; `ansible-inventory -i FILE --list` reads the same file",
+            fix="fix that line; `ansible-inventory -i FILE --list` reads the same file",
         ) from None
     except _NOT_YAML as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"is not valid YAML: {reason}", where=shown, fix="mend the file") from None
+        raise InputError(f"is not valid YAML: {reason}", where=shown, fix="correct the file") from None
     finally:
         if loader is not None:
             loader.dispose()

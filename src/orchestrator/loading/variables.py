@@ -47,7 +47,7 @@ class Variables:
             raise self.wrong(name, wanted, f"write `{name}: value`, in quotes where YAML reads something else")
         text = str(value)
         if re.fullmatch(pattern, text) is None:
-            raise self.wrong(name, wanted, f"mend {name}")
+            raise self.wrong(name, wanted, f"correct {name}")
         return text
 
     def first_text(self, *names: str) -> str | None:
@@ -119,7 +119,7 @@ class Variables:
             return key
         where = f"{self.place(name)}/{key}"
         raise InputError(
-            f"found the name {_shown(key)}; wanted an environment variable's name", where=where, fix="mend the name"
+            f"found the name {_shown(key)}; wanted an environment variable's name", where=where, fix="correct the name"
         )
 
     def _env_value(self, name: str, key: object, value: object) -> str:

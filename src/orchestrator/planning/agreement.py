@@ -29,7 +29,7 @@ def check_checkpoint(
     raise InputError(
         f"the checkpoint is not what the profile {profile.name} says: {'; '.join(wrong[:_MOST_NAMED])}{more}",
         where=f"{node.name}: {places.model_path(node, profile)}/config.json",
-        fix=f"{found}copy the right checkpoint there, or mend the profile",
+        fix=f"{found}copy the right checkpoint there, or correct the profile",
     )
 
 

@@ -25,7 +25,7 @@ def launch_words(stack: Stack) -> tuple[str, ...]:
 
 
 def inside(stack: Stack, settings: Iterable[Setting]) -> tuple[Setting, ...]:
-    """The environment as the engine shall see it."""
+    """The environment as the engine sees it."""
     if stack.install == "venv":
         return tuple(settings)
     all_settings = tuple(settings)
@@ -38,7 +38,7 @@ def inside(stack: Stack, settings: Iterable[Setting]) -> tuple[Setting, ...]:
 def container(
     stack: Stack, node: NodeSpec, *, gpus: tuple[int, ...], rdma: bool, shown: Iterable[tuple[str, bool]]
 ) -> Container | None:
-    """What `NodePlan.container` shall be; None where the stack is a virtual environment.
+    """`NodePlan.container`; None where the stack is a virtual environment.
 
     Raises InputError for a directory that no mount option can carry.
     """

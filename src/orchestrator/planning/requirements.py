@@ -72,7 +72,7 @@ def _checkpoint(node: NodeSpec, profile: ModelProfile, host: HostFacts) -> Itera
             Severity.NOTE,
             f"there is no {path}/config.json",
             "`up` refuses",
-            "copy the checkpoint there, or mend l40s_model_root",
+            "copy the checkpoint there, or correct l40s_model_root",
         )
     elif host.config_error:
         yield _finding(

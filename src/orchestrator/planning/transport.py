@@ -88,7 +88,7 @@ def over_tcp(gang: str, why: str, layout: Layout | None, *, node: str = "") -> F
         title=f"gang {gang}: traffic between its nodes runs over TCP",
         evidence=(why,),
         effect=effect,
-        fix="`l40s-deploy discover` shows each node's ports; then l40s_transport: rdma. Where one card shall carry TCP "
+        fix="`l40s-deploy discover` shows each node's ports; then l40s_transport: rdma. Where one card carries TCP "
         "and RDMA, l40s_ib_hca names it",
     )
 

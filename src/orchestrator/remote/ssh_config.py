@@ -33,7 +33,7 @@ def look_up(host: str, file: str | None, said: tuple[tuple[str, str], ...] = ())
         return {}
     files = (file,) if file is not None else (user_file(), SYSTEM_FILE)
     if file is not None and not Path(file).is_file():
-        raise InputError("is no readable file", where=file, fix="mend the -F argument of ansible_ssh_common_args")
+        raise InputError("is no readable file", where=file, fix="correct the -F argument of ansible_ssh_common_args")
     try:
         return dict(_parsed(files, said).lookup(host))
     except (paramiko.SSHException, ValueError, KeyError) as error:

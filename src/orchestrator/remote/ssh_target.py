@@ -136,7 +136,7 @@ def _jumps(name: str, text: str, file: str | None, depth: int) -> tuple[Target, 
     for word in text.split(","):
         match = _JUMP.fullmatch(word.strip())
         if match is None:
-            raise InputError(f"found ProxyJump {text!r}; wanted [user@]host[:port],...", where=name, fix="mend it")
+            raise InputError(f"found ProxyJump {text!r}; wanted [user@]host[:port],...", where=name, fix="correct it")
         said = {key: value for key, value in match.groupdict().items() if value is not None and key != "host"}
         if file is not None:
             said["configfile"] = file
@@ -162,7 +162,7 @@ def _known_hosts(options: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple
 def _port(text: object, name: str) -> int:
     if str(text).isdigit() and 0 < int(str(text)[:8]) < 65536:
         return int(str(text))
-    raise InputError(f"found the SSH port {text!r}; wanted 1 to 65535", where=name, fix="mend Port or ansible_port")
+    raise InputError(f"found the SSH port {text!r}; wanted 1 to 65535", where=name, fix="correct Port or ansible_port")
 
 
 def _path(text: str, tokens: Mapping[str, str]) -> Path:

@@ -152,7 +152,7 @@ def _addresses(hop: Target, deadline: Deadline) -> list[tuple[socket.AddressFami
             raise Unreachable(
                 f"the name {hop.host!r} has no address: {getattr(error, 'strerror', None) or error}",
                 where=hop.name,
-                fix="write its address as ansible_host, or mend the name service",
+                fix="write its address as ansible_host, or correct the name service",
             ) from None
     return [(entry[0], entry[4]) for entry in found]
 
@@ -253,7 +253,7 @@ def _no_tcp(hop: Target, fault: OSError, deadline: Deadline) -> DeployError:
         return Unreachable(
             f"{_place(hop)} refuses the connection: nothing listens there",
             where=hop.name,
-            fix="start sshd there, or mend ansible_host and ansible_port",
+            fix="start sshd there, or correct ansible_host and ansible_port",
         )
     return Unreachable(
         f"{_place(hop)} cannot be reached: {fault.strerror or fault}",
@@ -267,7 +267,7 @@ def _no_ssh(hop: Target, fault: Exception | None) -> Unreachable:
         what, fix = f"no common algorithm with its sshd: {fault}", "update the older of the two sides"
     elif isinstance(fault, (OSError, EOFError)) or "banner" in str(fault) or "protocol version" in str(fault):
         what = "it closes the connection, or what answers is no SSH server"
-        fix = f"mend ansible_port, or look at its sshd (MaxStartups, hosts.deny); {_by_hand(hop)}"
+        fix = f"correct ansible_port, or look at its sshd (MaxStartups, hosts.deny); {_by_hand(hop)}"
     else:
         what, fix = f"the key exchange failed: {fault or 'connection closed'}", _by_hand(hop)
     return Unreachable(f"{_place(hop)}: {what}", where=hop.name, fix=fix)
@@ -289,7 +289,7 @@ def _refused_key(hop: Target, tried: list[str], fault: Exception | None) -> Unre
         fix = "AuthenticationMethods publickey in its sshd_config for this user"
     else:
         what = f"it does not accept {keys} for the user {hop.user}"
-        fix = f"ssh-copy-id, or mend ansible_user and ansible_ssh_private_key_file; {_by_hand(hop)}"
+        fix = f"ssh-copy-id, or correct ansible_user and ansible_ssh_private_key_file; {_by_hand(hop)}"
     return Unreachable(f"{_place(hop)}: {what}", where=hop.name, fix=fix)
 
 

@@ -54,5 +54,5 @@ def _finding(node: Node, severity: Severity) -> Finding:
             *((f"TCP side = {choice.address}; {choice.reason}",) if choice else ()),
         ),
         effect=price(Traffic.TCP) if severity is Severity.SLOW else "only pipeline stages hand over between nodes",
-        fix="mend the ports named in this node's other findings; `l40s-deploy discover` shows them in the tree",
+        fix="correct the ports named in this node's other findings; `l40s-deploy discover` shows them in the tree",
     )

@@ -85,7 +85,7 @@ def test_the_document(run: Run) -> None:
 
 FAILURES = [
     (InputError("unknown model", where="--model", fix="one of"), 2),
-    (FindingsError("a stop finding", where="a", fix="mend it"), 3),
+    (FindingsError("a stop finding", where="a", fix="correct it"), 3),
     (NodeError("port 8000: taken", where="a: port 8000", fix="end it"), 3),
     (Unreachable("no route", where="b", fix="look"), 4),
     (GangFailed("TP19 was killed\n    | last line", where="gang g: b TP19", fix="look"), 5),

@@ -109,7 +109,7 @@ def test_another_lock_file_or_python_is_another_environment(
 def test_a_failed_build_says_what_to_do_and_is_not_taken_for_complete(
     cache: Path, monkeypatch: pytest.MonkeyPatch, what: str, fix: str
 ) -> None:
-    failure = NodeError(what, where="localhost", fix="mend it and run it again")
+    failure = NodeError(what, where="localhost", fix="correct it and run it again")
     monkeypatch.setattr(runner, "run_playbook", lambda *_, **__: PerNode({}, {"localhost": failure}))
     with pytest.raises(NodeError) as caught:
         engine.ensure_engine()

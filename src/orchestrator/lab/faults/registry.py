@@ -53,7 +53,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A fault with what it does: to the machine, to the running node (after that), and to mend what it struck."""
+    """A fault with what it does: to the machine, to the running node (after that), and to undo what it struck."""
 
     fault: Fault
     change: Callable[[NodeMachine, Words], NodeMachine] | None

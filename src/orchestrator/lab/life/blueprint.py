@@ -1,4 +1,4 @@
-"""What a lab shall be: everything the processes that build it need to know, as one file in its directory."""
+"""What a lab should be: everything the processes that build it need to know, as one file in its directory."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Cluster:
     """Nodes in gangs.
 
     gangs:     gang -> its nodes, in node-rank order
-    gpus:      node -> how many GPUs it shall have; nodes that are not named have what their machine has
+    gpus:      node -> how many GPUs it should have; nodes that are not named have what their machine has
     variables: node -> variables for the lab's inventory
     left_out:  variables of the model inventory that mean nothing in a lab
     """

@@ -21,8 +21,8 @@ class Request:
 
     nodes:    in all gangs together; None: as the wiring, the inventory or the recordings have them
     gangs:    None: one, or those of the inventory
-    like:     path of an inventory whose gangs, node names and GPU counts it shall have
-    recorded: path of snapshots that its nodes shall look like
+    like:     path of an inventory whose gangs, node names and GPU counts it should have
+    recorded: path of snapshots that its nodes should look like
     deaths:   how the stand-in's ranks die: at once, or as processes with CUDA do
     level:    None lets the machine decide
     gpus:     emulated, or host: the real ones of this machine, which the nodes share out

@@ -186,7 +186,7 @@ def _write_inventory(place: Home, blueprint: Blueprint, stack: str) -> None:
 
 
 def gpu_count(blueprint: Blueprint, index: int) -> int:
-    """GPUs that a node's engine shall use."""
+    """GPUs that a node's engine may use."""
     if blueprint.devices:
         return host_gpus.gpu_count(blueprint.devices[index])
     if blueprint.engine == "sglang":

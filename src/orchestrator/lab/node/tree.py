@@ -22,7 +22,7 @@ class FileTree:
     links:    path -> target of a symbolic link
     folders:  directories that exist even when nothing is in them
     opaque:   directories that hide what lies below them in the real file system
-    hidden:   paths of the real file system that shall not be seen
+    hidden:   paths of the real file system to hide
     borrowed: directory -> directory of the real file system whose content it shows besides its own
     einval:   files whose reading fails with EINVAL, as an attribute without a value does
     """

@@ -25,7 +25,7 @@ SHM_BYTES = 512 << 20
 
 
 def check(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
-    """Every failure found, in the order an operator would mend them; empty when the run may be armed.
+    """Every failure found, in the order an operator would fix them; empty when the run may be armed.
 
     NVML is asked first and heard last: its process starts, and its driver wakes, while the rest is looked at.
     """
@@ -84,7 +84,7 @@ def _model(run: Run) -> Iterator[Failure]:
         return
     folder = pathlib.Path(run.model_path)
     config = folder / "config.json"
-    copy = "copy the checkpoint to this node, or mend l40s_model_root"
+    copy = "copy the checkpoint to this node, or correct l40s_model_root"
     if not folder.is_dir():
         yield Failure("no-model", f"the model directory of {run.model} does not exist", str(folder), copy)
         return
@@ -92,7 +92,7 @@ def _model(run: Run) -> Iterator[Failure]:
         yield Failure("no-model", f"the model directory of {run.model} has no config.json", str(config), copy)
         return
     if not _may(run, str(config), os.R_OK):
-        yield Failure("no-model", f"config.json may not be read by {_user(run)}", str(config), "mend its rights")
+        yield Failure("no-model", f"config.json may not be read by {_user(run)}", str(config), f"chmod a+r {config}")
         return
     try:
         json.loads(config.read_bytes())
@@ -132,7 +132,9 @@ def port_failure(address: str, port: int) -> Failure | None:
 def _port_taken(address: str, port: int, error: OSError) -> Failure:
     where = f"port {port}" + (f" on {address}" if address else "")
     if error.errno == errno.EADDRNOTAVAIL:
-        return Failure("no-address", f"this node has no address {address}", where, "mend l40s_address in the inventory")
+        return Failure(
+            "no-address", f"this node has no address {address}", where, "correct l40s_address in the inventory"
+        )
     if error.errno != errno.EADDRINUSE:
         return Failure("port-refused", f"can't listen: {error.strerror}", where, "choose another port")
     holder = _listener(port)

@@ -24,7 +24,7 @@ from orchestrator.protocol.staging import CanaryOrder
 PROBE_EVERY_S = 0.2
 """Until the first healthy answer: a refused connection costs nothing."""
 AGAIN_S = 0.5
-"""After a probe without an answer: the next one shall not wait long."""
+"""After a probe without an answer: the next one must not wait long."""
 GRACE_S = 5.0
 """Above the engine's own patience with a probe, so that its 503 is seen."""
 ASK_S = 5.0

@@ -1,4 +1,4 @@
-"""Verb `same-root`: is a directory here the same one that other nodes see? A file with a name of chance tells.
+"""Verb `same-root`: is a directory here the same one that other nodes see? A file with a random name shows it.
 
 op "write": {"directory", "name"} makes it; "look": {"directory", "names", "child"} says which of all nodes' files are
 seen, and whether the child lies on another file system; "remove" takes our own away. A name that nobody has ever asked

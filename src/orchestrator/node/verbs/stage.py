@@ -114,7 +114,7 @@ def _owner(run: runs.Run) -> tuple[int, int] | None:
     if os.geteuid() not in (0, user.pw_uid):
         raise Failure(
             "no-root",
-            f"the engine shall run as {run.engine_user!r} and we are not root",
+            f"the engine must run as {run.engine_user!r} and we are not root",
             "l40s_engine_user",
             "set ansible_become: true, or leave l40s_engine_user out",
         )

@@ -1,4 +1,4 @@
-"""Which nodes see one and the same directory: every one writes a file with a name of chance, all look for all."""
+"""Which nodes see one and the same directory: each writes a file with a random name and looks for the others'."""
 
 from __future__ import annotations
 

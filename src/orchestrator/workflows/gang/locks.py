@@ -206,7 +206,7 @@ class GangLock:
                 f"{holder.get('who')}@{holder.get('host')} (pid {holder.get('pid')}) has it, `{holder.get('command')}`"
             )
         return LockHeld(
-            f"the lock on gang {self.gang.name} is ours no more; {now}; nothing more was done",
+            f"the lock on gang {self.gang.name} is no longer ours; {now}; nothing more was done",
             where=node,
             fix="wait for who has it; look at `l40s-deploy status` before the same command again",
         )

@@ -224,7 +224,9 @@ def _run(work: _Work, node: NodeSpec, ends: float) -> None:
         how = f"status {status}" if status > 0 else "a signal, or its time was over"
         lines = "".join(f"\n    | {line}" for line in last)
         raise GangFailed(
-            f"the command of --run ended with {how}{lines}", where=f"gang {work.gang.name}: {node.name}", fix="mend it"
+            f"the command of --run ended with {how}{lines}",
+            where=f"gang {work.gang.name}: {node.name}",
+            fix="correct it",
         )
 
 

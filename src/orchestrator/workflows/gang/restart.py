@@ -134,7 +134,7 @@ def again(
 def stop(
     fleet: Fleet, gangs: Sequence[GangSpec], watcher: up.Watcher, *, now: bool, cause: Cause | None = None
 ) -> None:
-    """Stop gangs that shall start again. Raises LockHeld, GangFailed, or why a node can't be asked."""
+    """Stop gangs that are to start again. Raises LockHeld, GangFailed, or why a node can't be asked."""
     still_ours(fleet, gangs)
     for gang in gangs:
         watcher.step(gang.name, "stopping" + (" at once" if now else ""))

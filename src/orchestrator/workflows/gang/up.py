@@ -98,7 +98,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rising:
-    """One gang that shall run.
+    """One gang to start.
 
     document: the plan as the record on this machine keeps it
     requests: staging requests by node name, for a run id and a key

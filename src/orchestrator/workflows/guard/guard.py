@@ -73,7 +73,7 @@ class Guarded:
 def guard(inventory: Inventory, request: GuardRequest, watcher: Watcher) -> tuple[Guarded, ...]:
     """Guard the chosen gangs, each by a loop of its own; ends when all are given up, or at once with `once`.
 
-    A gang that is given up is still looked at beside the others: it is guarded again once somebody has mended it.
+    A gang that is given up is still looked at beside the others: it is guarded again once somebody has fixed it.
     Raises LockHeld where another guard watches one of them already, and at once whatever a loop breaks by.
     """
     gangs = chosen_gangs(inventory, request.gangs)

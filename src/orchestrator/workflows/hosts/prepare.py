@@ -74,7 +74,7 @@ def prepare(
     """Run prepare.yml, or remove.yml, on the chosen nodes; a node's failure is a value beside the others' results.
 
     Raises InputError for what can't be done anywhere (unknown node, tag or stack, a bundle of another stack), and
-    NodeError where a stack shall be removed below a running engine.
+    NodeError where a stack is to be removed below a running engine.
     """
     began = time.monotonic()
     names = _chosen(inventory, request.nodes)
@@ -170,7 +170,7 @@ def _host(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None, folder
     stack = load_stack(name)
     if bundle and bundle.stack != stack.name:
         raise InputError(
-            f"holds the stack {bundle.stack}, and {node.name} shall get {stack.name}",
+            f"holds the stack {bundle.stack}, and {node.name} should get {stack.name}",
             where=str(bundle.path),
             fix=f"l40s-deploy stack build {stack.name} --out FILE",
         )

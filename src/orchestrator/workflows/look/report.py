@@ -1,4 +1,4 @@
-"""The page that `doctor --report` writes: drawings, findings, evidence, prices, for whoever mends it."""
+"""The page that `doctor --report` writes: drawings, findings, evidence, prices, for whoever fixes it."""
 
 from __future__ import annotations
 

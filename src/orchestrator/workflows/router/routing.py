@@ -186,7 +186,7 @@ def start_router(inventory: Inventory, watcher: Watcher, *, command: str) -> Rou
         if failure is None:
             return router.state()
         if not suits:
-            failure.fix = f"it asks for a gang's health by a path that not every gang may have: {_ANEW} mend that"
+            failure.fix = f"it asks for a gang's health by a path that not every gang may have: {_ANEW} fix that"
         raise failure
 
 

@@ -113,7 +113,7 @@ def test_another_name_below_the_sources_root_is_sent(tmp_path: Path) -> None:
 
 
 def test_a_node_is_as_complete_as_the_one_whose_directory_it_shares() -> None:
-    lost = Unreachable("gone", where="b", fix="mend")
+    lost = Unreachable("gone", where="b", fix="correct")
     pushed = Pushed(
         source="a:/m/X",
         directories=dict.fromkeys("bcde", "/m/X"),

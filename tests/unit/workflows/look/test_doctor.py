@@ -83,7 +83,7 @@ def test_a_typing_error_does_not_pass_for_an_acceptance(word: str, wrong: str) -
 
 
 def finding(severity: Severity, node: str = "node1") -> Finding:
-    return Finding(id="SOME-ID", severity=severity, node=node, title="it is so", effect="it costs", fix="mend it")
+    return Finding(id="SOME-ID", severity=severity, node=node, title="it is so", effect="it costs", fix="correct it")
 
 
 PLAN = Plan(plan_id="0000", facts_digest="", facts=(), gangs=())
