@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from orchestrator.node.agent.part import Part
+from orchestrator.node.engine import scratch
 from orchestrator.node.engine.containers import REMOVE_S
 from orchestrator.node.network.link import Joined, Left, Said
 
@@ -30,6 +31,7 @@ def end(part: Part) -> None:
     _remove_container(part, wait=True)  # what its client asked for before it was killed may have come since
     left = [process.pid for process in part.tree.living()]
     part.tree.bury_all()
+    _clean_up(part)
     part.record.set(left_behind=left, service_healthy=False if part.run.service else None)
     _until(part, lambda: _memory_is_free(part), MEMORY_FREE_S)
     part.record.set(held=_held(part))
@@ -43,6 +45,12 @@ def end(part: Part) -> None:
     part.record.event("ended", left_behind=left)
     part.flush(force=True)
     part.disk.settle(LAST_REPORT_S)
+
+
+def _clean_up(part: Part) -> None:
+    scratch.remove(part.run.folder)
+    if part.run.container is None:
+        scratch.forget_shared(part.tree.ever, part.run.engine_user)
 
 
 def _remove_container(part: Part, *, wait: bool) -> None:

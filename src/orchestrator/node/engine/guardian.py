@@ -29,7 +29,7 @@ from typing import Any
 from orchestrator.node import kernel, processes
 from orchestrator.node.agent import staged_files
 from orchestrator.node.agent.run import Run
-from orchestrator.node.engine import containers
+from orchestrator.node.engine import containers, scratch
 from orchestrator.node.failure import Failure
 
 KILL_FOR_S = 60.0
@@ -234,6 +234,7 @@ def _become_engine(run: Run, log: int, stdin: int, parent: int) -> None:
         if run.container is not None:  # its daemon wants to hear from us; the container's user is the engine's
             environment |= containers.environment(run)
         else:
+            environment |= {name: run.env.get(name, path) for name, path in scratch.make(run).items()}
             _change_user(run)
         kernel.die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:

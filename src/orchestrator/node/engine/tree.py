@@ -82,6 +82,8 @@ class Tree:
     """When all of it had ended, monotonic seconds."""
     stopped: dict[int, str] = field(default_factory=dict)
     """Process id and title of what a signal has stopped, ranks not among them."""
+    ever: set[int] = field(default_factory=set)
+    """Process ids of all that was ever the engine's."""
     alive_at: float = 0.0
     """When the ranks that are not dead were last seen alive, by the agent's clock."""
     _title: re.Pattern[str] | None = None
@@ -229,6 +231,7 @@ class Tree:
         known = frozenset((process.pid, process.start) for process in living)
         if known != self._known:
             self._known = known
+            self.ever |= {pid for pid, _ in known}
             value = {"processes": sorted(known)}
             self.disk.put(partial(files.write_json, self.run.path(PROCESSES_FILE), value), replacing="processes")
 

@@ -12,6 +12,7 @@ from typing import Any
 from orchestrator.node import files, processes
 from orchestrator.node.agent import record, secret_files, staged_files
 from orchestrator.node.agent import run as runs
+from orchestrator.node.engine import scratch
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import report
 from orchestrator.protocol.verbs import StageAnswer
@@ -125,6 +126,9 @@ def _forget_old_runs(gang: str, current: str) -> None:
     """The newest ones stay, and the last one that failed, whatever came after it: `why` is asked days later."""
     folders = sorted((path for path in pathlib.Path(gang, "runs").iterdir()), key=lambda path: path.stat().st_mtime)
     failed = [folder for folder in folders if folder.name != current and _failed(folder)][-1:]
+    for folder in folders:
+        if folder.name != current:
+            scratch.remove(str(folder))
     for folder in folders[:-RUNS_KEPT]:
         if folder.name != current and folder not in failed:
             shutil.rmtree(folder, ignore_errors=True)

@@ -13,7 +13,7 @@ from orchestrator.node import files, itself, processes
 from orchestrator.node.agent import goal
 from orchestrator.node.agent.ending import MEMORY_FREE_S
 from orchestrator.node.agent.run import REPORT_FILE, staged_in
-from orchestrator.node.engine import containers
+from orchestrator.node.engine import containers, scratch
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import report
@@ -48,6 +48,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     if not after.alive and told and not after.state.over:
         held = _await_memory(folder)  # its agent was killed, and could not
     if not after.alive:
+        scratch.remove(folder)
         after = _settle(folder, after, request.get("because"), clear=bool(request.get("clear")))
     return StopAnswer(
         state=after.state.value,

@@ -414,3 +414,15 @@ def test_an_exception_that_nobody_knows_is_the_cause(gang: Gang) -> None:
         assert cause["text"].startswith("engine process exited: ImportError: x (/srt/fa3.py:3)")
         assert (cause["node"], cause["tp_rank"]) == ("node1", 2)
     cluster.nothing_left()
+
+
+def test_temporary_files_go_with_their_run(gang: Gang) -> None:
+    cluster = gang(nodes=1)
+    cluster.ready()
+    environ = Path(f"/proc/{cluster.rank_pid(0)}/environ").read_bytes().split(b"\0")
+    (place,) = (Path(os.fsdecode(word[7:])) for word in environ if word.startswith(b"TMPDIR="))
+    assert place.is_dir()
+    (place / "tmpab").mkdir()
+    cluster.stop_all(now=True)
+    cluster.nothing_left()
+    assert not place.exists()

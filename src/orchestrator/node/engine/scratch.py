@@ -1,0 +1,87 @@
+"""What a run's engine leaves outside its folder: temporary files, and names in shared memory.
+
+Each run has a TMPDIR of its own, which goes with the run. Names in /dev/shm that hold the id of a process of ours are
+removed once that process is dead (`sem.loky-13485-45r7sj5i`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import pwd
+import re
+import shutil
+import stat
+from collections.abc import Collection
+
+from orchestrator.node import processes
+from orchestrator.node.agent.run import Run
+
+LONGEST = 74
+"""Characters of a folder in which sockets are made: sun_path holds 107 (unix(7)), and Python's multiprocessing adds 33
+(`/pymp-XXXXXXXX/listener-XXXXXXXX`)."""
+SHARED = "/dev/shm"  # noqa: S108 - where POSIX shared memory is (shm_overview(7))
+_NUMBER = re.compile(r"(?<![0-9A-Za-z])\d{2,7}(?![0-9A-Za-z])")
+
+
+def place(folder: str) -> str:
+    """The TMPDIR of the run in this folder: below the state directory, or in /tmp if that is too long."""
+    name = hashlib.sha256(folder.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    state = pathlib.Path(folder).parents[3]
+    ours = str(state / "tmp" / name)
+    return ours if len(ours) <= LONGEST else f"/tmp/l40s-deploy-{name}"  # noqa: S108 - made by mkdir, or not used
+
+
+def make(run: Run) -> dict[str, str]:
+    """Make the folder for the engine's user; the variable that names it, {} where that can't be."""
+    path = pathlib.Path(place(run.folder))
+    try:
+        if not path.parent.is_dir():
+            path.parent.mkdir()
+            path.parent.chmod(0o711)  # the engine's user may pass through
+        path.mkdir(mode=0o700)
+        if run.engine_user is not None and os.geteuid() == 0:
+            user = pwd.getpwnam(run.engine_user)
+            os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
+    except (OSError, KeyError):
+        return {}
+    return {"TMPDIR": str(path)}
+
+
+def remove(folder: str) -> None:
+    """Remove the folder that `make` made for the run in this folder; what can't be removed stays."""
+    path = place(folder)
+    with contextlib.suppress(OSError):
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def forget_shared(pids: Collection[int], user: str | None, where: str = SHARED) -> list[str]:
+    """Remove what dead processes of ours have left in shared memory; the names.
+
+    pids: all that were ever ours; user: whom the engine ran as, None for us
+    """
+    removed = []
+    for path in _files_of(user, where):
+        of = {int(number) for number in _NUMBER.findall(path.name)} & set(pids)
+        if of and not any(_lives(pid) for pid in of):
+            with contextlib.suppress(OSError):
+                path.unlink()
+                removed.append(path.name)
+    return removed
+
+
+def _files_of(user: str | None, where: str) -> list[pathlib.Path]:
+    try:
+        owner = os.geteuid() if user is None else pwd.getpwnam(user).pw_uid
+        found = [(path, path.lstat()) for path in sorted(pathlib.Path(where).iterdir())]
+    except (OSError, KeyError):
+        return []  # one that has gone meanwhile: the next run's end looks again
+    return [path for path, seen in found if stat.S_ISREG(seen.st_mode) and seen.st_uid == owner]
+
+
+def _lives(pid: int) -> bool:
+    process = processes.read(pid)
+    return process is not None and not process.gone
