@@ -6,7 +6,15 @@ import argparse
 import time
 from pathlib import Path
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, command_line, open_inventory
+from orchestrator.cli.options import (
+    add_examples,
+    add_gangs,
+    add_inventory,
+    add_json,
+    command_line,
+    open_inventory,
+    seconds,
+)
 from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.guarding import Decision, Do, Policy
@@ -39,16 +47,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--pause",
-        type=float,
+        type=seconds,
         default=usual.first_pause_s,
-        metavar="S",
+        metavar="TIME",
         help=f"before the second restart; it doubles from there ({usual.first_pause_s:.0f})",
     )
     parser.add_argument(
         "--stable",
-        type=float,
+        type=seconds,
         default=usual.stable_s,
-        metavar="S",
+        metavar="TIME",
         help=f"ready for so long, a gang's restarts are forgotten ({usual.stable_s:.0f})",
     )
     parser.add_argument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 
 from orchestrator.cli.screen import Screen
@@ -38,6 +39,30 @@ def open_inventory(args: argparse.Namespace, screen: Screen) -> Inventory:
     choice = choose_inventory(args.inventory)
     screen.say(f"cluster: {choice.path} ({choice.reason})")
     return load_inventory(choice.path)
+
+
+TIMEOUT_S = 3600.0
+DRAIN_S = 1800.0
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds(text: str) -> float:
+    """5s, 10m, 2h, or bare seconds."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted a duration such as 90, 5s, 10m or 2h")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def add_timeout(parser: argparse.ArgumentParser, what: str = "a gang has so long to start") -> None:
+    """--timeout TIME."""
+    parser.add_argument("--timeout", type=seconds, default=TIMEOUT_S, metavar="TIME", help=f"{what} (1h)")
+
+
+def add_drain_timeout(parser: argparse.ArgumentParser, what: str) -> None:
+    """--drain-timeout TIME."""
+    parser.add_argument("--drain-timeout", type=seconds, default=DRAIN_S, metavar="TIME", help=f"{what} (30m)")
 
 
 def add_gangs(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.live import LivePicture
-from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_inventory, add_json, add_timeout, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError, Unreachable
 from orchestrator.model.exit_codes import Exit
@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-K", "--ask-become-pass", action="store_true", help="ask for sudo's password; with --become")
     parser.add_argument("--remove", action="store_true", help="take back what it made, by the list on each node")
     parser.add_argument("--check", action="store_true", help="change nothing, show what would change")
-    parser.add_argument("--timeout", type=float, default=3600.0, metavar="S", help="give up after S seconds (3600)")
+    add_timeout(parser, "give up after so long")
     add_json(parser)
 
 

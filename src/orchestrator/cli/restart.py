@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, command_line, open_inventory
+from orchestrator.cli.options import (
+    add_drain_timeout,
+    add_examples,
+    add_gangs,
+    add_inventory,
+    add_json,
+    add_timeout,
+    command_line,
+    open_inventory,
+    seconds,
+)
 from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.downtime import Downtime
@@ -17,8 +27,6 @@ from orchestrator.workflows.gang.resume import Resumed, ResumeRequest, resume
 from orchestrator.workflows.gang.rolling import Rolled, RollingRequest, roll
 from orchestrator.workflows.status.status import status_json
 
-TIMEOUT_S = 3600.0
-DRAIN_S = 1800.0
 WAIT_S = 3600.0
 
 
@@ -36,9 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_inventory(parser)
     add_gangs(parser)
     parser.add_argument("--now", action="store_true", help="end requests that run instead of waiting for them")
-    parser.add_argument(
-        "--timeout", type=float, default=TIMEOUT_S, metavar="S", help=f"a gang has S seconds to start ({TIMEOUT_S:.0f})"
-    )
+    add_timeout(parser)
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument(
         "--resume",
@@ -54,13 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-unavailable", type=int, default=1, metavar="N", help="with --rolling: gangs that are down at a time (1)"
     )
-    parser.add_argument(
-        "--drain-timeout",
-        type=float,
-        default=DRAIN_S,
-        metavar="S",
-        help=f"with a router: wait S seconds for a gang's requests, else leave it serving ({DRAIN_S:.0f})",
-    )
+    add_drain_timeout(parser, "with a router: how long to wait for a gang's requests, else leave it serving")
     parser.add_argument(
         "--run",
         default="",
@@ -72,10 +72,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--wait-s",
-        type=float,
+        type=seconds,
         default=WAIT_S,
-        metavar="S",
-        help=f"with --maintenance: a gang's nodes have S seconds to come back ({WAIT_S:.0f})",
+        metavar="TIME",
+        help="with --maintenance: a gang's nodes have so long to come back (1h)",
     )
     parser.add_argument(
         "--without-router", action="store_true", help="with --rolling: somebody else sends requests elsewhere meanwhile"

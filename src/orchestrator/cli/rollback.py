@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, command_line, open_inventory
-from orchestrator.cli.restart import DRAIN_S, TIMEOUT_S, Progress, show_restarted
+from orchestrator.cli.options import (
+    add_drain_timeout,
+    add_examples,
+    add_gangs,
+    add_inventory,
+    add_json,
+    add_timeout,
+    command_line,
+    open_inventory,
+)
+from orchestrator.cli.restart import Progress, show_restarted
 from orchestrator.cli.screen import Screen
 from orchestrator.model.exit_codes import Exit
 from orchestrator.workflows.gang.rollback import RollbackRequest, roll_back
@@ -16,16 +25,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(parser, "l40s-deploy rollback --gang gang0", "l40s-deploy history   # which plans the nodes have kept")
     add_inventory(parser)
     add_gangs(parser)
-    parser.add_argument(
-        "--timeout", type=float, default=TIMEOUT_S, metavar="S", help=f"a gang has S seconds to start ({TIMEOUT_S:.0f})"
-    )
-    parser.add_argument(
-        "--drain-timeout",
-        type=float,
-        default=DRAIN_S,
-        metavar="S",
-        help=f"wait S seconds for a gang's requests, else leave it serving ({DRAIN_S:.0f})",
-    )
+    add_timeout(parser)
+    add_drain_timeout(parser, "how long to wait for a gang's requests, else leave it serving")
     add_json(parser)
 
 

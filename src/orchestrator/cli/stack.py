@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from orchestrator.cli.options import add_examples, add_json
+from orchestrator.cli.options import add_examples, add_json, add_timeout
 from orchestrator.cli.progress import patience
 from orchestrator.cli.screen import Screen, printable
 
@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="bring what tokenizers would download (gpt-oss), from a folder or from where they take it",
     )
-    build.add_argument("--timeout", type=float, default=3600.0, metavar="S", help="give up after S seconds (3600)")
+    add_timeout(build, "give up after so long")
     add_json(build)
     recipe = actions.add_parser("recipe", help="write what makes a container image of a stack that has no wheels")
     add_examples(recipe, *examples)

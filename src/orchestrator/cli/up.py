@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli import plan as plan_verb
 from orchestrator.cli.gangs import gang_block
-from orchestrator.cli.options import add_examples, add_inventory, add_json, command_line, open_inventory
+from orchestrator.cli.options import (
+    add_drain_timeout,
+    add_examples,
+    add_inventory,
+    add_json,
+    add_timeout,
+    command_line,
+    open_inventory,
+)
 from orchestrator.cli.rising import RisingProgress, say_losses
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import DeployError
@@ -26,9 +34,6 @@ from orchestrator.workflows.status.status import status_json
 if TYPE_CHECKING:
     pass
 
-TIMEOUT_S = 3600.0
-DRAIN_S = 1800.0
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
@@ -42,9 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_inventory(parser)
     plan_verb.add_plan_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="only show the plan, like the verb `plan`")
-    parser.add_argument(
-        "--timeout", type=float, default=TIMEOUT_S, metavar="S", help=f"give up after S seconds ({TIMEOUT_S:.0f})"
-    )
+    add_timeout(parser, "give up after so long")
     parser.add_argument(
         "--strict",
         action="store_true",
@@ -58,13 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="a gang that serves another plan is taken down for this one even where nobody serves in its place",
     )
-    parser.add_argument(
-        "--drain-timeout",
-        type=float,
-        default=DRAIN_S,
-        metavar="S",
-        help=f"wait S seconds for the requests of a gang that serves another plan ({DRAIN_S:.0f})",
-    )
+    add_drain_timeout(parser, "how long to wait for the requests of a gang that serves another plan")
     parser.add_argument(
         "--undo-on-interrupt", action="store_true", help="Ctrl-C ends what was started (default: it goes on)"
     )

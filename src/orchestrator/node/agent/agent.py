@@ -48,7 +48,7 @@ LINK_S = 30.0
 """A node that has not reached the leader's agent this long after its own checks is not armed."""
 LEADERS_CHECKS_S = 90.0
 """One that has reached its port waits this long for a word: the leader's checks may still go on, and `up` waits as long
-for them (ARM_S in workflows/gang/up.py)."""
+for them (ARM_S in workflows/deadlines.py)."""
 MEMORY_EVERY_S = 2.0
 MEMORY_WARMING_S = 0.5
 """A canary is short, and ready without the newest figures would be half a truth."""

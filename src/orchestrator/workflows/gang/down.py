@@ -14,11 +14,9 @@ from orchestrator.protocol.verbs import StopAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
+from orchestrator.workflows.deadlines import MARGIN_S, STOP_S
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.status.reports import because, where, words_before
-
-STOP_S = 180.0
-"""Above every dialect's drain and shutdown together; `--now` needs seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,7 @@ def stop_gangs(
     was = words_before(fleet, gang_of)
 
     def one(session: Session) -> StopAnswer:
-        request = {"now": now, "clear": cause is None, "deadline_s": STOP_S - 10, **because(cause)}
+        request = {"now": now, "clear": cause is None, "deadline_s": STOP_S - MARGIN_S, **because(cause)}
         whole = {**where(session.spec, gang_of[session.spec.name]), **request}
         return ask(session, "stop", whole, StopAnswer, deadline_s=STOP_S)
 

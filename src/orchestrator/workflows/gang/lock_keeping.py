@@ -13,10 +13,9 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
+from orchestrator.workflows.deadlines import ANSWER_S
 from orchestrator.workflows.gang.locks import process_runs
 from orchestrator.workflows.status.reports import where
-
-ANSWER_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

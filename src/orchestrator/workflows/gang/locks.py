@@ -22,9 +22,9 @@ from orchestrator.records import audit
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
+from orchestrator.workflows.deadlines import ANSWER_S
 from orchestrator.workflows.status.reports import where
 
-ANSWER_S = 15.0
 RENEW_EVERY_S = 10.0
 OLD_RENEWALS = 1.5
 """So many times RENEW_EVERY_S after the last answer we may have been stopped or cut off, and must ask again."""

@@ -26,6 +26,7 @@ from orchestrator.model.errors import DeployError, GangFailed, InputError, Unrea
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
+from orchestrator.workflows.deadlines import BOOT_S
 from orchestrator.workflows.gang import up
 from orchestrator.workflows.gang.locks import GangLock, take_again
 from orchestrator.workflows.gang.operation import Operation
@@ -36,7 +37,6 @@ from orchestrator.workflows.router.routing import Router, take_in_serving
 from orchestrator.workflows.status.reports import see
 
 LOOK_EVERY_S = 2.0
-ANSWER_S = 5.0
 SETTLE_S = 120.0
 """After a boot drivers load and links train: what the doctor finds meanwhile may pass."""
 _ASK = "cat /proc/sys/kernel/random/boot_id /proc/1/stat"
@@ -139,7 +139,7 @@ class _Work:
         """None for a node that does not answer."""
 
         def one(session: Session) -> Boot | None:
-            return boot_of(session.run(_ASK, deadline_s=ANSWER_S, become=False).out.decode("utf-8", "replace"))
+            return boot_of(session.run(_ASK, deadline_s=BOOT_S, become=False).out.decode("utf-8", "replace"))
 
         told = self.fleet.on_every(one, only=names).values
         return {name: told.get(name) for name in names}

@@ -17,10 +17,9 @@ from orchestrator.protocol.staging import Secrets, StagingRequest
 from orchestrator.protocol.verbs import StagedAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal, ask
+from orchestrator.workflows.deadlines import ANSWER_S
 from orchestrator.workflows.gang.up import Rising
 from orchestrator.workflows.status.reports import where
-
-ANSWER_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

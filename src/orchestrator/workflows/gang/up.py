@@ -31,6 +31,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 from orchestrator.workflows.ahead import ahead
+from orchestrator.workflows.deadlines import ARM_S, GO_S, KILL_S, MARGIN_S, STAGE_S
 from orchestrator.workflows.gang.locks import GangLock, still_ours
 from orchestrator.workflows.gang.staging import staging_requests
 from orchestrator.workflows.look.doctor import refuse
@@ -38,10 +39,6 @@ from orchestrator.workflows.plan.examined import examined
 from orchestrator.workflows.plan.plan import PlanRequest, launch_scripts, make_plan
 from orchestrator.workflows.status.reports import because, see, where
 
-STAGE_S = 30.0
-ARM_S = 90.0
-GO_S = 15.0
-STOP_S = 60.0
 POLL_S = 0.05
 """Nodes answer when something has changed, or after a second."""
 LOST_POLL_S = 1.0
@@ -355,7 +352,7 @@ class _Rise:
 
     def _arm(self, nodes: Sequence[str]) -> None:
         self.watcher.step(self.gang.name, "checking ports, GPUs and model on every node")
-        told = self._all(nodes, "arm", lambda _: {"run_id": self.goal.run_id, "deadline_s": ARM_S - 10}, ARM_S)
+        told = self._all(nodes, "arm", lambda _: {"run_id": self.goal.run_id, "deadline_s": ARM_S - MARGIN_S}, ARM_S)
         armed = tuple(name for name, answer in told.items() if answer.get("state") == "armed")
         if len(armed) == len(self.gang.nodes):
             self._at_once(Do.GO, armed, "all are armed")
@@ -374,8 +371,8 @@ class _Rise:
         still_ours(self.fleet, [self.gang])
         self.watcher.step(self.gang.name, "ending what is left on " + ", ".join(nodes))
         ours = bool(self.goal.run_id)
-        order = {"now": True, "clear": not ours, "deadline_s": STOP_S - 10, **because(self.broke)}
-        self._on(nodes, "stop", lambda _: order, STOP_S)
+        order = {"now": True, "clear": not ours, "deadline_s": KILL_S - MARGIN_S, **because(self.broke)}
+        self._on(nodes, "stop", lambda _: order, KILL_S)
 
     def _done(self) -> None:
         self.done = True

@@ -21,11 +21,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.rules.stack_differs import PACKAGES
 from orchestrator.tuning.wanted import moe_root
-
-NVML_DEADLINE_S = 15.0
-"""Without persistence mode the driver starts all GPUs at the first question, which takes seconds."""
-DEADLINE_S = 45.0
-"""For the whole look at one node: NVML's deadline, that of the files, and the way."""
+from orchestrator.workflows.deadlines import LOOK_S, NVML_S
 
 
 def look(fleet: Fleet, nodes: Iterable[NodeSpec], stack: Stack | None = None) -> PerNode[Snapshot]:
@@ -40,11 +36,11 @@ def look(fleet: Fleet, nodes: Iterable[NodeSpec], stack: Stack | None = None) ->
 
 def _look_at(session: Session, stack: Stack | None) -> Snapshot:
     spec = session.spec
-    request: dict[str, Any] = {"node": spec.name, "fs_root": spec.fs_root, "nvml_deadline_s": NVML_DEADLINE_S}
+    request: dict[str, Any] = {"node": spec.name, "fs_root": spec.fs_root, "nvml_deadline_s": NVML_S}
     if question := _about_the_stack(spec, stack or named_stack(spec.stack)):
         request["stack"] = question
     sent = time.time()
-    answer = node_app.call(session, "probe", request, deadline_s=DEADLINE_S)
+    answer = node_app.call(session, "probe", request, deadline_s=LOOK_S)
     received = time.time()
     try:
         snapshot = snapshot_from_json(answer)

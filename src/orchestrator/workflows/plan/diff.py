@@ -15,12 +15,11 @@ from orchestrator.protocol.verbs import StagedAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal, ask
 from orchestrator.remote.session import Session
+from orchestrator.workflows.deadlines import ANSWER_S
 from orchestrator.workflows.gang.replay import staged_request
 from orchestrator.workflows.gang.staging import staging_requests
 from orchestrator.workflows.plan.plan import PlanRequest, launch_scripts, make_plan
 from orchestrator.workflows.status.reports import see, where
-
-ANSWER_S = 15.0
 
 
 def diff_inventory(inventory: Inventory, request: PlanRequest) -> tuple[Plan, tuple[GangDiff, ...]]:

@@ -33,9 +33,8 @@ from orchestrator.remote.session import Session
 from orchestrator.rendering import compose_file, launch_script, launch_template, unit_file
 from orchestrator.topology.build import build
 from orchestrator.workflows.ahead import ahead
+from orchestrator.workflows.deadlines import PREREQUISITES_S
 from orchestrator.workflows.look.look import look
-
-PREREQUISITES_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,18 +23,14 @@ from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.planning.digest import short_digest
 from orchestrator.protocol.staging import Endpoint, Ports, ServiceOrder, StagingRequest
 from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.deadlines import ROUTER_ASK_S, ROUTER_START_S, TAKE_IN_S, TAKE_OUT_S
 from orchestrator.workflows.gang.down import Stopped, stop_gangs
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.up import Rising, Watcher, raise_all
 from orchestrator.workflows.router.host import GANG, ask_from, router_ask, router_gang
 from orchestrator.workflows.status.reports import see
 
-TAKE_IN_S = 90.0
-"""Above the router's own 60 s for a worker's start."""
-TAKE_OUT_S = 15.0
-START_S = 60.0
 POLL_S = 0.25
-ASK_S = 10.0
 HEALTH_S = 25.0
 """As long as the router itself waits for an answer about health (engines/router.py)."""
 _ANEW = "`l40s-deploy router down`, then `l40s-deploy router up`,"
@@ -130,7 +126,7 @@ class Router:
 
     def ask(self, method: str, path: str, body: object = None) -> Mapping[str, Any]:
         """One request to the router's own interface, made on its host."""
-        asked = router_ask(self.spec, method, path, body, timeout_s=ASK_S)
+        asked = router_ask(self.spec, method, path, body, timeout_s=ROUTER_ASK_S)
         return ask_from(self.fleet, self.spec.node.name, [asked])[0]
 
     def _until(self, done: Callable[[], bool], deadline_s: float) -> bool:
@@ -178,7 +174,7 @@ def start_router(inventory: Inventory, watcher: Watcher, *, command: str) -> Rou
         wanted = _rising(router, _health_path(router, inventory, gangs))
         if not router.view().serves:
             with GangLock(router.fleet, router.gang, command):
-                raise_all(router.fleet, [_or_what_runs(wanted, router.view())], watcher, timeout_s=START_S)
+                raise_all(router.fleet, [_or_what_runs(wanted, router.view())], watcher, timeout_s=ROUTER_START_S)
         suits = router.view().plan_id in (wanted.plan_id, _rising(router, words.ANY_HEALTH).plan_id)
         if not suits:
             watcher.step(GANG, f"it runs with other settings than it would be started with now: {_ANEW} change them")
@@ -302,7 +298,7 @@ def _health_path(router: Router, inventory: Inventory, gangs: Sequence[GangView]
     urls = [view.service_url for view in gangs if view.serves]
     if path == words.ANY_HEALTH or not urls:
         return path
-    asks = [{"url": f"{url}{path}", "timeout_s": ASK_S} for url in urls]
+    asks = [{"url": f"{url}{path}", "timeout_s": ROUTER_ASK_S} for url in urls]
     answers = ask_from(router.fleet, router.spec.node.name, asks)
     return words.ANY_HEALTH if any(answer.get("status") == HTTPStatus.NOT_FOUND for answer in answers) else path
 

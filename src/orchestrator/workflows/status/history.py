@@ -14,9 +14,8 @@ from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import HistoryAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
+from orchestrator.workflows.deadlines import ANSWER_S
 from orchestrator.workflows.status.reports import where
-
-ANSWER_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

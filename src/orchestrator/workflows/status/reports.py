@@ -18,8 +18,8 @@ from orchestrator.protocol.verbs import ReportAnswer
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
+from orchestrator.workflows.deadlines import ANSWER_S
 
-ANSWER_S = 15.0
 WAIT_S = 0.2
 OLD_S = 1.0
 """Who answered so long before another node was given up is asked again: what it said of that one is old."""

@@ -17,12 +17,9 @@ from orchestrator.protocol.verbs import ExcerptAnswer, HistoryAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
+from orchestrator.workflows.deadlines import ANSWER_S, EXCERPT_S
 from orchestrator.workflows.status.reports import where
 from orchestrator.workflows.status.status import cause_json
-
-ANSWER_S = 15.0
-EXCERPT_S = 60.0
-"""A log may be 128 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

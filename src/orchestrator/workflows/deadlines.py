@@ -1,0 +1,33 @@
+"""How long a node, or the router, may take for what it is asked, in seconds. A node that takes longer is unreachable.
+
+What a phase of an engine's start may take is the model's (`gang/pace.py`); what an operator waits for is an option.
+"""
+
+from __future__ import annotations
+
+ANSWER_S = 15.0
+"""A verb that reads or writes a few files."""
+BOOT_S = 5.0
+"""For the boot's id: asked every two seconds of a node that may be down."""
+EXCERPT_S = 60.0
+"""A log may be 128 MB."""
+PREREQUISITES_S = 20.0
+LOOK_S = 45.0
+"""For the whole probe of one node: NVML's deadline, that of the files, and the path to it."""
+NVML_S = 15.0
+"""Without persistence mode the driver starts all GPUs at the first question, which takes seconds."""
+STAGE_S = 30.0
+ARM_S = 90.0
+"""The leader's checks and those of its members, GPUs' memory becoming free included (LEADERS_CHECKS_S of the agent)."""
+GO_S = 15.0
+KILL_S = 60.0
+"""To end all at once."""
+STOP_S = 180.0
+"""To end in good order: above every dialect's drain and shutdown together."""
+MARGIN_S = 10.0
+"""By which a node's own deadline is shorter than ours, so that it answers why."""
+ROUTER_ASK_S = 10.0
+ROUTER_START_S = 60.0
+TAKE_IN_S = 90.0
+"""Above the router's own 60 s for a worker's start."""
+TAKE_OUT_S = 15.0
