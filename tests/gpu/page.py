@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.gpu.figures import Figures, Result
 
@@ -51,20 +53,21 @@ def _kills(kills: list[Result]) -> Iterator[str]:
         return
     right = sum(one.outcome == "as it should" for one in kills)
     yield f"SIGKILL to one rank's process: `status` named node, TP rank and signal in {right} of {len(kills)} kills."
-    yield "Seconds are from the kill; 'told' holds one run of `status`, some 0.4 s."
+    yield "Seconds are from the kill: until `status` had answered with the cause, until the main threads of all the"
+    yield "gang's processes were dead, and until the memory of its GPUs was free."
     yield ""
-    yield "| layout | killed | load | cause that status gave | told s | processes gone s | memory free s | right |"
+    yield "| layout | killed | load | cause that status gave | told s | all dead s | memory free s | right |"
     yield "|---|---|---|---|---|---|---|---|"
     for one in kills:
         have = one.figures
         cause = have.get("cause") or have.get("first")
-        told = f"{cause[0]} TP{cause[1]} signal {cause[2]}" if cause else one.said
+        told = one.said if not cause else cause[3] if cause[1] is None else f"{cause[0]} TP{cause[1]} signal {cause[2]}"
         cells = [
             f"{have.get('gang', '')}, TP{have.get('ranks', '')}",
             f"{have.get('node', '')} TP{have.get('tp_rank', '')}",
             "under load" if have.get("load") else "idle",
             _cell(told),
-            *(str(have.get(name, "")) for name in ("told_s", "processes_gone_s", "memory_free_s")),
+            *(str(have.get(name, "")) for name in ("told_s", "processes_dead_s", "memory_free_s")),
             "yes" if one.outcome == "as it should" else "NO",
         ]
         yield f"| {' | '.join(cells)} |"
@@ -92,8 +95,12 @@ def _details(figures: Figures) -> Iterator[str]:
     yield ""
     for result in _last_of_each(figures):
         if result.figures:
-            words = "; ".join(f"{name} {value}" for name, value in result.figures.items())
+            words = "; ".join(f"{name}: {_value(value)}" for name, value in result.figures.items())
             yield f"- {result.step} ({result.at}): {_cell(words)}"
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value).replace('"', "")
 
 
 def _cell(text: str) -> str:

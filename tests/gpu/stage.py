@@ -311,7 +311,7 @@ class Stage:
 
 
 class Gone(threading.Thread):
-    """From its start: seconds until processes are gone, and until GPUs are free; None within a minute."""
+    """From its start: seconds until processes are dead (a zombie is), and until GPUs are free; None within a minute."""
 
     def __init__(self, processes: list[Identity], gpus: Gpus, which: list[int]) -> None:
         super().__init__(daemon=True)
@@ -335,7 +335,7 @@ class Gone(threading.Thread):
 
     def figures(self) -> dict[str, float | None]:
         self.join(70)
-        return {"processes_gone_s": self.processes_s, "memory_free_s": self.memory_s}
+        return {"processes_dead_s": self.processes_s, "memory_free_s": self.memory_s}
 
 
 class AlphabetLoad(Load):

@@ -74,6 +74,11 @@ def two_gangs(gpus: int) -> Shape:
     return Shape(2, gpus // 2 * 2, 1)
 
 
+def several_nodes(gpus: int) -> Shape:
+    """Two gangs where either has several nodes, else one."""
+    return two_gangs(gpus) if gpus >= FEWEST else one_gang(gpus)
+
+
 def two_nodes(gpus: int) -> Shape:
     """Two nodes that have half of the GPUs each."""
     return Shape(1, 2, gpus // 2)
@@ -102,7 +107,8 @@ def topology(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
         "from_nccl_xml_exit": read_back.returncode,
     }
     if differing:
-        raise Otherwise(f"NCCL's file and ours differ in {', '.join(sorted(differing))} (NCCL's, ours)", **figures)
+        words = ", ".join(f"{name} {theirs} and {ours}" for name, (theirs, ours) in sorted(differing.items()))
+        raise Otherwise(f"NCCL's file and ours differ in {words}", **figures)
     return "NCCL's own topology file and ours say the same of every GPU and its links", figures
 
 
@@ -223,9 +229,14 @@ def _kills(stage: Stage, record: Record, gang: str, wanted: int) -> list[bool]:
     ranks, done = len(stage.gpus_of(gang)), list[bool]()
     while len(done) < wanted and stage.left_s > 70:
         number = len(done)
-        record(result := kill(stage, gang, number % ranks, load=(number + number // ranks) % 2 == 1))
+        record(result := kill(stage, gang, number % ranks, load=_loaded(number, ranks)))
         done.append(result.outcome == "as it should")
     return done
+
+
+def _loaded(number: int, ranks: int) -> bool:
+    """Every second kill is under load, and every rank's in turn."""
+    return (number % ranks + number // ranks) % 2 == 1
 
 
 def freeze(stage: Stage, gang: str = "gang0") -> tuple[str, dict[str, Any]]:
@@ -237,7 +248,7 @@ def freeze(stage: Stage, gang: str = "gang0") -> tuple[str, dict[str, Any]]:
     process.kill(signal.SIGSTOP)
     stopped = _state_of(last)
     _, shown_s = stage.seen(gang, lambda one: stopped(one) == "stopped", 20.0, f"TP{last} is stopped")
-    _, hung_s = stage.seen(gang, lambda one: one.get("degraded_reason") == "hung", HUNG_S, "hung")
+    _, hung_s = stage.seen(gang, lambda one: one["trouble"] == "hung", HUNG_S, "hung")
     began = time.monotonic()
     guard = stage.run("guard", "--once", "--gang", gang, timeout=min(150.0, stage.left_s - 10))
     took = time.monotonic() - began
@@ -268,7 +279,7 @@ def agent_killed(stage: Stage, gang: str = "gang0") -> tuple[str, dict[str, Any]
     figures = {"told_s": told_s, "cause": _cause(found), **gone.figures()}
     if found["cause"]["node"] != node or gone.processes_s is None:
         raise Otherwise(f"the agent of {node} was killed; {_cause(found)[3]}", **figures)
-    return f"{node} named after {told_s} s, every process gone after {gone.processes_s} s", figures
+    return f"{node} named after {told_s} s, every process dead after {gone.processes_s} s", figures
 
 
 def cut(stage: Stage, gang: str = "gang0") -> tuple[str, dict[str, Any]]:
@@ -279,7 +290,7 @@ def cut(stage: Stage, gang: str = "gang0") -> tuple[str, dict[str, Any]]:
     stage.lab.deploy("lab", "break", "--name", stage.lab.name, node, "link-down")
     try:
         found, silent_s = stage.seen(
-            gang, lambda one: one.get("degraded_reason") == "silent" or one["state"] == "failed", LEASE_S, "silent"
+            gang, lambda one: one["trouble"] == "silent" or one["state"] == "failed", LEASE_S, "silent"
         )
         began = time.monotonic()
         stage.gang(gang)
@@ -291,7 +302,7 @@ def cut(stage: Stage, gang: str = "gang0") -> tuple[str, dict[str, Any]]:
     figures["cause"] = _cause(found)
     if gone.processes_s is None or found["cause"]["node"] != node:
         raise Otherwise(f"{node} was cut off; {_cause(found)[3]}", **figures)
-    said = f"shown as silent after {silent_s} s, every process on both sides gone after {gone.processes_s} s"
+    said = f"shown as silent after {silent_s} s, every process on both sides dead after {gone.processes_s} s"
     return f"{said}; `status` took {look_s} s meanwhile", figures
 
 
@@ -362,7 +373,7 @@ def down(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
     if len(stage.gpus) and gone.memory_s is None:
         raise Otherwise("GPU memory is still held", **figures)
     if figures["shm_files"] or figures["tmp_files"]:
-        raise Otherwise(f"files of the engine are left: {figures['left']}", **figures)
+        raise Otherwise(f"files left: {figures['shm_files']} in /dev/shm, {figures['tmp_files']} in /tmp", **figures)
     return f"done in {took} s, the answer under way finished first; no process, memory or file left", figures
 
 
@@ -475,22 +486,25 @@ def _both_ready(stage: Stage) -> None:
         stage.up()
 
 
-def troubles_of_two_gangs(stage: Stage, record: Record) -> tuple[str, dict[str, Any]]:
-    """A stopped rank and the guard on one gang; agent killed, cable cut, foreign memory on the other."""
+def troubles(stage: Stage, record: Record) -> tuple[str, dict[str, Any]]:
+    """A rank stopped, an agent killed, a cable cut, foreign memory; side by side where there are two gangs."""
 
     def left() -> list[bool]:
         return [_played(stage, record, "freeze", lambda: freeze(stage, "gang0"), needs_s=150)]
 
-    def right() -> list[bool]:
+    def right(gang: str) -> list[bool]:
         done = [
-            _played(stage, record, "agent killed", lambda: agent_killed(stage, "gang1"), needs_s=60),
-            _played(stage, record, "cut", lambda: cut(stage, "gang1"), needs_s=100),
+            _played(stage, record, "agent killed", lambda: agent_killed(stage, gang), needs_s=60),
+            _played(stage, record, "cut", lambda: cut(stage, gang), needs_s=100),
         ]
         if stage.lab.real:
-            done.append(_played(stage, record, "foreign memory", lambda: foreign(stage, "gang1"), needs_s=25))
+            done.append(_played(stage, record, "foreign memory", lambda: foreign(stage, gang), needs_s=25))
         return done
 
-    done = [one for lane in _side_by_side(left, right) for one in lane]
+    if stage.lab.gangs == 1:
+        done = left() + right("gang0")
+    else:
+        done = [one for lane in _side_by_side(left, lambda: right("gang1")) for one in lane]
     return _of(done, len(done), "ended as they should")
 
 
@@ -560,7 +574,7 @@ STEPS = (
     Step("both", "two gangs behind the router", both_up, two_gangs, 70, gpus=2),
     Step("kills side by side", "each rank of two gangs killed", kills_of_two_gangs, two_gangs, 80, gpus=2),
     Step("rolling", "restart --rolling under load", rolling, two_gangs, 120, gpus=2),
-    Step("troubles", "stopped, agent killed, cut off, foreign memory", troubles_of_two_gangs, two_gangs, 110, gpus=2),
+    Step("troubles", "stopped, agent killed, cut off, foreign memory", troubles, several_nodes, 110, gpus=2),
     Step("changed plan", "up with another flag, under load", changed_plan, two_gangs, 120, gpus=2),
     Step("pipeline", "pipeline parallel over two nodes", pipeline, two_nodes, 60, gpus=2),
     Step("tensor", "tensor parallel over two nodes of several GPUs", tensor, two_nodes, 60, gpus=FEWEST),

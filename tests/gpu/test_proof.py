@@ -64,9 +64,18 @@ def test_the_page_counts_kills_and_hides_no_failure(tmp_path: Path) -> None:
     figures.add(Result(step="cut", outcome="not done", said="no time left"))
     text = page(figures)
     assert "signal in 1 of 2 kills" in text and "4 x NVIDIA H200, one host" in text
-    assert "| gang0, TP4 | node1 TP1 | under load | node3 TPNone signal 9 | 0.4 |  |  | NO |" in text
+    assert "| gang0, TP4 | node1 TP1 | under load | another rank \\| went away | 0.4 |  |  | NO |" in text
     assert "| up | as it should | 4 ranks ready after 30 s |" in text and "| cut | not done | no time left |" in text
     assert "up: up ended with 5" in text and "kill: node1 TP1 killed: status says node3" in text
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_every_rank_is_killed_idle_and_under_load_in_turn(ranks: int) -> None:
+    from tests.gpu.steps import _loaded
+
+    for rank in range(ranks):
+        turns = [_loaded(number, ranks) for number in range(rank, 4 * ranks, ranks)]
+        assert sorted(turns[:2]) == sorted(turns[2:]) == [False, True], (rank, turns)
 
 
 def test_topology_files_are_compared_gpu_by_gpu(tmp_path: Path) -> None:
