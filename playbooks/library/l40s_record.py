@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pwd
 import tempfile
@@ -27,7 +28,12 @@ options:
     description: What is about to be made, as C(kind name).
     type: list
     elements: str
-    required: true
+    default: []
+  wrote:
+    description: Files that were just written. A copy is kept beside the list, so that lines of somebody else are known.
+    type: list
+    elements: str
+    default: []
 author:
   - l40s-deploy
 """
@@ -51,7 +57,8 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "default": "/etc/l40s-deploy/prepared"},
-            "makes": {"type": "list", "elements": "str", "required": True},
+            "makes": {"type": "list", "elements": "str", "default": []},
+            "wrote": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
@@ -61,8 +68,19 @@ def main() -> None:
     after = before + added
     if added and not module.check_mode:
         _write(module, path, after)
+    kept = [name for name in module.params["wrote"] if not module.check_mode and _keep(module, path, name)]
     diff = {"before": _text(before), "after": _text(after), "before_header": path, "after_header": path}
-    module.exit_json(changed=bool(added), added=added, diff=diff)
+    module.exit_json(changed=bool(added or kept), added=added, diff=diff)
+
+
+def _keep(module: AnsibleModule, path: str, name: str) -> bool:
+    """Keep a copy of a file of ours that is not kept already; whether that was needed."""
+    text = Path(name).read_text(encoding="utf-8", errors="surrogateescape")
+    copy = Path(path).parent / "wrote" / hashlib.sha256(name.encode()).hexdigest()[:32]
+    if copy.exists() and copy.read_text(encoding="utf-8", errors="surrogateescape") == text:
+        return False
+    _replace(module, str(copy), text, mode=0o600)
+    return True
 
 
 def _lines(path: str) -> list[str]:
@@ -94,11 +112,15 @@ def _user_exists(name: str) -> bool:
 
 
 def _write(module: AnsibleModule, path: str, lines: list[str]) -> None:
+    _replace(module, path, _text(lines), mode=0o644)
+
+
+def _replace(module: AnsibleModule, path: str, text: str, *, mode: int) -> None:
     Path(path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=module.tmpdir)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(_text(lines))
-    Path(temporary).chmod(0o644)
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+    Path(temporary).chmod(mode)
     module.atomic_move(temporary, path)
 
 

@@ -174,3 +174,22 @@ _VERSIONS = (
     "runuser -u l40s -- /opt/l40s/venvs/small/bin/python3 -c "
     "'import l40s_probe_one as one, l40s_probe_two as two; print(one.VERSION, two.VERSION)'"
 )
+
+
+def test_what_somebody_put_beside_ours_stays_and_is_said(nodes: Nodes) -> None:
+    """Models and keys in the engine user's home, a line in our limits file."""
+    nodes.prepare("--tags", "engine_user,limits", "--node", "node0")
+    limits = "/etc/security/limits.d/l40s.conf"
+    nodes.root(
+        "node0",
+        "mkdir -p /var/lib/l40s/models/M && echo weights >/var/lib/l40s/models/M/a && "
+        f"echo 'alice - nofile 4096' >>{limits}",
+    )
+    done = nodes.prepare("--remove", "--node", "node0")
+    said = json.dumps(done["node0"])
+    assert nodes.root("node0", "cat /var/lib/l40s/models/M/a") == "weights\n"
+    assert nodes.root("node0", f"cat {limits}") == "alice - nofile 4096\n"
+    assert "the user l40s stays" in said
+    assert "models" in said
+    assert "lines that somebody has added" in said
+    nodes.root("node0", f"userdel -r l40s; rm {limits}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
 LOCKED = PLAYBOOKS / "roles/engine_env/library/l40s_locked.py"
 RECORD = PLAYBOOKS / "library/l40s_record.py"
 HOST = PLAYBOOKS / "library/l40s_host.py"
+TAKE_BACK = PLAYBOOKS / "library/l40s_take_back.py"
 
 
 def run(module: Path, **arguments: Any) -> dict[str, Any]:
@@ -92,3 +94,70 @@ def test_the_host_is_described_with_what_was_recorded(tmp_path: Path) -> None:
     assert "l40s-no-such" in found["packages_missing"]
     assert not found["debian"] or "bash" not in found["packages_missing"]
     assert found["python_path"] == f"/usr/bin/python{found['python_version']}"
+
+
+def taken_back(tmp_path: Path, wrote: str, now: str) -> tuple[str | None, list[str]]:
+    """What is in a recorded file after it was taken back, None where it is gone, and what is said."""
+    file = tmp_path / "etc" / "l40s.conf"
+    file.parent.mkdir()
+    file.write_text(wrote)
+    run(RECORD, path=str(tmp_path / "list"), makes=[f"file {file}"], wrote=[str(file)])
+    assert not run(RECORD, path=str(tmp_path / "list"), makes=[f"file {file}"], wrote=[str(file)])["changed"]
+    file.write_text(now)
+    copies = str(tmp_path / "wrote")
+    looked = run(TAKE_BACK, files=[str(file)], copies=copies, _ansible_check_mode=True)
+    assert file.read_text() == now
+    done = run(TAKE_BACK, files=[str(file)], copies=copies)
+    assert (looked["changed"], looked["left"]) == (done["changed"], done["left"])
+    return file.read_text() if file.exists() else None, done["left"]
+
+
+OURS = "# ours\nroot - memlock unlimited\n"
+
+
+@pytest.mark.parametrize(
+    ("now", "rest", "said"),
+    [
+        (OURS, None, ""),
+        (OURS + "alice - nofile 4096\n", "alice - nofile 4096\n", "stays with the 1 lines"),
+        ("alice - nofile 4096\n" + OURS + "\n", "alice - nofile 4096\n\n", "stays with the 2 lines"),
+        ("# ours\nroot - memlock 1024\n", "# ours\nroot - memlock 1024\n", "stays as it is"),
+        (OURS + OURS, OURS, "stays with the 2 lines"),
+    ],
+)
+def test_a_recorded_file_goes_and_what_somebody_added_stays(
+    tmp_path: Path, now: str, rest: str | None, said: str
+) -> None:
+    found, left = taken_back(tmp_path, OURS, now)
+    assert found == rest
+    assert len(left) == bool(said)
+    assert not said or said in left[0]
+
+
+def test_a_file_that_an_older_release_recorded_goes_as_it_did_then(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("x")
+    assert run(TAKE_BACK, files=[str(tmp_path / "f"), str(tmp_path / "none")], copies=str(tmp_path))["left"] == []
+    assert not (tmp_path / "f").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="users are made by root")
+@pytest.mark.parametrize("kept", ["models/M/config.json", ".ssh/authorized_keys", ".bashrc", ""])
+def test_a_user_goes_with_an_empty_home_and_stays_with_what_somebody_put_there(tmp_path: Path, kept: str) -> None:
+    """A real user, in a home below this test's folder."""
+    name, home = f"l40st{os.getpid() % 100000}", tmp_path / "home"
+    subprocess.run(["useradd", "--system", "--create-home", "--home-dir", home, name], check=True, capture_output=True)
+    try:
+        (home / ".cache" / "kernels").mkdir(parents=True)
+        if kept:
+            (home / kept).parent.mkdir(parents=True, exist_ok=True)
+            (home / kept).write_text("somebody's")
+        assert run(TAKE_BACK, users=[name], _ansible_check_mode=True)["changed"] is not bool(kept)
+        assert home.is_dir()
+        done = run(TAKE_BACK, users=[name, "l40s-nobody-made"])
+        there = subprocess.run(["id", name], capture_output=True, check=False).returncode == 0
+        assert there == home.is_dir() == bool(kept) != done["changed"]
+        if kept:
+            assert (home / kept).read_text() == "somebody's"
+            assert kept.split("/", maxsplit=1)[0] in done["left"][0]
+    finally:
+        subprocess.run(["userdel", name], capture_output=True, check=False)

@@ -25,7 +25,7 @@ PLAY = """
 RECORD = """
 import os
 from ansible.module_utils.basic import AnsibleModule
-makes = {"makes": {"type": "list", "elements": "str", "required": True}}
+makes = {name: {"type": "list", "elements": "str", "default": []} for name in ("makes", "wrote")}
 module = AnsibleModule(makes, supports_check_mode=True)
 with open(os.environ["FOLDER"] + "/recorded", "a") as file:
     file.writelines(line + "\\n" for line in module.params["makes"])
@@ -106,6 +106,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "play/roles").symlink_to(PLAYBOOKS / "roles")
     (tmp_path / "play/library/l40s_record.py").write_text(RECORD)
     (tmp_path / "play/library/l40s_host.py").write_text(MADE)
+    (tmp_path / "play/library/l40s_take_back.py").write_text((PLAYBOOKS / "library/l40s_take_back.py").read_text())
     return tmp_path / "play"
 
 

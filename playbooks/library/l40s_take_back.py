@@ -1,0 +1,163 @@
+"""Ansible module: remove files and users that prepare recorded, and nothing that somebody else has put there since."""
+
+from __future__ import annotations
+
+import hashlib
+import pwd
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = r"""
+module: l40s_take_back
+short_description: Remove recorded files and users
+description:
+  - A file is removed where it is as prepare wrote it (l40s_record keeps a copy). Lines that somebody has added stay, in
+    the file, without ours. A file that prepare's lines have been changed in stays as it is.
+  - A user is removed with its home where nothing is in the home but the skeleton and caches. Else both stay.
+options:
+  files:
+    description: Recorded files.
+    type: list
+    elements: str
+    default: []
+  users:
+    description: Recorded users.
+    type: list
+    elements: str
+    default: []
+  copies:
+    description: Where l40s_record keeps what was written.
+    type: path
+    default: /etc/l40s-deploy/wrote
+  skeleton:
+    description: What a new home begins with.
+    type: path
+    default: /etc/skel
+author:
+  - l40s-deploy
+"""
+
+EXAMPLES = r"""
+- name: Remove what was made
+  l40s_take_back:
+    files: [/etc/security/limits.d/l40s.conf]
+    users: [l40s]
+"""
+
+RETURN = r"""
+left:
+  description: What stays, each a sentence.
+  returned: always
+  type: list
+  elements: str
+"""
+
+CACHES = (".cache", ".triton", ".nv")
+"""What an engine makes again."""
+SHOWN = 5
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "files": {"type": "list", "elements": "str", "default": []},
+            "users": {"type": "list", "elements": "str", "default": []},
+            "copies": {"type": "path", "default": "/etc/l40s-deploy/wrote"},
+            "skeleton": {"type": "path", "default": "/etc/skel"},
+        },
+        supports_check_mode=True,
+    )
+    left: list[str] = []
+    changed = False
+    for name in module.params["files"]:
+        changed |= _file(Path(name), Path(module.params["copies"]), left, dry=module.check_mode)
+    for name in module.params["users"]:
+        changed |= _user(module, name, left)
+    module.exit_json(changed=changed, left=left)
+
+
+def _file(path: Path, copies: Path, left: list[str], *, dry: bool) -> bool:
+    """Whether it was, or would be, removed or changed."""
+    try:
+        now = path.read_text(encoding="utf-8", errors="surrogateescape")
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        left.append(f"{path} stays, since it can't be read: {error.strerror}")
+        return False
+    rest = _without_ours(now, copies / hashlib.sha256(str(path).encode()).hexdigest()[:32])
+    if rest is None:
+        left.append(f"{path} stays as it is, since lines of ours were changed in it: remove it by hand")
+        return False
+    if not dry and not rest:
+        path.unlink()
+    elif not dry:
+        draft = path.with_name(f".{path.name}.l40s")
+        draft.write_text("".join(rest), encoding="utf-8", errors="surrogateescape")
+        shutil.copystat(path, draft)
+        draft.replace(path)
+    if rest:
+        left.append(f"{path} stays with the {len(rest)} lines that somebody has added")
+    return True
+
+
+def _without_ours(now: str, copy: Path) -> list[str] | None:
+    """The lines that are not ours; None where one of ours is not there. All are ours where no copy was kept (by an
+    older release)."""
+    try:
+        ours = Counter(copy.read_text(encoding="utf-8", errors="surrogateescape").splitlines(keepends=True))
+    except OSError:
+        return []
+    rest = []
+    for line in now.splitlines(keepends=True):
+        if ours[line]:
+            ours[line] -= 1
+        else:
+            rest.append(line)
+    return None if +ours else rest
+
+
+def _user(module: AnsibleModule, name: str, left: list[str]) -> bool:
+    try:
+        home = Path(pwd.getpwnam(name).pw_dir)
+    except KeyError:
+        return False
+    others = _foreign(home, Path(module.params["skeleton"]))
+    if others:
+        shown = ", ".join(others[:SHOWN]) + (" and more" if len(others) > SHOWN else "")
+        left.append(f"the user {name} stays, and its home {home} with what prepare did not put there: {shown}")
+        return False
+    if module.check_mode:
+        return True
+    done = subprocess.run(["userdel", "--", name], capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        left.append(f"the user {name} stays: {done.stderr.strip()}")
+        return False
+    if home.is_dir() and not home.is_symlink():
+        shutil.rmtree(home)
+    return True
+
+
+def _foreign(home: Path, skeleton: Path) -> list[str]:
+    """Names at the top of a home that are neither an unchanged part of the skeleton nor a cache, sorted."""
+    if home.is_symlink() or home == Path("/"):
+        return [str(home)]
+    try:
+        names = sorted(path.name for path in home.iterdir())
+    except FileNotFoundError:
+        return []
+    return [name for name in names if not (name in CACHES or _same(home / name, skeleton / name))]
+
+
+def _same(one: Path, other: Path) -> bool:
+    if one.is_symlink() or not one.is_file() or not other.is_file():
+        return False
+    return one.read_bytes() == other.read_bytes()
+
+
+if __name__ == "__main__":
+    main()
