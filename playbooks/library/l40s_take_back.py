@@ -7,6 +7,7 @@ import pwd
 import shutil
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
@@ -17,7 +18,8 @@ short_description: Remove recorded files and users
 description:
   - A file is removed where it is as prepare wrote it (l40s_record keeps a copy). Lines that somebody has added stay, in
     the file, without ours. A file that prepare's lines have been changed in stays as it is.
-  - A user is removed with its home where nothing is in the home but the skeleton and caches. Else both stay.
+  - A user is removed with its home where nothing is in the home but the skeleton, caches and the
+    agent's runs. Else both stay.
 options:
   files:
     description: Recorded files.
@@ -56,8 +58,8 @@ left:
   elements: str
 """
 
-CACHES = (".cache", ".triton", ".nv")
-"""What an engine makes again."""
+OURS = (".cache", ".triton", ".nv", ".local/state/l40s-deploy")
+"""Caches, which an engine makes again, and the agent's runs and logs."""
 SHOWN = 5
 
 
@@ -81,7 +83,14 @@ def main() -> None:
 
 
 def _file(path: Path, copies: Path, left: list[str], *, dry: bool) -> bool:
-    """Whether it was, or would be, removed or changed."""
+    """Whether it was, or would be, removed or changed. A link of ours led into a stack, which is removed by then."""
+    if path.is_symlink():
+        if path.exists() and not dry:
+            left.append(f"the link {path} stays, since it leads to {path.resolve()}")
+            return False
+        if not dry:
+            path.unlink()
+        return True
     try:
         now = path.read_text(encoding="utf-8", errors="surrogateescape")
     except FileNotFoundError:
@@ -143,14 +152,21 @@ def _user(module: AnsibleModule, name: str, left: list[str]) -> bool:
 
 
 def _foreign(home: Path, skeleton: Path) -> list[str]:
-    """Names at the top of a home that are neither an unchanged part of the skeleton nor a cache, sorted."""
+    """What is in a home and neither an unchanged part of the skeleton nor ours, by its path below the home, sorted."""
     if home.is_symlink() or home == Path("/"):
         return [str(home)]
-    try:
-        names = sorted(path.name for path in home.iterdir())
-    except FileNotFoundError:
-        return []
-    return [name for name in names if not (name in CACHES or _same(home / name, skeleton / name))]
+    return sorted(_strangers(home, "", skeleton)) if home.is_dir() else []
+
+
+def _strangers(home: Path, folder: str, skeleton: Path) -> Iterator[str]:
+    for path in (home / folder).iterdir():
+        name = path.relative_to(home).as_posix()
+        if name in OURS or _same(path, skeleton / name):
+            continue
+        if any(one.startswith(f"{name}/") for one in OURS) and path.is_dir() and not path.is_symlink():
+            yield from _strangers(home, name, skeleton)
+        else:
+            yield name
 
 
 def _same(one: Path, other: Path) -> bool:

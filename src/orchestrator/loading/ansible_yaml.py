@@ -10,6 +10,7 @@ stands twice, one name for a group and a host), we stop: on a cluster a skipped 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -275,9 +276,9 @@ def _vars_paths(folder: Path, name: str) -> list[Path]:
     a directory stands for all files below it, in order of their names."""
     for extension in _VARS_EXTENSIONS:
         path = folder / f"{name}{extension}"
-        if path.is_dir():
+        if os.path.isdir(path):  # noqa: PTH112 - False, not an error, for a name longer than a file's can be
             return list(_vars_below(path))
-        if path.exists():
+        if os.path.exists(path):  # noqa: PTH110 - as above
             return [path]
     return []
 

@@ -61,8 +61,8 @@ def read_yaml(path: Path, shown: str) -> Any:
     return parse_yaml(text, shown)
 
 
-def parse_yaml(text: str, shown: str) -> Any:
-    """The value in YAML text; see read_yaml."""
+def parse_yaml(text: str, shown: str, fix: str = "`ansible-inventory -i FILE --list` reads the same file") -> Any:
+    """The value in YAML text; see read_yaml. fix: what helps beside correcting the line."""
     loader = None
     try:
         _refuse_depth(text)
@@ -73,7 +73,7 @@ def parse_yaml(text: str, shown: str) -> Any:
         raise InputError(
             f"is not valid YAML: {error.problem or error.context}",
             where=f"{shown}:{mark.line + 1}" if mark else shown,
-            fix="fix that line; `ansible-inventory -i FILE --list` reads the same file",
+            fix=f"fix that line; {fix}" if fix else "fix that line",
         ) from None
     except _NOT_YAML as error:
         reason = " ".join(str(error).split())

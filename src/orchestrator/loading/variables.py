@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -78,7 +77,7 @@ class Variables:
             return None
         if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value):
             value = float(value)
-        bad = isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value)
+        bad = isinstance(value, bool) or not isinstance(value, (int, float))
         if bad or not low <= value <= high:
             raise self.wrong(name, f"seconds from {low:g} to {high:g}", f"write `{name}: 30`")
         return float(value)

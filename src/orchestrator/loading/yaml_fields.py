@@ -8,8 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from orchestrator.loading.marked_yaml import parse_yaml
 from orchestrator.model.errors import InputError
 
 
@@ -118,18 +117,11 @@ class Section:
 def read(path: Path) -> Section:
     """The top level of a YAML file. Raises InputError for a file that can't be read or is no YAML mapping."""
     try:
-        return Section(yaml.safe_load(path.read_text("utf-8")), str(path))
-    except OSError as failure:
-        raise InputError(
-            f"this file can't be read: {failure.strerror or failure}", where=str(path), fix="name a readable file"
-        ) from None
-    except UnicodeDecodeError as failure:
-        raise InputError(f"this file is not UTF-8: {failure.reason}", where=str(path), fix="save as UTF-8") from None
-    except yaml.YAMLError as failure:
-        mark = getattr(failure, "problem_mark", None)
-        place = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = getattr(failure, "problem", None) or "not YAML"
-        raise InputError(f"found no valid YAML: {problem}", where=f"{path}:{place}", fix="correct it") from None
+        text = path.read_text("utf-8")
+    except (OSError, ValueError) as failure:
+        why = getattr(failure, "strerror", None) or failure
+        raise InputError(f"this file can't be read: {why}", where=str(path), fix="name a readable UTF-8 file") from None
+    return Section(parse_yaml(text, str(path), ""), str(path))
 
 
 def choose(kind: str, name: str, folders: tuple[Path, ...]) -> Path:

@@ -31,9 +31,13 @@ def snapshot_from_json(raw: Any) -> Snapshot:
     taken_at = raw.get("taken_at", 0.0)
     if not isinstance(taken_at, (int, float)) or isinstance(taken_at, bool):
         raise _refusal(f"found taken_at {taken_at!r}, wanted seconds since the epoch")
+    try:
+        taken_at = float(taken_at)
+    except OverflowError:
+        raise _refusal("found a taken_at beyond any time") from None
     return Snapshot(
         node=str(raw.get("node") or ""),
-        taken_at=float(taken_at),
+        taken_at=taken_at,
         files=_texts(raw, "files"),
         links=_texts(raw, "links"),
         errors=_texts(raw, "errors"),

@@ -79,14 +79,20 @@ def _text(file: Path, home: Path, depth: int) -> str:
         if keyword != "include":
             parts.append(line)
             continue
-        included = [_text(Path(path), home, depth + 1) for pattern in words[1:] for path in _included(pattern, home)]
+        paths = [path for pattern in words[1:] for path in _included(pattern, home, file)]
+        included = [_text(Path(path), home, depth + 1) for path in paths]
         _refuse_sections_below(section, included, file)
         parts.extend([*included, section or "Host *"])
     return "\n".join(parts)
 
 
-def _included(pattern: str, home: Path) -> list[str]:
-    return sorted(glob.glob(str(home / Path(pattern.strip('"')).expanduser())))  # noqa: PTH207 - absolute too
+def _included(pattern: str, home: Path, file: Path) -> list[str]:
+    try:
+        return sorted(glob.glob(str(home / Path(pattern.strip('"')).expanduser())))  # noqa: PTH207 - absolute too
+    except (RuntimeError, ValueError, OSError) as wrong:
+        raise InputError(
+            f"`Include {pattern}` can't be followed: {wrong}", where=str(file), fix="name a home that this machine has"
+        ) from None
 
 
 def _refuse_sections_below(section: str, included: list[str], file: Path) -> None:

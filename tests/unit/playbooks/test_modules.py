@@ -141,13 +141,14 @@ def test_a_file_that_an_older_release_recorded_goes_as_it_did_then(tmp_path: Pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="users are made by root")
-@pytest.mark.parametrize("kept", ["models/M/config.json", ".ssh/authorized_keys", ".bashrc", ""])
+@pytest.mark.parametrize("kept", ["models/M/config.json", ".ssh/authorized_keys", ".local/share/x", ".bashrc", ""])
 def test_a_user_goes_with_an_empty_home_and_stays_with_what_somebody_put_there(tmp_path: Path, kept: str) -> None:
     """A real user, in a home below this test's folder."""
     name, home = f"l40st{os.getpid() % 100000}", tmp_path / "home"
     subprocess.run(["useradd", "--system", "--create-home", "--home-dir", home, name], check=True, capture_output=True)
     try:
-        (home / ".cache" / "kernels").mkdir(parents=True)
+        for ours in (".cache/kernels", ".local/state/l40s-deploy/gangs"):
+            (home / ours).mkdir(parents=True)
         if kept:
             (home / kept).parent.mkdir(parents=True, exist_ok=True)
             (home / kept).write_text("somebody's")

@@ -96,7 +96,7 @@ def _model(run: Run) -> Iterator[Failure]:
         return
     try:
         json.loads(config.read_bytes())
-    except (OSError, ValueError) as wrong:
+    except (OSError, ValueError, RecursionError) as wrong:
         yield Failure("no-model", f"config.json can't be used: {wrong}", str(config), copy)
     good = next((name for name in run.members if name != run.node), "GOOD_NODE")
     yield from weights.check(folder, weights.repair(folder, run.node, good))

@@ -12,6 +12,7 @@ import pathlib
 import shlex
 from collections.abc import Iterator
 
+from orchestrator.node import below
 from orchestrator.node.failure import Failure
 
 LENGTH_BYTES = 8
@@ -37,11 +38,12 @@ def check(folder: pathlib.Path, fix: str = "") -> Iterator[Failure]:
     if not index.is_file():
         return
     try:
-        named = sorted({str(name) for name in json.loads(index.read_bytes())["weight_map"].values()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:
-        yield Failure("no-model", f"the weights' index can't be used: {wrong!r}", str(index), fix)
+        weight_map = json.loads(index.read_bytes())["weight_map"]
+        named = sorted({below.plain_path(name, hidden=True) for name in weight_map.values()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
+        yield Failure("no-model", f"the weights' index can't be used: {wrong!r:.200}", str(index), fix)
         return
-    missing = [name for name in named if not (folder / name).exists()]
+    missing = [name for name in named if not os.path.exists(folder / name)]
     if len(missing) == len(named):
         return
     if missing:
@@ -60,7 +62,7 @@ def _fault(path: pathlib.Path) -> str:
         wanted = _wanted_bytes(path, size)
     except OSError as error:
         return f"can't be read ({error.strerror})"
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError):
         return "is damaged at its beginning"
     return "" if size == wanted else f"has {size} bytes of {wanted}"
 

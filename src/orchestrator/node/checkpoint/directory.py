@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.node.agent.weights import repair
+from orchestrator.node.below import plain_path
 from orchestrator.node.checkpoint.blocks import Block, misfits
 from orchestrator.node.checkpoint.header import (
     LENGTH_BYTES,
@@ -33,6 +34,9 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 LOOSE_MTP = "mtp.safetensors"
 """sglang 0.5.23 loads it beside the index's files (srt/model_loader/weight_utils.py, maybe_add_mtp_safetensors)."""
+LARGEST_BLOCK = 65536
+LONGEST_NAME = 255
+"""Bytes: NAME_MAX of the file systems that hold checkpoints."""
 MAX_JSON_BYTES = 256 * 1024 * 1024
 
 
@@ -125,7 +129,11 @@ def quantised_block(config: Mapping[str, Any]) -> Block | None:
     if not isinstance(quantisation, dict) or "fp8" not in str(quantisation.get("quant_method", "")):
         return None
     block = quantisation.get("weight_block_size")
-    if isinstance(block, list) and len(block) == 2 and all(type(side) is int and side > 0 for side in block):
+    if (
+        isinstance(block, list)
+        and len(block) == 2
+        and all(type(side) is int and 0 < side <= LARGEST_BLOCK for side in block)
+    ):
         return (block[0], block[1])
     return None
 
@@ -181,8 +189,8 @@ def _shard_names(root: Path, weight_map: Mapping[str, str] | None, faults: list[
     """The files that an engine loads, in the order of their names."""
     single = [SINGLE] if (root / SINGLE).is_file() else []
     names = single if weight_map is None else sorted(set(weight_map.values()))
-    for name in [name for name in names if name != Path(name).name or name.startswith(".")]:
-        faults.append(Fault("INDEX-BROKEN", "stop", INDEX, f"names a file outside the directory: {name!r}"))
+    for name in [name for name in names if not _is_plain(name)]:
+        faults.append(Fault("INDEX-BROKEN", "stop", INDEX, f"names a file outside the directory: {name!r:.80}"))
         names.remove(name)
     if names and LOOSE_MTP not in names and (root / LOOSE_MTP).is_file():
         names.append(LOOSE_MTP)
@@ -190,6 +198,14 @@ def _shard_names(root: Path, weight_map: Mapping[str, str] | None, faults: list[
         what = f"neither {INDEX} nor {SINGLE}: no safetensors checkpoint"
         faults.append(Fault("NO-WEIGHTS", "stop", str(root), what, "name the directory that holds the weights"))
     return names
+
+
+def _is_plain(name: str) -> bool:
+    """A file right in the directory, of a name that a file can have."""
+    try:
+        return "/" not in plain_path(name) and len(name.encode()) <= LONGEST_NAME
+    except ValueError:
+        return False
 
 
 def _shard(root: Path, name: str, faults: list[Fault]) -> Shard | None:

@@ -36,7 +36,7 @@ def read_request(path: Path) -> PlanRequest:
         raise InputError(
             f"this file can't be read: {failure.strerror or failure}", where=str(path), fix="name a file of plan --out"
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
         raise _wrong(path, f"this is no plan: {wrong!r:.100}") from None
 
 

@@ -1,0 +1,52 @@
+"""A sample of `make fuzz`, in a process of its own with a limit of memory."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.fuzz.targets import targets
+
+REGRESSIONS = {
+    "inventory": (b"gangs: {hosts: {a: {l40s_lease_s: 1" + b"0" * 400 + b"}}}", b"gangs: {hosts: " + b"a" * 300 + b"}"),
+    "plan": (b"[" * 100_000,),
+    "profile": (b"[" * 100_000, b"{a: " * 100_000, b"a: !!timestamp 2001-99-99", b"\xff"),
+    "stack": (b"[" * 100_000, b"? [a]\n: b"),
+    "config": (b"[" * 100_000, b'{"quantization_config": {"quant_method": "fp8", "weight_block_size": [1e400, 9]}}'),
+    "index": (
+        b"[" * 100_000, b'{"weight_map": {"a": "\\u0000"}}', b'{"weight_map": {"a": "\\ud800"}}',
+        b'{"weight_map": {"a": "' + b"x" * 300 + b'"}}', b'{"weight_map": {"a": [1]}}',
+    ),
+    "shard": ((5000).to_bytes(8, "little") + b"[" * 5000,),
+    "ssh_config": (b"Include ~no-such-user/x\n", b"Include \0\n"),
+    "snapshot": (b'{"format": 1, "taken_at": 1' + b"0" * 400 + b"}",),
+}  # fmt: skip
+"""Files that once ended in a foreign exception, or nearly."""
+CASES = 20_000
+
+
+def test_a_sample_of_odd_files_ends_in_values_or_words() -> None:
+    seed = secrets.randbelow(1 << 32)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", "--cases", str(CASES), "--seed", str(seed)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, f"--seed {seed}\n{done.stdout[-4000:]}{done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_what_was_found_once_stays_in_words(tmp_path: Path, name: str) -> None:
+    from tests.fuzz.__main__ import wrong
+
+    (target,) = [one for one in targets(tmp_path) if one.name == name]
+    for data in REGRESSIONS[name]:
+        file = tmp_path / f"case.{target.suffix}"
+        file.write_bytes(data)
+        assert wrong(target, file) == "", data[:80]
