@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.protocol.shape import Message
 from orchestrator.protocol.staging import Secrets
+from orchestrator.protocol.verbs import Because
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,3 +40,11 @@ class Replaced(Message):
 
     run: str
     secrets: Secrets = field(default_factory=Secrets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order(Message):
+    """goal.json: what the controller wants: run, stop or stop-now; because: the failure that it is ended for."""
+
+    goal: str = ""
+    because: Because | None = None

@@ -23,7 +23,7 @@ from orchestrator.node.agent.ending import end
 from orchestrator.node.agent.part import TICK_S, Part
 from orchestrator.node.agent.record import Record
 from orchestrator.node.agent.run import AGENT_FILE, ENGINE_LOG, GOAL_FILE, Run, staged_in
-from orchestrator.node.agent.statements import Cause, Statement
+from orchestrator.node.agent.statements import Statement
 from orchestrator.node.agent.verdicts import Inquest, Witness
 from orchestrator.node.engine import gpus, guardian
 from orchestrator.node.engine.deaths import Death
@@ -37,6 +37,23 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.network import obituary
 from orchestrator.node.network.broken import RECONNECT_S, BrokenLinks
 from orchestrator.node.network.link import Hub, Joined, Left, Said, Spoke
+from orchestrator.protocol.link import (
+    Account,
+    AgentEnded,
+    Ask,
+    Digest,
+    Drain,
+    End,
+    Ended,
+    Go,
+    Pulse,
+    Stop,
+    from_leader,
+    from_member,
+)
+from orchestrator.protocol.report import AgentState, Cause, Refusal
+from orchestrator.protocol.run_files import AgentProcess, Order
+from orchestrator.protocol.verbs import Because
 
 MOST_HEARD = 3
 """Remarks of a member that the leader's report repeats."""
@@ -65,8 +82,9 @@ INQUEST_TICK_S = 0.05
 TOLD_S = 0.5
 """The guardian reaps at once and says so."""
 
-RUNNING = ("starting", "warming", "ready")
-ENDING = ("draining", "stopping", "stopped", "failed")
+RUNNING = (AgentState.STARTING, AgentState.WARMING, AgentState.READY)
+OVER = (AgentState.STOPPING, AgentState.STOPPED, AgentState.FAILED)
+ENDING = (AgentState.DRAINING, AgentState.STOPPING, AgentState.STOPPED, AgentState.FAILED)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -76,7 +94,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         agent.live()
     except Exception as defect:
-        agent.fail(causes.make(agent.run.node, f"defect in the agent: {type(defect).__name__}: {defect}", clock.now()))
+        agent.fail(agent.because(f"defect in the agent: {type(defect).__name__}: {defect}"))
         end(agent)
         raise
     return 0
@@ -86,7 +104,8 @@ def _begin(run: Run) -> Agent:
     kernel.adopt_orphans()
     kernel.name_process("l40s-agent")
     files.write_json(
-        run.path(AGENT_FILE), {"pid": os.getpid(), "start": processes.start_of(os.getpid()), "run_id": run.run_id}
+        run.path(AGENT_FILE),
+        AgentProcess(pid=os.getpid(), start=processes.start_of(os.getpid()), run_id=run.run_id).as_json(),
     )
     parent = guardian.fork(run, partial(obituary.report, run))  # before any thread
     disk = Disk()
@@ -115,9 +134,9 @@ class Agent(Part):
     accepted: bool = False
     """The canary generation was accepted (leader)."""
     broken: BrokenLinks = field(default_factory=BrokenLinks)
-    digests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    digests: dict[str, Digest] = field(default_factory=dict)
     """What each member said last (leader)."""
-    order: dict[str, Any] = field(default_factory=dict)
+    order: Order = field(default_factory=Order)
     """What the controller wants, as it was read last."""
     poke: int = -1
     """What is written here wakes the loop."""
@@ -136,7 +155,7 @@ class Agent(Part):
         self._listen_to_signals()
         self.flush()
         if self._arm():
-            while self.state not in ("stopping", "stopped", "failed"):
+            while self.state not in OVER:
                 self._step()
         end(self)
 
@@ -149,9 +168,9 @@ class Agent(Part):
             self.record.set(checked=True)
             self.record.event("checked")
             return True
-        self.record.set(refusals=[failure.as_json() for failure in refusals])
+        self.record.set(refusals=tuple(Refusal(**failure.as_json()) for failure in refusals))
         first = refusals[0]
-        self.fail(causes.make(self.run.node, f"{first.where}: {first.what}", clock.now(), fix=first.fix))
+        self.fail(self.because(f"{first.where}: {first.what}", fix=first.fix))
         return False
 
     def _join_link(self) -> list[Failure]:
@@ -196,25 +215,25 @@ class Agent(Part):
     def _obey_goal(self) -> None:
         self.disk.put(self._read_goal, replacing="goal")
         order = self.order
-        goal = self.signalled or order.get("goal")
+        goal = self.signalled or order.goal
         if goal == "run":
             self._start()
         elif goal == "stop":
             self._stop()
         elif goal == "stop-now":
-            self._end_because(order.get("because"))
+            self._end_because(order.because)
 
     def _read_goal(self) -> None:
-        order = files.read_json(self.run.path(GOAL_FILE))
+        order = files.read_as(Order, self.run.path(GOAL_FILE)) or Order()
         if order != self.order:
             self.order = order
             if self.poke >= 0:
                 with contextlib.suppress(OSError):
                     os.write(self.poke, b".")
 
-    def _end_because(self, failure: object) -> None:
+    def _end_because(self, failure: Because | None) -> None:
         """Told to end at once, for a failure that the controller saw and no agent could, or for none."""
-        if isinstance(failure, dict) and self.state not in ENDING:
+        if failure is not None and self.state not in ENDING:
             self.fail(causes.told(failure, clock.now()))
         else:
             self._stop_now()
@@ -225,7 +244,7 @@ class Agent(Part):
         messages = self.guardian.messages()
         if messages is None:
             self.guardian.channel.close()
-            self.fail(causes.make(self.run.node, "the engine's guardian process was killed", clock.now()))
+            self.fail(self.because("the engine's guardian process was killed"))
             return
         for message in messages:
             if "started" in message:
@@ -255,12 +274,12 @@ class Agent(Part):
     def _carry_out(self, effect: verdicts.Effect) -> None:
         match effect:
             case verdicts.Ask() if self.hub is not None:
-                self.hub.send({"type": "ask"})
+                self.hub.send(Ask().as_json())
             case verdicts.Look():
                 self._look_at_ranks()
                 self._judge(verdicts.Looked())
             case verdicts.Tell(statement) if self.spoke is not None:
-                self.spoke.send({"type": "saw", **(statement.as_json() if statement is not None else {})})
+                self.spoke.send((statement.account() if statement is not None else Account()).as_json())
             case verdicts.Fail(cause):
                 self.fail(cause, tell=False)
             case verdicts.Rule(verdict, cause):
@@ -343,7 +362,7 @@ class Agent(Part):
         self.broken.back(node)
         if self.hub is not None and self.state in RUNNING:
             self.hub.send({"type": "go"}, only=node)
-        elif self.hub is not None and self.state == "draining":
+        elif self.hub is not None and self.state is AgentState.DRAINING:
             self.hub.send({"type": "drain"}, only=node)
 
     def _left(self, event: Left) -> None:
@@ -364,71 +383,73 @@ class Agent(Part):
 
     def _agent_ended(self, node: str, text: str) -> None:
         self.ended.add(node)
-        if self.state == "draining" and self.spoke is not None:
+        if self.state is AgentState.DRAINING and self.spoke is not None:
             self._stop_now()  # nobody is left to say when the leader's engine has gone
         elif self.state not in ENDING:
             fix = f"check {node}: was it rebooted, or the agent killed?"
-            self.fail(causes.make(node, text, clock.now(), fix=fix))
+            self.fail(Cause(node=node, text=text, at=clock.now(), fix=fix))
 
     def _guardian_reported(self, node: str) -> None:
         self._agent_ended(node, f"the agent on {node} ended, as its guardian reports, and its engine with it")
 
     def _hear_member(self, said: Said) -> None:
-        kind = said.message.get("type")
-        if kind == "digest":
-            self.digests[said.node] = said.message
-        elif kind in ("failed", "saw"):
-            self._judge(verdicts.Heard(said.node, Statement.of(said.message)))
-        elif kind == "ended":
-            self.ended.add(said.node)
-        elif kind == "agent-ended":
-            self._guardian_reported(said.node)
-        elif kind == "stop":
-            self._stop_now() if said.message.get("now") else self._stop()
+        match from_member(said.message):
+            case Digest() as digest:
+                self.digests[said.node] = digest
+            case Account() as account:
+                self._judge(verdicts.Heard(said.node, Statement.of(account)))
+            case Ended():
+                self.ended.add(said.node)
+            case AgentEnded():
+                self._guardian_reported(said.node)
+            case Stop(now=now):
+                self._stop_now() if now else self._stop()
+            case _:
+                pass
 
-    def _hear_leader(self, message: dict[str, Any]) -> None:
-        kind = message.get("type")
-        if kind == "go":
-            self._start()
-        elif kind == "pulse":
-            self._follow_leaders_state(str(message.get("state")))
-        elif kind == "ask":
-            self._judge(verdicts.Asked())
-        elif kind == "drain":
-            self._drain()
-        elif kind == "end":
-            self._end_with_leader(message)
-        elif kind == "agent-ended" and self.spoke is not None:
-            self._guardian_reported(self.spoke.leader)
+    def _hear_leader(self, raw: dict[str, Any]) -> None:
+        match from_leader(raw):
+            case Go():
+                self._start()
+            case Pulse(state=state):
+                self._follow_leaders_state(state)
+            case Ask():
+                self._judge(verdicts.Asked())
+            case Drain():
+                self._drain()
+            case End() as end_of_all:
+                self._end_with_leader(end_of_all)
+            case AgentEnded() if self.spoke is not None:
+                self._guardian_reported(self.spoke.leader)
+            case _:
+                pass
 
-    def _follow_leaders_state(self, state: str) -> None:
-        if self.state in ("starting", "warming") and state == "ready" and self.tree.complete:
-            self.become("ready")
-        elif self.state == "starting" and state == "warming" and self.tree.complete:
-            self.become("warming")
+    def _follow_leaders_state(self, state: AgentState) -> None:
+        if self.state in (AgentState.STARTING, AgentState.WARMING) and state is AgentState.READY and self.tree.complete:
+            self.become(AgentState.READY)
+        elif self.state is AgentState.STARTING and state is AgentState.WARMING and self.tree.complete:
+            self.become(AgentState.WARMING)
 
-    def _end_with_leader(self, message: dict[str, Any]) -> None:
-        verdict = message.get("verdict")
-        if isinstance(verdict, dict):
-            self.verdict = verdict
-            self._judge(verdicts.Ruled(verdict))
-        elif message.get("now"):
-            self.become("stopping")
-        elif self.state not in ("stopping", "stopped", "failed"):
-            self.become("draining")
+    def _end_with_leader(self, message: End) -> None:
+        if message.verdict is not None:
+            self.verdict = message.verdict
+            self._judge(verdicts.Ruled(message.verdict))
+        elif message.now:
+            self.become(AgentState.STOPPING)
+        elif self.state not in OVER:
+            self.become(AgentState.DRAINING)
             self._deadline = time.monotonic() + min(self.run.watch.stop.shutdown_s, FOLLOW_LEADER_S)
 
     def _heard_remarks(self) -> list[str]:
-        said = {node: digest.get("disk") for node, digest in self.digests.items()}
-        lists = {node: words[:MOST_HEARD] for node, words in said.items() if isinstance(words, list)}
-        return [f"{node}: {words}" for node, remarks in lists.items() for words in remarks]
+        return [f"{node}: {words}" for node, digest in self.digests.items() for words in digest.disk[:MOST_HEARD]]
 
     def _judge_silence(self, now: float) -> None:
         silences = self._silences(now)
         shown_after = min(SILENT_S, self.run.lease_s / 2)
         silent = sorted(node for node, silence in silences.items() if silence > shown_after)
         quiet = [node for node, silence in silences.items() if silence > QUIET_S]
-        self.record.set(silent=silent, links={node: self._link_word(node, silent, quiet) for node in self._partners()})
+        links = {node: self._link_word(node, silent, quiet) for node in self._partners()}
+        self.record.set(silent=tuple(silent), links=links)
         expired = {node: silence for node, silence in silences.items() if silence > self.run.lease_s}
         if expired and len(silences) > 1 and len(silent) == len(silences) and self.state not in ENDING:
             self._cut_off(max(expired.values()))
@@ -436,7 +457,7 @@ class Agent(Part):
             if self.state not in ENDING:
                 text = f"no word from {node} for {silence:.0f} s: its lease of {self.run.lease_s:.0f} s ran out"
                 fix = f"look at {node} and at the network between it and {self.run.node}"
-                self.fail(causes.make(node, text, clock.now(), fix=fix))
+                self.fail(Cause(node=node, text=text, at=clock.now(), fix=fix))
 
     def _cut_off(self, silence: float) -> None:
         """Everybody else fell silent: that is one end of a network, and it is ours."""
@@ -445,7 +466,7 @@ class Agent(Part):
             f"no word from any other node for {silence:.0f} s: {node} is cut off, its lease of {self.run.lease_s:.0f} s"
         )
         fix = f"look at {node}'s own link and firewall"
-        self.fail(causes.make(node, f"{text} ran out", clock.now(), fix=fix))
+        self.fail(self.because(f"{text} ran out", fix=fix))
 
     def _silences(self, now: float) -> dict[str, float]:
         if self.hub is not None:
@@ -479,9 +500,9 @@ class Agent(Part):
 
     def _judge_health(self, health: Health) -> None:
         self.record.set(service_healthy=health.healthy, service_checked_at=health.at)
-        if health.healthy and self.state == "starting":
-            self.become("warming")
-        if self.state != "ready":
+        if health.healthy and self.state is AgentState.STARTING:
+            self.become(AgentState.WARMING)
+        if self.state is not AgentState.READY:
             return
         if self.vitality.probed(health.probe):
             self.record.event("service", word=self.vitality.word, detail=self.vitality.detail)
@@ -495,51 +516,49 @@ class Agent(Part):
         elif self.state in RUNNING:
             text = f"the canary generation was refused: {result.refused}"
             fix = "wrong weights or kernels give such text: verify the checkpoint and the stack on every node"
-            self.fail(causes.make(self.run.node, text, clock.now(), fix=fix, lines=list(self.watch.last_lines())))
+            self.fail(self.because(text, fix=fix, lines=self.watch.last_lines()))
 
     def _advance(self, now: float) -> None:
         """Steps that follow from where everybody is."""
-        if self.state == "staged":
+        if self.state is AgentState.STAGED:
             self._armed_when_joined(now)
-        elif self.state == "armed" and now - self._began > self.run.armed_for_s:
+        elif self.state is AgentState.ARMED and now - self._began > self.run.armed_for_s:
             self.record.event("armed for too long")
             self._stop_now()
-        elif self.state == "warming" and self.run.leads and self._everybody_complete():
-            self.become("ready")
-        elif self.state == "draining":
+        elif self.state is AgentState.WARMING and self.run.leads and self._everybody_complete():
+            self.become(AgentState.READY)
+        elif self.state is AgentState.DRAINING:
             self._leave_when_drained(now)
 
     def _armed_when_joined(self, now: float) -> None:
         if self.spoke is None or self.spoke.joined:
-            self.become("armed")
+            self.become(AgentState.ARMED)
         elif now - self._began > (LEADERS_CHECKS_S if self.spoke.reached else LINK_S):
             address = f"{self.run.leader.address}:{self.run.leader.port}"
             text = f"the leader's agent does not answer at {address} ({self.spoke.trouble or 'no word'})"
             fix = "open that port between the nodes"
-            self.fail(
-                causes.make(self.run.node, text, clock.now(), fix=fix, secondary=True)
-            )  # a dead leader comes first
+            self.fail(self.because(text, fix=fix, secondary=True))  # a dead leader comes first
 
     def _everybody_complete(self) -> bool:
         others = [name for name in self.run.members if name != self.run.node]
-        told = all(self.digests.get(name, {}).get("complete") for name in others)
-        return self.accepted and self.tree.complete and told
+        complete = all(name in self.digests and self.digests[name].complete for name in others)
+        return self.accepted and self.tree.complete and complete
 
     def _leave_when_drained(self, now: float) -> None:
         leaders_engine_gone = self.run.leads and not self.engine_runs
         if leaders_engine_gone or now > self._deadline > 0 or not self.tree.living():
             if self.hub is not None:
-                self.hub.send({"type": "end"})
-            self.become("stopping")
+                self.hub.send(End().as_json())
+            self.become(AgentState.STOPPING)
 
     def _start(self) -> None:
-        if self.state != "armed":
+        if self.state is not AgentState.ARMED:
             return
         self.guardian.go()
         self.watch.begin(clock.now())
-        self.become("starting")
+        self.become(AgentState.STARTING)
         if self.hub is not None:
-            self.hub.send({"type": "go"})
+            self.hub.send(Go().as_json())
         if self.run.service:
             self.service = self._service(self.run.service.url)
             self.service.start()
@@ -560,12 +579,12 @@ class Agent(Part):
         if self.state in ENDING:
             return
         if self.spoke is not None and self.spoke.joined:
-            self.spoke.send({"type": "stop"})
+            self.spoke.send(Stop().as_json())
             self._drain()
         elif self.run.leads and self.engine_runs:
             self._drain()
             if self.hub is not None:
-                self.hub.send({"type": "drain"})
+                self.hub.send(Drain().as_json())
             number = getattr(signal, f"SIG{self.run.watch.stop.leader_signal}", signal.SIGTERM)
             processes.send(*self.engine, number)
         else:
@@ -574,29 +593,33 @@ class Agent(Part):
     def _drain(self) -> None:
         if self.state in ENDING:
             return
-        self.become("draining")
+        self.become(AgentState.DRAINING)
         self._deadline = time.monotonic() + self.run.watch.stop.drain_s + self.run.watch.stop.shutdown_s
 
     def _stop_now(self) -> None:
-        if self.state in ("stopping", "stopped", "failed"):
+        if self.state in OVER:
             return
         if self.hub is not None:
-            self.hub.send({"type": "end", "now": True})
+            self.hub.send(End(now=True).as_json())
         if self.spoke is not None:
-            self.spoke.send({"type": "stop", "now": True})
-        self.become("stopping")
+            self.spoke.send(Stop(now=True).as_json())
+        self.become(AgentState.STOPPING)
+
+    def because(self, text: str, **more: Any) -> Cause:
+        """A cause on this node, seen now."""
+        return Cause(node=self.run.node, text=text, at=clock.now(), **more)
 
     def fail(self, cause: Cause, *, tell: bool = True) -> None:
         """Take the first cause of this node, tell the gang; a later one is only an event. tell: a member's leader does
         not know of it yet."""
-        self.record.event("cause", **cause)
-        if self.state in ("stopped", "failed", "stopping", "draining"):
+        self.record.event("cause", **cause.as_json())
+        if self.state in ENDING:
             return
         self.cause = cause
         if self.run.leads:
             self.verdict = self.verdict or cause
             if self.hub is not None:
-                self.hub.send({"type": "end", "verdict": self.verdict})
+                self.hub.send(End(verdict=self.verdict).as_json())
         elif self.spoke is not None and tell:
-            self.spoke.send({"type": "failed", "cause": cause})
-        self.become("failed")
+            self.spoke.send(Account(type="failed", cause=cause).as_json())
+        self.become(AgentState.FAILED)

@@ -5,35 +5,20 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
-from orchestrator.node.agent.statements import Cause, Statement, Weight
+from orchestrator.node.agent.statements import Statement, Weight
 from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.tree import RankDied
 from orchestrator.node.engine.watch import EXCEPTION, SUSPECT_FOR_S, LogWatch, Suspicion
+from orchestrator.protocol.report import Cause
+from orchestrator.protocol.verbs import Because
 
 LINES_SHOWN = 3
 """Of a log that does not explain the end: just enough to see where it was."""
 
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}")
 """IPv4, IPv6; what is none of ours is found in no inventory."""
-
-
-def make(node: str, text: str, at: float, **more: Any) -> Cause:
-    """A cause with every key that the report's schema knows."""
-    return {
-        "node": node,
-        "tp_rank": None,
-        "signal": None,
-        "exit_code": None,
-        "signature": "",
-        "text": text,
-        "fix": "",
-        "lines": [],
-        "at": at,
-        "secondary": False,
-        **more,
-    }
 
 
 def rank_died(node: str, died: RankDied, watch: LogWatch, now: float, nodes: Mapping[str, str]) -> Statement:
@@ -72,19 +57,18 @@ def blames(watch: LogWatch, since: float, nodes: Mapping[str, str]) -> tuple[str
 
 def followed(node: str, first: Cause, now: float) -> Cause:
     """This node was ended because another one had failed."""
-    return make(node, f"ended because {first.get('node')} failed: {first.get('text')}", now, secondary=True)
+    return Cause(node=node, text=f"ended because {first.node} failed: {first.text}", at=now, secondary=True)
 
 
-def told(failure: dict[str, Any], now: float) -> Cause:
+def told(failure: Because, now: float) -> Cause:
     """A failure that the controller saw and no agent could: the `because` of an order to stop."""
-    node, text, fix = (str(failure.get(name) or "") for name in ("node", "text", "fix"))
-    return make(node, text, now, fix=fix)
+    return Cause(node=failure.node, text=failure.text, fix=failure.fix, at=now)
 
 
 def hung(node: str, detail: str, now: float) -> Cause:
     """The engine lives and does nothing any more."""
     fix = "`l40s-deploy logs`; a rank that waits in a collective for ever is ended by `l40s-deploy restart`, or a guard"
-    return make(node, f"the engine is hung: {detail}", now, fix=fix)
+    return Cause(node=node, text=f"the engine is hung: {detail}", at=now, fix=fix)
 
 
 def _weight(suspicion: Suspicion | None, death: Death) -> Weight:
@@ -105,23 +89,20 @@ def _after_others(alive_at: float, seen: Sequence[Suspicion]) -> Weight:
 def _with_suspicion(
     node: str, plain: str, death: Death, tp_rank: int | None, suspicion: Suspicion | None, watch: LogWatch, now: float
 ) -> Cause:
-    how = {"signal": death.signal, "exit_code": death.exit_code}
+    own = Cause(node=node, text=plain, at=now, tp_rank=tp_rank, signal=death.signal, exit_code=death.exit_code)
     if suspicion is None:
-        lines = list(watch.last_lines(tp_rank))[-LINES_SHOWN:]
-        return make(node, plain, now, tp_rank=tp_rank, fix=_fix(death), lines=lines, **how)
-    rank = suspicion.tp_rank if suspicion.tp_rank is not None else tp_rank
-    if suspicion.tp_rank not in (None, tp_rank):
-        how = {"signal": None, "exit_code": None}  # how the other one died is not this one's to tell
-    return make(node, f"{suspicion.text} ({plain})", now, tp_rank=rank, **_signature(suspicion), **how)
-
-
-def _signature(suspicion: Suspicion) -> dict[str, Any]:
-    return {
-        "signature": suspicion.id,
-        "fix": suspicion.fix,
-        "lines": list(suspicion.lines),
-        "secondary": suspicion.secondary,
-    }
+        return replace(own, fix=_fix(death), lines=watch.last_lines(tp_rank)[-LINES_SHOWN:])
+    signed = replace(
+        own,
+        text=f"{suspicion.text} ({plain})",
+        signature=suspicion.id,
+        fix=suspicion.fix,
+        lines=suspicion.lines,
+        secondary=suspicion.secondary,
+    )
+    if suspicion.tp_rank in (None, tp_rank):
+        return signed
+    return replace(signed, tp_rank=suspicion.tp_rank, signal=None, exit_code=None)  # how that one died, nobody saw
 
 
 def _fix(death: Death) -> str:

@@ -9,6 +9,8 @@ from orchestrator.node.agent.part import Part
 from orchestrator.node.engine import scratch
 from orchestrator.node.engine.containers import REMOVE_S
 from orchestrator.node.network.link import Joined, Left, Said
+from orchestrator.protocol.link import Account, AgentEnded, End, Ended, from_leader, from_member
+from orchestrator.protocol.report import AgentState, Cause
 
 KILL_EVERY_S = 0.05
 KILL_FOR_S = 10.0
@@ -32,11 +34,11 @@ def end(part: Part) -> None:
     left = [process.pid for process in part.tree.living()]
     part.tree.bury_all()
     _clean_up(part)
-    part.record.set(left_behind=left, service_healthy=False if part.run.service else None)
+    part.record.set(left_behind=tuple(left), service_healthy=False if part.run.service else None)
     _until(part, lambda: _memory_is_free(part), MEMORY_FREE_S)
-    part.record.set(held=_held(part))
-    if part.state == "stopping":
-        part.become("stopped")
+    part.record.set(held=tuple(_held(part)))
+    if part.state is AgentState.STOPPING:
+        part.become(AgentState.STOPPED)
     part.flush(force=True)
     _leave(part, left)
     part.guardian.close()
@@ -84,8 +86,10 @@ def _listen(part: Part, now: float) -> None:
             _say_again(part, event.node)
         elif isinstance(event, Said) and part.hub is not None:
             _hear_late_member(part, event)
-        elif isinstance(event, Said) and isinstance(event.message.get("verdict"), dict):
-            part.verdict = event.message["verdict"]
+        elif isinstance(event, Said):
+            message = from_leader(event.message)
+            if isinstance(message, End) and message.verdict is not None:
+                part.verdict = message.verdict
 
 
 def _say_again(part: Part, node: str) -> None:
@@ -100,11 +104,13 @@ def _say_again(part: Part, node: str) -> None:
 
 def _hear_late_member(part: Part, said: Said) -> None:
     """What arrives while we end may still be nearer to the cause than what ended us."""
-    cause = said.message.get("cause")
-    if said.message.get("type") in ("ended", "agent-ended"):
-        part.ended.add(said.node)
-    elif isinstance(cause, dict) and part.verdict and part.verdict.get("secondary") and not cause.get("secondary"):
-        part.verdict = cause
+    match from_member(said.message):
+        case Ended() | AgentEnded():
+            part.ended.add(said.node)
+        case Account(cause=Cause(secondary=False) as cause) if part.verdict is not None and part.verdict.secondary:
+            part.verdict = cause
+        case _:
+            pass
 
 
 def _memory_is_free(part: Part) -> bool:
@@ -125,7 +131,7 @@ def _held(part: Part) -> list[str]:
 def _leave(part: Part, left: list[int]) -> None:
     """Members say that they are done and go; the leader waits for them, so that one verdict reaches all."""
     if part.spoke is not None:
-        part.spoke.send({"type": "ended", "state": part.state, "left_behind": left})
+        part.spoke.send(Ended(state=part.state, left_behind=tuple(left)).as_json())
         part.spoke.close()
     hub = part.hub
     if hub is not None:

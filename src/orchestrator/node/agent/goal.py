@@ -9,25 +9,26 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from typing import Any
 
 from orchestrator.node import files, processes
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import report
 from orchestrator.protocol.report import Report
+from orchestrator.protocol.run_files import Order
+from orchestrator.protocol.verbs import Because
 
 POLL_S = 0.02
 SIGNALS = {"stop": signal.SIGTERM, "stop-now": signal.SIGUSR2}
 
 
-def tell(folder: str, goal: str, because: dict[str, Any] | None = None) -> bool:
+def tell(folder: str, goal: str, because: Because | None = None) -> bool:
     """False where no agent lives. goal: run, stop, stop-now; because: the failure that it is ended for, if any."""
     pid, start = report.agent(folder)
     if not processes.alive(pid, start):
         return False
     number = SIGNALS.get(goal, signal.SIGUSR1)
     try:
-        files.write_json(f"{folder}/goal.json", {"goal": goal, **({"because": because} if because else {})})
+        files.write_json(f"{folder}/goal.json", Order(goal=goal, because=because).as_json())
         number = signal.SIGUSR1
     except OSError:
         if goal not in SIGNALS:

@@ -9,13 +9,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from orchestrator.node.agent import clock
 from orchestrator.node.agent.disk import Now
 from orchestrator.node.agent.record import Record
 from orchestrator.node.agent.run import Run
-from orchestrator.node.agent.statements import Cause
 from orchestrator.node.engine import transport
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.guardian import Guardian
@@ -26,6 +24,8 @@ from orchestrator.node.engine.tree import Tree
 from orchestrator.node.engine.vitality import Vitality
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.network.link import Event, Hub, Spoke
+from orchestrator.protocol.link import Digest, Pulse
+from orchestrator.protocol.report import AgentState, Cause
 
 MOST_REMARKS = 20
 TICK_S = 0.5
@@ -52,7 +52,7 @@ class Part:
     watch: LogWatch
     tree: Tree
     log: LogFile
-    state: str = "staged"
+    state: AgentState = AgentState.STAGED
     hub: Hub | None = None
     spoke: Spoke | None = None
     service: Service | None = None
@@ -162,14 +162,14 @@ class Part:
             self.remarks.append(words)
             self.record.event("remark", text=words)
 
-    def become(self, state: str) -> None:
+    def become(self, state: AgentState) -> None:
         """Enter a state: everybody hears of it at once."""
         if state != self.state:
             self.state = state
-            if state == "ready":
+            if state is AgentState.READY:
                 self.watch.finish(clock.now())  # a worker's log says nothing of it
                 self.disk.put(partial(transport.note, self.run))
-            self.record.event("state", state=state)
+            self.record.event("state", state=state.value)
             self.pulsed = 0.0
         self.flush()
 
@@ -180,19 +180,18 @@ class Part:
         self.pulsed = now
         self.guardian.beat()
         if self.hub is not None:
-            self.hub.send({"type": "pulse", "state": self.state})
+            self.hub.send(Pulse(state=self.state).as_json())
         if self.spoke is not None:
-            self.spoke.send(self._digest())
+            self.spoke.send(self._digest().as_json())
 
-    def _digest(self) -> dict[str, Any]:
-        return {
-            "type": "digest",
-            "state": self.state,
-            "phase": self.watch.phase.as_json(),
-            "complete": self.tree.complete,
-            "disk": self.disk.remarks(),
-            "at": clock.now(),
-        }
+    def _digest(self) -> Digest:
+        return Digest(
+            state=self.state,
+            phase=self.watch.phase,
+            complete=self.tree.complete,
+            disk=tuple(self.disk.remarks()),
+            at=clock.now(),
+        )
 
     def _heard_remarks(self) -> list[str]:
         """What the others say that their own reports may not: their disks stall."""
@@ -208,10 +207,10 @@ class Part:
         """Write the report where it would say something new."""
         self.record.set(
             state=self.state,
-            phase=self.watch.phase.as_json(),
+            phase=self.watch.phase,
             engine_pid=self.engine[0],
-            ranks=[rank.as_json() for rank in self.tree.ranks],
-            remarks=[*self.remarks, *self._stopped(), *self.disk.remarks(), *self._heard_remarks()],
+            ranks=tuple(rank.report() for rank in self.tree.ranks),
+            remarks=(*self.remarks, *self._stopped(), *self.disk.remarks(), *self._heard_remarks()),
             cause=self.cause,
             verdict=self.verdict,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,59 +12,38 @@ from orchestrator.node import files, processes
 from orchestrator.node.agent import clock
 from orchestrator.node.agent import run as runs
 from orchestrator.node.agent.disk import Now
+from orchestrator.protocol.report import AgentState, Phase, RankReport, Report
 
-FORMAT = 1
 HEARTBEAT_S = 1.0
 
 
-def first(run: runs.Run, now: float) -> dict[str, Any]:
+def staged(run: runs.Run, now: float) -> Report:
     """The report of a run that is staged and has no agent yet."""
-    return {
-        "format": FORMAT,
-        "run_id": run.run_id,
-        "gang": run.gang,
-        "node": run.node,
-        "node_rank": run.node_rank,
-        "nnodes": run.nnodes,
-        "state": "staged",
-        "phase": {"name": "", "step": 0, "of": 0, "since": now},
-        "model": run.model,
-        "stack": run.stack,
-        "plan_id": run.plan_id,
-        "agent_version": __version__,
-        "started_at": now,
-        "updated_at": now,
-        "engine_pid": 0,
-        "ranks": [
-            {
-                "tp_rank": rank,
-                "gpu": run.gpus[place] if place < len(run.gpus) else -1,
-                "pid": 0,
-                "state": "expected",
-            }
+    return Report(
+        run_id=run.run_id,
+        gang=run.gang,
+        node=run.node,
+        node_rank=run.node_rank,
+        nnodes=run.nnodes,
+        state=AgentState.STAGED,
+        phase=Phase(since=now),
+        model=run.model,
+        stack=run.stack,
+        plan_id=run.plan_id,
+        agent_version=__version__,
+        started_at=now,
+        updated_at=now,
+        ranks=tuple(
+            RankReport(tp_rank=rank, gpu=run.gpus[place] if place < len(run.gpus) else -1)
             for place, rank in enumerate(run.tp_ranks)
-        ],
-        "service_url": run.service.url if run.service else "",
-        "service_healthy": False if run.service else None,
-        "service_checked_at": 0.0,
-        "service_state": "",
-        "service_detail": "",
-        "trouble": None,
-        "canary_text": None,
-        "cause": None,
-        "verdict": None,
-        "checked": False,
-        "refusals": [],
-        "remarks": [],
-        "silent": [],
-        "links": {},
-        "held": [],
-        "boot_id": processes.boot_id(),
-        "clock": list(clock.ANCHOR),
-        "allowed_s": dict(run.watch.allowed_s),
-        "barrier_s": run.watch.barrier_s,
-        "left_behind": [],
-    }
+        ),
+        service_url=run.service.url if run.service else "",
+        service_healthy=False if run.service else None,
+        boot_id=processes.boot_id(),
+        clock=clock.ANCHOR,
+        allowed_s=run.watch.allowed_s,
+        barrier_s=run.watch.barrier_s,
+    )
 
 
 @dataclass
@@ -73,26 +52,25 @@ class Record:
 
     run: runs.Run
     disk: Now = field(default_factory=Now)
-    value: dict[str, Any] = field(default_factory=dict)
-    _written: str = ""
+    value: Report = field(init=False)
+    _written: Report | None = None
     _written_at: float = 0.0
 
     def __post_init__(self) -> None:
-        self.value = first(self.run, clock.now())
+        self.value = staged(self.run, clock.now())
 
     def set(self, **values: Any) -> None:
-        """Change keys of the report; `flush` writes them."""
-        self.value.update(values)
+        """Change fields of the report; `flush` writes them."""
+        self.value = replace(self.value, **values)
 
     def flush(self, *, force: bool = False) -> None:
         """Let the file be written where it would say something new. A full disk must not end the agent."""
         now = clock.now()
-        text = json.dumps({**self.value, "updated_at": 0})
-        if not force and text == self._written and 0 <= now - self._written_at < HEARTBEAT_S:
+        if not force and self.value == self._written and 0 <= now - self._written_at < HEARTBEAT_S:
             return
-        report = json.dumps({**self.value, "updated_at": now}, separators=(",", ":")) + "\n"
+        report = json.dumps(replace(self.value, updated_at=now).as_json(), separators=(",", ":")) + "\n"
         self.disk.put(partial(files.write, self.run.path(runs.REPORT_FILE), report), replacing="report")
-        self._written, self._written_at = text, now
+        self._written, self._written_at = self.value, now
 
     def event(self, what: str, **details: Any) -> None:
         """Let one line be appended to the run's events."""

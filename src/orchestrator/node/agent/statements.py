@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-Cause = dict[str, Any]
+from orchestrator.protocol.link import Account
+from orchestrator.protocol.report import Cause
 
 
 class Weight(enum.IntEnum):
@@ -30,29 +29,22 @@ class Statement:
     @property
     def node(self) -> str:
         """Whose end it is about."""
-        return str(self.cause.get("node"))
+        return self.cause.node
 
-    def as_json(self) -> dict[str, Any]:
+    def account(self, kind: str = "saw") -> Account:
         """As the leader link carries it."""
-        return {"cause": self.cause, "weight": int(self.weight), "blames": list(self.blames)}
+        return Account(type=kind, cause=self.cause, weight=int(self.weight), blames=self.blames)
 
     @classmethod
-    def of(cls, raw: Mapping[str, Any]) -> Statement | None:
+    def of(cls, account: Account) -> Statement | None:
         """From a message; None where it carries no cause."""
-        cause = raw.get("cause")
-        if not isinstance(cause, dict):
+        if account.cause is None:
             return None
-        blames = raw.get("blames")
-        return cls(
-            cause=cause,
-            weight=_weight(raw.get("weight"), cause),
-            blames=tuple(map(str, blames)) if isinstance(blames, list) else (),
-        )
+        return cls(cause=account.cause, weight=_weight(account.weight, account.cause), blames=account.blames)
 
 
-def _weight(raw: object, cause: Cause) -> Weight:
+def _weight(weight: int | None, cause: Cause) -> Weight:
     """An agent that says nothing of it knows only primary and secondary."""
-    try:
-        return Weight(int(str(raw)))
-    except ValueError:
-        return Weight.FOLLOWED if cause.get("secondary") else Weight.SEEN
+    if weight in list(Weight):
+        return Weight(weight)
+    return Weight.FOLLOWED if cause.secondary else Weight.SEEN

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from orchestrator.node.agent import causes
-from orchestrator.node.agent.statements import Cause, Statement, Weight
+from orchestrator.node.agent.statements import Statement, Weight
+from orchestrator.protocol.report import Cause
 
 ANSWER_S = 0.5
 """An agent that does not answer within this is stopped, or cut off: what the others saw decides."""
@@ -156,7 +157,7 @@ class Inquest:
         verdict = choose(self.statements)
         own = self.statements.get(self.node)
         ours = own is not None and own.cause == verdict
-        return [Rule(verdict, verdict if ours else causes.followed(self.node, verdict, float(verdict.get("at") or 0)))]
+        return [Rule(verdict, verdict if ours else causes.followed(self.node, verdict, verdict.at))]
 
 
 @dataclass
@@ -202,7 +203,7 @@ class Witness:
     def _own(self, verdict: Cause, now: float) -> Cause:
         """The cause of this node's own part: its own account where that is what the leader names."""
         own = self.statement
-        if own is not None and own.weight > Weight.FOLLOWED and verdict.get("node") == self.node:
+        if own is not None and own.weight > Weight.FOLLOWED and verdict.node == self.node:
             return own.cause
         return causes.followed(self.node, verdict, now)
 
@@ -230,5 +231,5 @@ def _blamed(told: Sequence[Statement], votes: Counter[str]) -> Cause:
     by = next(statement for statement in told if name in statement.blames)
     if name == by.node:
         return by.cause
-    text = f"{by.node} lost its connection to {name}: {by.cause.get('text')}"
-    return {**by.cause, "node": name, "tp_rank": None, "signal": None, "exit_code": None, "text": text}
+    text = f"{by.node} lost its connection to {name}: {by.cause.text}"
+    return replace(by.cause, node=name, tp_rank=None, signal=None, exit_code=None, text=text)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from orchestrator.node import files, processes
 from orchestrator.node.agent import clock
@@ -22,6 +21,7 @@ from orchestrator.node.engine.containers import Container
 from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.watch import rank_of_title
+from orchestrator.protocol.report import RankReport, RankState
 
 SEARCH_EVERY_S = 0.25
 LOOK_EVERY_S = 2.0
@@ -38,23 +38,19 @@ class Rank:
     pidfd: int = -1
     stat: int = -1
     """/proc/PID/task/PID/stat, open: its main thread's state."""
-    state: str = "expected"
+    state: RankState = RankState.EXPECTED
     gpu_memory: int = 0
 
     @property
     def lives(self) -> bool:
         """Its process exists, though a signal may have stopped it."""
-        return self.state in ("alive", "stopped")
+        return self.state in (RankState.ALIVE, RankState.STOPPED)
 
-    def as_json(self) -> dict[str, Any]:
+    def report(self) -> RankReport:
         """The report's entry."""
-        return {
-            "tp_rank": self.tp_rank,
-            "gpu": self.gpu,
-            "pid": self.pid,
-            "state": self.state,
-            "gpu_memory_bytes": self.gpu_memory,
-        }
+        return RankReport(
+            tp_rank=self.tp_rank, gpu=self.gpu, pid=self.pid, state=self.state, gpu_memory_bytes=self.gpu_memory
+        )
 
 
 @dataclass(frozen=True)
@@ -166,7 +162,7 @@ class Tree:
         self.stopped = {}
         for rank in self.ranks:
             if rank.lives:
-                rank.state = "dead"
+                rank.state = RankState.DEAD
             rank.gpu_memory = 0
 
     def _look(self) -> None:
@@ -182,7 +178,7 @@ class Tree:
                 continue
             number = rank_of_title(processes.title(process.pid), self._title, expected)
             for rank in self.ranks:
-                if number == rank.tp_rank and rank.state == "expected":
+                if number == rank.tp_rank and rank.state is RankState.EXPECTED:
                     self._adopt(rank, process)
 
     def _note_stopped(self, living: list[processes.Process]) -> None:
@@ -190,7 +186,7 @@ class Tree:
         states = {process.pid: process.state for process in living}
         for rank in self.ranks:
             if rank.lives:
-                rank.state = "stopped" if states.get(rank.pid) == "T" else "alive"
+                rank.state = RankState.STOPPED if states.get(rank.pid) == "T" else RankState.ALIVE
         of_ranks = {rank.pid for rank in self.ranks}
         self.stopped = {
             pid: processes.title(pid)[:60] for pid, state in states.items() if state == "T" and pid not in of_ranks
@@ -203,7 +199,7 @@ class Tree:
             return  # it died meanwhile: its parent's end or the log will tell
         with contextlib.suppress(OSError):
             rank.stat = os.open(f"/proc/{process.pid}/task/{process.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        rank.pid, rank.start, rank.state = process.pid, process.start, "alive"
+        rank.pid, rank.start, rank.state = process.pid, process.start, RankState.ALIVE
 
     def _bury(self, rank: Rank, *, over: bool) -> RankDied | None:
         """over: the process has ended; else only its main thread has, which says something where it was killed."""
@@ -211,7 +207,7 @@ class Tree:
         if not over and not (death.signal or death.exit_code):
             self._forget_thread(rank)
             return None
-        rank.state, rank.gpu_memory = "dead", 0
+        rank.state, rank.gpu_memory = RankState.DEAD, 0
         self._release(rank)
         return RankDied(rank, death, self.alive_at)
 

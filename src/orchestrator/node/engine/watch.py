@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from orchestrator.node.engine.tracebacks import Raised, Tracebacks
 from orchestrator.node.failure import Failure
+from orchestrator.protocol.report import Phase
 from orchestrator.protocol.staging import CausePattern, Watch
 
 LINES_KEPT = 60
@@ -39,22 +39,6 @@ class Suspicion:
     tp_rank: int | None
     at: float
     lines: tuple[str, ...]
-
-
-@dataclass
-class Phase:
-    """Where the engine is, in the dialect's order of life; step of `of` where a phase counts."""
-
-    name: str = ""
-    step: int = 0
-    of: int = 0
-    since: float = 0.0
-    moved: float = 0.0
-    """When its step last changed, 0 while it has none."""
-
-    def as_json(self) -> dict[str, Any]:
-        """The report's `phase`."""
-        return {"name": self.name, "step": self.step, "of": self.of, "since": self.since, "moved": self.moved}
 
 
 @dataclass
@@ -156,10 +140,10 @@ class LogWatch:
                 self._enter(position, now)
             step, of = _number(match, "step"), _number(match, "of")
             if step is not None and of is not None:
-                self.phase.step, self.phase.of = step, of
+                self.phase = replace(self.phase, step=step, of=of)
             changed = before != (self._position, self.phase.step, self.phase.of)
             if changed and self.phase.of:
-                self.phase.moved = now
+                self.phase = replace(self.phase, moved=now)
             return changed
         return False
 

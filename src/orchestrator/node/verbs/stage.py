@@ -40,7 +40,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         if run.secrets is not None:
             secret_files.keep(files.gang_dir(state, run.gang), run.secrets, owner, before=before)
         files.write(run.path(runs.LAUNCH_FILE), run.launch_script, mode=0o700)
-        files.write_json(run.path(runs.REPORT_FILE), record.first(run, time.time()))
+        files.write_json(run.path(runs.REPORT_FILE), record.staged(run, time.time()).as_json())
         files.write(f"{files.gang_dir(state, run.gang)}/current", run.run_id + "\n")
     _forget_old_runs(files.gang_dir(state, run.gang), run.run_id)
     return StageAnswer(folder=folder).as_json()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.node import files, itself, processes
-from orchestrator.node.agent import goal
+from orchestrator.node.agent import causes, goal
 from orchestrator.node.agent.ending import MEMORY_FREE_S
 from orchestrator.node.agent.run import REPORT_FILE, staged_in
 from orchestrator.node.engine import containers, scratch
@@ -19,6 +19,7 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import report
 from orchestrator.node.verbs.report import left_over
 from orchestrator.protocol.report import AgentState, Cause, Report
+from orchestrator.protocol.shape import Unreadable
 from orchestrator.protocol.verbs import Because, StopAnswer
 
 KILL_FOR_S = 10.0
@@ -39,7 +40,9 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     if folder is None or before is None:
         return StopAnswer(state="absent").as_json()
     deadline_s = float(request.get("deadline_s") or 120.0)
-    told = goal.tell(folder, "stop-now" if request.get("now") else "stop", request.get("because"))
+    found = Because.read(request.get("because"))
+    because = None if isinstance(found, Unreadable) else found
+    told = goal.tell(folder, "stop-now" if request.get("now") else "stop", because)
     if told:
         _await_end(folder, deadline_s, now=bool(request.get("now")))
     left = _end_orphans(folder) if not processes.alive(*report.agent(folder)) else []
@@ -49,7 +52,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         held = _await_memory(folder)  # its agent was killed, and could not
     if not after.alive:
         scratch.remove(folder)
-        after = _settle(folder, after, request.get("because"), clear=bool(request.get("clear")))
+        after = _settle(folder, after, because, clear=bool(request.get("clear")))
     return StopAnswer(
         state=after.state.value,
         alive=after.alive,
@@ -106,12 +109,11 @@ def _await_memory(folder: str) -> tuple[str, ...]:
         memory.close()
 
 
-def _settle(folder: str, after: Report, because: object, *, clear: bool) -> Report:
+def _settle(folder: str, after: Report, because: Because | None, *, clear: bool) -> Report:
     """Nothing runs any more: an agent that died could not write so itself."""
     settled = after
-    failure = Because.read(because)
-    if after.state is AgentState.STAGED and not clear and isinstance(failure, Because):
-        settled = replace(after, state=AgentState.FAILED, cause=Cause(**failure.as_json(), at=time.time()))
+    if after.state is AgentState.STAGED and not clear and because is not None:
+        settled = replace(after, state=AgentState.FAILED, cause=causes.told(because, time.time()))
     elif clear or after.state is AgentState.STAGED:
         settled = replace(after, state=AgentState.STOPPED)
     elif not after.state.over:

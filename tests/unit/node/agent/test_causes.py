@@ -61,10 +61,10 @@ def test_a_ranks_death_is_weighed(
     tp_rank: int,
 ) -> None:
     told = causes.rank_died("node1", died(9, death, alive_at), watched(*said), 10.0, NODES)
-    assert (told.weight, told.cause["tp_rank"]) == (weight, tp_rank)
-    assert told.cause["secondary"] is (weight is Weight.FOLLOWED)
+    assert (told.weight, told.cause.tp_rank) == (weight, tp_rank)
+    assert told.cause.secondary is (weight is Weight.FOLLOWED)
     if tp_rank == 9:
-        assert (told.cause["signal"], told.cause["exit_code"]) == (death.signal, death.exit_code)
+        assert (told.cause.signal, told.cause.exit_code) == (death.signal, death.exit_code)
 
 
 def test_the_parents_own_kill_after_its_childs_error_follows_as_recorded() -> None:
@@ -76,7 +76,7 @@ def test_the_parents_own_kill_after_its_childs_error_follows_as_recorded() -> No
     ]
     told = causes.engine_ended("node3", KILLED, watched((9.0, tuple(lines), 3, "10.77.0.11")), 10.0, NODES)
     assert (told.weight, told.blames) == (Weight.FOLLOWED, ("node1",))
-    assert told.cause["secondary"] and told.cause["signature"] == "PEER-LOST"
+    assert told.cause.secondary and told.cause.signature == "PEER-LOST"
 
 
 @pytest.mark.parametrize(("death", "weight"), [(KILLED, Weight.SEEN), (ENDED, Weight.UNSURE), (FAILED, Weight.SEEN)])
@@ -111,7 +111,7 @@ def test_a_killed_ranks_cause_carries_its_own_lines_only() -> None:
     own = ("[2026-11-22 12:27:41 TP{rank}] Decode batch, #running-req: 1",)
     watch = watched((9.0, own, 9, ""), (9.1, launcher, 0, ""))
     told = causes.rank_died("node1", died(9, KILLED, 9.9), watch, 10.0, NODES)
-    assert told.cause["lines"] == ["[2026-11-22 12:27:41 TP9] Decode batch, #running-req: 1"]
+    assert told.cause.lines == ("[2026-11-22 12:27:41 TP9] Decode batch, #running-req: 1",)
 
 
 BACKEND = (
@@ -129,12 +129,12 @@ def test_an_exception_that_no_pattern_knows_is_the_cause_with_its_file() -> None
         causes.rank_died("node1", died(8, KILLED, 9.9), watch, 10.0, NODES),
         causes.engine_ended("node1", KILLED, watch, 10.0, NODES),
     ):
-        assert (told.weight, told.cause["tp_rank"], told.cause["signature"]) == (Weight.UNSURE, 9, "EXCEPTION")
-        assert told.cause["text"].startswith(
+        assert (told.weight, told.cause.tp_rank, told.cause.signature) == (Weight.UNSURE, 9, "EXCEPTION")
+        assert told.cause.text.startswith(
             "engine process exited: ImportError: Can not import FA3 in sgl_kernel. Please check your installation."
             " (/srt/layers/attention/registry.py:77)"
         )
-        assert told.cause["lines"][-1] == BACKEND[-1] and not told.cause["secondary"]
+        assert told.cause.lines[-1] == BACKEND[-1] and not told.cause.secondary
 
 
 @pytest.mark.parametrize(
@@ -150,15 +150,15 @@ def test_an_exception_that_no_pattern_knows_is_the_cause_with_its_file() -> None
 def test_an_unknown_exception_is_a_cause_where_nothing_better_is_known(
     said: tuple[tuple[float, tuple[str, ...], int, str], ...], signature: str
 ) -> None:
-    assert causes.engine_ended("node1", KILLED, watched(*said), 10.0, NODES).cause["signature"] == signature
+    assert causes.engine_ended("node1", KILLED, watched(*said), 10.0, NODES).cause.signature == signature
 
 
 def test_a_launchers_exception_while_it_serves_is_no_cause() -> None:
     lines = ("Traceback (most recent call last):", "  File x", "ValueError: no such metric")
     watch = watched((9.0, lines, 0, ""))
-    assert causes.engine_ended("node1", FAILED, watch, 10.0, NODES).cause["signature"] == "EXCEPTION"
+    assert causes.engine_ended("node1", FAILED, watch, 10.0, NODES).cause.signature == "EXCEPTION"
     watch = watched()
     watch.finish(1.0)
     for line in lines:
         watch.feed(line, 9.0)
-    assert causes.engine_ended("node1", FAILED, watch, 10.0, NODES).cause["signature"] == ""
+    assert causes.engine_ended("node1", FAILED, watch, 10.0, NODES).cause.signature == ""

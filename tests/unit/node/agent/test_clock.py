@@ -41,7 +41,7 @@ def test_a_phase_is_not_late_by_a_step(tmp_path: Path, step_s: float, monkeypatc
 
 def test_the_times_of_another_boot_are_not_counted_by_this_ones_clock(tmp_path: Path) -> None:
     record = rising(tmp_path)
-    record.set(boot_id="another", clock=[1000.0, 50.0])
+    record.set(boot_id="another", clock=(1000.0, 50.0))
     record.flush()
     seen = report.of_run(str(tmp_path))
     assert seen is not None and abs(seen.now - time.time()) < 60.0
@@ -49,8 +49,8 @@ def test_the_times_of_another_boot_are_not_counted_by_this_ones_clock(tmp_path: 
 
 def test_an_older_agents_report_is_read_by_the_wall_clock(tmp_path: Path) -> None:
     record = rising(tmp_path)
-    del record.value["clock"]
     record.flush()
-    assert "clock" not in files.read_json(str(tmp_path / REPORT_FILE))
+    path = str(tmp_path / REPORT_FILE)
+    files.write_json(path, {name: value for name, value in files.read_json(path).items() if name != "clock"})
     seen = report.of_run(str(tmp_path))
     assert seen is not None and abs(seen.now - time.time()) < 60.0

@@ -18,6 +18,7 @@ from orchestrator.node.agent.run import Run
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.failure import Failure
 from orchestrator.node.network.link import Hub, Joined, Left, Spoke
+from orchestrator.protocol.report import AgentState, Cause
 
 KEY = b"k" * 32
 LOST, CLOSED = Left("b", "Connection timed out", broken=False), Left("b", "closed", broken=True)
@@ -32,12 +33,12 @@ def run(tmp_path: Path) -> Run:
 class Deciding(Agent):
     """It only notes for what it would end."""
 
-    def fail(self, cause: dict[str, Any], *, tell: bool = True) -> None:
+    def fail(self, cause: Cause, *, tell: bool = True) -> None:
         self.cause = cause
-        self.state = "failed"
+        self.state = AgentState.FAILED
 
     def why(self) -> str:
-        return str(self.cause["text"]) if self.cause else ""
+        return self.cause.text if self.cause else ""
 
 
 def deciding(run: Run) -> Deciding:
@@ -47,23 +48,23 @@ def deciding(run: Run) -> Deciding:
 
 def test_a_node_that_the_network_lost_keeps_its_lease_and_one_that_ended_does_not(run: Run) -> None:
     agent = deciding(run)
-    agent.state, agent.hub = "ready", Hub(run, KEY, heard={"b": 100.0})
+    agent.state, agent.hub = AgentState.READY, Hub(run, KEY, heard={"b": 100.0})
     agent._left(LOST)
     agent._judge_silence(119.0)
-    assert agent.why() == "" and agent.record.value["links"] == {"b": "silent"}
+    assert agent.why() == "" and agent.record.value.links == {"b": "silent"}
     agent._judge_silence(121.0)
     assert "lease of 20 s ran out" in agent.why()
     ended = deciding(run)
-    ended.state, ended.hub = "draining", Hub(run, KEY, heard={"b": 100.0})
+    ended.state, ended.hub = AgentState.DRAINING, Hub(run, KEY, heard={"b": 100.0})
     ended._guardian_reported("b")
     ended._judge_silence(200.0)
-    assert ended.why() == "" and ended.record.value["links"] == {"b": "ended"}
+    assert ended.why() == "" and ended.record.value.links == {"b": "ended"}
 
 
 def test_a_broken_connection_has_a_moment_to_come_back(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = deciding(run)
     now = time.monotonic()
-    agent.state, agent.hub = "ready", Hub(run, KEY, heard={"b": now + 10.0})
+    agent.state, agent.hub = AgentState.READY, Hub(run, KEY, heard={"b": now + 10.0})
     events: list[Any] = [CLOSED]
     monkeypatch.setattr(agent.hub, "step", lambda _: [events.pop()] if events else [])
     agent._follow_link(now)
@@ -82,7 +83,7 @@ def test_a_member_judges_a_broken_connection_by_what_the_leaders_port_says(run: 
     for refused, why in ((True, "every new one was refused"), (False, "")):
         agent = deciding(replace(run, node="b", node_rank=1))
         spoke = Spoke(agent.run, KEY, "a", heard_at=time.monotonic(), _refused=(1.0, 2.5) if refused else (1.0, 1.5))
-        agent.state, agent.spoke = "ready", spoke
+        agent.state, agent.spoke = AgentState.READY, spoke
         agent._judge_broken("a", "Connection reset by peer")
         assert why in agent.why() and bool(why) == bool(agent.why())
 
@@ -91,7 +92,7 @@ def test_one_that_connects_again_is_told_what_it_missed(run: Run, monkeypatch: p
     for state, missed in (("armed", []), ("starting", ["go"]), ("ready", ["go"]), ("draining", ["drain"])):
         agent = deciding(run)
         sent: list[tuple[str, str]] = []
-        agent.state, agent.hub = state, Hub(run, KEY)
+        agent.state, agent.hub = AgentState(state), Hub(run, KEY)
         monkeypatch.setattr(agent.hub, "send", lambda message, only, to=sent: to.append((message["type"], only)))
         agent._joined("b")
         assert sent == [(word, "b") for word in missed]
@@ -99,7 +100,7 @@ def test_one_that_connects_again_is_told_what_it_missed(run: Run, monkeypatch: p
 
 def test_a_node_that_comes_back_has_a_lease_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = deciding(run)
-    agent.state, agent.hub = "ready", Hub(run, KEY, heard={"b": 100.0})
+    agent.state, agent.hub = AgentState.READY, Hub(run, KEY, heard={"b": 100.0})
     agent.ended = {"b"}
     monkeypatch.setattr(agent.hub, "step", lambda _: [Joined("b")])
     agent._follow_link(101.0)
@@ -149,8 +150,8 @@ def test_a_line_that_the_agent_can_not_read_is_a_remark_and_the_next_ones_are_re
         return line == "odd" and bool(int("9" * 5000))
 
     monkeypatch.setattr(agent.watch, "feed", feed)
-    agent.state = "ready"
+    agent.state = AgentState.READY
     agent._watch(b"odd\nodd\nplain\n", 1.0)
-    assert read == ["odd", "odd", "plain"] and agent.state == "ready"
+    assert read == ["odd", "odd", "plain"] and agent.state is AgentState.READY
     (remark,) = agent.remarks
     assert "could not be read" in remark and "ValueError" in remark

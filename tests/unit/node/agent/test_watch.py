@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.messages import message
 
-from orchestrator.node.agent import causes
 from orchestrator.node.engine.logfile import LONGEST_LINE, LineCutter, LogFile
 from orchestrator.node.engine.watch import LogWatch, rank_of_title
 from orchestrator.node.failure import Failure
 from orchestrator.node.network.wire import LONGEST_MESSAGE
 from orchestrator.node.verbs.excerpt import cut
+from orchestrator.protocol.link import Account
+from orchestrator.protocol.report import Cause
 from orchestrator.protocol.staging import Watch
 
 WATCH = {
@@ -87,8 +88,8 @@ def test_the_longest_lines_of_a_cause_fit_into_a_message_of_the_link() -> None:
         watch.feed("[x TP3] out of memory" + "\N{GRINNING FACE}" * 60_000, 10.0)
     found = watch.suspect(since=0.0)
     assert found is not None and found.id == "oom"
-    cause = causes.make("n", found.text, 10.0, lines=[*watch.last_lines(3)])
-    assert len(json.dumps({"type": "failed", "cause": cause})) < LONGEST_MESSAGE
+    cause = Cause(node="n", text=found.text, at=10.0, lines=watch.last_lines(3))
+    assert len(json.dumps(Account(type="failed", cause=cause).as_json())) < LONGEST_MESSAGE
     whole = f"{'x' * 60_000} and its end"
     watch.feed(whole, 11.0)
     assert cut(iter(["a", whole, "b"]), [watch.last_lines()[-1]], before=1, after=1)["lines"] == ["a", whole, "b"]

@@ -1,0 +1,134 @@
+"""What the agents of a gang say to each other over the leader link, once both sides have proved the run's key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.protocol.report import AgentState, Cause, Phase
+from orchestrator.protocol.shape import Message, Unreadable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest(Message):
+    """Member, every second and at every change: where its part is. at: its epoch seconds."""
+
+    type: str = "digest"
+    state: AgentState
+    phase: Phase = field(default_factory=Phase)
+    complete: bool = False
+    """Every rank's process is alive."""
+    disk: tuple[str, ...] = ()
+    """What it has to say of its state directory: its own report may not be written."""
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account(Message):
+    """Member: what it has seen that ends its part (`saw`), or that it has ended because of it (`failed`).
+
+    weight: how near that is to the beginning; None where an older release does not say. blames: nodes whose addresses
+    its errors carry.
+    """
+
+    type: str = "saw"
+    cause: Cause | None = None
+    weight: int | None = None
+    blames: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop(Message):
+    """Member: the controller told it to stop; stop everybody."""
+
+    type: str = "stop"
+    now: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended(Message):
+    """Member: nothing of its part runs any more, but for these processes."""
+
+    type: str = "ended"
+    state: AgentState
+    left_behind: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEnded(Message):
+    """A guardian, in its agent's place: the agent is gone, and what it held with it."""
+
+    type: str = "agent-ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse(Message):
+    """Leader, every second and at every change."""
+
+    type: str = "pulse"
+    state: AgentState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Go(Message):
+    """Leader: start your engine."""
+
+    type: str = "go"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask(Message):
+    """Leader: say what you have seen (`saw`)."""
+
+    type: str = "ask"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain(Message):
+    """Leader: its engine drains, your ranks may end now."""
+
+    type: str = "drain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End(Message):
+    """Leader: it is over; with a verdict, because of that."""
+
+    type: str = "end"
+    verdict: Cause | None = None
+    now: bool = False
+
+
+MEMBERS: Mapping[str, type[Message]] = {
+    "digest": Digest,
+    "saw": Account,
+    "failed": Account,
+    "stop": Stop,
+    "ended": Ended,
+    "agent-ended": AgentEnded,
+}
+LEADERS: Mapping[str, type[Message]] = {
+    "pulse": Pulse,
+    "go": Go,
+    "ask": Ask,
+    "drain": Drain,
+    "end": End,
+    "agent-ended": AgentEnded,
+}
+
+
+def from_member(raw: Mapping[str, Any]) -> Message | None:
+    """A member's message; None for one of another release that this one does not know, or can't read."""
+    return _read(MEMBERS, raw)
+
+
+def from_leader(raw: Mapping[str, Any]) -> Message | None:
+    """The leader's message; None as of a member's."""
+    return _read(LEADERS, raw)
+
+
+def _read(kinds: Mapping[str, type[Message]], raw: Mapping[str, Any]) -> Message | None:
+    kind = kinds.get(str(raw.get("type")))
+    found = kind.read(raw) if kind is not None else None
+    return None if isinstance(found, Unreadable) else found
