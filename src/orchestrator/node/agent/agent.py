@@ -274,12 +274,12 @@ class Agent(Part):
     def _carry_out(self, effect: verdicts.Effect) -> None:
         match effect:
             case verdicts.Ask() if self.hub is not None:
-                self.hub.send(Ask().as_json())
+                self.hub.send(Ask())
             case verdicts.Look():
                 self._look_at_ranks()
                 self._judge(verdicts.Looked())
             case verdicts.Tell(statement) if self.spoke is not None:
-                self.spoke.send((statement.account() if statement is not None else Account()).as_json())
+                self.spoke.send(statement.account() if statement is not None else Account())
             case verdicts.Fail(cause):
                 self.fail(cause, tell=False)
             case verdicts.Rule(verdict, cause):
@@ -361,9 +361,9 @@ class Agent(Part):
         self.ended.discard(node)
         self.broken.back(node)
         if self.hub is not None and self.state in RUNNING:
-            self.hub.send({"type": "go"}, only=node)
+            self.hub.send(Go(), only=node)
         elif self.hub is not None and self.state is AgentState.DRAINING:
-            self.hub.send({"type": "drain"}, only=node)
+            self.hub.send(Drain(), only=node)
 
     def _left(self, event: Left) -> None:
         self.record.event("left", node=event.node, reason=event.reason)
@@ -548,7 +548,7 @@ class Agent(Part):
         leaders_engine_gone = self.run.leads and not self.engine_runs
         if leaders_engine_gone or now > self._deadline > 0 or not self.tree.living():
             if self.hub is not None:
-                self.hub.send(End().as_json())
+                self.hub.send(End())
             self.become(AgentState.STOPPING)
 
     def _start(self) -> None:
@@ -558,7 +558,7 @@ class Agent(Part):
         self.watch.begin(clock.now())
         self.become(AgentState.STARTING)
         if self.hub is not None:
-            self.hub.send(Go().as_json())
+            self.hub.send(Go())
         if self.run.service:
             self.service = self._service(self.run.service.url)
             self.service.start()
@@ -579,12 +579,12 @@ class Agent(Part):
         if self.state in ENDING:
             return
         if self.spoke is not None and self.spoke.joined:
-            self.spoke.send(Stop().as_json())
+            self.spoke.send(Stop())
             self._drain()
         elif self.run.leads and self.engine_runs:
             self._drain()
             if self.hub is not None:
-                self.hub.send(Drain().as_json())
+                self.hub.send(Drain())
             number = getattr(signal, f"SIG{self.run.watch.stop.leader_signal}", signal.SIGTERM)
             processes.send(*self.engine, number)
         else:
@@ -600,9 +600,9 @@ class Agent(Part):
         if self.state in OVER:
             return
         if self.hub is not None:
-            self.hub.send(End(now=True).as_json())
+            self.hub.send(End(now=True))
         if self.spoke is not None:
-            self.spoke.send(Stop(now=True).as_json())
+            self.spoke.send(Stop(now=True))
         self.become(AgentState.STOPPING)
 
     def because(self, text: str, **more: Any) -> Cause:
@@ -619,7 +619,7 @@ class Agent(Part):
         if self.run.leads:
             self.verdict = self.verdict or cause
             if self.hub is not None:
-                self.hub.send(End(verdict=self.verdict).as_json())
+                self.hub.send(End(verdict=self.verdict))
         elif self.spoke is not None and tell:
-            self.spoke.send(Account(type="failed", cause=cause).as_json())
+            self.spoke.send(Account(type="failed", cause=cause))
         self.become(AgentState.FAILED)

@@ -96,10 +96,9 @@ def _say_again(part: Part, node: str) -> None:
     """To one whose connection broke, and who may have missed how it ends."""
     if part.hub is not None:
         part.ended.discard(node)
-        why = {"verdict": part.verdict} if part.verdict else {"now": True}
-        part.hub.send({"type": "end", **why}, only=node)
+        part.hub.send(End(verdict=part.verdict, now=part.verdict is None), only=node)
     elif part.spoke is not None and part.cause is not None:
-        part.spoke.send({"type": "failed", "cause": part.cause})
+        part.spoke.send(Account(type="failed", cause=part.cause))
 
 
 def _hear_late_member(part: Part, said: Said) -> None:
@@ -131,7 +130,7 @@ def _held(part: Part) -> list[str]:
 def _leave(part: Part, left: list[int]) -> None:
     """Members say that they are done and go; the leader waits for them, so that one verdict reaches all."""
     if part.spoke is not None:
-        part.spoke.send(Ended(state=part.state, left_behind=tuple(left)).as_json())
+        part.spoke.send(Ended(state=part.state, left_behind=tuple(left)))
         part.spoke.close()
     hub = part.hub
     if hub is not None:

@@ -180,9 +180,9 @@ class Part:
         self.pulsed = now
         self.guardian.beat()
         if self.hub is not None:
-            self.hub.send(Pulse(state=self.state).as_json())
+            self.hub.send(Pulse(state=self.state))
         if self.spoke is not None:
-            self.spoke.send(self._digest().as_json())
+            self.spoke.send(self._digest())
 
     def _digest(self) -> Digest:
         return Digest(

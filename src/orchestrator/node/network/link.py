@@ -18,6 +18,7 @@ from orchestrator.node.agent.run import Run
 from orchestrator.node.failure import Failure
 from orchestrator.node.network import wire
 from orchestrator.node.network.wire import Closed, Message, Wire
+from orchestrator.protocol.shape import Message as LinkMessage
 
 HANDSHAKE_S = 5.0
 CONNECT_S = 3.0
@@ -110,12 +111,12 @@ class Hub:
         self._accept(now)
         return [*self._greet(now), *self._read(now)]
 
-    def send(self, message: Message, *, only: str | None = None) -> None:
+    def send(self, message: LinkMessage, *, only: str | None = None) -> None:
         """Send to one node or to all; a connection that breaks is found by the next `step`."""
         for node, member in self._members.items():
             if only in (None, node):
                 with contextlib.suppress(Closed):
-                    member.send(message)
+                    member.send(message.as_json())
 
     def close(self) -> None:
         """Close everything."""
@@ -262,11 +263,11 @@ class Spoke:
     def _hear(self, connection: Wire, now: float) -> list[Event]:
         return [event for message in connection.receive() for event in self._take(message, now)]
 
-    def send(self, message: Message) -> None:
+    def send(self, message: LinkMessage) -> None:
         """Send to the leader where we are joined; a broken connection is found by the next `step`."""
         if self._wire is not None and self._welcome:
             with contextlib.suppress(Closed):
-                self._wire.send(message)
+                self._wire.send(message.as_json())
 
     def close(self) -> None:
         """Send what is left and close."""

@@ -8,10 +8,10 @@ import time
 from orchestrator.node.agent.run import Run
 from orchestrator.node.failure import Failure
 from orchestrator.node.network.link import Hub, Joined, Spoke
+from orchestrator.protocol.link import AgentEnded
 
 REPORT_S = 2.0
 """Then whoever has not heard it has drawn its own conclusion (RECONNECT_S in node/network/broken.py)."""
-MESSAGE = {"type": "agent-ended"}
 _TRY_EVERY_S = 0.02
 
 
@@ -31,7 +31,7 @@ def _to_leader(spoke: Spoke, until: float) -> None:
     while not spoke.joined and time.monotonic() < until:
         spoke.step(time.monotonic())
         _wait(spoke)
-    spoke.send(MESSAGE)
+    spoke.send(AgentEnded())
     spoke.close()
 
 
@@ -42,7 +42,7 @@ def _to_members(hub: Hub, members: set[str], until: float) -> None:
     while members and time.monotonic() < until:
         for event in hub.step(time.monotonic()):
             if isinstance(event, Joined):
-                hub.send(MESSAGE, only=event.node)
+                hub.send(AgentEnded(), only=event.node)
                 members.discard(event.node)
         _wait(hub)
     hub.close()

@@ -93,7 +93,7 @@ def test_one_that_connects_again_is_told_what_it_missed(run: Run, monkeypatch: p
         agent = deciding(run)
         sent: list[tuple[str, str]] = []
         agent.state, agent.hub = AgentState(state), Hub(run, KEY)
-        monkeypatch.setattr(agent.hub, "send", lambda message, only, to=sent: to.append((message["type"], only)))
+        monkeypatch.setattr(agent.hub, "send", lambda message, only, to=sent: to.append((message.type, only)))
         agent._joined("b")
         assert sent == [(word, "b") for word in missed]
 

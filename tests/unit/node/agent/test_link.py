@@ -18,6 +18,8 @@ from tests.support.linked_run import linked_run
 from orchestrator.node.agent.run import Run
 from orchestrator.node.network import wire
 from orchestrator.node.network.link import MOST_STRANGERS, Event, Hub, Joined, Left, Said, Spoke
+from orchestrator.protocol.link import Ended, Go, Stop
+from orchestrator.protocol.report import AgentState
 
 KEY = b"k" * 32
 
@@ -54,11 +56,11 @@ def joined_twice(events: list[Event]) -> bool:
 def test_both_sides_prove_the_key_and_talk(run: Run, hub: Hub) -> None:
     spoke = Spoke(run, KEY, "a")
     turn(hub, spoke, until=joined_twice)
-    hub.send({"type": "go"})
-    spoke.send({"type": "digest", "state": "armed"})
+    hub.send(Go())
+    spoke.send(Stop(now=True))
     events = turn(hub, spoke, until=lambda events: len(events) == 2)
-    assert Said("a", {"type": "go"}) in events
-    assert Said("b", {"type": "digest", "state": "armed"}) in events
+    assert Said("a", Go().as_json()) in events
+    assert Said("b", Stop(now=True).as_json()) in events
     spoke.close()
     (left,) = turn(hub, until=lambda events: events)
     assert isinstance(left, Left) and left.broken
@@ -185,14 +187,14 @@ def test_a_members_flood_is_handed_over_in_portions(run: Run, hub: Hub) -> None:
     spoke = Spoke(run, KEY, "a")
     turn(hub, spoke, until=joined_twice)
     for number in range(5000):
-        spoke.send({"n": number})
+        spoke.send(Ended(state=AgentState.STOPPED, left_behind=(number,)))
     seen: list[Event] = []
     while len(seen) < 5000:
         portion = hub.step(time.monotonic())
         assert len(portion) <= wire.MOST_LINES
         seen += portion
         spoke.step(time.monotonic())
-    assert [event.message["n"] for event in seen if isinstance(event, Said)] == list(range(5000))
+    assert [event.message["left_behind"][0] for event in seen if isinstance(event, Said)] == list(range(5000))
     spoke.close()
 
 
