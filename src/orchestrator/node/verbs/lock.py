@@ -23,7 +23,7 @@ AUDIT = "audit.jsonl"
 BEGUN = "begun.json"
 ATTEMPTS = 3
 """Others may take and leave the lock between two of our steps."""
-_HOLDER = ("token", "who", "host", "pid", "start", "command", "since", "why")
+_HOLDER = ("token", "who", "host", "pid", "start", "boot", "pid_namespace", "command", "since", "why")
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -46,6 +46,20 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         if op == "show":
             return {**_shown(_read(f"{gang}/lock")), "begun": files.read_json(f"{gang}/{BEGUN}") or None}
     raise Failure("bad-request", f"lock knows no op {op!r}", "request")
+
+
+def refuse_a_former_holder(request: dict[str, Any], *, to_end: bool = False) -> None:
+    """Raises Failure where a request comes from who held the gang's lock and holds it no more: paused or cut off, it
+    must not act beside whoever took over. One that may only end things is refused only where somebody else has it.
+    """
+    token = request.get("token")
+    if not token:
+        return
+    path = f"{files.gang_dir(files.state_dir(request), request.get('gang'))}/lock"
+    found = _read(path)
+    if (found is None and not to_end) or (found is not None and found["token"] != token):
+        has = f"{found['who']}@{found['host']} has it, `{found['command']}`" if found else "nobody has it now"
+        raise Failure("lock-lost", f"the lock on this gang was taken over or released: {has}", path, "run it again")
 
 
 def _acquire(path: str, holder: dict[str, Any], over: str) -> dict[str, Any]:

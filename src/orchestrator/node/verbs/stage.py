@@ -14,7 +14,7 @@ from orchestrator.node.agent import record, secret_files, staged_files
 from orchestrator.node.agent import run as runs
 from orchestrator.node.engine import scratch
 from orchestrator.node.failure import Failure
-from orchestrator.node.verbs import report
+from orchestrator.node.verbs import lock, report
 from orchestrator.protocol.verbs import StageAnswer
 
 RUNS_KEPT = 5
@@ -25,6 +25,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
     The launch script stays ours: the engine's user gets its text when it starts, and can't change it.
     """
+    lock.refuse_a_former_holder(request)
     state = files.state_dir(request)
     folder = files.run_dir(state, request.get("gang"), request.get("run_id"))
     with files.told(state):

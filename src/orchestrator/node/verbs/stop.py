@@ -16,7 +16,7 @@ from orchestrator.node.agent.run import REPORT_FILE, staged_in
 from orchestrator.node.engine import containers, scratch
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.failure import Failure
-from orchestrator.node.verbs import report
+from orchestrator.node.verbs import lock, report
 from orchestrator.node.verbs.report import left_over
 from orchestrator.protocol.report import AgentState, Cause, Report
 from orchestrator.protocol.shape import Unreadable
@@ -34,6 +34,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     now=true ends without draining; clear=true forgets a failed run's state; because={"node", "text", "fix"} is the
     failure that the run is ended for, where none of its agents can have seen it; what was only staged fails by it.
     """
+    lock.refuse_a_former_holder(request, to_end=True)
     state = files.state_dir(request)
     folder = files.current_run(state, request.get("gang"))
     before = report.of_run(folder) if folder else None

@@ -15,7 +15,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import MARGIN_S, STOP_S
-from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.gang.locks import GangLock, fence
 from orchestrator.workflows.status.reports import because, where, words_before
 
 
@@ -84,7 +84,8 @@ def stop_gangs(
 
     def one(session: Session) -> StopAnswer:
         request = {"now": now, "clear": cause is None, "deadline_s": STOP_S - MARGIN_S, **because(cause)}
-        whole = {**where(session.spec, gang_of[session.spec.name]), **request}
+        gang = gang_of[session.spec.name]
+        whole = {**where(session.spec, gang), **fence(fleet, gang), **request}
         return ask(session, "stop", whole, StopAnswer, deadline_s=STOP_S)
 
     told = fleet.on_every(one, only=list(gang_of))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import ANSWER_S
-from orchestrator.workflows.gang.locks import process_runs
+from orchestrator.workflows.gang.holder import has_ended
 from orchestrator.workflows.status.reports import where
 
 
@@ -108,8 +107,6 @@ def _lock(gang: str, node: str, held: Mapping[str, Any] | None) -> NodeLock:
     if not held:
         return NodeLock(gang=gang, node=node)
     pid = held.get("pid")
-    here = held.get("host") == socket.gethostname()
-    dead = here and isinstance(pid, int) and not process_runs(pid)
     return NodeLock(
         gang=gang,
         node=node,
@@ -119,7 +116,7 @@ def _lock(gang: str, node: str, held: Mapping[str, Any] | None) -> NodeLock:
         pid=pid if isinstance(pid, int) else 0,
         command=str(held.get("command")),
         age_s=float(held.get("age_s") or 0.0),
-        stale=bool(held.get("stale")) or dead,
+        stale=bool(held.get("stale")) or has_ended(held),
     )
 
 

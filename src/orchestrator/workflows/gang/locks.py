@@ -6,7 +6,6 @@ import contextlib
 import getpass
 import os
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -23,6 +22,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import ANSWER_S
+from orchestrator.workflows.gang.holder import has_ended, this_process
 from orchestrator.workflows.status.reports import where
 
 RENEW_EVERY_S = 10.0
@@ -47,6 +47,12 @@ def take_again(fleet: Fleet, gang: GangSpec) -> None:
     for lock in tuple(_held):
         if lock.fleet is fleet and lock.gang.name == gang.name:
             lock.take_again()
+
+
+def fence(fleet: Fleet, gang: str) -> dict[str, str]:
+    """The key of a request that changes a gang: a node refuses it once another one has taken the lock over. {} where
+    this process holds no lock on the gang."""
+    return next(({"token": lock.token} for lock in tuple(_held) if lock.fleet is fleet and lock.gang.name == gang), {})
 
 
 @dataclass(eq=False)
@@ -165,9 +171,7 @@ class GangLock:
         return self.fleet.on_every(again, only=self._nodes)
 
     def _dead_token(self, holder: Mapping[str, Any]) -> str:
-        ours = holder.get("host") == socket.gethostname()
-        dead = ours and isinstance(holder.get("pid"), int) and not process_runs(int(holder["pid"]))
-        return str(holder.get("token") or "") if dead or self.force else ""
+        return str(holder.get("token") or "") if self.force or has_ended(holder) else ""
 
     def _ask(self, request: Mapping[str, Any], fleet: Fleet | None = None) -> PerNode[Any]:
         def one(session: Session) -> Any:
@@ -179,8 +183,7 @@ class GangLock:
         return {
             "token": self.token,
             "who": user(),
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
+            **this_process(),
             "command": self.command,
             "since": time.time(),
             "why": self.why,
@@ -214,17 +217,6 @@ class GangLock:
 
 def _not_mine(answers: PerNode[Any]) -> dict[str, Any]:
     return {node: answer for node, answer in answers.values.items() if not answer["mine"]}
-
-
-def process_runs(pid: int) -> bool:
-    """Whether a process of this machine exists."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def user() -> str:

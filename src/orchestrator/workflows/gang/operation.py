@@ -18,7 +18,8 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import ANSWER_S
-from orchestrator.workflows.gang.locks import GangLock, process_runs, user
+from orchestrator.workflows.gang.holder import has_ended
+from orchestrator.workflows.gang.locks import GangLock, user
 from orchestrator.workflows.status.reports import where
 
 
@@ -132,5 +133,4 @@ def _at_work(held: Holder) -> bool:
     gone."""
     if not held or held.get("stale"):
         return False
-    pid = held.get("pid")
-    return not (held.get("host") == socket.gethostname() and isinstance(pid, int) and not process_runs(pid))
+    return not has_ended(held)

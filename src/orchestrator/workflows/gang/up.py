@@ -32,7 +32,7 @@ from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 from orchestrator.workflows.ahead import ahead
 from orchestrator.workflows.deadlines import ARM_S, GO_S, KILL_S, MARGIN_S, STAGE_S
-from orchestrator.workflows.gang.locks import GangLock, still_ours
+from orchestrator.workflows.gang.locks import GangLock, fence, still_ours
 from orchestrator.workflows.gang.staging import staging_requests
 from orchestrator.workflows.look.doctor import refuse
 from orchestrator.workflows.plan.examined import examined
@@ -402,8 +402,10 @@ class _Rise:
     def _on(
         self, nodes: Sequence[str], verb: str, request: Callable[[str], Mapping[str, Any]], deadline_s: float
     ) -> PerNode[Any]:
+        fenced = fence(self.fleet, self.gang.name)
+
         def one(session: Session) -> Any:
-            whole = {**where(session.spec, self.gang.name), **request(session.spec.name)}
+            whole = {**where(session.spec, self.gang.name), **fenced, **request(session.spec.name)}
             return call(session, verb, whole, deadline_s=deadline_s)
 
         return self.fleet.on_every(one, only=nodes)

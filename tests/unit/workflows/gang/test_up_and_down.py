@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,15 +12,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import GangFailed, InputError, LockHeld, NodeError, Unreachable
+from orchestrator.model.errors import DeployError, GangFailed, InputError, LockHeld, NodeError, Unreachable
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, Reach
+from orchestrator.node import processes
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
-from orchestrator.workflows.gang.down import DownRequest, down
+from orchestrator.workflows.gang.down import DownRequest, down, stop_gangs
+from orchestrator.workflows.gang.holder import this_process
 from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.gang.up import UpRequest, raise_gangs
+from orchestrator.workflows.plan.plan import PlanRequest
 from orchestrator.workflows.status.overview import status
 from orchestrator.workflows.status.reports import see
 from orchestrator.workflows.status.status import status_json
@@ -237,11 +240,27 @@ def test_a_lock_names_its_holder_and_keeps_others_out(local: Local) -> None:
 
 def test_the_lock_of_a_killed_controller_on_this_machine_is_taken_over_at_once(local: Local) -> None:
     gang = local()
-    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended = subprocess.Popen(["sleep", "600"])
+    former = this_process() | {"pid": ended.pid, "start": processes.start_of(ended.pid), "token": "t", "who": "a"}
+    ended.kill()
     ended.wait()
     with Fleet(gang.gang.nodes) as fleet:
         lock = GangLock(fleet, gang.gang, "up")
-        lock._holder = lambda: {"token": "t", "who": "a", "host": os.uname().nodename, "pid": ended.pid}  # type: ignore[method-assign]
+        lock._holder = lambda: former  # type: ignore[method-assign]
         lock.__enter__()
         with GangLock(fleet, gang.gang, "down") as taken:
             assert taken.token != "t"
+
+
+def test_a_holder_that_was_paused_can_not_act_beside_the_one_that_took_over(local: Local) -> None:
+    from tests.support.local_gang import Notes
+
+    gang = local()
+    with Fleet(gang.gang.nodes) as fleet, Fleet(gang.gang.nodes) as others:
+        with GangLock(fleet, gang.gang, "up"), GangLock(others, gang.gang, "down", force=True):
+            with pytest.raises(DeployError, match="taken over or released"):
+                raise_gangs(fleet, [gang.gang], gang.plan(), UpRequest(plan=PlanRequest(model="Fake")), Notes())
+            (stopped, _) = stop_gangs(fleet, [gang.gang], now=True)
+            assert stopped.error is not None and "has it, `down`" in stopped.error.what
+            assert [one.error for one in stop_gangs(others, [gang.gang], now=True)] == [None, None]
+        assert gang.engine_processes() == []
