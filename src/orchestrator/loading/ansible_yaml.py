@@ -11,6 +11,8 @@ stands twice, one name for a group and a host), we stop: on a cluster a skipped 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -133,6 +135,30 @@ class AnsibleInventory:
         return merged
 
 
+_INI_SECTION = re.compile(r"\[[\w.-]+(:(children|vars|hosts))?\]\s*([#;].*)?")
+
+
+def _refuse_ini(path: Path, shown: str) -> None:
+    """Ansible's other format begins with hosts, or with a section that YAML would take for a list."""
+    try:
+        lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError):
+        return
+    for number, line in enumerate(lines, 1):
+        if _INI_SECTION.fullmatch(line) and any(lines[number:]):
+            raise InputError(
+                f"is an INI inventory ({line}); wanted a YAML one", where=f"{shown}:{number}", fix=_as_yaml(shown)
+            )
+
+
+def _as_yaml(shown: str) -> str:
+    """`ansible-inventory --list --yaml` sorts hosts by name, and their order is their node rank."""
+    return (
+        "write it as one YAML file (inventory/reference.yml is an annotated example) with each gang's hosts in the "
+        f"order that `ansible GROUP -i {shlex.quote(shown)} --list-hosts` shows: it is their node rank"
+    )
+
+
 def read_ansible_inventory(path: Path) -> AnsibleInventory:
     """Read one YAML inventory file. Raises InputError with the file, the path inside it and what is wanted."""
     shown = str(path)
@@ -140,21 +166,21 @@ def read_ansible_inventory(path: Path) -> AnsibleInventory:
         raise InputError(
             "is a directory; wanted one YAML inventory file",
             where=shown,
-            fix=f"ansible-inventory -i {shown} --list --yaml --output hosts.yml, and name that file",
+            fix=_as_yaml(shown),
         )
+    _refuse_ini(path, shown)
     data = read_yaml(path, shown)
     if not isinstance(data, Marked):
         raise InputError(
             f"holds {_kind(data)}; wanted a mapping of groups, as an Ansible YAML inventory has it",
             where=shown,
-            fix="inventory/reference.yml is an annotated example; "
-            f"ansible-inventory -i {shown} --list --yaml turns other formats into YAML",
+            fix=_as_yaml(shown),
         )
     if data.get("plugin"):
         raise InputError(
             "configures an inventory plugin; wanted hosts and groups",
             where=shown,
-            fix=f"ansible-inventory -i {shown} --list --yaml --output hosts.yml, and name that file",
+            fix=_as_yaml(shown),
         )
     inventory = AnsibleInventory(path, shown)
     top = Origin(shown, 0, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shlex
 from pathlib import Path
 from typing import Any, cast
 
@@ -61,6 +62,10 @@ def read_yaml(path: Path, shown: str) -> Any:
     return parse_yaml(text, shown)
 
 
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
+
+
 def parse_yaml(text: str, shown: str, fix: str = "`ansible-inventory -i FILE --list` reads the same file") -> Any:
     """The value in YAML text; see read_yaml. fix: what helps beside correcting the line."""
     loader = None
@@ -70,6 +75,12 @@ def parse_yaml(text: str, shown: str, fix: str = "`ansible-inventory -i FILE --l
         return loader.get_single_data()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        if mark and text.splitlines()[mark.line : mark.line + 1] and "\t" in _indent(text.splitlines()[mark.line]):
+            raise InputError(
+                "is indented with a TAB; YAML wants spaces",
+                where=f"{shown}:{mark.line + 1}",
+                fix=f"replace TABs by spaces: sed -i 's/\\t/  /g' {shlex.quote(shown)}",
+            ) from None
         raise InputError(
             f"is not valid YAML: {error.problem or error.context}",
             where=f"{shown}:{mark.line + 1}" if mark else shown,
