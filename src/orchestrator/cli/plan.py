@@ -16,6 +16,7 @@ from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.planning.diff import GangDiff, by_change, side, words_of
 from orchestrator.planning.document import plan_json
 from orchestrator.planning.layout import degrees_of
+from orchestrator.planning.ports import nftables, port_uses
 from orchestrator.planning.redaction import shown
 from orchestrator.workflows.plan.diff import diff_inventory, diff_json
 from orchestrator.workflows.plan.file import read_request, write_plan
@@ -60,18 +61,22 @@ def request_of(args: argparse.Namespace) -> PlanRequest:
     )
 
 
+_SHOWN = ("env", "argv", "script", "unit", "ports", "nftables")
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     add_examples(
         parser,
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --sources",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --show script --node l40s-2",
+        "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --show nftables --node l40s-2 >l40s.nft",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --out plan.json && l40s-deploy up --plan plan.json",
     )
     add_inventory(parser)
     add_plan_options(parser)
     ways = parser.add_mutually_exclusive_group()
-    ways.add_argument("--show", choices=("env", "argv", "script", "unit"), help="one node's environment, command, ...")
+    ways.add_argument("--show", choices=_SHOWN, help="one node's environment, command, ...; all nodes' ports")
     ways.add_argument("--format", choices=("compose",), help="a compose file a node, for containers started by hand")
     ways.add_argument("--diff", action="store_true", help="what would change of what runs, and whether by a restart")
     parser.add_argument("--node", metavar="NODE", help="the node that --show and --format mean (default: the leader)")
@@ -217,15 +222,34 @@ def _finding(finding: Finding, screen: Screen) -> None:
             screen.out.print(f"  {printable(line)}")
 
 
+def _show_ports(plan: Plan, screen: Screen) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("node", "address", "", "port", "what", "for", "authenticates by"):
+        table.add_column(column, overflow="fold")
+    for gang in plan.gangs:
+        for use in port_uses(gang):
+            row = (use.node, use.address, use.protocol, use.port, use.purpose, use.who, use.authenticates)
+            table.add_row(*map(printable, row))
+    screen.out.print(table)
+    screen.out.print("Keep what is for the gang's nodes in a network of theirs; --show nftables closes it to others.")
+
+
 def _show(what: str, node: NodePlan, plan: Plan, screen: Screen) -> None:
     import shlex
 
+    if what == "ports":
+        _show_ports(plan, screen)
+        return
     if what == "script":
         text = launch_scripts(plan)[node.name]
     elif what == "unit":
         text = unit(node)
     elif what == "compose":
         text = compose_files(plan)[node.name]
+    elif what == "nftables":
+        text = nftables(next(gang for gang in plan.gangs if gang.name == node.gang), node)
     elif what == "env":
         text = _lines(f"{name}={shlex.quote(value)}" for name, value in node.env)
     else:

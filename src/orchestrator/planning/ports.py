@@ -1,0 +1,98 @@
+"""Which ports a gang listens on, for whom they are, and what keeps strangers out. Pure.
+
+The engine's own ports between nodes authenticate nobody, by their nature: the rendezvous is torch's TCPStore, NCCL and
+Gloo take whoever knows the address, and SGLang's ZMQ sockets unpickle what they receive (docs/security.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from orchestrator.model.plan import GangPlan, NodePlan
+
+EPHEMERAL = "32768-60999"
+"""net.ipv4.ip_local_port_range as Linux has it by default."""
+ROCE = "4791"
+"""UDP port of RoCEv2 (InfiniBand Architecture Specification, Annex A17)."""
+GANG, CLIENTS = "nodes of the gang", "clients, router"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortUse:
+    """One row. port: a number or a range; who: whom it is for; authenticates: how, 'nobody' where it does not"""
+
+    gang: str
+    node: str
+    address: str
+    protocol: str
+    port: str
+    purpose: str
+    who: str
+    authenticates: str
+
+
+def port_uses(gang: GangPlan) -> tuple[PortUse, ...]:
+    """In the order of the nodes."""
+    return tuple(row for node in gang.nodes for row in _of_node(gang, node))
+
+
+def _of_node(gang: GangPlan, node: NodePlan) -> Iterator[PortUse]:
+    def row(protocol: str, port: object, purpose: str, who: str, authenticates: str = "nobody") -> PortUse:
+        return PortUse(
+            gang=gang.name, node=node.name, address=node.address, protocol=protocol, port=str(port), purpose=purpose,
+            who=who, authenticates=authenticates,
+        )  # fmt: skip
+
+    leads = node.node_rank == 0
+    key = "the API key" if gang.api_key else "nobody"
+    yield row("tcp", gang.http_port, "HTTP" if leads else "HTTP, health only", CLIENTS if leads else GANG, key)
+    if len(gang.nodes) == 1:
+        return
+    if leads:
+        yield row("tcp", gang.dist_init.rpartition(":")[2], "rendezvous", GANG)
+        yield row("tcp", gang.agent_port, "agents", GANG, "the run's key, both sides")
+    if "--nccl-port" in node.argv[:-1]:
+        yield row("tcp", node.argv[node.argv.index("--nccl-port") + 1], "NCCL", GANG)
+    yield row("tcp", EPHEMERAL, "NCCL, Gloo, ZMQ with pickle", GANG)
+    if dict(node.env).get("NCCL_IB_DISABLE") != "1":
+        yield row("udp", ROCE, "RDMA over Ethernet", GANG)
+
+
+def nftables(gang: GangPlan, node: NodePlan) -> str:
+    """A table of its own, to load with `nft -f`: other nodes reach what is for the gang, strangers do not.
+
+    Nothing else is touched: the service's port, SSH and other addresses of the node stay as they are.
+    """
+    family = "ip6" if ":" in node.address else "ip"
+    members = ", ".join(member.address for member in gang.nodes)
+    closed = [use for use in _of_node(gang, node) if use.who == GANG and use.protocol == "tcp"]
+    rules = "\n".join(
+        f"        tcp dport {use.port} ct state new drop comment {_quoted(use.purpose)}" for use in closed
+    )
+    return f"""# {_plain(node.name)} in gang {_plain(gang.name)}: what the engine listens on for its other nodes alone.
+# Load: nft -f FILE. Undo: nft delete table inet l40s_deploy. Keep it over a reboot: include it in /etc/nftables.conf.
+table inet l40s_deploy
+delete table inet l40s_deploy
+table inet l40s_deploy {{
+    set gang {{
+        type {"ipv6_addr" if family == "ip6" else "ipv4_addr"}
+        elements = {{ {members} }}
+    }}
+    chain input {{
+        type filter hook input priority filter; policy accept;
+        iif lo accept
+        {family} daddr != {node.address} accept
+        {family} saddr @gang accept
+{rules}
+    }}
+}}
+"""
+
+
+def _quoted(text: str) -> str:
+    return f'"{_plain(text)}"'
+
+
+def _plain(text: str) -> str:
+    return "".join(letter for letter in text if letter.isalnum() or letter in " ,.-_")

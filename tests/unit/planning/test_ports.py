@@ -1,0 +1,66 @@
+"""Which ports a gang listens on, and the rules that close those of the gang to strangers, loaded by the real nft."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.support.reference_cluster import gang, topologies
+
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.plan import GangPlan
+from orchestrator.planning.build import build_plan
+from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.ports import GANG, nftables, port_uses
+
+
+def planned(**settings: Any) -> GangPlan:
+    spec = gang(**settings)
+    profile, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
+    return build_plan([spec], profile, stack, topologies(spec), PlanOptions()).gangs[0]
+
+
+def test_the_leader_listens_on_more_and_every_row_says_who_may_and_how_it_knows_them() -> None:
+    plan = planned()
+    rows = port_uses(plan)
+    leader = {row.purpose: row for row in rows if row.node == plan.nodes[0].name}
+    worker = {row.purpose: row for row in rows if row.node == plan.nodes[1].name}
+    assert leader["rendezvous"].port == plan.dist_init.rpartition(":")[2]
+    assert leader["agents"].port == str(plan.agent_port)
+    assert leader["agents"].authenticates != "nobody"
+    assert {"rendezvous", "agents"}.isdisjoint(worker)
+    assert leader["HTTP"].who != GANG == worker["HTTP, health only"].who
+    assert {row.authenticates for row in rows if "pickle" in row.purpose} == {"nobody"}
+    assert leader["HTTP"].authenticates == "nobody"
+    assert port_uses(replace(plan, api_key="abc"))[0].authenticates == "the API key"
+
+
+def test_a_gang_of_one_node_has_its_service_alone() -> None:
+    plan = planned()
+    assert [row.purpose for row in port_uses(replace(plan, nodes=plan.nodes[:1]))] == ["HTTP"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("nft"), reason="nft in a network namespace needs root")
+def test_the_rules_load_twice_and_go_with_one_command() -> None:
+    plan = planned()
+    for node in plan.nodes:
+        text = nftables(plan, node)
+        script = (
+            "nft -f - <<'X' && nft -f - <<'Y' && nft list table inet l40s_deploy && nft delete table inet l40s_deploy"
+        )
+        done = subprocess.run(
+            ["unshare", "--net", "sh", "-c", f"{script}\n{text}X\n{text}Y\n"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "32768-60999" in done.stdout
+        assert (f"dport {plan.agent_port} " in done.stdout) == (node.node_rank == 0)
+        assert f"dport {plan.http_port} " not in done.stdout or node.node_rank
