@@ -178,10 +178,9 @@ def _one(stage: Stage, step: Step, record: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _close(stage: Stage) -> None:
-    """The router outlives its lab; everything else goes with it."""
+    """The router first; everything else goes with the lab."""
     with contextlib.suppress(Exception):
-        if stage.lab.gangs > 1:
-            stage.run("router", "down", timeout=15)
+        stage.stop_router()
     with contextlib.suppress(Exception):
         if stage.lab.real:
             stage.save_caches()

@@ -179,10 +179,16 @@ class Stage:
             return
         if self.shape is not None:
             self.save_caches()
+            self.stop_router()
         self.lab.shape(shape)
         self.shape = shape
         for node in self.lab.hosts():
             self.restore_caches(node)
+
+    def stop_router(self) -> None:
+        """It runs on this machine and outlives its lab."""
+        if self.shape is not None and self.shape.gangs > 1:
+            self.run("router", "down", timeout=15)
 
     def save_caches(self) -> None:
         """From the first node, once a kernel was compiled."""

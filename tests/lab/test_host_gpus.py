@@ -19,7 +19,7 @@ from orchestrator.model.errors import InputError
 pytestmark = [pytest.mark.lab, pytest.mark.skipif(os.geteuid() != 0, reason="nodes with a /dev of their own need root")]
 NULL = os.makedev(1, 3)
 NAME = "hostgpus"
-STACK = """name: host-gpu-test
+STACK = """name: host-gpu-test-1.2
 source: made by the tests
 dialect: sglang-0.5
 engine_version: 0.5.23
@@ -34,14 +34,14 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Raised]:
     for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm"):
         os.mknod(devices / name, 0o20666, NULL)
     found = host_gpus.find(tmp_path)
-    venv = tmp_path / "venvs/host-gpu-test"
+    venv = tmp_path / "venvs/host-gpu-test-1.2"
     (venv / "bin").mkdir(parents=True)
     (venv / "bin/python3").symlink_to("/usr/bin/python3")
-    (tmp_path / "host-gpu-test.yml").write_text(STACK)
+    (tmp_path / "host-gpu-test-1.2.yml").write_text(STACK)
     monkeypatch.setattr(host_gpus, "find", lambda: found)
     monkeypatch.setattr(host_gpus, "VENVS", str(tmp_path / "venvs"))
     monkeypatch.setenv("L40S_LAB_ROOT", str(tmp_path / "labs"))
-    stack = str(tmp_path / "host-gpu-test.yml")
+    stack = str(tmp_path / "host-gpu-test-1.2.yml")
     try:
         yield up(Request(name=NAME, nodes=2, gpus="host", stack=stack), print)
     finally:
@@ -61,8 +61,9 @@ def test_a_node_has_its_own_gpus_alone_and_they_are_the_machines_devices(lab: Ra
         "1:3",
         "character special file",
     ]
+    assert lab.blueprint.engine == "host-gpu-test-1.2"
     inventory = lab.home.inventory.read_text()
-    assert "l40s_gpus: 2" in inventory and "host-gpu-test.yml" in inventory
+    assert "l40s_gpus: 2" in inventory and "host-gpu-test-1.2.yml" in inventory
     assert seen("node0", "hostname; ls /sys/class/net").split() == ["node0", "eth0", "lo"]
     assert seen("node0", "cat /sys/devices/system/cpu/online") == Path("/sys/devices/system/cpu/online").read_text()
 

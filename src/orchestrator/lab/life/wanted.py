@@ -54,7 +54,11 @@ class Wanted:
     @property
     def engine(self) -> str:
         """As `lab status` calls it."""
-        return self.request.engine if self.request.gpus == "emulated" else Path(self.stack).stem
+        return (
+            self.request.engine
+            if self.request.gpus == "emulated"
+            else self.stack.rpartition("/")[2].removesuffix(".yml")
+        )
 
     def fingerprint(self) -> str:
         """Changes with what was asked for and with the lab's own code."""

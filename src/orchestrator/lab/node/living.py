@@ -26,8 +26,8 @@ from orchestrator.lab.namespaces.supervisor import NODES
 from orchestrator.lab.processes import Identity
 from orchestrator.model.errors import InputError, NodeError
 
-_RANK = re.compile(rb"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*_TP(\d+)")
-"""A rank's title (sglang 0.5.23 srt/managers/scheduler.py; 0.4.4 has the same)."""
+_RANK = re.compile(rb"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*(?:_TP(\d+))?(?![A-Za-z_])")
+"""A rank's title (sglang srt/managers/scheduler.py, 0.4.4 and 0.5.23); without tensor parallel it names no TP."""
 _COMMAND_S = 30.0
 
 
@@ -90,7 +90,7 @@ class LivingNode:
         found = {}
         for identity in self.processes():
             if title := _RANK.match(_cmdline(identity.pid)):
-                found[int(title[1])] = identity
+                found[int(title[1] or 0)] = identity
         return found
 
     def agents(self) -> list[Identity]:
