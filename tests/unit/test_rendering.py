@@ -106,3 +106,13 @@ def test_a_template_that_names_something_unknown_is_a_defect_and_not_an_empty_wo
     node, whole = planned()
     with pytest.raises(UndefinedError):
         launch_script(node, whole, "abc", "{{ nonsense }}")
+
+
+def test_nothing_of_the_callers_is_loaded_into_the_engine(tmp_path: Path) -> None:
+    """What would change how Python, the loader, PyTorch or a kernel compiler works."""
+    callers = {"PYTORCH_CUDA_ALLOC_CONF": "x", "FLASHINFER_LOGLEVEL": "x", "TRITON_INTERPRET": "1", "PYTHONPATH": "/x",
+               "LD_PRELOAD": ""}  # fmt: skip
+    plain, gang = planned()
+    _, env, _ = run(launch_script(telling(plain, tmp_path), gang, "abc", TEXT), tmp_path, **callers)
+    planned_too = dict(plain.env)
+    assert {name: env[name] for name in callers if name in env and name not in planned_too} == {}

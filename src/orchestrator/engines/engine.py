@@ -45,6 +45,7 @@ class Intent:
     """
 
     model_path: str
+    served_name: str = ""
     tensor_parallel: int
     pipeline_parallel: int = 1
     expert_parallel: int = 1
@@ -78,6 +79,8 @@ class Names:
     expert_parallel: str | None
     nccl_port: str | None
     cuda_graph_max_bs: str
+    torch_compile: str | None
+    """None too where the version has it and its own manual advises against it: nothing asks for it then."""
     config: str | None
     """Flag that reads further flags from a YAML file."""
 
@@ -179,12 +182,15 @@ class Engine:
                 Option("--nnodes", (str(intent.nnodes),), "nodes in the gang's inventory group"),
                 Option("--node-rank", (str(intent.node_rank),), "this node's position in the gang's inventory group"),
             ]
+        if intent.served_name:
+            reason = "the profile's name: what clients ask for, in place of a path"
+            options.append(Option("--served-model-name", (intent.served_name,), reason))
         if intent.trust_remote_code:
             options.append(Option("--trust-remote-code", (), "the profile: the checkpoint brings its own code"))
-        if intent.torch_compile_max_bs is not None:
+        if intent.torch_compile_max_bs is not None and self.names.torch_compile is not None:
             size = str(intent.torch_compile_max_bs)
             options += [
-                Option("--enable-torch-compile", (), "the profile asks for torch.compile"),
+                Option(self.names.torch_compile, (), "the profile asks for torch.compile"),
                 Option("--torch-compile-max-bs", (size,), "the profile: largest batch that is compiled"),
             ]
         if intent.cuda_graph_max_bs is not None:
@@ -197,6 +203,11 @@ class Engine:
         options += [
             Option("--host", (intent.host,), "l40s_http_host; on every node, or a worker's /health is loopback only"),
             Option("--port", (str(intent.port),), "l40s_http_port; on every node for the same reason"),
+            Option(
+                "--enable-metrics",
+                (),
+                "/metrics on the leader: its queue and speed, and whether a busy engine works",
+            ),
         ]
         return tuple(options)
 

@@ -27,6 +27,7 @@ def _engine(version: str) -> Engine:
             expert_parallel=None,
             nccl_port=None,
             cuda_graph_max_bs="--cuda-graph-max-bs",
+            torch_compile="--enable-torch-compile",
             config=None,
         ),
         renamed=(

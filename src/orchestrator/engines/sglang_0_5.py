@@ -93,6 +93,8 @@ def _engine(version: str) -> Engine:
             expert_parallel="--ep-size",
             nccl_port="--nccl-port",
             cuda_graph_max_bs=_GRAPH_SIZE.at(version),
+            # "out of maintenance and might cause error": its manual, docs/advanced_features/server_arguments.md
+            torch_compile=None,
             config="--config",
         ),
         renamed=_RENAMED,

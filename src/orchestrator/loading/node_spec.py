@@ -17,6 +17,7 @@ OURS = (
     "l40s_accept", "l40s_address", "l40s_agent_port", "l40s_api_key_file", "l40s_args", "l40s_dist_init_port",
     "l40s_engine_user",
     "l40s_env", "l40s_fs_root", "l40s_gid_index", "l40s_gpus", "l40s_http_host", "l40s_http_port", "l40s_ib_hca",
+    "l40s_ib_sl", "l40s_ib_tc",
     "l40s_lease", "l40s_model_root", "l40s_nccl_port", "l40s_router_metrics_port", "l40s_router_port",
     "l40s_router_venv", "l40s_socket_ifname", "l40s_stack", "l40s_state_dir",
     "l40s_transport", "l40s_venv",
@@ -177,6 +178,8 @@ def _overrides(variables: Variables) -> Overrides:
         socket_ifname=variables.text("l40s_socket_ifname", r"[\^=]{0,2}[A-Za-z0-9_.,@:-]+", "an interface name"),
         ib_hca=variables.text("l40s_ib_hca", r"[\^=]{0,2}[A-Za-z0-9_.,:-]+", "RDMA devices as NCCL_IB_HCA has them"),
         gid_index=variables.number("l40s_gid_index", 0, 255),
+        ib_tc=variables.number("l40s_ib_tc", 0, 255),
+        ib_sl=variables.number("l40s_ib_sl", 0, 15),
         env=variables.pairs("l40s_env"),
         args=_arguments(variables),
     )

@@ -46,6 +46,8 @@ class Overrides:
     socket_ifname: str | None = None
     ib_hca: str | None = None
     gid_index: int | None = None
+    ib_tc: int | None = None
+    ib_sl: int | None = None
     env: tuple[tuple[str, str], ...] = ()
     args: tuple[str, ...] = ()
 

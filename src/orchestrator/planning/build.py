@@ -293,6 +293,7 @@ class _Gang:
         graphs = self.profile.cuda_graph_max_bs if self._cuda else None
         return Intent(
             model_path=model_path,
+            served_name=self.profile.name,
             tensor_parallel=self.layout.tensor_parallel,
             pipeline_parallel=self.layout.pipeline_parallel,
             expert_parallel=self.layout.expert_parallel,

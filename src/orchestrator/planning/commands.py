@@ -36,6 +36,8 @@ def asked(
     found: dict[str, tuple[str, ...]] = {}
     if profile.cuda_graph_max_bs is not None:
         found[engine.names.cuda_graph_max_bs] = (str(profile.cuda_graph_max_bs),)
+    if profile.torch_compile_max_bs is not None and engine.names.torch_compile is not None:
+        found[engine.names.torch_compile] = ()
     for option in _added(engine, flags, profile, stack, node, extra):
         found[flags.flag(option.flag, where=option.source).name] = option.values
     return found

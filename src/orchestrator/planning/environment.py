@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from orchestrator.engines.engine import Engine
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import NodeSpec
+from orchestrator.model.inventory import NodeSpec, Overrides
 from orchestrator.model.profile import Stack
 from orchestrator.planning import places
 from orchestrator.planning.choices import RdmaChoice
@@ -149,6 +149,7 @@ def _rdma(about: Surroundings) -> Iterator[Setting]:
     else:
         ports = ",".join(port.name for port in choice.ports)
         yield Setting("NCCL_IB_HCA", f"={ports}", f"{choice.reason}; `=`, or mlx5_1 also means mlx5_10")
+    yield from _traffic_class(about.node.overrides)
     if choice.gid.index is not None:
         yield Setting("NCCL_IB_GID_INDEX", str(choice.gid.index), choice.gid.reason)
     elif choice.range and not older(about.stack.nccl_version, _CHOOSES_GIDS):
@@ -156,6 +157,14 @@ def _rdma(about: Surroundings) -> Iterator[Setting]:
             "one network holds every chosen port's address and no other of theirs: NCCL finds each port's GID by it"
         )
         yield Setting("NCCL_IB_ADDR_RANGE", choice.range, f"{reason}, since {choice.gid.reason}")
+
+
+def _traffic_class(overrides: Overrides) -> Iterator[Setting]:
+    """What a lossless fabric needs: packets in the class that its switches pause for (NCCL's manual, NCCL_IB_TC)."""
+    if overrides.ib_tc is not None:
+        yield Setting("NCCL_IB_TC", str(overrides.ib_tc), f"l40s_ib_tc in the inventory: DSCP {overrides.ib_tc >> 2}")
+    if overrides.ib_sl is not None:
+        yield Setting("NCCL_IB_SL", str(overrides.ib_sl), "l40s_ib_sl in the inventory")
 
 
 def _device(about: Surroundings) -> Iterator[Setting]:

@@ -40,22 +40,22 @@ def test_the_articles_command_in_0_4_4s_full_names() -> None:
     assert argv(VERSIONS["0.4.4.post1"], INTENT) == (
         "--model-path /workspace/M --tp-size 32 --dist-init-addr 10.0.0.11:5000 --nnodes 4 --node-rank 1"
         " --trust-remote-code --enable-torch-compile --torch-compile-max-bs 32 --cuda-graph-max-bs 32"
-        " --host 0.0.0.0 --port 8000"
+        " --host 0.0.0.0 --port 8000 --enable-metrics"
     )
 
 
 def test_the_same_in_0_5s_full_names() -> None:
     assert argv(VERSIONS["0.5.23"], replace(INTENT, pipeline_parallel=4, tensor_parallel=8, nccl_port=5001)) == (
         "--model-path /workspace/M --tp-size 8 --pp-size 4 --dist-init-addr 10.0.0.11:5000 --nnodes 4"
-        " --node-rank 1 --trust-remote-code --enable-torch-compile --torch-compile-max-bs 32"
-        " --cuda-graph-max-bs-decode 32 --nccl-port 5001 --host 0.0.0.0 --port 8000"
+        " --node-rank 1 --trust-remote-code --cuda-graph-max-bs-decode 32 --nccl-port 5001 --host 0.0.0.0"
+        " --port 8000 --enable-metrics"
     )
 
 
 @EVERY
 def test_one_node_needs_no_rendezvous(engine: Engine) -> None:
     words = argv(engine, Intent(model_path="/m", tensor_parallel=8, host="127.0.0.1", port=8000))
-    assert words == "--model-path /m --tp-size 8 --host 127.0.0.1 --port 8000"
+    assert words == "--model-path /m --tp-size 8 --host 127.0.0.1 --port 8000 --enable-metrics"
 
 
 @EVERY

@@ -60,8 +60,9 @@ def test_what_the_third_article_launches_by_hand() -> None:
         assert " ".join(node.argv) == (
             "/opt/l40s/venvs/sglang-0.4.4-l40s/bin/python3 -m sglang.launch_server"
             " --model-path /workspace/DeepSeek-V3-0324-Block64x64 --tp-size 32 --dist-init-addr 10.0.0.11:5000"
-            f" --nnodes 4 --node-rank {rank} --trust-remote-code --enable-torch-compile --torch-compile-max-bs 32"
-            " --cuda-graph-max-bs 32 --host 0.0.0.0 --port 8000"
+            f" --nnodes 4 --node-rank {rank} --served-model-name DeepSeek-V3-0324-Block64x64 --trust-remote-code"
+            " --enable-torch-compile --torch-compile-max-bs 32 --cuda-graph-max-bs 32 --host 0.0.0.0 --port 8000"
+            " --enable-metrics"
         )
         assert node.tp_ranks == tuple(range(8 * rank, 8 * rank + 8))
         assert node.gpus == tuple(range(8))
@@ -123,8 +124,29 @@ def test_the_command_of_every_model_that_fits_is_one_that_the_version_takes(mode
 
 def test_int8_asks_for_its_quantisation() -> None:
     node = nodes(plan_of(gang(), model="DeepSeek-R1-Channel-INT8"))[0]
-    assert node.argv[-2:] == ("--quantization", "w8a8_int8")
+    at = node.argv.index("--quantization")
+    assert node.argv[at + 1] == "w8a8_int8"
+    assert "--cuda-graph-max-bs" not in node.argv  # the articles' recipe had the engine's own 160
     assert dict(node.sources)["--quantization"] == "profile DeepSeek-R1-Channel-INT8"
+
+
+@pytest.mark.parametrize("stack", ["sglang-0.4.4-l40s", "sglang-0.5.23"])
+def test_torch_compile_is_asked_of_0_4_4_alone(stack: str) -> None:
+    node = nodes(plan_of(gang(), stack=stack))[0]
+    assert ("--enable-torch-compile" in node.argv) == (stack == "sglang-0.4.4-l40s")
+
+
+def test_clients_see_the_profiles_name_and_its_parsers_are_the_models() -> None:
+    node = nodes(plan_of(gang(), model="DeepSeek-R1-0528-Block64x64", stack="sglang-0.5.23"))[0]
+    given = dict(zip(node.argv, node.argv[1:], strict=False))
+    assert given["--served-model-name"] == "DeepSeek-R1-0528-Block64x64"
+    assert (given["--reasoning-parser"], given["--tool-call-parser"]) == ("deepseek-r1", "deepseekv3")
+
+
+def test_the_class_of_a_lossless_fabric_is_the_inventorys() -> None:
+    env = dict(nodes(plan_of(gang(overrides=Overrides(ib_tc=106, ib_sl=3))))[0].env)
+    assert (env["NCCL_IB_TC"], env["NCCL_IB_SL"]) == ("106", "3")
+    assert not {"NCCL_IB_TC", "NCCL_IB_SL"} & set(dict(nodes(plan_of(gang()))[0].env))
 
 
 def test_vocabularies_that_lie_there_are_told_to_the_engine() -> None:
@@ -212,11 +234,11 @@ def test_flags_from_the_command_line_replace_ours_and_say_so() -> None:
 
 
 def test_overrides_of_the_inventory_are_shown_as_such() -> None:
-    spec = gang(overrides=Overrides(env=(("NCCL_DEBUG", "WARN"), ("MINE", "a b")), args=("--enable-metrics",)))
+    spec = gang(overrides=Overrides(env=(("NCCL_DEBUG", "WARN"), ("MINE", "a b")), args=("--show-time-cost",)))
     node = nodes(plan_of(spec))[0]
     assert dict(node.env)["NCCL_DEBUG"] == "WARN"
     assert dict(node.sources)["NCCL_DEBUG"] == "override: l40s_env in the inventory, instead of INFO"
-    assert dict(node.sources)["--enable-metrics"] == "override: l40s_args in the inventory"
+    assert dict(node.sources)["--show-time-cost"] == "override: l40s_args in the inventory"
     assert dict(node.env)["MINE"] == "a b"
 
 

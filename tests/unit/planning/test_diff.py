@@ -46,7 +46,7 @@ def test_a_user_whom_the_node_chose_itself_is_no_change() -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"extra": ("--enable-metrics",)}, ("--enable-metrics", None, "")),
+        ({"extra": ("--enable-cache-report",)}, ("--enable-cache-report", None, "")),
         ({"extra": ("--cuda-graph-max-bs-decode", "64")}, ("--cuda-graph-max-bs-decode", "32", "64")),
         ({"overrides": Overrides(env=(("NCCL_DEBUG", "WARN"),))}, ("NCCL_DEBUG", "INFO", "WARN")),
         ({"lease_s": 60.0}, ("lease_s", "30.0", "60.0")),

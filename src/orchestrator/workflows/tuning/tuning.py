@@ -18,6 +18,7 @@ from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning import layout as layouts
 from orchestrator.planning.build import abilities
+from orchestrator.planning.commands import asked
 from orchestrator.planning.places import venv
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
@@ -211,7 +212,9 @@ def _kit(
         for name, held in holdings.items()
         if held.root
     }
-    compiled = rules.skips_compiled and bool(profile.torch_compile_max_bs)
+    compiled = rules.skips_compiled and "--enable-torch-compile" in asked(
+        engine_of(stack), profile, stack, gang.leader, ()
+    )
     return replace(kit, layout=chosen, wanted=wanted, rows=rows, compiled=compiled)
 
 

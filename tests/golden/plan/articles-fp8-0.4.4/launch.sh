@@ -1,15 +1,18 @@
 #!/bin/sh
 # DeepSeek-V3-0324-Block64x64 by sglang-0.4.4-l40s on node3: node rank 3 of 4 in gang gang0.
-# Written by l40s-deploy from plan 08662985f942. To run a gang by hand, run each node's script on its
+# Written by l40s-deploy from plan 5f9803f6eeb2. To run a gang by hand, run each node's script on its
 # node within a few minutes of each other; the leader then serves http://10.0.0.11:8000
 set -eu
 
 # What the calling shell has set for the engine and its libraries would mix with the plan.
 for name in $(env | sed -n -e 's/^\(NCCL_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(GLOO_[A-Za-z0-9_]*\)=.*/\1/p' \
     -e 's/^\(SGLANG_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(SGL_[A-Za-z0-9_]*\)=.*/\1/p' \
-    -e 's/^\(TORCH_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(CUDA_[A-Za-z0-9_]*\)=.*/\1/p'); do
+    -e 's/^\(TORCH_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(CUDA_[A-Za-z0-9_]*\)=.*/\1/p' \
+    -e 's/^\(PYTORCH_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(FLASHINFER_[A-Za-z0-9_]*\)=.*/\1/p' \
+    -e 's/^\(TRITON_[A-Za-z0-9_]*\)=.*/\1/p'); do
     unset "$name"
 done
+unset LD_PRELOAD PYTHONPATH
 
 # NCCL names the transport it took, so that a fall to TCP can be seen
 export NCCL_DEBUG=INFO
@@ -58,12 +61,14 @@ export FLASHINFER_WORKSPACE_BASE=/var/lib/l40s-deploy/cache/sglang-0.4.4-l40s/fl
 #   --dist-init-addr: rendezvous on the leader, the same on every node
 #   --nnodes: nodes in the gang's inventory group
 #   --node-rank: this node's position in the gang's inventory group
+#   --served-model-name: the profile's name: what clients ask for, in place of a path
 #   --trust-remote-code: the profile: the checkpoint brings its own code
 #   --enable-torch-compile: the profile asks for torch.compile
 #   --torch-compile-max-bs: the profile: largest batch that is compiled
 #   --cuda-graph-max-bs: the profile: largest batch captured as a CUDA graph
 #   --host: l40s_http_host; on every node, or a worker's /health is loopback only
 #   --port: l40s_http_port; on every node for the same reason
+#   --enable-metrics: /metrics on the leader: its queue and speed, and whether a busy engine works
 cd -- /var/lib/l40s-deploy
 exec /opt/l40s/venvs/sglang-0.4.4-l40s/bin/python3 -m sglang.launch_server \
     --model-path /workspace/DeepSeek-V3-0324-Block64x64 \
@@ -71,9 +76,11 @@ exec /opt/l40s/venvs/sglang-0.4.4-l40s/bin/python3 -m sglang.launch_server \
     --dist-init-addr 10.0.0.11:5000 \
     --nnodes 4 \
     --node-rank 3 \
+    --served-model-name DeepSeek-V3-0324-Block64x64 \
     --trust-remote-code \
     --enable-torch-compile \
     --torch-compile-max-bs 32 \
     --cuda-graph-max-bs 32 \
     --host 0.0.0.0 \
-    --port 8000
+    --port 8000 \
+    --enable-metrics

@@ -1,6 +1,6 @@
 #!/bin/sh
 # DeepSeek-V3-0324-Block64x64 by in-docker on node3: node rank 3 of 4 in gang gang0.
-# Written by l40s-deploy from plan 3f0739012d9e. Run it as root, or as one who may use docker. To run a gang by
+# Written by l40s-deploy from plan 8311c2340465. Run it as root, or as one who may use docker. To run a gang by
 # hand, run each node's script on its node within a few minutes of each other; the leader then serves http://10.0.0.11:8000
 set -eu
 
@@ -55,12 +55,14 @@ export USER="$user" LOGNAME="$user"
 #   --dist-init-addr: rendezvous on the leader, the same on every node
 #   --nnodes: nodes in the gang's inventory group
 #   --node-rank: this node's position in the gang's inventory group
+#   --served-model-name: the profile's name: what clients ask for, in place of a path
 #   --trust-remote-code: the profile: the checkpoint brings its own code
 #   --enable-torch-compile: the profile asks for torch.compile
 #   --torch-compile-max-bs: the profile: largest batch that is compiled
 #   --cuda-graph-max-bs: the profile: largest batch captured as a CUDA graph
 #   --host: l40s_http_host; on every node, or a worker's /health is loopback only
 #   --port: l40s_http_port; on every node for the same reason
+#   --enable-metrics: /metrics on the leader: its queue and speed, and whether a busy engine works
 #
 # Inside, a shell becomes the engine after it has left a process that reads our standard input: when that ends,
 # because the agent or docker's own client was killed, the engine is killed and the container with it.
@@ -101,9 +103,11 @@ exec docker run --rm --init --interactive --name "$name" \
     --dist-init-addr 10.0.0.11:5000 \
     --nnodes 4 \
     --node-rank 3 \
+    --served-model-name DeepSeek-V3-0324-Block64x64 \
     --trust-remote-code \
     --enable-torch-compile \
     --torch-compile-max-bs 32 \
     --cuda-graph-max-bs 32 \
     --host 0.0.0.0 \
-    --port 8000
+    --port 8000 \
+    --enable-metrics

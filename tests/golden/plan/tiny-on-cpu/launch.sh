@@ -1,15 +1,18 @@
 #!/bin/sh
 # tiny-deepseek-v3 by sglang-0.5.23-cpu on node1: node rank 1 of 2 in gang gang0.
-# Written by l40s-deploy from plan 1d10f57d6bbd. To run a gang by hand, run each node's script on its
+# Written by l40s-deploy from plan 56215908b031. To run a gang by hand, run each node's script on its
 # node within a few minutes of each other; the leader then serves http://10.0.0.11:8000
 set -eu
 
 # What the calling shell has set for the engine and its libraries would mix with the plan.
 for name in $(env | sed -n -e 's/^\(NCCL_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(GLOO_[A-Za-z0-9_]*\)=.*/\1/p' \
     -e 's/^\(SGLANG_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(SGL_[A-Za-z0-9_]*\)=.*/\1/p' \
-    -e 's/^\(TORCH_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(CUDA_[A-Za-z0-9_]*\)=.*/\1/p'); do
+    -e 's/^\(TORCH_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(CUDA_[A-Za-z0-9_]*\)=.*/\1/p' \
+    -e 's/^\(PYTORCH_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(FLASHINFER_[A-Za-z0-9_]*\)=.*/\1/p' \
+    -e 's/^\(TRITON_[A-Za-z0-9_]*\)=.*/\1/p'); do
     unset "$name"
 done
+unset LD_PRELOAD PYTHONPATH
 
 # bond0 is a bond in 10.0.0.0/24, which all 2 nodes share; 4 other shared networks
 export GLOO_SOCKET_IFNAME=bond0
@@ -46,9 +49,11 @@ export TORCHDYNAMO_DISABLE=1
 #   --dist-init-addr: rendezvous on the leader, the same on every node
 #   --nnodes: nodes in the gang's inventory group
 #   --node-rank: this node's position in the gang's inventory group
+#   --served-model-name: the profile's name: what clients ask for, in place of a path
 #   --trust-remote-code: the profile: the checkpoint brings its own code
 #   --host: l40s_http_host; on every node, or a worker's /health is loopback only
 #   --port: l40s_http_port; on every node for the same reason
+#   --enable-metrics: /metrics on the leader: its queue and speed, and whether a busy engine works
 #   --device: stack sglang-0.5.23-cpu
 #   --attention-backend: stack sglang-0.5.23-cpu
 #   --max-total-tokens: stack sglang-0.5.23-cpu
@@ -62,9 +67,11 @@ exec /opt/l40s/venvs/sglang-0.5.23-cpu/bin/python3 -m sglang.launch_server \
     --dist-init-addr 10.0.0.11:5000 \
     --nnodes 2 \
     --node-rank 1 \
+    --served-model-name tiny-deepseek-v3 \
     --trust-remote-code \
     --host 0.0.0.0 \
     --port 8000 \
+    --enable-metrics \
     --device cpu \
     --attention-backend torch_native \
     --max-total-tokens 4096 \
