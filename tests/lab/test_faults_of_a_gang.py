@@ -92,7 +92,8 @@ def test_the_rank_of_a_lost_gpu_ends_with_it(lab: SmallLab) -> None:
     lab.serve()
     strike(lab, "break", "node1", "gpu-lost", "1")
     cause = failed(lab)["cause"]
-    assert (cause["node"], cause["tp_rank"]) == ("node1", 3)
+    assert (cause["node"], cause["tp_rank"], cause["signature"]) == ("node1", 3, "XID-79")
+    assert cause["text"].startswith("GPU 1 fell off the bus (Xid 79): TP3 on GPU 1 (pid ")
     strike(lab, "heal", "node1")
 
 

@@ -8,11 +8,12 @@ from orchestrator.lab.hardware.edit import gpus
 from orchestrator.lab.hardware.machine import Gpu, NodeMachine
 
 
-def render(node: NodeMachine) -> str:
-    """Records `priority,number,microseconds,-;text` (Documentation/ABI/testing/dev-kmsg); '' where all is well."""
-    return "".join(
-        f"4,{2000 + number},{90_000_000 + number},-;{text}\n" for number, text in enumerate(_complaints(node))
-    )
+def render(node: NodeMachine, at_us: int = 90_000_000) -> str:
+    """Records `priority,number,microseconds,-;text` (Documentation/ABI/testing/dev-kmsg); '' where all is well.
+
+    at_us: when, on the monotonic clock
+    """
+    return "".join(f"4,{2000 + number},{at_us + number},-;{text}\n" for number, text in enumerate(_complaints(node)))
 
 
 def _complaints(node: NodeMachine) -> Iterator[str]:

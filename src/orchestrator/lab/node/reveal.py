@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from orchestrator.lab.hardware import kernel_log
 from orchestrator.lab.hardware.machine import NodeMachine
 from orchestrator.lab.loopback import hardware
@@ -26,7 +28,7 @@ def show(node: LivingNode, old: NodeMachine, new: NodeMachine, covers: tuple[str
     if config.render(old) != config.render(new):
         node.write("/run/l40s-lab/nvml.conf", config.render(new))
     if kernel_log.render(old) != kernel_log.render(new):
-        node.write("/dev/kmsg", kernel_log.render(new))
+        node.write("/dev/kmsg", kernel_log.render(new, time.monotonic_ns() // 1000))
     return covers
 
 

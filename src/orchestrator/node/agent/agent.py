@@ -25,15 +25,17 @@ from orchestrator.node.agent.record import Record
 from orchestrator.node.agent.run import AGENT_FILE, ENGINE_LOG, GOAL_FILE, Run, staged_in
 from orchestrator.node.agent.statements import Statement
 from orchestrator.node.agent.verdicts import Inquest, Witness
-from orchestrator.node.engine import gpus, guardian
+from orchestrator.node.engine import gpus, guardian, kernel_words
 from orchestrator.node.engine.deaths import Death
+from orchestrator.node.engine.kernel_words import KernelWord
 from orchestrator.node.engine.logfile import LogFile
 from orchestrator.node.engine.redact import Redactor
 from orchestrator.node.engine.service import CanaryResult, Health, Service
-from orchestrator.node.engine.tree import SEARCH_EVERY_S, Tree
+from orchestrator.node.engine.tree import SEARCH_EVERY_S, Rank, Tree
 from orchestrator.node.engine.vitality import HUNG, Patience, Vitality
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.failure import Failure
+from orchestrator.node.look import kernel_log
 from orchestrator.node.network import obituary
 from orchestrator.node.network.broken import RECONNECT_S, BrokenLinks
 from orchestrator.node.network.link import Hub, Joined, Left, Said, Spoke
@@ -330,7 +332,16 @@ class Agent(Part):
             if self.state in RUNNING:
                 self.read_last_words()
                 seen = causes.rank_died(self.run.node, died, self.watch, clock.now(), self.run.addresses)
-                self._judge(verdicts.Happened(seen))
+                word = self._kernels_word(died.rank)
+                self._judge(verdicts.Happened(seen if word is None else causes.explained(seen, word)))
+
+    def _kernels_word(self, rank: Rank) -> KernelWord | None:
+        try:
+            records = kernel_log.records()
+        except OSError:  # not for us to read, or none here
+            return None
+        place = self.memory.places.get(rank.gpu, "")
+        return kernel_words.of_rank(records, time.monotonic(), pid=rank.pid, gpu=rank.gpu, place=place)
 
     def _follow_memory(self, now: float) -> None:
         if self.run.device != "cuda" or not self.run.gpus:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from orchestrator.node.agent.statements import Statement, Weight
 from orchestrator.node.engine.deaths import Death
+from orchestrator.node.engine.kernel_words import KernelWord
 from orchestrator.node.engine.tree import RankDied
 from orchestrator.node.engine.watch import EXCEPTION, SUSPECT_FOR_S, LogWatch, Suspicion
 from orchestrator.protocol.report import Cause
@@ -37,6 +38,19 @@ def rank_died(node: str, died: RankDied, watch: LogWatch, now: float, nodes: Map
         weight = _weight(suspicion, death)
     cause = _with_suspicion(node, plain, death, rank.tp_rank, suspicion, watch, now)
     return Statement(cause, weight, blames(watch, since, nodes))
+
+
+def explained(told: Statement, word: KernelWord) -> Statement:
+    """The same death with the kernel's reason for it, which nothing came before."""
+    cause = replace(
+        told.cause,
+        text=f"{word.text}: {told.cause.text}",
+        fix=word.fix,
+        signature=word.signature,
+        lines=(*told.cause.lines[-LINES_SHOWN:], word.line),
+        secondary=False,
+    )
+    return replace(told, cause=cause, weight=Weight.SEEN)
 
 
 def engine_ended(node: str, death: Death, watch: LogWatch, now: float, nodes: Mapping[str, str]) -> Statement:

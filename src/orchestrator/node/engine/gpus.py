@@ -30,6 +30,8 @@ class GpuUse:
     index: int
     used: int
     processes: tuple[tuple[int, int], ...] = ()
+    place: str = ""
+    """PCI address, as NVML writes it."""
 
     def bytes_of(self, pid: int) -> int:
         """What a process holds here. NVML may name pids of another PID namespace: then whatever is in use."""
@@ -48,6 +50,8 @@ class GpuMemory:
     answer: dict[int, GpuUse] | None = None
     """Newest answer; None before the first one and where NVML failed."""
     error: str = ""
+    places: dict[int, str] = field(default_factory=dict)
+    """PCI addresses of the GPUs that have ever answered: a lost one tells no more."""
     answered_at: float = 0.0
     _child: subprocess.Popen[bytes] | None = None
     _asked_at: float = 0.0
@@ -160,10 +164,11 @@ class GpuMemory:
         self.answer = None
         if not self.error:
             uses = (
-                GpuUse(gpu["index"], gpu["used"], tuple((pid, held) for pid, held in gpu["processes"]))
+                GpuUse(gpu["index"], gpu["used"], tuple((pid, held) for pid, held in gpu["processes"]), gpu["place"])
                 for gpu in raw["gpus"]
             )
             self.answer = {use.index: use for use in uses}
+            self.places |= {use.index: use.place for use in self.answer.values() if use.place}
 
 
 def _holders(use: GpuUse) -> str:
@@ -206,5 +211,14 @@ def _ask_gpu(pynvml: Any, index: int) -> dict[str, Any]:
     return {
         "index": index,
         "used": int(memory.used),
+        "place": _place(pynvml, handle),
         "processes": [[int(process.pid), int(process.usedGpuMemory or 0)] for process in processes],
     }
+
+
+def _place(pynvml: Any, handle: Any) -> str:
+    try:
+        place = pynvml.nvmlDeviceGetPciInfo(handle).busId
+    except (pynvml.NVMLError, AttributeError):
+        return ""
+    return place.decode("ascii", "replace") if isinstance(place, bytes) else str(place)

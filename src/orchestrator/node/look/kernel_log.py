@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-_MARK = b"NVRM: Xid"
+_MARK = "NVRM: Xid"
 _LONGEST_RECORD = 8192
 _MOST_LINES = 50
 _DEADLINE_S = 0.5
@@ -16,17 +16,19 @@ _DEADLINE_S = 0.5
 def driver_errors(root: str = "/") -> dict[str, Any]:
     """{'xid': the last lines with an Xid, oldest first}, or {'error': why the log can't be read}."""
     try:
-        descriptor = os.open(f"{root.rstrip('/')}/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        found = [line for line in records(root) if _MARK in line]
     except OSError as error:
         return {"error": errno.errorcode.get(error.errno or 0, "EIO")}
+    return {"xid": found[-_MOST_LINES:]}
+
+
+def records(root: str = "/") -> list[str]:
+    """Every record's lines, oldest first. Raises OSError where the log can't be read."""
+    descriptor = os.open(f"{root.rstrip('/')}/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        lines = _all(descriptor).split(b"\n")
-    except OSError as error:
-        return {"error": errno.errorcode.get(error.errno or 0, "EIO")}
+        return _all(descriptor).decode("utf-8", "replace").split("\n")
     finally:
         os.close(descriptor)
-    found = [line.decode("utf-8", "replace") for line in lines if _MARK in line]
-    return {"xid": found[-_MOST_LINES:]}
 
 
 def _all(descriptor: int) -> bytes:

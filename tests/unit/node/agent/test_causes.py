@@ -8,6 +8,7 @@ from orchestrator.engines.registry import dialect
 from orchestrator.node.agent import causes
 from orchestrator.node.agent.statements import Weight
 from orchestrator.node.engine.deaths import Death
+from orchestrator.node.engine.kernel_words import KernelWord
 from orchestrator.node.engine.tree import Rank, RankDied
 from orchestrator.node.engine.watch import LogWatch
 
@@ -162,3 +163,13 @@ def test_a_launchers_exception_while_it_serves_is_no_cause() -> None:
     for line in lines:
         watch.feed(line, 9.0)
     assert causes.engine_ended("node1", FAILED, watch, 10.0, NODES).cause.signature == ""
+
+
+def test_the_kernels_word_is_joined_and_comes_before_everything() -> None:
+    watch = watched((9.0, LOST, 10, "10.77.0.13"))
+    told = causes.rank_died("node1", died(9, Death(signal=6), 9.9), watch, 10.0, NODES)
+    assert told.weight is Weight.FOLLOWED
+    line = "NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus."
+    joined = causes.explained(told, KernelWord("XID-79", "GPU 1 fell off the bus (Xid 79)", "power-cycle it", line))
+    assert joined.weight is Weight.SEEN and not joined.cause.secondary
+    assert joined.cause.text.startswith("GPU 1 fell off the bus (Xid 79): ") and joined.cause.lines[-1] == line
