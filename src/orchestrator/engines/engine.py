@@ -152,6 +152,10 @@ class Engine:
             "probes": 3,
             "log": r"\b(?:Prefill|Decode) batch\b",
             "counters": r"^sglang[:_](?:prompt|generation)_tokens_total\b.*$",
+            # model_executor/model_runner and layers/deep_gemm_wrapper/compile_utils, which says 10 to 20 minutes
+            "pause": r"Update engine weights online from disk begin|DeepGEMM JIT (?:Pre-Compile session|Compiling for)",
+            "pause_s": 1200,
+            "resumed": r"Update weights end\.",
         }
     )
     """How a hung engine is told from a busy one: a probe's patience, and what shows that it works on requests."""

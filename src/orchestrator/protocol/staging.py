@@ -37,6 +37,8 @@ class ProbeOrder(Message):
     probes:     so many without an answer or any progress mean hung
     log:        pattern of the log lines that show work on somebody's request
     counters:   pattern of the metrics lines that only such work changes
+    pause:      pattern of the log lines that announce a pause of up to pause_s: kernels compiled, weights replaced
+    resumed:    pattern of the log lines that end one
     """
 
     answer_s: float = 20.0
@@ -45,6 +47,9 @@ class ProbeOrder(Message):
     every_s: float = 5.0
     log: str = ""
     counters: str = ""
+    pause: str = ""
+    pause_s: float = 1200.0
+    resumed: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

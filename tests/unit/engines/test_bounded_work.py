@@ -22,6 +22,7 @@ else:
     import sre_parse as parser
 
 KIB = 1024
+PROBE = ("log", "counters", "pause", "resumed")
 MOST = 2.5
 """Twice the text may take this many times as long."""
 HOSTILE = [
@@ -63,7 +64,7 @@ def _of(name: str, watch: Any) -> dict[str, str]:
     named |= {f"remark {entry['id']}": entry["pattern"] for entry in watch.get("remarks", ())}
     named |= {key: watch[key] for key in ("rank_prefix", "rank_title", "requests") if key in watch}
     named |= {f"title {title}": title for title in watch.get("other_titles", ())}
-    named |= {f"probe {key}": watch["probe"][key] for key in ("log", "counters") if key in watch.get("probe", {})}
+    named |= {f"probe {key}": watch["probe"][key] for key in PROBE if key in watch.get("probe", {})}
     return {f"{name}: {what}": pattern for what, pattern in named.items() if pattern}
 
 

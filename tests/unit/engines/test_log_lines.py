@@ -106,3 +106,19 @@ def test_a_clients_words_in_the_access_log_are_no_cause(name: str, line: str) ->
 @pytest.mark.parametrize("name", WRITTEN)
 def test_no_causes_line_looks_like_a_request(name: str, line: str) -> None:
     assert not re.search(engine(name).requests, line)
+
+
+PAUSES = [
+    "[2026-11-20 10:00:00 TP0] Update engine weights online from disk begin. avail mem=3.10 GB",
+    "[2026-11-20 10:00:00 TP0] Entering DeepGEMM JIT Pre-Compile session. It may take a long time",
+    "[2026-11-20 10:00:00 TP0] Try DeepGEMM JIT Compiling for <GROUPED_GEMM_NT_F8F8BF16_CONTIG> N=512, K=7168",
+]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_pause_is_announced_and_ended_by_the_engines_own_lines(name: str) -> None:
+    watch = LogWatch.of(engine(name).watch())
+    assert all(watch.announces_pause(line) and not watch.shows_work(line) for line in PAUSES)
+    for line in ("[2026-11-20 10:05:00 TP0] Update weights end.", "[TP0] Decode batch, #running-req: 1"):
+        assert watch.shows_work(line) and not watch.announces_pause(line)
+    assert not any(watch.announces_pause(line) for line in ORDINARY)

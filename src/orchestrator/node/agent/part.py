@@ -153,7 +153,9 @@ class Part:
     def _look_at(self, line: str, now: float) -> None:
         if self.watch.feed(line, now):
             self.record.event("phase", **self.watch.phase.as_json())
-        if self.watch.shows_work(line):
+        if self.watch.announces_pause(line):
+            self.vitality.paused(time.monotonic())
+        elif self.watch.shows_work(line):
             self.vitality.worked(time.monotonic())
 
     def _remark_unreadable(self, defect: Exception) -> None:

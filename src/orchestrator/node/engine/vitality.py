@@ -23,11 +23,12 @@ WELL, SLOW, HUNG = "well", "slow", "hung"
 @dataclass(frozen=True)
 class Patience:
     """answer_s: how long one probe may take; probes: so many without an answer or any progress mean hung;
-    every_s: pause between two probes of a healthy engine."""
+    every_s: pause between two probes of a healthy engine; pause_s: how long a pause that its log announced may last."""
 
     answer_s: float = USUAL.answer_s
     probes: int = USUAL.probes
     every_s: float = USUAL.every_s
+    pause_s: float = USUAL.pause_s
 
     @classmethod
     def of(cls, probe: ProbeOrder, env: Mapping[str, str]) -> Patience:
@@ -35,7 +36,7 @@ class Patience:
         answer_s = probe.answer_s
         with contextlib.suppress(KeyError, ValueError):
             answer_s = float(env[probe.answer_env])
-        return cls(answer_s=max(answer_s, 0.1), probes=probe.probes, every_s=probe.every_s)
+        return cls(answer_s=max(answer_s, 0.1), probes=probe.probes, every_s=probe.every_s, pause_s=probe.pause_s)
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,10 @@ class Vitality:
         """The engine's log told of a batch."""
         self._progress_at = now
 
+    def paused(self, now: float) -> None:
+        """The engine's log announced that it compiles or replaces weights: nothing else shows that it works."""
+        self._progress_at = now + self.patience.pause_s
+
     def probed(self, probe: Probe) -> bool:
         """Take one probe; True where the word has changed."""
         before = self.word
@@ -80,7 +85,9 @@ class Vitality:
             self.word, self.detail, self._fruitless = WELL, "", 0
         elif self._progress_at >= probe.began + OWN_SHARE * self.patience.answer_s:
             self.word, self._fruitless = SLOW, 0
-            self.detail = f"{probe.detail}; requests are worked on"
+            paused = self._progress_at > probe.ended
+            busy = "its log says that it compiles kernels or replaces weights" if paused else "requests are worked on"
+            self.detail = f"{probe.detail}; {busy}"
         else:
             self._count(probe)
         return self.word != before

@@ -50,6 +50,7 @@ class LogWatch:
     rank_prefix: re.Pattern[str] | None = None
     requests: re.Pattern[str] | None = None
     work: re.Pattern[str] | None = None
+    pause: re.Pattern[str] | None = None
     phase: Phase = field(default_factory=Phase)
     _position: int = -1
     tracebacks: Tracebacks = field(default_factory=Tracebacks)
@@ -61,12 +62,14 @@ class LogWatch:
     @classmethod
     def of(cls, watch: Watch) -> LogWatch:
         """From a dialect's watch data; a pattern that does not compile is a failure in words."""
+        works = [pattern for pattern in (watch.probe.log, watch.probe.resumed) if pattern]
         return cls(
             phases=[(entry.phase, _compiled(entry.pattern)) for entry in watch.phases],
             causes=[(_compiled(entry.pattern), entry) for entry in watch.causes],
             rank_prefix=_compiled(watch.rank_prefix) if watch.rank_prefix else None,
             requests=_compiled(watch.requests) if watch.requests else None,
-            work=_compiled(watch.probe.log) if watch.probe.log else None,
+            work=_compiled("|".join(f"(?:{one})" for one in works)) if works else None,
+            pause=_compiled(watch.probe.pause) if watch.probe.pause else None,
         )
 
     def begin(self, now: float) -> None:
@@ -90,6 +93,10 @@ class LogWatch:
         known = self._look_for_causes(line, owner, now)
         self._look_for_exceptions(owner, now, known=known)
         return self._look_for_phases(line, now)
+
+    def announces_pause(self, line: str) -> bool:
+        """The line tells that the engine will answer nobody for a while, and works."""
+        return self.pause is not None and not self._is_a_clients(line) and self.pause.search(shown(line)) is not None
 
     def shows_work(self, line: str) -> bool:
         """The line tells that the engine works on somebody's request."""

@@ -11,12 +11,15 @@ Step = tuple[str, float, float] | tuple[str, float]
 
 
 def fed(*steps: Step, counters: str = "") -> Vitality:
-    """('ok'|'no', began, ended) is a probe, ('work', at) a log line about a batch."""
+    """('ok'|'no', began, ended) is a probe, ('work', at) a log line about a batch, ('pause', at) one that announces a
+    long pause."""
     vitality = Vitality()
     reads = iter(counters or "a" * len(steps))
     for step in steps:
         if step[0] == "work":
             vitality.worked(step[1])
+        elif step[0] == "pause":
+            vitality.paused(step[1])
         else:
             moved = next(reads) if step[0] == "no" else ""
             vitality.probed(Probe(step[0] == "ok", step[1], step[2], "/health_generate: HTTP 503", moved))  # type: ignore[misc]
@@ -96,3 +99,19 @@ def test_the_engines_own_patience_is_taken_over(env: dict[str, str], patience: P
 
 def test_an_older_controller_says_nothing_of_probes() -> None:
     assert Patience.of(ProbeOrder(), {}) == Patience(20.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("word", "steps"),
+    [
+        ("slow", [("pause", -10.0), *NO, ("no", 1000.0, 1020.0)]),
+        ("hung", [("pause", -1300.0), *NO]),
+        ("hung", [("pause", -10.0), ("work", -5.0), *NO]),
+        ("well", [("pause", -10.0), *NO, ("ok", 62, 63)]),
+    ],
+    ids=["a pause", "one that lasts too long", "one that has ended", "it answers again"],
+)
+def test_an_engine_that_announced_a_pause_is_not_hung(word: str, steps: list[Step]) -> None:
+    vitality = fed(*steps)
+    assert vitality.word == word
+    assert ("compiles kernels or replaces weights" in vitality.detail) == (word == "slow")
