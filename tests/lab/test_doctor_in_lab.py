@@ -53,6 +53,16 @@ def test_the_right_cluster_has_nothing_wrong(labs: Callable[[str], RunningLab]) 
     assert seconds < 12  # 3 s on a quiet machine
 
 
+def test_rails_that_switches_keep_apart_stop_the_start(labs: Callable[[str], RunningLab]) -> None:
+    lab = labs("doctor-isolated")
+    lab.run("up", "--wiring", "rails-isolated", "--nodes", "2")
+    code, said, _ = doctor(lab)
+    assert code == 3
+    (found,) = [one for one in said["findings"] if one["severity"] in ("stop", "slow")]
+    assert (found["id"], found["severity"]) == ("RAILS-ISOLATED", "stop")
+    assert "16 of 16 ways between cards are closed" in found["title"]
+
+
 def test_level_0_shows_the_misplaced_card_too(labs: Callable[[str], RunningLab]) -> None:
     """Its inventory pins TCP to the loopback, so which card is the main one can't be told there."""
     lab = labs("doctor-level0")

@@ -308,6 +308,17 @@ def trials(bad: Outcome, **only: object) -> tuple[Trial, ...]:
     return tuple(made)
 
 
+def across(*closed: str) -> tuple[Trial, ...]:
+    """From every rail port to those of the other card on the other nodes; those of the nodes in `closed` pass none."""
+    names, halves = [f"node{number}" for number in range(4)], (("mlx5_0", "mlx5_1"), ("mlx5_2", "mlx5_3"))
+    return tuple(
+        _trial(source, target, Outcome.UNREACHABLE if {source, target} & set(closed) else Outcome.OPEN,
+               kind="mtu", size=64, side=side, far=far)
+        for source in names for target in names if source != target
+        for here, there in (halves, halves[::-1]) for side in here for far in there
+    )  # fmt: skip
+
+
 FAULTS = (
     Fault("card in a root-port slot", _card_in_a_root_port_slot, "NIC-NOT-UNDER-SWITCH", SLOW,
           ("mlx5_2", "mlx5_3", "0000:c1:00"), ("NODE-DIFFERS",)),
@@ -487,6 +498,8 @@ FAULTS = (
           trials=trials(Outcome.SILENT, kind="tcp", port=5000, inbound=True)),
     Fault("ephemeral ports refused", lambda _: None, "WAY-BLOCKED", STOP, ("tcp/ephemeral",),
           trials=trials(Outcome.UNREACHABLE, kind="tcp", port=41234, inbound=True)),
+    Fault("rails that do not reach each other", lambda _: None, "RAILS-ISOLATED", STOP,
+          ("mlx5_0", "mlx5_2"), trials=across(ODD)),
     Fault("large packets dropped on the way", lambda _: None, "WAY-BLOCKED", SLOW, ("tcp",),
           trials=trials(Outcome.SILENT, kind="mtu", size=1500)),
 )  # fmt: skip

@@ -23,6 +23,7 @@ class Trial:
 
     kind: 'tcp' (a connection to `port`) or 'mtu' (a datagram of `size` bytes that must not be fragmented)
     side: 'tcp' for the rendezvous network, else the name of the RDMA device whose rail was tried
+    far:  the RDMA device that was tried to reach from `side`, where it is of another rail; '' for the same rail
     ms:   time to the answer; None where there was none
     """
 
@@ -36,3 +37,4 @@ class Trial:
     ms: float | None = None
     size: int = 0
     detail: str = ""
+    far: str = ""

@@ -66,7 +66,7 @@ _KINDS = (
           ("ENGINE-UNLISTED", "STACK-ABSENT", "STACK-DIFFERS", "STACK-PATCHES", "TUNED-CONFIGS",
            "MODEL-ROOT-REMOTE", "NCCL-FILES", "HOST-SETTING")),
     _Kind("devices that are no GPU and no network card", lambda node: bool(node.snapshot.files), ("GPU-OTHER-MAKER",)),
-    _Kind("other nodes", lambda _: False, ("NODE-DIFFERS", "RDMA-NAMES-DIFFER", "WAY-BLOCKED")),
+    _Kind("other nodes", lambda _: False, ("NODE-DIFFERS", "RDMA-NAMES-DIFFER", "WAY-BLOCKED", "RAILS-ISOLATED")),
 )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding for each node and side that nothing reaches, else for each port or size that does not."""
     sides: dict[str, dict[Way, list[Trial]]] = {}
     fixed = _fixed_ports(cluster)
-    for trial in cluster.trials:
+    for trial in (trial for trial in cluster.trials if not trial.far):
         sides.setdefault(trial.side, {}).setdefault((trial.source, trial.target), []).append(trial)
     for side, ways in sides.items():
         dead = {way for way, trials in ways.items() if not any(trial.outcome in _PASSED for trial in trials)}

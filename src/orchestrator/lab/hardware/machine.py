@@ -198,6 +198,8 @@ class Machine:
     bonds: tuple[Bond, ...] = ()
     cpu: Cpu = Cpu()
     system: System = System()
+    rails: Literal["routed", "isolated"] = "routed"
+    """Whether a rail's ports reach those of the other rails."""
     gid_slots: int = 256
     """Entries of each RDMA port's GID table (roce_address_table_size of a ConnectX-6 Dx)."""
 

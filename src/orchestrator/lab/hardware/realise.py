@@ -16,7 +16,7 @@ from orchestrator.lab.hardware.machine import (
     PciePort,
     PcieSwitch,
 )
-from orchestrator.lab.life.addressing import FIRST_NODE
+from orchestrator.lab.life.addressing import FIRST_NODE, GATEWAY
 
 
 def realise(machine: Machine, *, lab: str, node: str, index: int, address: str) -> NodeMachine:
@@ -55,8 +55,22 @@ def digest(*words: str) -> bytes:
     return hashlib.sha256("\0".join(words).encode()).digest()
 
 
+ALL_RAILS = "192.168.96.0/19"
+"""A network that holds those of all rails."""
+
+
+def rail_network(rail: int) -> str:
+    """The first three numbers of a rail's addresses."""
+    return f"192.168.{100 + rail}"
+
+
+def rail_gateway(rail: int) -> str:
+    """Address of the lab's router in a rail's network."""
+    return f"{rail_network(rail)}.{GATEWAY}"
+
+
 def _of_port(port: NicPort, bond: Bond | None, seed: str, index: int) -> NetworkInterface:
-    rail_address = f"192.168.{100 + port.rail}.{FIRST_NODE + index}/24" if port.rail is not None else None
+    rail_address = f"{rail_network(port.rail)}.{FIRST_NODE + index}/24" if port.rail is not None else None
     return NetworkInterface(
         name=port.netdev,
         mac=mac_of(seed, bond.name if bond else port.netdev),

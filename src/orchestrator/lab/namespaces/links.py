@@ -10,6 +10,7 @@ from pathlib import Path
 from orchestrator.lab import syscalls
 from orchestrator.lab.hardware.machine import NetworkInterface, NodeMachine
 from orchestrator.lab.hardware.netdev import FIRST_INDEX
+from orchestrator.lab.hardware.realise import ALL_RAILS, rail_gateway
 from orchestrator.lab.life.blueprint import Blueprint
 
 LAB_BRIDGE = "lab"
@@ -54,6 +55,8 @@ def connect_nodes(pids: Mapping[int, int], machines: Mapping[int, NodeMachine]) 
     rails = {interface.rail for machine in machines.values() for interface in machine.interfaces if interface.rail}
     commands = [f"link add rail{rail} type bridge forward_delay 0" for rail in sorted(rails)]
     commands += [f"link set rail{rail} up" for rail in sorted(rails)]
+    if all(machine.machine.rails == "routed" for machine in machines.values()):
+        commands += [f"address add {rail_gateway(rail)}/24 dev rail{rail}" for rail in sorted(rails)]
     batch(commands)
     for index, pid in pids.items():
         connect_node(index, pid, machines[index])
@@ -92,6 +95,18 @@ def _cable(ours: str, theirs: NetworkInterface, pid: int, number: int) -> Iterab
     yield f"link set {ours} up" + (f" master {bridge}" if bridge else "")
 
 
+def rail_routes(machine: NodeMachine, interfaces: Iterable[NetworkInterface]) -> list[str]:
+    """What makes every rail reachable from each of these interfaces, by the lab's router; nothing where the rails are
+    isolated. A rail's own network stays the nearer way to itself."""
+    if machine.machine.rails != "routed":
+        return []
+    return [
+        f"route replace {ALL_RAILS} via {rail_gateway(one.rail)} dev {one.name} metric {one.rail + 1}"
+        for one in interfaces
+        if one.rail and one.enabled and one.ipv4
+    ]
+
+
 def configure(machine: NodeMachine, gateway: str) -> None:
     """Inside a node: addresses on its interfaces, up where the port is up, and the way out."""
     commands = ["link set lo up"]
@@ -101,7 +116,7 @@ def configure(machine: NodeMachine, gateway: str) -> None:
         if interface.enabled:
             commands.append(f"link set {interface.name} up")
     commands.append(f"route add default via {gateway}")
-    batch(commands)
+    batch([*commands, *rail_routes(machine, machine.interfaces)])
 
 
 def batch(commands: Iterable[str], *, network: str | None = None) -> None:

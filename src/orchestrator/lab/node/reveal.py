@@ -8,6 +8,7 @@ from orchestrator.lab.hardware import kernel_log
 from orchestrator.lab.hardware.machine import NodeMachine
 from orchestrator.lab.loopback import hardware
 from orchestrator.lab.namespaces import reveal, rewire
+from orchestrator.lab.namespaces.links import rail_routes
 from orchestrator.lab.node.living import LivingNode
 from orchestrator.lab.nvml import config
 
@@ -50,7 +51,9 @@ def _in_namespaces(node: LivingNode, old: NodeMachine, new: NodeMachine, covers:
 def _rewire(node: LivingNode, old: NodeMachine, new: NodeMachine) -> None:
     cables = [node.link(interface.name) for interface in node.machine.interfaces]
     node.ip_outside(rewire.outside(old.interfaces, new.interfaces, cables))
-    node.ip_here(rewire.inside(old.interfaces, new.interfaces, node.blueprint.gateway))
+    changed = [one for before, one in zip(old.interfaces, new.interfaces, strict=True) if before != one]
+    inside = rewire.inside(old.interfaces, new.interfaces, node.blueprint.gateway)
+    node.ip_here([*inside, *rail_routes(new, changed)])
 
 
 def _names(machine: NodeMachine) -> list[str]:

@@ -1,8 +1,9 @@
 """Verb `dial`: try the way from this node to others, all at once, each with its own deadline.
 
 Request: {"targets": [{"name", "address", "port", "kind": "tcp" | "mtu", "source": address or null, "size": 9000,
-"timeout_s": 1.0}]}. The answer repeats each target with "outcome" (open, refused, silent, unreachable, too-big),
-"ms" and "detail". A silent drop is told from a refusal; a datagram must pass without being fragmented.
+"timeout_s": 1.0, "device": interface that it must leave by}]}. The answer repeats each target with "outcome" (open,
+refused, silent, unreachable, too-big), "ms" and "detail". A silent drop is told from a refusal; a datagram must pass
+without being fragmented.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.node.failure import Failure
-from orchestrator.node.network.listen import RESET
+from orchestrator.node.network.listen import RESET, bind_to_device
 
 # Linux include/uapi/linux/in.h; Python's socket module has no names for them
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3
@@ -55,6 +56,8 @@ def _start(selector: selectors.BaseSelector, target: dict[str, Any], results: li
     if not datagram:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     try:
+        if target.get("device"):
+            bind_to_device(sock, str(target["device"]))
         if target.get("source"):
             sock.bind((str(target["source"]), 0))
         if datagram:

@@ -1,12 +1,16 @@
 """Verb `listen`: somebody to talk to, for a few seconds, so that other nodes can try the way to this one.
 
-Request: {"address": "10.0.0.11", "tcp_ports": [5000], "seconds": 8, "also": ["192.168.100.11"]}.
+Request: {"address": "10.0.0.11", "tcp_ports": [5000], "seconds": 8, "also": ["192.168.100.11"],
+"rails": {"192.168.100.11": "ens5f0"}}.
 The first line of the answer names what is open: {"tcp": {"5000": "listening" | "taken"}, "ephemeral": 40123,
-"udp": {"10.0.0.11": 40124, ...}, "pid": 4711}. It ends after `seconds`, or when the caller goes away.
+"udp": {"10.0.0.11": 40124, ...}, "rails": {"192.168.100.11": 40125}, "pid": 4711}. A rail's port hears only what comes
+in by that interface, as RDMA does; another one of the machine would answer for its address too.
+It ends after `seconds`, or when the caller goes away.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -30,14 +34,16 @@ def stream(request: dict[str, Any]) -> None:
     try:
         address, ports = str(request["address"]), [int(port) for port in request.get("tcp_ports") or ()]
         also = [str(other) for other in request.get("also") or ()]
+        rails = {str(other): str(device) for other, device in (request.get("rails") or {}).items()}
         until = time.monotonic() + min(float(request.get("seconds", 8)), LONGEST_S)
-    except (KeyError, TypeError, ValueError) as wrong:
+    except (AttributeError, KeyError, TypeError, ValueError) as wrong:
         raise Failure("bad-request", f"listen: {wrong!r}", "stdin") from None
     with selectors.DefaultSelector() as selector:
         opened = {str(port): _listen(selector, address, port) for port in ports}
         ephemeral = _listen(selector, address, 0)
         udp = {each: _echo(selector, each) for each in (address, *also)}
-        _say({"tcp": opened, "ephemeral": ephemeral, "udp": udp, "pid": os.getpid()})
+        bound = {each: _echo(selector, each, device) for each, device in rails.items()}
+        _say({"tcp": opened, "ephemeral": ephemeral, "udp": udp, "rails": bound, "pid": os.getpid()})
         try:
             _serve(selector, until)
         finally:
@@ -59,16 +65,24 @@ def _listen(selector: selectors.BaseSelector, address: str, port: int) -> str | 
     return "listening" if port else int(listener.getsockname()[1])
 
 
-def _echo(selector: selectors.BaseSelector, address: str) -> int | str:
+def _echo(selector: selectors.BaseSelector, address: str, device: str = "") -> int | str:
     echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     echo.setblocking(False)
     try:
+        if device:
+            bind_to_device(echo, device)
         echo.bind((address, 0))
     except OSError as wrong:
         echo.close()
         return errno.errorcode.get(wrong.errno or 0, str(wrong))
     selector.register(echo, selectors.EVENT_READ, "udp")
     return int(echo.getsockname()[1])
+
+
+def bind_to_device(sock: socket.socket, device: str) -> None:
+    """As far as it goes: an old kernel asks for root, and a recorded interface is not there."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode()[:15] + b"\0")
 
 
 def _serve(selector: selectors.BaseSelector, until: float) -> None:

@@ -19,6 +19,10 @@ DIAL_DEADLINE_S = 6.0
 END_S = 5.0
 """A listener notices within 0.2 s that nobody reads it any more."""
 Opened = Mapping[str, Any]
+Rails = Mapping[str, tuple[str, str]]
+"""{RDMA device: (address, interface)}."""
+MOST_TRIED_ACROSS = 8
+"""In a larger gang each node tries the next one's other rails only: NCCL's rings go there."""
 
 
 def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
@@ -33,7 +37,8 @@ def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
             "address": addresses[spec.name],
             "tcp_ports": sorted(_ports(spec)),
             "seconds": LISTEN_S,
-            "also": sorted(set(ways[spec.name].values())),
+            "also": sorted({address for address, _ in ways[spec.name].values()}),
+            "rails": dict(ways[spec.name].values()),
         }
         lines = node_app.stream(session, "listen", request)
         listeners[spec.name] = lines
@@ -76,19 +81,19 @@ def _ports(spec: NodeSpec) -> set[int]:
     return leader | ({spec.ports.nccl} if spec.ports.nccl else set())
 
 
-def _rail_addresses(node: Node) -> Iterator[tuple[str, str]]:
-    """RDMA device and the IPv4 address of its net device, for every usable port."""
+def _rail_addresses(node: Node) -> Iterator[tuple[str, tuple[str, str]]]:
+    """RDMA device, with the IPv4 address and the name of its net device, for every usable port."""
     for port in node.usable:
         interface = node.interfaces.get(port.netdev)
         if interface is not None and interface.ipv4:
-            yield port.device, interface.ipv4[0].partition("/")[0]
+            yield port.device, (interface.ipv4[0].partition("/")[0], interface.name)
 
 
 def _targets(
     spec: NodeSpec,
     cluster: Cluster,
     addresses: Mapping[str, str],
-    ways: Mapping[str, Mapping[str, str]],
+    ways: Mapping[str, Rails],
     opened: Mapping[str, Opened],
 ) -> Iterator[dict[str, Any]]:
     mtus = {
@@ -107,10 +112,32 @@ def _targets(
         for port in (*tcp, int(listening["ephemeral"])):
             yield {**base, "kind": "tcp", "side": "tcp", "address": addresses[name], "port": port}
         yield from _datagrams(base, "tcp", addresses[spec.name], addresses[name], mtus, listening)
-        for device, address in ways[name].items():
-            mine = ways[spec.name].get(device)
-            if mine:
-                yield from _datagrams(base, device, mine, address, mtus, listening)
+        same = _same_rail(ways[spec.name], ways[name])
+        for device, (address, _) in ways[name].items():
+            if device in same:
+                yield from _datagrams(base, same[device], ways[spec.name][same[device]][0], address, mtus, listening)
+        if len(cluster.specs) <= MOST_TRIED_ACROSS or other.node_rank == (spec.node_rank + 1) % len(cluster.specs):
+            yield from _across(base, ways[spec.name], ways[name], same, listening)
+
+
+def _same_rail(mine: Rails, theirs: Rails) -> dict[str, str]:
+    """{their device: mine on the same rail}: of the same name, else in the same place among the usable ports."""
+    pairs = {device: device for device in theirs if device in mine}
+    left = [device for device in theirs if device not in pairs]
+    rest = [device for device in mine if device not in pairs.values()]
+    return pairs | dict(zip(left, rest, strict=False))
+
+
+def _across(
+    base: Mapping[str, Any], mine: Rails, theirs: Rails, same: Mapping[str, str], listening: Opened
+) -> Iterator[dict[str, Any]]:
+    """From each port of mine to every port of another rail, out by that port alone, as RDMA goes."""
+    for device, (source, interface) in mine.items():
+        for far, (address, _) in theirs.items():
+            port = listening.get("rails", {}).get(address)
+            if same.get(far) != device and isinstance(port, int):
+                yield {**base, "kind": "mtu", "side": device, "far": far, "source": source, "device": interface,
+                       "address": address, "port": port, "size": 64}  # fmt: skip
 
 
 def _datagrams(
@@ -144,4 +171,5 @@ def _trial(source: str, said: Mapping[str, Any]) -> Trial:
         ms=float(ms) if ms is not None else None,
         size=int(said.get("size") or 0),
         detail=str(said.get("detail") or ""),
+        far=str(said.get("far") or ""),
     )

@@ -17,6 +17,7 @@ from tests.support.ports import free_port
 from orchestrator.model.inventory import NodeSpec, Ports, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.remote import node_app
+from orchestrator.workflows.look import connectivity
 from orchestrator.workflows.look.connectivity import try_ways
 
 HERE = "127.0.0.1"
@@ -93,3 +94,16 @@ def test_its_listeners_have_ended_when_the_trials_have(fleet: Nodes, port: int) 
     assert fleet.nodes["a"].children
     with socket.socket() as mine:
         mine.bind((HERE, port))  # EADDRINUSE where one still listens
+
+
+def test_the_same_rail_is_found_under_other_names_and_every_other_rail_is_tried() -> None:
+    mine = {"mlx5_0": ("192.0.2.1", "ens1"), "mlx5_2": ("198.51.100.1", "ens2")}
+    theirs = {"rocep1": ("192.0.2.2", "enp1"), "rocep2": ("198.51.100.2", "enp2")}
+    same = connectivity._same_rail(mine, theirs)
+    assert same == {"rocep1": "mlx5_0", "rocep2": "mlx5_2"}
+    listening = {"rails": {"192.0.2.2": 4001, "198.51.100.2": 4002}}
+    tried = list(connectivity._across({"name": "node1", "timeout_s": 1.0}, mine, theirs, same, listening))
+    assert [(one["side"], one["far"], one["device"], one["source"], one["address"]) for one in tried] == [
+        ("mlx5_0", "rocep2", "ens1", "192.0.2.1", "198.51.100.2"),
+        ("mlx5_2", "rocep1", "ens2", "198.51.100.1", "192.0.2.2"),
+    ]
