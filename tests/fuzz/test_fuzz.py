@@ -28,6 +28,7 @@ REGRESSIONS = {
 CASES = 20_000
 
 
+@pytest.mark.processes
 def test_a_sample_of_odd_files_ends_in_values_or_words() -> None:
     seed = secrets.randbelow(1 << 32)
     done = subprocess.run(
