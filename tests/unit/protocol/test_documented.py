@@ -1,0 +1,43 @@
+"""docs/agent.md lists the keys that the types have."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from tests.support.documented import LISTED, block, keys, marks
+
+from orchestrator.protocol.link import LEADERS, MEMBERS
+from orchestrator.protocol.report import AgentState, RankReport
+
+PAGE = Path(__file__).parents[3] / "docs" / "agent.md"
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_the_page_lists_the_keys(name: str) -> None:
+    begin, end = marks(name)
+    page = PAGE.read_text()
+    found = re.search(f"{re.escape(begin)}(.*?){re.escape(end)}", page, re.DOTALL)
+    assert found is not None, f"docs/agent.md lacks the marks {begin} and {end}"
+    if os.environ.get("UPDATE_GOLDEN"):
+        PAGE.write_text(page[: found.start(1)] + "\n" + block(name) + page[found.end(1) :])
+        return
+    assert found.group(1).strip() == block(name).strip(), "UPDATE_GOLDEN=1 writes the page anew"
+
+
+def test_the_page_has_every_message_of_the_link() -> None:
+    rows = re.findall(r"^\| (member|leader|guardian) \| `([a-z-]+)", PAGE.read_text(), re.MULTILINE)
+    assert {kind for _, kind in rows} == {*MEMBERS, *LEADERS}
+
+
+def test_the_page_has_every_state() -> None:
+    states = PAGE.read_text().split("## States", 1)[1].split("##", 1)[0]
+    assert all(state.value in states for state in AgentState)
+
+
+def test_messages_inside_are_listed_once() -> None:
+    assert keys(RankReport) == "tp_rank gpu pid state gpu_memory_bytes"
+    report = keys(LISTED["report"])
+    assert report.count("exit_code") == 1 and "ranks[]{tp_rank gpu" in report and " verdict " in report
