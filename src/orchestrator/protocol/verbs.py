@@ -80,3 +80,16 @@ class StagedAnswer(Message):
 
     request: Any
     launch_script: str = ""
+
+
+ANSWERS: Mapping[str, type[Message]] = {
+    "stage": StageAnswer,
+    "arm": StateAnswer,
+    "go": StateAnswer,
+    "stop": StopAnswer,
+    "report": ReportAnswer,
+    "history": HistoryAnswer,
+    "excerpt": ExcerptAnswer,
+    "staged": StagedAnswer,
+}
+"""By verb."""

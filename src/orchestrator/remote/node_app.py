@@ -69,7 +69,12 @@ def call(session: Session, verb: str, request: Mapping[str, Any], *, deadline_s:
 
 def ask(session: Session, verb: str, request: Mapping[str, Any], answer: type[M], *, deadline_s: float) -> M:
     """The answer of a verb, read. Raises as `call` does, and NodeError where it is no such answer."""
-    found = answer.read(call(session, verb, request, deadline_s=deadline_s))
+    return answer_of(session, verb, call(session, verb, request, deadline_s=deadline_s), answer)
+
+
+def answer_of(session: Session, verb: str, value: object, answer: type[M]) -> M:
+    """The message that a verb's value holds. Raises NodeError where it holds none."""
+    found = answer.read(value)
     if isinstance(found, Unreadable):
         raise NodeError(
             f"its answer to {verb} can't be read: {found}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import typing
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.documented import LISTED, block, keys, marks
 
 from orchestrator.protocol.link import LEADERS, MEMBERS
 from orchestrator.protocol.report import AgentState, RankReport
+from orchestrator.protocol.verbs import ANSWERS
 
 PAGE = Path(__file__).parents[3] / "docs" / "agent.md"
 
@@ -30,6 +32,14 @@ def test_the_page_lists_the_keys(name: str) -> None:
 def test_the_page_has_every_message_of_the_link() -> None:
     rows = re.findall(r"^\| (member|leader|guardian) \| `([a-z-]+)", PAGE.read_text(), re.MULTILINE)
     assert {kind for _, kind in rows} == {*MEMBERS, *LEADERS}
+
+
+@pytest.mark.parametrize("verb", ANSWERS)
+def test_the_page_has_the_answer_of_each_verb(verb: str) -> None:
+    row = re.search(rf"^\| `{verb}` \|.*$", PAGE.read_text(), re.MULTILINE)
+    assert row is not None
+    answer = row.group().rsplit("|", 2)[1]
+    assert all(re.search(rf"\b{key}\b", answer) for key in typing.get_type_hints(ANSWERS[verb])), answer
 
 
 def test_the_page_has_every_state() -> None:

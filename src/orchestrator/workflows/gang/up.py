@@ -24,11 +24,13 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode, together
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.planning.document import plan_json
-from orchestrator.protocol.report import Cause
+from orchestrator.protocol.report import AgentState, Cause
+from orchestrator.protocol.shape import Message
 from orchestrator.protocol.staging import StagingRequest
+from orchestrator.protocol.verbs import ANSWERS, StateAnswer
 from orchestrator.records.runs import RunRecord
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import call
+from orchestrator.remote.node_app import answer_of, call
 from orchestrator.remote.session import Session
 from orchestrator.workflows.ahead import ahead
 from orchestrator.workflows.deadlines import ARM_S, GO_S, KILL_S, MARGIN_S, STAGE_S
@@ -353,7 +355,7 @@ class _Rise:
     def _arm(self, nodes: Sequence[str]) -> None:
         self.watcher.step(self.gang.name, "checking ports, GPUs and model on every node")
         told = self._all(nodes, "arm", lambda _: {"run_id": self.goal.run_id, "deadline_s": ARM_S - MARGIN_S}, ARM_S)
-        armed = tuple(name for name, answer in told.items() if answer.get("state") == "armed")
+        armed = tuple(name for name, answer in told.items() if answer == StateAnswer(state=AgentState.ARMED))
         if len(armed) == len(self.gang.nodes):
             self._at_once(Do.GO, armed, "all are armed")
             self._go(armed)
@@ -401,12 +403,12 @@ class _Rise:
 
     def _on(
         self, nodes: Sequence[str], verb: str, request: Callable[[str], Mapping[str, Any]], deadline_s: float
-    ) -> PerNode[Any]:
+    ) -> PerNode[Message]:
         fenced = fence(self.fleet, self.gang.name)
 
-        def one(session: Session) -> Any:
+        def one(session: Session) -> Message:
             whole = {**where(session.spec, self.gang.name), **fenced, **request(session.spec.name)}
-            return call(session, verb, whole, deadline_s=deadline_s)
+            return answer_of(session, verb, call(session, verb, whole, deadline_s=deadline_s), ANSWERS[verb])
 
         return self.fleet.on_every(one, only=nodes)
 
