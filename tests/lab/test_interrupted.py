@@ -135,6 +135,7 @@ def test_status_names_the_command_that_finishes_it(lab: SmallLab) -> None:
 
     assert lab.preloaded is not None
     out = lab.folder / "killed.out"
+    out.touch()
     running = lab.preloaded.start(["restart", "--rolling"], out, out)
     until(lambda: "staging" in out.read_text(), 60.0, "the first gang is stopped and staged")
     running.send_signal(signal.SIGHUP)
