@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from tests.support.healthy_cluster import SITE, TILES, TUNED, TUNED_PATH, UNLIMITED, VENV, HealthyNode, tuned
 
 from orchestrator.model.finding import Severity
+from orchestrator.model.inventory import Overrides
 from orchestrator.model.reach import Outcome, Trial
 
 STOP, SLOW, NOTE, UNKNOWN = Severity.STOP, Severity.SLOW, Severity.NOTE, Severity.UNKNOWN
@@ -467,6 +468,10 @@ FAULTS = (
     Fault("settings in /etc/nccl.conf",
           _set(lambda n: n.files.update({"/etc/nccl.conf": "# old\nNCCL_P2P_DISABLE=1\n"})), "NCCL-FILES", NOTE,
           ("/etc/nccl.conf",)),
+    Fault("peer-to-peer switched off by l40s_env", _set(lambda n: n.spec.update(overrides=Overrides(
+        env=(("NCCL_P2P_DISABLE", "1"), ("NCCL_IB_DISABLE", "0"))))), "NCCL-SETTINGS", SLOW, ("NCCL_P2P_DISABLE",)),
+    Fault("ECC off on one GPU", _gpu(5, ecc={"enabled": 0, "corrected": 0, "uncorrected": 0}), "GPU-ECC", NOTE,
+          ("0000:9b:00.0",)),
     Fault("topology from a file", _set(lambda n: n.files.update(
         {"/var/run/nvidia-topologyd/virtualTopology.xml": "<system/>"})), "NCCL-FILES", NOTE,
           ("/var/run/nvidia-topologyd/virtualTopology.xml",)),

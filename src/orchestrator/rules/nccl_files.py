@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.rules.support.charms import cost
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.rules.support.registry import Rule
 
@@ -22,6 +23,12 @@ RULE = Rule(
 _CONF, _TOPOLOGY = RULE.reads
 
 
+def _costs(settings: list[str]) -> list[str]:
+    """What those cost that take a transport from NCCL."""
+    pairs = [line.partition("=") for line in settings]
+    return [f"{name.strip()}: {words}" for name, _, value in pairs if (words := cost(name.strip(), value))]
+
+
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One note for each file and node."""
     for node in cluster.nodes:
@@ -35,7 +42,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 devices=(_CONF,),
                 title=f"{_CONF} sets {', '.join(line.partition('=')[0] for line in settings[:6])}",
                 evidence=tuple(f"{_CONF}: {line}" for line in settings[:6]),
-                effect="they hold for every variable that the plan does not set",
+                effect="; ".join(["they hold for every variable that the plan does not set", *_costs(settings)]),
                 fix=f"take the lines out, or compare them with `l40s-deploy plan` ({_CONF} of {node.name})",
             )
         if node.snapshot.exists(_TOPOLOGY):

@@ -41,7 +41,7 @@ def _any_path(part: str) -> Callable[[Node], bool]:
 
 _KINDS = (
     _Kind("what NVML says", lambda node: bool(node.nvml_devices),
-          ("GPU-HEALTH", "GPU-MISSING", "GPU-P2P-OFF", "GPU-BAR1-SMALL", "GPU-MODE", "GPU-BUSY",
+          ("GPU-HEALTH", "GPU-MISSING", "GPU-P2P-OFF", "GPU-BAR1-SMALL", "GPU-MODE", "GPU-BUSY", "GPU-ECC",
            "GDR-MISSING", "NVML-UNREADABLE")),
     _Kind("whether there are RDMA devices", lambda node: bool(node.topology.rdma or node.snapshot.files),
           ("TRANSPORT-TCP",)),
@@ -64,7 +64,7 @@ _KINDS = (
           ("LIMITS", "CLOCK-SKEW", "GPU-XID", "RDMA-NO-DEVICE-FILE")),
     _Kind("installed packages, settings and files", lambda node: "stack" in node.snapshot.host,
           ("ENGINE-UNLISTED", "STACK-ABSENT", "STACK-DIFFERS", "STACK-PATCHES", "TUNED-CONFIGS",
-           "MODEL-ROOT-REMOTE", "NCCL-FILES", "HOST-SETTING")),
+           "MODEL-ROOT-REMOTE", "NCCL-FILES", "NCCL-SETTINGS", "HOST-SETTING")),
     _Kind("devices that are no GPU and no network card", lambda node: bool(node.snapshot.files), ("GPU-OTHER-MAKER",)),
     _Kind("other nodes", lambda _: False, ("NODE-DIFFERS", "RDMA-NAMES-DIFFER", "WAY-BLOCKED", "RAILS-ISOLATED")),
 )  # fmt: skip

@@ -1,0 +1,40 @@
+"""Settings in the inventory's l40s_env that take a transport from NCCL, with what each costs here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.rules.support.charms import cost
+from orchestrator.rules.support.cluster import Cluster
+from orchestrator.rules.support.registry import Rule
+
+RULE = Rule(
+    id="NCCL-SETTINGS",
+    title="l40s_env takes a transport from NCCL",
+    explain=(
+        "NCCL_P2P_DISABLE, NCCL_IB_DISABLE, NCCL_SHM_DISABLE and the like are passed on from machine to machine as "
+        "cures. Each closes a way that this machine may need. The same settings in /etc/nccl.conf are NCCL-FILES."
+    ),
+    reads=("`l40s_env` of the inventory",),
+    source="NCCL user guide, environment variables",
+    weight=27,
+)
+
+
+def check(cluster: Cluster) -> Iterator[Finding]:
+    """One finding a node and setting."""
+    for node in cluster.nodes:
+        for name, value in node.spec.overrides.env:
+            price = cost(name, value)
+            if price:
+                yield Finding(
+                    id=RULE.id,
+                    severity=Severity.SLOW,
+                    node=node.name,
+                    devices=(name,),
+                    title=f"l40s_env sets {name}={value}",
+                    evidence=(f"inventory: {node.name}: l40s_env.{name} = {value}",),
+                    effect=price,
+                    fix=f"remove {name} from l40s_env; `l40s-deploy doctor` says what it was meant to cure",
+                )
