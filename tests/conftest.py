@@ -17,6 +17,7 @@ settings.load_profile("busy-machine")
 
 # A shell starts what runs in its background deaf to Ctrl-C, and all that it starts in turn; some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup(1) what it runs, to a terminal that closes
 
 HERE = Path(__file__).resolve().parent
 WITH_PROCESSES = (

@@ -116,7 +116,7 @@ def _build(place: Home, blueprint: Blueprint, wanted: Wanted) -> None:
             supervisor.kill()
             supervisor.wait()
             raise
-        _let_it_live(place, supervisor)
+        _let_it_live(place, supervisor, stays=blueprint.level == 0)
         _write_inventory(place, blueprint, wanted.stack)
     except BaseException:
         down.remove(place)
@@ -161,8 +161,9 @@ def _expect_answers(place: Home, blueprint: Blueprint) -> None:
         time.sleep(0.01)
 
 
-def _let_it_live(place: Home, supervisor: subprocess.Popen[bytes]) -> None:
-    """From here on the lab outlives us."""
+def _let_it_live(place: Home, supervisor: subprocess.Popen[bytes], *, stays: bool) -> None:
+    """From here on the lab outlives us. stays: the process that we started is itself the lab's (level 0); elsewhere it
+    ends once the one that it has started lives alone."""
     assert supervisor.stdin is not None
     supervisor.stdin.write(b"detach\n")
     supervisor.stdin.close()
@@ -170,7 +171,10 @@ def _let_it_live(place: Home, supervisor: subprocess.Popen[bytes]) -> None:
     with supervisor.stdout as says:
         alone = os.read(says.fileno(), 64) == b"alone\n"
     if alone:
-        supervisor.wait(READY_DEADLINE_S)
+        if stays:
+            supervisor.returncode = 0  # Popen warns of a process that lives on
+        else:
+            supervisor.wait(READY_DEADLINE_S)
         return
     raise NodeError(f"the lab ended: {place.log_tail()}", where=f"lab {place.name}", fix="l40s-deploy lab up")
 
