@@ -472,6 +472,8 @@ FAULTS = (
         env=(("NCCL_P2P_DISABLE", "1"), ("NCCL_IB_DISABLE", "0"))))), "NCCL-SETTINGS", SLOW, ("NCCL_P2P_DISABLE",)),
     Fault("ECC off on one GPU", _gpu(5, ecc={"enabled": 0, "corrected": 0, "uncorrected": 0}), "GPU-ECC", NOTE,
           ("0000:9b:00.0",)),
+    Fault("fewer GPUs asked for than there are", _set(lambda n: n.spec.update(gpus=4)), "GPU-NOT-USED", NOTE,
+          ("0000:9a:00.0", "0000:9b:00.0", "0000:9c:00.0", "0000:9d:00.0")),
     Fault("topology from a file", _set(lambda n: n.files.update(
         {"/var/run/nvidia-topologyd/virtualTopology.xml": "<system/>"})), "NCCL-FILES", NOTE,
           ("/var/run/nvidia-topologyd/virtualTopology.xml",)),

@@ -19,7 +19,7 @@ from orchestrator.topology.document import paths_json
 from orchestrator.topology.shape import shape
 
 if TYPE_CHECKING:
-    from orchestrator.model.topology import Topology
+    from orchestrator.rules.support.cluster import Node
     from orchestrator.workflows.look.doctor import Examination
     from orchestrator.workflows.look.nccl import Expected
 
@@ -113,7 +113,7 @@ def document(examination: Examination, expectations: Sequence[Expected] = ()) ->
     return {
         "findings": [finding_json(finding) for finding in examination.findings],
         "accepted": [finding_json(finding) for finding in examination.accepted],
-        "nodes": [_node_json(name, topology) for name, topology in examination.cluster.topologies.items()],
+        "nodes": [_node_json(node) for node in examination.cluster.nodes],
         "nccl": [
             {
                 "gang": one.gang,
@@ -129,11 +129,13 @@ def document(examination: Examination, expectations: Sequence[Expected] = ()) ->
     }
 
 
-def _node_json(name: str, topology: Topology) -> dict[str, Any]:
+def _node_json(node: Node) -> dict[str, Any]:
+    topology = node.topology
     seen = shape(topology)
     return {
-        "name": name,
+        "name": node.name,
         "gpus": len(topology.gpus),
+        "usable_gpus": len(node.gpus),
         "nics": seen.nics_elsewhere + sum(group.nics for group in seen.groups),
         "switches": len(topology.switches),
         "groups": [
@@ -158,7 +160,7 @@ def _show(examination: Examination, expectations: Sequence[Expected], screen: Sc
         screen.out.print(printable(f"{who(names, count)}: {words}"), style="dim")
     for line in dict.fromkeys(_expectation(one, expectations) for one in expectations):
         screen.out.print(printable(line), style="dim")
-    gpus = sum(len(topology.gpus) for topology in examination.cluster.topologies.values())
+    gpus = sum(len(node.gpus) for node in examination.cluster.nodes)
     if not count:
         screen.out.print("no node was examined: nothing is known of the wiring", style="bold red")
         return

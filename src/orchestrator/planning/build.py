@@ -19,6 +19,7 @@ from orchestrator.planning.digest import facts_digest, plan_id, short_digest
 from orchestrator.planning.environment import Surroundings, environment
 from orchestrator.planning.options import HostFacts, PlanOptions
 from orchestrator.planning.requirements import contradictions
+from orchestrator.topology.gpus import usable_gpus
 
 Fact = tuple[str, str, str]
 
@@ -185,7 +186,7 @@ class _Gang:
         topology = self.topologies.get(node.name)
         if topology is None or not self._cuda:
             return ()
-        answering = sorted((gpu for gpu in topology.gpus if gpu.index >= 0 and not gpu.lost), key=_index)
+        answering = [gpu for gpu in topology.gpus if gpu.index >= 0 and not gpu.lost]
         if len(answering) < node.gpus:
             silent = ", ".join(f"{gpu.address}: {gpu.lost or 'not shown by NVML'}" for gpu in topology.gpus
                                if gpu.index < 0 or gpu.lost)  # fmt: skip
@@ -196,7 +197,7 @@ class _Gang:
                 where=f"node {node.name}",
                 fix="bring the missing GPUs back (`nvidia-smi`, the kernel's log), or correct l40s_gpus",
             )
-        return tuple(answering[: node.gpus])
+        return usable_gpus(answering, node.gpus)
 
     def _gpu_total(self) -> int | None:
         totals = [gpu.memory_total for gpus in self.gpus.values() for gpu in gpus if gpu.memory_total]
@@ -412,10 +413,6 @@ def _unread(node: NodeSpec) -> Finding:
         node=node.name,
         title="this node's hardware was not read: interface, RDMA ports and GPUs are not checked",
     )
-
-
-def _index(gpu: Gpu) -> int:
-    return gpu.index
 
 
 def _bracketed(host: str) -> str:

@@ -41,8 +41,8 @@ def _any_path(part: str) -> Callable[[Node], bool]:
 
 _KINDS = (
     _Kind("what NVML says", lambda node: bool(node.nvml_devices),
-          ("GPU-HEALTH", "GPU-MISSING", "GPU-P2P-OFF", "GPU-BAR1-SMALL", "GPU-MODE", "GPU-BUSY", "GPU-ECC",
-           "GDR-MISSING", "NVML-UNREADABLE")),
+          ("GPU-HEALTH", "GPU-MISSING", "GPU-NOT-USED", "GPU-P2P-OFF", "GPU-BAR1-SMALL", "GPU-MODE", "GPU-BUSY",
+           "GPU-ECC", "GDR-MISSING", "NVML-UNREADABLE")),
     _Kind("whether there are RDMA devices", lambda node: bool(node.topology.rdma or node.snapshot.files),
           ("TRANSPORT-TCP",)),
     _Kind("states of RDMA ports that are down", _any_file("/state"), ("RDMA-PORT-DOWN", "TRAFFIC-ON-TCP")),

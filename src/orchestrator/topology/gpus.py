@@ -27,6 +27,15 @@ def find_gpus(
     return tuple(sorted(gpus, key=lambda gpu: (gpu.index < 0, gpu.index, sort_key(gpu.address), gpu.key)))
 
 
+def usable_gpus(gpus: Sequence[Gpu], wanted: int) -> tuple[Gpu, ...]:
+    """The GPUs that a gang may use on a node: those that NVML shows and that answer, in its order, `wanted` at most.
+
+    Where NVML shows none at all, the bus is all that is known: the first `wanted` of its GPUs.
+    """
+    answering = sorted((gpu for gpu in gpus if gpu.index >= 0 and not gpu.lost), key=lambda gpu: gpu.index)
+    return tuple((answering or list(gpus))[:wanted])
+
+
 def is_gpu(device: PciDevice, options: BuildOptions) -> bool:
     """Whether a PCI function counts as a GPU."""
     return any(kind.matches(device.class_code, device.vendor) for kind in options.accelerators)

@@ -70,6 +70,7 @@ def test_the_document(broken: str, capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert said["nodes"][0]["between_gpus"] == {"inside": ["PIX"], "across": ["SYS"]}
     assert said["nodes"][0]["paths"][3] == {"from": "GPU0", "to": "GPU4", "type": "SYS"}
+    assert said["nodes"][0]["usable_gpus"] == 8
     assert (said["nodes"][0]["gpus"], said["nodes"][0]["nics"], said["nodes"][0]["switches"]) == (8, 3, 2)
     assert said["nccl"][0]["nNodes"] == 7
     assert said["nccl"][0]["groups"]["node0"] == [[0, 1, 2, 3], [4, 5, 6, 7]]

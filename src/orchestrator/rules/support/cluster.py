@@ -15,9 +15,10 @@ from orchestrator.model.plan import Layout
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.topology import Interface, PciDevice, RdmaPort, Switch, Topology
+from orchestrator.model.topology import Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.planning.choices import fits_pin, tcp_choices
 from orchestrator.rules.support.roles import Roles, is_near, roles
+from orchestrator.topology.gpus import usable_gpus
 from orchestrator.topology.homes import slotted_switches
 from orchestrator.topology.network import Choice, usable_rails
 from orchestrator.topology.pci import card, normal_address, sort_key
@@ -61,6 +62,11 @@ class Node:
         uname = self.snapshot.host.get("uname")
         said = uname.get("release") if isinstance(uname, Mapping) else ""
         return self.snapshot.text("/proc/sys/kernel/osrelease") or str(said or "")
+
+    @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs that the gang may use here, by l40s_gpus and NVML."""
+        return usable_gpus(self.topology.gpus, self.spec.gpus)
 
     @cached_property
     def devices(self) -> Mapping[str, PciDevice]:

@@ -40,7 +40,7 @@ def expected(cluster: Cluster, stack: str | None = None) -> tuple[Expected, ...]
     return tuple(
         _expected(gang, version)
         for gang in cluster.gangs
-        if len(gang) > 1 and any(node.topology.gpus for node in gang)
+        if len(gang) > 1 and any(node.gpus for node in gang)
         for version in _versions(stack or gang[0].spec.stack)
     )
 
@@ -61,11 +61,15 @@ def dump_xml(topologies: Mapping[str, Topology], folder: Path) -> tuple[Path, ..
 
 
 def _expected(gang: Sequence[Node], version: str) -> Expected:
-    """Where one node has no usable RDMA port, NCCL takes sockets for all, and no node falls apart."""
+    """NCCL sees the GPUs that the gang uses, not all that the bus shows. Where one node has no usable RDMA port, it
+    takes sockets for all, and no node falls apart."""
     over_rdma = all(node.usable for node in gang)
     numbers = tuple(int(part) for part in version.split("."))
     halves = {
-        node.name: gpu_groups(node.topology if over_rdma else replace(node.topology, rdma=()), numbers) for node in gang
+        node.name: gpu_groups(
+            replace(node.topology, gpus=node.gpus, rdma=node.topology.rdma if over_rdma else ()), numbers
+        )
+        for node in gang
     }
     nodes, ranks = nccl_log(halves.values())
     return Expected(gang[0].spec.gang, version, nodes, ranks, halves)

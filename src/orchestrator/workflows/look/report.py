@@ -55,7 +55,7 @@ def page_of(examination: Examination, expected: Sequence[Expected] = ()) -> dict
             for severity in Severity
         },
         "node_count": len(nodes),
-        "gpu_count": sum(len(node.topology.gpus) for node in nodes),
+        "gpu_count": sum(len(node.gpus) for node in nodes),
         "findings": [_finding(group, numbers[id(group)], len(nodes)) for group in groups],
         "network": _network(nodes if len(nodes) > 1 else (), marks),
         "drawings": drawings[:_MOST_DRAWINGS],

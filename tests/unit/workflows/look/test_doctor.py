@@ -152,6 +152,28 @@ def test_what_nccl_should_log() -> None:
     assert expected(cluster_of(healthy_nodes(1))) == ()
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_only_gpus_that_a_node_may_use_are_counted(hidden: bool) -> None:
+    """Eight GPUs on the bus of each node, of which l40s_gpus leaves one; NVML shows one or all."""
+    nodes = healthy_nodes(2)
+    for node in nodes.values():
+        node.spec["gpus"] = 1
+        if hidden:
+            del node.gpus[1:]
+    cluster = cluster_of(nodes)
+    assert {(one.nodes, one.local_ranks) for one in expected(cluster)} == {(2, 1)}
+    notes = [finding for finding in diagnose(cluster, {}).findings if finding.id == "GPU-NOT-USED"]
+    assert [note.severity for note in notes] == [Severity.NOTE] * 2
+    assert [note.title for note in notes] == ["7 of 8 GPUs are not used"] * 2
+    assert any(("NVML does not show it" in line) == hidden for line in notes[0].evidence[3:])
+
+
+def test_a_gpu_that_is_short_is_missing_and_no_choice() -> None:
+    nodes = healthy_nodes(2)
+    del nodes["node1"].gpus[7:]
+    assert "GPU-NOT-USED" not in {finding.id for finding in diagnose(cluster_of(nodes), {}).findings}
+
+
 def test_the_stack_decides_the_version() -> None:
     nodes = healthy_nodes(2)
     for node in nodes.values():
