@@ -151,7 +151,7 @@ def test_status_names_the_command_that_finishes_it(lab: SmallLab) -> None:
     assert places(lab) == WELL
     after = {one["name"]: one["run_id"] for one in lab.json("status")["gangs"]}
     assert all(after[name] != run for name, run in before.items())  # the rolling restart went on with the others
-    assert "nothing was interrupted" in lab.deploy("restart", "--resume").stdout
+    assert "nothing to resume" in lab.deploy("restart", "--resume").stdout
 
 
 def test_a_reader_that_goes_away_detaches_as_ctrl_c_does(lab: SmallLab) -> None:

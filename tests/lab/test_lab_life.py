@@ -36,7 +36,7 @@ def test_the_same_again_changes_nothing_and_says_so(lab: RunningLab) -> None:
     began = time.monotonic()
     again = lab.run("up", "--nodes", "2")
     print(f"second `lab up`: {time.monotonic() - began:.2f} s")
-    assert "up already" in again.stderr
+    assert "already running" in again.stderr
     assert supervisor_of(lab) == supervisor
 
 

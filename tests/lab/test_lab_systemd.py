@@ -108,7 +108,7 @@ def test_a_setting_that_the_lab_shows_can_be_set_in_one_node(lab: RunningLab) ->
 
 def test_the_same_again_changes_nothing(lab: RunningLab) -> None:
     before = supervisor_of(lab)
-    assert "up already" in lab.run("up", "--nodes", "2", "--level", "2").stderr
+    assert "already running" in lab.run("up", "--nodes", "2", "--level", "2").stderr
     assert supervisor_of(lab) == before
 
 

@@ -16,7 +16,7 @@ def add_accelerators(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="VENDOR:CLASS",
-        help="PCI vendor and class in hex of what counts as a GPU beside NVIDIA's, for example 1bcf:0b4000",
+        help="also treat PCI devices of this vendor and class (hex) as GPUs, for example 1bcf:0b4000",
     )
 
 

@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
         if (wrong := _CHOICE.match(message)) and not wrong["what"].startswith("-"):
             known = [name.strip("' ") for name in wrong["known"].split(",")]
             raise no_such("verb" if self.prog == "l40s-deploy" else "action", wrong["name"], known, where=self.prog)
-        raise InputError(message, where=self.prog, fix=f"`{self.prog} --help` lists the options")
+        raise InputError(message, where=self.prog, fix=f"run `{self.prog} --help` for the options")
 
 
 def strange(words: Sequence[str], verb: str) -> InputError:
@@ -32,7 +32,7 @@ def strange(words: Sequence[str], verb: str) -> InputError:
     return InputError(
         f"unrecognized arguments: {' '.join(words)}",
         where=f"l40s-deploy {verb}",
-        fix=f"`l40s-deploy {verb} --help` lists the options",
+        fix=f"run `l40s-deploy {verb} --help` for the options",
     )
 
 
@@ -65,4 +65,4 @@ def in_groups(groups: Mapping[str, Mapping[str, str]], example: str) -> str:
         f"{title}:\n" + "\n".join(f"  {name:<{width}}  {summary}" for name, summary in verbs.items())
         for title, verbs in groups.items()
     ]
-    return "\n\n".join([*blocks, f"`l40s-deploy help VERB` has its options.\nexample: {example}"])
+    return "\n\n".join([*blocks, f"Run `l40s-deploy help VERB` for its options.\nexample: {example}"])

@@ -32,5 +32,5 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             why = f" ({line['why']})" if line.get("why") else ""
             screen.out.print(printable(f"{when}  {kept.gang}  {who}  {line.get('action')}  {line.get('command')}{why}"))
         if not kept.audit:
-            screen.out.print(printable(f"{kept.gang}: nobody has worked on it"))
+            screen.out.print(printable(f"{kept.gang}: no commands recorded"))
     return lost(found, screen)

@@ -31,34 +31,42 @@ def configure(parser: argparse.ArgumentParser) -> None:
     look = "l40s-deploy checkpoint inspect /models/V3-0324-Block64x64"
     add_examples(parser, reblock, look, checkpoint_push.EXAMPLES[0], checkpoint_verify.EXAMPLE)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    finer = actions.add_parser("reblock", help="write an FP8 checkpoint with a finer block beside the old")
+    finer = actions.add_parser("reblock", help="write a copy of an FP8 checkpoint with finer quantisation blocks")
     add_examples(finer, reblock, there)
     _configure_reblock(finer)
-    inspect = actions.add_parser("inspect", help="dimensions, quantisation, shards, and what an engine would refuse")
+    inspect = actions.add_parser(
+        "inspect", help="show dimensions, quantisation, shards, and what an engine would refuse"
+    )
     add_examples(inspect, look)
     inspect.add_argument("directory", metavar="DIR", type=Path)
     add_json(inspect)
-    pushing = actions.add_parser("push", help="a directory onto all nodes; each byte leaves the source once")
+    pushing = actions.add_parser("push", help="copy a checkpoint to all nodes; each byte leaves the source once")
     checkpoint_push.configure(pushing)
-    verifying = actions.add_parser("verify", help="are all nodes' copies the same, by every file's SHA-256")
+    verifying = actions.add_parser("verify", help="check by SHA-256 that all nodes have the same files")
     checkpoint_verify.configure(verifying)
 
 
 def _configure_reblock(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "source", metavar="SRC", help="directory with config.json, here or as NODE:/path; it is only read"
+        "source", metavar="SRC", help="directory with config.json, on this machine or as NODE:/path; read-only"
     )
     parser.add_argument(
-        "target", metavar="DST", help="directory to make, or to go on with after a stop; on the same machine as SRC"
+        "target",
+        metavar="DST",
+        help="directory to create, or to resume after an interruption; on the same machine as SRC",
     )
-    parser.add_argument("--node", default="", metavar="NODE", help="SRC and DST lie on this node; the work runs there")
-    parser.add_argument("--block", type=int, default=64, metavar="N", help="side of the new blocks (default: 64)")
+    parser.add_argument("--node", default="", metavar="NODE", help="SRC and DST are on this node; the work runs there")
     parser.add_argument(
-        "--prove", action="store_true", help="compare both sides bit by bit; a finished DST is only compared"
+        "--block", type=int, default=64, metavar="N", help="side length of the new blocks (default: 64)"
     )
-    parser.add_argument("--jobs", type=_positive, metavar="N", help="shards at a time (default: CPUs, at most 8)")
     parser.add_argument(
-        "--no-sync", action="store_true", help="don't wait for the disk: faster, and a power cut may damage DST"
+        "--prove", action="store_true", help="compare SRC and DST bit by bit; if DST is already complete, only compare"
+    )
+    parser.add_argument(
+        "--jobs", type=_positive, metavar="N", help="shards to process in parallel (default: number of CPUs, at most 8)"
+    )
+    parser.add_argument(
+        "--no-sync", action="store_true", help="don't fsync: faster, but a power failure may damage DST"
     )
     add_inventory(parser)
     add_json(parser)
@@ -80,7 +88,7 @@ def _reblock(args: argparse.Namespace, screen: Screen) -> int:
     try:
         outcome = _run(args, screen)
     except KeyboardInterrupt:
-        screen.say("stopped: the same command goes on where this one ended")
+        screen.say("stopped; run the same command again to resume")
         raise
     seconds = time.monotonic() - started
     if screen.as_json:
@@ -128,9 +136,9 @@ def _places(args: argparse.Namespace, screen: Screen) -> tuple[NodeSpec | None, 
     (node, source_path), (other, target_path) = (split_place(inventory, place) for place in (source, target))
     if node != other:
         raise InputError(
-            "SRC and DST lie on different machines; bytes are copied by one kernel",
+            "SRC and DST are on different machines; both must be on the same one",
             where=f"{source} {target}",
-            fix="name the same node for both, then `checkpoint push NODE:DST`",
+            fix="name the same node for both, then run `l40s-deploy checkpoint push NODE:DST`",
         )
     return node, source_path, target_path
 
@@ -153,14 +161,14 @@ def _summary(target: str, outcome: Outcome, seconds: float) -> str:
         fresh = written.done - written.resumed
         if fresh:
             parts = [f"{size(written.copied)} copied", f"{size(written.shared)} shared with the source"]
-            parts += [f"{size(written.resumed)} there from an earlier run"] if written.resumed else []
+            parts += [f"{size(written.resumed)} kept from an earlier run"] if written.resumed else []
             shards = f"{written.shards} shard{'s' * (written.shards != 1)}"
             lines.append(
                 f"{target}: {shards} in blocks of {outcome.new_block[0]}x{outcome.new_block[1]}, "
                 f"{', '.join(parts)}, {size(written.scales)} of scales, in {seconds:.1f} s"
             )
         else:
-            lines.append(f"{target}: complete already, nothing written")
+            lines.append(f"{target}: already complete; nothing written")
     if proof := outcome.proof:
         lines.append(
             f"proved: {proof.tensors} tensors ({proof.scales} of them scales) and {proof.files} files, "
@@ -256,7 +264,7 @@ def _rows(judgement: Judgement) -> Iterator[tuple[str, str]]:
     block = f" in blocks of {facts['block'][0]}x{facts['block'][1]}" if facts["block"] else ""
     yield "quantisation", f"{judgement.method}{block}"
     shards = facts["shards"]
-    yield "shards", f"{shards['readable']} of {shards['named']} whole, {size(facts['bytes']['files'])}"
+    yield "shards", f"{shards['readable']} of {shards['named']} readable, {size(facts['bytes']['files'])}"
     for dtype, kind in facts["tensors"]["by_dtype"].items():
         yield f"  {dtype}", f"{kind['count']} tensors, {size(kind['bytes'])}"
     allowed = [str(degree.tensor_parallel) for degree in judgement.degrees if not degree.refusal]

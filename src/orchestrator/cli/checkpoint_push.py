@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.workflows.checkpoint.push import Hop, Pushed
 
 EXAMPLES = (
-    "l40s-deploy checkpoint push node0:/models/DeepSeek-V3-0324-Block64x64     from one node onto all others",
+    "l40s-deploy checkpoint push node0:/models/DeepSeek-V3-0324-Block64x64     from one node to all others",
     "l40s-deploy checkpoint push ./DeepSeek-V3-0324 --to node1,node2 --bwlimit 400M",
     "l40s-deploy checkpoint push node0:/models/DeepSeek-V3-0324 --to node3 --repair     only the files that differ",
 )
@@ -28,28 +28,40 @@ _LINE_EVERY_S = 10.0
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of `push`."""
     add_examples(parser, *EXAMPLES)
-    parser.add_argument("source", metavar="SRC", help="a directory of this machine, or NODE:/path; it is only read")
-    parser.add_argument("--to", default="", metavar="NODE,...", help="only onto these nodes (default: all)")
+    parser.add_argument("source", metavar="SRC", help="a directory on this machine, or NODE:/path; read-only")
+    parser.add_argument("--to", default="", metavar="NODE,...", help="copy only to these nodes (default: all)")
     parser.add_argument(
-        "--as", dest="name", default="", metavar="NAME", help="name below the nodes' model root (default: SRC's own)"
+        "--as",
+        dest="name",
+        default="",
+        metavar="NAME",
+        help="directory name below the nodes' model root (default: the name of SRC)",
     )
     parser.add_argument("--repair", action="store_true", help=_REPAIR_HELP)
     parser.add_argument(
-        "--bwlimit", type=rate, default=0, metavar="RATE", help="at most so many bytes a second over each link: 400M"
+        "--bwlimit",
+        type=rate,
+        default=0,
+        metavar="RATE",
+        help="limit each link to this many bytes per second, for example 400M",
     )
     parser.add_argument("--streams", type=int, default=0, choices=range(1, 17), metavar="N", help=_STREAMS_HELP)
     parser.add_argument(
-        "--interface", default="", metavar="NAME", help="the network behind it carries the bytes (default: the fastest)"
+        "--interface", default="", metavar="NAME", help="send over the network of this address (default: the fastest)"
     )
     parser.add_argument(
-        "--port", type=port, default=0, metavar="N", help="where nodes listen for each other (any free)"
+        "--port",
+        type=port,
+        default=0,
+        metavar="N",
+        help="port on which nodes listen for each other (default: any free)",
     )
     add_inventory(parser)
     add_json(parser)
 
 
-_REPAIR_HELP = "in a directory that is there already, replace the files that differ from SRC's (all are read)"
-_STREAMS_HELP = "files on their way at once over each link (default: 2; 1 with --bwlimit)"
+_REPAIR_HELP = "in an existing directory, replace only the files that differ from SRC (reads all files)"
+_STREAMS_HELP = "files to send in parallel over each link (default: 2; 1 with --bwlimit)"
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
@@ -71,7 +83,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         with _Picture(screen) as picture:
             pushed = push(inventory, request, picture)
     except KeyboardInterrupt:
-        screen.say("stopped: the same command goes on where this one ended")
+        screen.say("stopped; run the same command again to resume")
         raise
     screen.json(_document(pushed)) if screen.as_json else _show(pushed, screen)
     return next((failure.exit_code for failure in pushed.nodes.failures.values()), 0)
@@ -118,15 +130,15 @@ def _show(pushed: Pushed, screen: Screen) -> None:
         words = f"{size(pushed.bytes)} in {pushed.files} files on {arrived} node{'s' * (arrived != 1)}"
         screen.out.print(f"{words} after {duration(pushed.seconds)}")
     if not pushed.directories:
-        screen.out.print("nothing to do: SRC lies on the only node")
+        screen.out.print("nothing to do: SRC is on the only node")
 
 
 def _state(hop: Hop, repaired: bool) -> str:
     if hop.there or (repaired and not hop.sent):
-        return "there already, the same by every digest"
+        return "already there; all checksums match"
     if repaired:
-        return f"intact, every digest right; {hop.sent} file{'s' * (hop.sent != 1)} sent"
-    return "whole, every digest right"
+        return f"intact, all checksums match; {hop.sent} file{'s' * (hop.sent != 1)} sent"
+    return "complete; all checksums match"
 
 
 class _Picture(LivePicture):

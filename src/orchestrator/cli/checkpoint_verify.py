@@ -27,10 +27,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Options of `verify`."""
     add_examples(parser, EXAMPLE, "l40s-deploy checkpoint verify /models/DeepSeek-V3-0324 --fresh --json")
     parser.add_argument(
-        "what", metavar="DIR|MODEL", help="an absolute path on the nodes, or a name below their model root"
+        "what", metavar="DIR|MODEL", help="absolute path on the nodes, or a name below their model root"
     )
-    parser.add_argument("--to", default="", metavar="NODE,...", help="only these nodes (default: all)")
-    parser.add_argument("--fresh", action="store_true", help="read every byte, also of files whose digest is known")
+    parser.add_argument("--to", default="", metavar="NODE,...", help="check only these nodes (default: all)")
+    parser.add_argument(
+        "--fresh", action="store_true", help="read every byte, even where the checksum is already known"
+    )
     add_inventory(parser)
     add_json(parser)
 
@@ -93,7 +95,7 @@ def _show(verified: Verified, screen: Screen) -> None:
     files = max((len(copy) for copy in read.values()), default=0)
     took = duration(verified.seconds)
     if verified.same:
-        copies = f"{len(read)} copies are the same" if len(read) > 1 else "one copy could be read"
+        copies = f"{len(read)} copies are the same" if len(read) > 1 else "only one copy could be read"
         screen.out.print(f"{copies}: {files} files by SHA-256, {took}")
     elif verified.differences:
         screen.out.print(f"{len(verified.differences)} of {files} files differ, {took}")

@@ -40,15 +40,15 @@ _UNBOUNDED = 10_000
 EXAMPLE = """examples:
   l40s-deploy discover                              the tree of every node of the inventory
   l40s-deploy discover --node node1 --save seen/    one node; its snapshot goes to seen/node1.json
-  l40s-deploy discover --from seen/                 the same trees later, with no node at hand
+  l40s-deploy discover --from seen/                 the same trees later, without contacting the nodes
   l40s-deploy discover --from machine.tar.bz2 --accelerator 1bcf:0b4000
                                                     a machine that hwloc-gather-topology recorded
   l40s-deploy discover --matrix --from seen/        path types as `nvidia-smi topo -m` prints them
 
-  l40s-deploy discover --redact --save report/      for a bug report: same trees and findings, nobody's names
+  l40s-deploy discover --redact --save report/      for a bug report: same trees and findings, no real names
 
-A snapshot holds what the node's files and NVML said, unchanged: names, addresses, serial numbers of GPUs. With
---redact they are replaced, alike in all snapshots of one command.
+A snapshot holds the raw output of the node's files and NVML, including host names, addresses and GPU serial numbers.
+--redact replaces them with pseudonyms, the same ones in all snapshots of one command.
 exit status: 0 done, 2 wrong input, 4 a node did not answer (the others are shown)
 """
 
@@ -60,23 +60,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_inventory(parser)
     add_json(parser)
     parser.add_argument("--node", action="append", default=[], metavar="NODE", help="only this node (repeatable)")
-    parser.add_argument("--save", metavar="DIR", help="write one snapshot a node as DIR/NODE.json")
+    parser.add_argument("--save", metavar="DIR", help="write one snapshot per node to DIR/NODE.json")
     parser.add_argument(
         "--redact",
         action="store_true",
-        help="pseudonyms for names, MAC and IP addresses, GUIDs, serial numbers and UUIDs; the wiring stays",
+        help="replace names, MAC and IP addresses, GUIDs, serial numbers and UUIDs by pseudonyms; keep the wiring",
     )
     parser.add_argument(
         "--from",
         dest="saved",
         metavar="PATH",
-        help="saved snapshots (DIR or FILE), a tarball of hwloc-gather-topology, a copy of /sys or a NCCL topology XML "
-        "instead of the nodes",
+        help="read saved snapshots (DIR or FILE), an hwloc-gather-topology tarball, a copy of /sys or an NCCL topology "
+        "XML instead of the nodes",
     )
     parser.add_argument(
         "--matrix",
         action="store_true",
-        help="path types between GPUs and NICs as `nvidia-smi topo -m` prints them, to lay beside it",
+        help="show path types between GPUs and NICs in the format of `nvidia-smi topo -m`",
     )
     add_accelerators(parser)
     parser.epilog = EXAMPLE
@@ -111,7 +111,7 @@ def _discover(args: argparse.Namespace, screen: Screen) -> Discovery:
     inventory = open_inventory(args, screen)
     _known(args.node, _names(inventory), inventory.path)
     count = len(args.node) or len(_names(inventory))
-    with patience(screen, f"looking at {count} node{'s' if count > 1 else ''}"):
+    with patience(screen, f"inspecting {count} node{'s' if count > 1 else ''}"):
         return discover_inventory(inventory, args.node, options, redact=args.redact)
 
 
@@ -181,7 +181,7 @@ def _line(part: Tree) -> Text:
 
 
 def _show_failure(name: str, failure: DeployError, screen: Screen) -> None:
-    screen.out.print(f"{printable(name)}: not seen: {printable(failure.what)}", style="bold red")
+    screen.out.print(f"{printable(name)}: not inspected: {printable(failure.what)}", style="bold red")
     if failure.fix:
         screen.out.print(f"  fix: {printable(failure.fix)}")
 

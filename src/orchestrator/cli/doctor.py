@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from orchestrator.workflows.look.nccl import Expected
 
 EXAMPLE = """examples:
-  l40s-deploy doctor                            look at all nodes of the inventory
+  l40s-deploy doctor                            check all nodes of the inventory
   l40s-deploy doctor --json                     the findings as one JSON document
-  l40s-deploy doctor --from snapshots/          the same on what `discover --save snapshots/` wrote
+  l40s-deploy doctor --from snapshots/          check what `discover --save snapshots/` wrote
   l40s-deploy doctor --from machine.tar.bz2 --accelerator 1bcf:0b4000
                                                 a machine that hwloc-gather-topology recorded
-  l40s-deploy doctor --report wiring.html       also one page with drawings for whoever fixes it
-  l40s-deploy doctor --explain ACS-REDIRECT     what a rule reads and why
+  l40s-deploy doctor --report wiring.html       also write a page with drawings for the data centre
+  l40s-deploy doctor --explain ACS-REDIRECT     explain a finding: what it reads and why
 
-exit status: 0 nothing of severity stop or slow, 2 wrong input, 3 findings, 4 a node did not answer
+exit status: 0 no finding of severity stop or slow, 2 wrong input, 3 findings, 4 a node did not answer
 """
 
 
@@ -40,23 +40,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     add_inventory(parser)
     add_json(parser)
-    parser.add_argument("--accept", action="append", default=[], metavar="ID[@NODE]", help="set a finding aside")
+    parser.add_argument(
+        "--accept", action="append", default=[], metavar="ID[@NODE]", help="ignore this finding (repeatable)"
+    )
     parser.add_argument(
         "--from",
         dest="saved",
         metavar="PATH",
-        help="saved snapshots, a tarball of hwloc-gather-topology, a copy of /sys or a NCCL topology XML instead",
+        help="read saved snapshots, an hwloc-gather-topology tarball, a copy of /sys or an NCCL topology XML instead",
     )
     add_accelerators(parser)
-    parser.add_argument("--report", metavar="FILE", help="also write one HTML page with drawings, to send on")
-    parser.add_argument("--dump-xml", metavar="DIR", help="also write NCCL's topology XML of each node as DIR/NODE.xml")
-    parser.add_argument("--list-rules", action="store_true", help="every rule, one line each")
-    parser.add_argument("--explain", metavar="ID", help="what a finding or cause means and what it rests on")
+    parser.add_argument("--report", metavar="FILE", help="also write an HTML page with drawings, to send on")
+    parser.add_argument("--dump-xml", metavar="DIR", help="also write each node's NCCL topology XML to DIR/NODE.xml")
+    parser.add_argument("--list-rules", action="store_true", help="list every rule")
+    parser.add_argument("--explain", metavar="ID", help="explain a finding or cause, and where it comes from")
     parser.epilog = EXAMPLE
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """0 nothing of severity stop or slow, 3 otherwise, 4 where a node did not answer."""
+    """0 no finding of severity stop or slow, 3 otherwise, 4 where a node did not answer."""
     from orchestrator.workflows.look.nccl import expected
 
     if args.list_rules or args.explain:
@@ -94,7 +96,7 @@ def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
     from orchestrator.workflows.look.doctor import examine_inventory
 
     inventory = open_inventory(args, screen)
-    with patience(screen, f"looking at {len(list(inventory.nodes))} nodes"):
+    with patience(screen, f"inspecting {len(list(inventory.nodes))} nodes"):
         return examine_inventory(inventory, accept=args.accept)
 
 
@@ -162,7 +164,7 @@ def _show(examination: Examination, expectations: Sequence[Expected], screen: Sc
         screen.out.print(printable(line), style="dim")
     gpus = sum(len(node.gpus) for node in examination.cluster.nodes)
     if not count:
-        screen.out.print("no node was examined: nothing is known of the wiring", style="bold red")
+        screen.out.print("no node was examined; the wiring is unknown", style="bold red")
         return
     nodes = f"{count} node{'' if count == 1 else 's'}, {gpus} GPUs examined"
     screen.out.print(f"{nodes}: {summary(examination.findings)}")
@@ -193,7 +195,7 @@ def _rules(args: argparse.Namespace, screen: Screen) -> int:
         raise InputError(
             f"no finding is called {args.explain!r}" + (f"; did you mean {near[0]}?" if near else ""),
             where="--explain",
-            fix="`l40s-deploy doctor --list-rules` lists the rules",
+            fix="run `l40s-deploy doctor --list-rules` for the list",
         )
     chosen = [entries[args.explain]] if args.explain else [one for one in entries.values() if one.kind == "rule"]
     if args.json:

@@ -20,13 +20,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     add_examples(
         parser,
-        "l40s-deploy down                 # requests that run are answered first",
-        "l40s-deploy down --now --gang b  # one gang, at once",
+        "l40s-deploy down                 # waits for running requests",
+        "l40s-deploy down --now --gang b  # one gang, immediately",
     )
     add_inventory(parser)
     parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="only this gang (repeatable)")
-    parser.add_argument("--now", action="store_true", help="end everything at once, without draining requests")
-    parser.add_argument("--force", action="store_true", help="even while somebody else holds the gang's lock")
+    parser.add_argument("--now", action="store_true", help="stop immediately, without draining requests")
+    parser.add_argument("--force", action="store_true", help="stop even if another command holds the gang's lock")
     add_json(parser)
 
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _take_out(inventory: Inventory, gangs: tuple[str, ...], screen: Screen) -> None:
-    """No new request goes to what will stop; a router that can't be told does not hold up the stop."""
+    """Remove the gangs from the router first; a router that does not answer does not delay the stop."""
     try:
         withdraw(inventory, gangs)
     except DeployError as failure:
@@ -70,11 +70,11 @@ def _show_trouble(node: Stopped, screen: Screen) -> None:
         screen.say(f"  fix: {node.error.fix}; its own ranks end when its lease runs out, if it lost the leader")
     elif node.left_behind:
         pids = ", ".join(map(str, node.left_behind))
-        screen.say(f"{node.node}: process {pids} would not end (a stuck driver?); look at it with ps and dmesg")
+        screen.say(f"{node.node}: process {pids} does not end (a stuck driver?). Check it with `ps` and `dmesg`")
     elif node.held:
-        screen.say(f"{node.node}: everything of ours has ended, and not all GPU memory is free: {'; '.join(node.held)}")
+        screen.say(f"{node.node}: all our processes have ended, but GPU memory is still in use: {'; '.join(node.held)}")
     elif node.alive:
-        screen.say(f"{node.node}: the agent is still ending; look again with `l40s-deploy status`, or use --now")
+        screen.say(f"{node.node}: the agent is still stopping. Check again with `l40s-deploy status`, or use --now")
 
 
 def _json(node: Stopped) -> dict[str, Any]:

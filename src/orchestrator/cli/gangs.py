@@ -64,9 +64,9 @@ def _routed(view: GangView, router: RouterGlance | None) -> str:
     if place is None:
         return ""
     if worker is None:
-        return "; out of the router"
+        return "; not in the router"
     words = f"{worker.load} request" + ("" if worker.load == 1 else "s")
-    return f"; in the router, {words}" if worker.healthy else "; the router finds it unhealthy"
+    return f"; in the router, {words}" if worker.healthy else "; unhealthy according to the router"
 
 
 def router_block(seen: Overview) -> list[RenderableType]:
@@ -85,7 +85,7 @@ def router_block(seen: Overview) -> list[RenderableType]:
     known = {view.service_url.rstrip("/") for view in seen.views}
     strange = [one.url for one in router.workers or () if one.url not in known]
     told = [f"{word}: {', '.join(names)}" for word, names in gangs.items() if names]
-    told += [f"of no gang here: {', '.join(strange)}"] if strange else []
+    told += [f"not of this inventory: {', '.join(strange)}"] if strange else []
     if told:
         head.append(f"  {printable('; '.join(told))}")
     if router.error is None:
@@ -118,7 +118,7 @@ def cause_lines(cause: Cause, *, folded: int = 0) -> list[RenderableType]:
     if cause.fix:
         lines.append(Text(f"  fix: {printable(cause.fix)}"))
     if folded:
-        lines.append(Text(f"  ({folded} more only followed from it; --json has them)", "dim"))
+        lines.append(Text(f"  ({folded} later error{'s' * (folded != 1)} followed from it; see --json)", "dim"))
     return lines
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from orchestrator.workflows.measure.golden import Golden
 
 _VERBS = (
-    ("accept", "ask a dozen prompts, and keep the answers as the right ones for this model, stack and layout"),
-    ("check", "ask the same prompts again, and name the first token that differs"),
-    ("show", "the accepted answers, and the file that holds them"),
+    ("accept", "ask a dozen prompts and store the answers as correct for this model, stack and layout"),
+    ("check", "ask the same prompts again and show the first token that differs"),
+    ("show", "show the accepted answers and the file that holds them"),
 )
 
 
@@ -73,13 +73,13 @@ def _print(one: Golden, screen: Screen, *, accepted: bool) -> None:
     else:
         wrong = [each for each in one.compared if not each.same]
         right = len(one.compared) - len(wrong)
-        say(printable(f"{one.gang}: {right} of {len(one.compared)} answers are the accepted ones ({one.subject})"))
+        say(printable(f"{one.gang}: {right} of {len(one.compared)} answers match the accepted ones ({one.subject})"))
         for each in wrong:
             _print_difference(each, screen)
         if wrong:
             say("  fix: verify checkpoint and kernels on every node: l40s-deploy checkpoint verify; l40s-deploy doctor")
     for prompt in one.varies:
-        say(printable(f"  {prompt}: the engine varies here by itself; only what it kept is compared"))
+        say(printable(f"  {prompt}: the engine's answer varies here on its own; only the stable part is compared"))
 
 
 def _print_difference(each: Compared, screen: Screen) -> None:

@@ -33,11 +33,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         "l40s-deploy guard --on-failed 'mail -s \"gang failed\" ops'",
         "l40s-deploy guard --on-ready https://example.org/hook --install",
-        "l40s-deploy guard --on-failed @/etc/l40s/webhook   # an address with a token in it stays in its file",
+        "l40s-deploy guard --on-failed @/etc/l40s/webhook   # an address with a secret token, read from a file",
     )
     add_inventory(parser)
     add_gangs(parser)
-    parser.add_argument("--once", action="store_true", help="look once and do what is due")
+    parser.add_argument("--once", action="store_true", help="check once, act if needed, and exit")
     parser.add_argument(
         "--limit",
         type=_count,
@@ -50,23 +50,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=usual.first_pause_s,
         metavar="TIME",
-        help=f"before the second restart; it doubles from there ({usual.first_pause_s:.0f})",
+        help=f"wait before the second restart; doubles each time ({usual.first_pause_s:.0f})",
     )
     parser.add_argument(
         "--stable",
         type=seconds,
         default=usual.stable_s,
         metavar="TIME",
-        help=f"ready for so long, a gang's restarts are forgotten ({usual.stable_s:.0f})",
+        help=f"reset the restart count once a gang has been ready this long ({usual.stable_s:.0f})",
     )
     parser.add_argument(
         "--on-ready",
         default="",
         metavar="HOOK",
-        help="command or http(s) address, after a restart; @FILE: a secret one, out of a file of mode 600",
+        help="command or http(s) address to call after a restart; @FILE: read it from a file of mode 600",
     )
-    parser.add_argument("--on-failed", default="", metavar="HOOK", help="the same, when it gives up")
-    parser.add_argument("--install", action="store_true", help="write a systemd unit that runs this, and exit")
+    parser.add_argument("--on-failed", default="", metavar="HOOK", help="the same, when the guard gives up")
+    parser.add_argument("--install", action="store_true", help="write a systemd unit that runs this command, and exit")
     parser.add_argument("--unit", default=NAME, metavar="NAME", help=f"with --install: the unit's name ({NAME})")
     add_json(parser)
 
@@ -100,9 +100,9 @@ def _install(args: argparse.Namespace, inventory: Path, screen: Screen) -> int:
         options += [flag, f"@{Path(hook[1:]).resolve()}" if hook.startswith("@") else hook] if hook else []
     path = install(inventory, options, name=args.unit)
     own = "" if str(path).startswith("/etc/") else " --user"
-    screen.say(f"wrote {path}; it runs after: systemctl{own} daemon-reload && systemctl{own} enable --now {path.name}")
+    screen.say(f"wrote {path}. Start it: systemctl{own} daemon-reload && systemctl{own} enable --now {path.name}")
     if own:
-        screen.say("  it runs while nobody is logged in, and after a reboot, once this is done: loginctl enable-linger")
+        screen.say("  keep it running after logout and reboot: loginctl enable-linger")
     if args.json:
         screen.json({"unit": str(path)})
     return 0

@@ -56,7 +56,7 @@ def _show(found: Sequence[Kept], screen: Screen) -> None:
         cause = f"{run.cause.node}: {run.cause.text}" if run.cause else ""
         cells = (run.gang, moment(run.started), moment(run.ended), run.end, run.by, run.command, run.plan_id, cause)
         table.add_row(*(Text(printable(cell), "bold red" if cell == "failed" else "") for cell in cells))
-    screen.out.print(table if table.rows else "no run was ever started")
+    screen.out.print(table if table.rows else "no runs recorded")
 
 
 def _json(run: PastRun) -> dict[str, Any]:

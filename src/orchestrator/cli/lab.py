@@ -11,7 +11,7 @@ from orchestrator.cli.options import add_examples, add_json
 from orchestrator.cli.screen import Screen
 
 _EXAMPLES = """examples:
-  l40s-deploy lab up                          # 4 nodes of 8 L40S, wired as they should be
+  l40s-deploy lab up                          # 4 nodes with 8 L40S each, wired correctly
   l40s-deploy lab up --wiring wrong           # the same machines, with a card in the wrong slot and dead ports
   l40s-deploy lab up --gangs 3                # three gangs of four nodes
   l40s-deploy lab up --like inventory.yml     # your own cluster, to rehearse on
@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """The words after `lab`."""
     parser.epilog = _EXAMPLES
     verbs = parser.add_subparsers(dest="lab_verb", required=True, metavar="VERB")
-    up = verbs.add_parser("up", help="start it, or leave it as it is when it is the same")
+    up = verbs.add_parser("up", help="start a lab; does nothing if the same lab is already running")
     add_examples(
         up,
         "l40s-deploy lab up",
@@ -31,52 +31,58 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy lab up --gpus host --stack sglang-0.5.23 --nodes 2   # on a machine with GPUs",
     )
     _add_name(up)
-    up.add_argument("--nodes", type=int, metavar="N", help="nodes in all (default: 4 a gang, or as the wiring says)")
-    up.add_argument("--gangs", type=int, metavar="N", help="gangs that they form (default: 1)")
-    up.add_argument("--like", metavar="FILE", help="gangs, node names, GPU counts and settings of your own inventory")
     up.add_argument(
-        "--wiring", default="right", metavar="NAME|FILE", help="a name of `lab wirings`, or a file (default: right)"
+        "--nodes", type=int, metavar="N", help="total number of nodes (default: 4 per gang, or as the wiring says)"
+    )
+    up.add_argument("--gangs", type=int, metavar="N", help="number of gangs (default: 1)")
+    up.add_argument(
+        "--like", metavar="FILE", help="copy gangs, node names, GPU counts and settings from your inventory"
     )
     up.add_argument(
-        "--from", dest="recorded", metavar="PATH", help="nodes that look like recorded ones (`discover --save`)"
+        "--wiring", default="right", metavar="NAME|FILE", help="a name from `lab wirings`, or a file (default: right)"
+    )
+    up.add_argument(
+        "--from", dest="recorded", metavar="PATH", help="nodes with recorded hardware (from `discover --save`)"
     )
     up.add_argument(
         "--level",
         type=int,
         choices=(0, 1, 2),
-        help="2: systemd in the nodes, whose root file system is made once; 1: namespaces; 0: plain sshds, no root"
-        " (default: the highest that is there at once)",
+        help="2: systemd in the nodes, on a root file system built once; 1: namespaces; 0: plain sshds, no root"
+        " (default: the highest that needs no setup)",
     )
     up.add_argument(
         "--engine",
         choices=("standin", "sglang"),
         default="standin",
-        help="standin: loads no model; sglang: the real one, on CPU, one rank a node (default: standin)",
+        help="standin: loads no model; sglang: real SGLang on CPU, one rank per node (default: standin)",
     )
     up.add_argument(
         "--gpus",
         choices=("emulated", "host"),
         default="emulated",
-        help="host: the nodes share out the real NVIDIA GPUs of this machine and run the engine of --stack"
+        help="host: divide the real NVIDIA GPUs of this machine among the nodes and run the engine of --stack"
         " (default: emulated)",
     )
-    up.add_argument("--stack", metavar="NAME|FILE", help="with --gpus host: the engine, installed on this machine")
+    up.add_argument(
+        "--stack", metavar="NAME|FILE", help="with --gpus host: the stack to run; must be installed on this machine"
+    )
     up.add_argument(
         "--deaths",
         choices=("plain", "cuda"),
         default="plain",
-        help="how the stand-in's ranks die: plain: at once, and no other takes notice; cuda: as seen with CUDA, the"
-        " exit held for 0.2 to 0.4 s, and the others end after 20 to 40 ms with errors of their own (default: plain)",
+        help="how the stand-in's ranks die: plain: at once, unnoticed by the others; cuda: as observed with CUDA, the"
+        " exit takes 0.2 to 0.4 s, and the other ranks fail after 20 to 40 ms (default: plain)",
     )
     add_json(up)
-    down = verbs.add_parser("down", help="remove it, in whatever state it is")
+    down = verbs.add_parser("down", help="remove the lab, whatever its state")
     add_examples(down, "l40s-deploy lab down --name rehearsal")
     _add_name(down)
-    status = verbs.add_parser("status", help="what it is, and which of its nodes answer")
+    status = verbs.add_parser("status", help="show the lab and which of its nodes answer")
     add_examples(status, "l40s-deploy lab status --json")
     _add_name(status)
     add_json(status)
-    wirings = verbs.add_parser("wirings", help="the wirings that ship, for `lab up --wiring`")
+    wirings = verbs.add_parser("wirings", help="list the built-in wirings for `lab up --wiring`")
     add_examples(wirings, "l40s-deploy lab wirings")
     add_json(wirings)
     lab_console.configure(verbs, _add_name)
@@ -85,7 +91,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_name(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", default="lab", help="several labs can be up at once (default: lab)")
+    parser.add_argument("--name", default="lab", help="name of the lab, if you run several (default: lab)")
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
@@ -133,7 +139,7 @@ def _up(args: argparse.Namespace, screen: Screen) -> int:
     if raised.fresh:
         screen.say(f"lab {args.name!r} is up after {took:.1f} s: {what}")
     else:
-        screen.say(f"lab {args.name!r} is up already: {what}")
+        screen.say(f"lab {args.name!r} is already running: {what}")
     screen.say("; ".join(filter(None, (f"level {level.number} ({level.reason})", level.cannot))))
     screen.say(f"inventory: {raised.home.inventory}")
     if screen.as_json:
@@ -146,7 +152,7 @@ def _down(args: argparse.Namespace, screen: Screen) -> int:
 
     began = time.monotonic()
     if down(args.name):
-        screen.say(f"lab {args.name!r} is gone after {time.monotonic() - began:.1f} s")
+        screen.say(f"lab {args.name!r} was removed in {time.monotonic() - began:.1f} s")
     else:
         screen.say(f"there is no lab {args.name!r}")
     return 0

@@ -12,16 +12,16 @@ from orchestrator.cli.screen import Screen
 
 def configure(verbs: Any, add_name: Callable[[argparse.ArgumentParser], None]) -> None:
     """verbs: the subparsers of `lab`; add_name: its --name option."""
-    shell = verbs.add_parser("shell", help="a shell on a node, as root, over its console and not its network")
+    shell = verbs.add_parser("shell", help="open a root shell on a node, over its console instead of its network")
     add_examples(shell, "l40s-deploy lab shell node0")
     shell.add_argument("node", metavar="NODE")
     add_name(shell)
-    execute = verbs.add_parser("exec", help="a command on a node, the same way; its exit code is ours")
+    execute = verbs.add_parser("exec", help="run a command on a node, over its console; returns its exit code")
     add_examples(
         execute, "l40s-deploy lab exec node0 -- systemctl --failed", "l40s-deploy lab exec node1 -- ip address"
     )
     execute.add_argument("node", metavar="NODE")
-    execute.add_argument("words", metavar="CMD", nargs="+", help="after --, so that its options are not taken for ours")
+    execute.add_argument("words", metavar="CMD", nargs="+", help="the command, after --")
     add_name(execute)
 
 

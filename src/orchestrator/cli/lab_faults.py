@@ -13,7 +13,7 @@ from orchestrator.cli.screen import Screen
 
 def configure(verbs: Any, add_name: Callable[[argparse.ArgumentParser], None]) -> None:
     """verbs: the subparsers of `lab`; add_name: its --name option."""
-    broken = verbs.add_parser("break", help="give a node a fault: in its hardware, its network, its processes")
+    broken = verbs.add_parser("break", help="inject a fault into a node: hardware, network or processes")
     add_examples(
         broken,
         "l40s-deploy lab break node2 gpu-lost 5",
@@ -21,15 +21,15 @@ def configure(verbs: Any, add_name: Callable[[argparse.ArgumentParser], None]) -
         "l40s-deploy lab break node2 kill-rank 19",
     )
     broken.add_argument("node", metavar="NODE")
-    broken.add_argument("fault", metavar="FAULT", help="a name of `lab faults`")
-    broken.add_argument("words", metavar="ARG", nargs="*", help="what the fault wants to know")
+    broken.add_argument("fault", metavar="FAULT", help="a name from `lab faults`")
+    broken.add_argument("words", metavar="ARG", nargs="*", help="arguments of the fault")
     add_name(broken)
-    heal = verbs.add_parser("heal", help="take a fault from a node again, or all of them")
+    heal = verbs.add_parser("heal", help="remove one fault, or all faults, from a node")
     add_examples(heal, "l40s-deploy lab heal node2 gpu-lost", "l40s-deploy lab heal node2")
     heal.add_argument("node", metavar="NODE")
-    heal.add_argument("fault", metavar="FAULT", nargs="?", help="only this one")
+    heal.add_argument("fault", metavar="FAULT", nargs="?", help="remove only this fault")
     add_name(heal)
-    faults = verbs.add_parser("faults", help="every fault that a node can have")
+    faults = verbs.add_parser("faults", help="list every fault that can be injected")
     add_examples(faults, "l40s-deploy lab faults")
     add_json(faults)
 

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 def configure(verbs: Any, add_name: Callable[[argparse.ArgumentParser], None]) -> None:
     """verbs: the subparsers of `lab`; add_name: its --name option."""
     rehearse = verbs.add_parser(
-        "rehearse", help="run a scenario: steps, faults, expected ends; 0, or 7 where it differs"
+        "rehearse", help="run a scenario of steps, faults and expected results; exits 7 if a result differs"
     )
     add_examples(rehearse, "l40s-deploy lab rehearse dead-rank", "l40s-deploy lab rehearse my-cluster.yml --keep")
-    rehearse.add_argument("scenario", metavar="SCENARIO", nargs="?", help="one that ships, or a file")
-    rehearse.add_argument("--list", action="store_true", help="the scenarios that ship")
-    rehearse.add_argument("--keep", action="store_true", help="leave the lab there afterwards")
+    rehearse.add_argument("scenario", metavar="SCENARIO", nargs="?", help="a built-in scenario, or a file")
+    rehearse.add_argument("--list", action="store_true", help="list the built-in scenarios")
+    rehearse.add_argument("--keep", action="store_true", help="keep the lab running afterwards")
     add_name(rehearse)
     rehearse.set_defaults(name="rehearsal")
 

@@ -16,8 +16,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(parser, "l40s-deploy lock show", "l40s-deploy lock release --gang gang0 --force")
     verbs = parser.add_subparsers(dest="lock_verb", required=True, metavar="show | release")
     for name, summary, example in (
-        ("show", "holder, host, command and last sign of life, node by node", "l40s-deploy lock show"),
-        ("release", "give back locks whose holder is gone", "l40s-deploy lock release --gang gang0 --force"),
+        ("show", "show holder, host, command and last heartbeat for each node", "l40s-deploy lock show"),
+        ("release", "release locks whose holder is gone", "l40s-deploy lock release --gang gang0 --force"),
     ):
         verb = verbs.add_parser(name, help=summary, description=summary)
         add_examples(verb, example)
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         add_gangs(verb)
         add_json(verb)
         if name == "release":
-            verb.add_argument("--force", action="store_true", help="also where the holder seems to be alive")
+            verb.add_argument("--force", action="store_true", help="release even if the holder seems to be alive")
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
@@ -48,7 +48,7 @@ def _show(found: Sequence[NodeLock], screen: Screen, *, given_back: bool) -> Non
             screen.say(f"{lock.node}: {lock.error.what}")
     held = [lock for lock in found if lock.token]
     if not held:
-        screen.out.print("nobody holds a lock")
+        screen.out.print("no locks are held")
     for lock in held:
-        state = "given back" if given_back else "stale" if lock.stale else f"alive {lock.age_s:.0f} s ago"
+        state = "released" if given_back else "stale" if lock.stale else f"last heartbeat {lock.age_s:.0f} s ago"
         screen.out.print(printable(f"{lock.gang} on {lock.node}: {lock.holder} with `{lock.command}`, {state}"))

@@ -20,13 +20,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     add_examples(parser, "l40s-deploy logs -f --node l40s-2", "l40s-deploy logs -n 500 | grep -i nccl")
     add_inventory(parser)
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with new lines until Ctrl-C")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow new lines until Ctrl-C")
     parser.add_argument("--node", metavar="NODE", help="only this node")
     parser.add_argument("-n", "--lines", type=_count, default=LINES, metavar="N", help=f"last N lines ({LINES})")
     parser.add_argument(
         "--around-failure",
         action="store_true",
-        help="the last failure's lines on the node that failed first: N before it and some after",
+        help="show the log around the last failure, on the node that failed first: N lines before it, some after",
     )
     add_gangs(parser)
 

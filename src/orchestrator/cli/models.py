@@ -31,12 +31,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
     add_json(parser)
     actions = parser.add_subparsers(dest="action", metavar="add")
-    adding = actions.add_parser("add", help="write a profile from a checkpoint's config.json")
+    adding = actions.add_parser("add", help="create a profile from a checkpoint's config.json")
     add_examples(adding, "l40s-deploy models add /workspace/GLM-4.5-Air-FP8")
-    adding.add_argument("directory", type=Path, metavar="DIR", help="the checkpoint, on this machine")
+    adding.add_argument("directory", type=Path, metavar="DIR", help="checkpoint directory on this machine")
     adding.add_argument("--name", metavar="NAME", help="the profile's name (default: the directory's)")
     adding.add_argument("--out", type=Path, metavar="FILE", help="default: models/NAME.yml beside the inventory")
-    adding.add_argument("--force", action="store_true", help="write over a profile that exists")
+    adding.add_argument("--force", action="store_true", help="overwrite an existing profile")
     adding.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document")
 
 
@@ -52,9 +52,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     for gang in dict.fromkeys(offer.gang for each in listed for offer in each.offers):
         _show_gang(gang, listed, screen)
     screen.out.print(f"GPUs: {ASSUMED}")
-    screen.out.print(
-        "*: what `plan` takes by itself; number: KV tokens. What is not marked as measured is not measured."
-    )
+    screen.out.print("*: the default of `plan`; number: KV tokens. Layouts not marked as measured are calculated.")
     return 0
 
 
@@ -111,7 +109,7 @@ def _add(args: argparse.Namespace, screen: Screen) -> int:
     if screen.as_json:
         screen.json({"file": str(path), "unknown": unknown})
         return 0
-    screen.out.print(printable(f"{path} written; what the checkpoint does not tell is marked UNKNOWN in it:"))
+    screen.out.print(printable(f"{path} written. Fill in what is marked UNKNOWN (not in the checkpoint):"))
     for key, words in unknown.items():
         screen.out.print(printable(f"  {key}: {words}"))
     screen.out.print(printable(f"l40s-deploy plan --model {path.stem if args.out is None else path}"))

@@ -55,7 +55,9 @@ def seconds(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def add_timeout(parser: argparse.ArgumentParser, what: str = "a gang has so long to start") -> None:
+def add_timeout(
+    parser: argparse.ArgumentParser, what: str = "give up if a gang takes longer than this to start"
+) -> None:
     """--timeout TIME."""
     parser.add_argument("--timeout", type=seconds, default=TIMEOUT_S, metavar="TIME", help=f"{what} (1h)")
 

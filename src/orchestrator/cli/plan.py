@@ -29,13 +29,15 @@ if TYPE_CHECKING:
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """What `plan` and `up` have in common: the model and what may be pinned."""
     parser.add_argument("--model", metavar="NAME", help="a profile's name or .yml file (`models` lists them)")
-    parser.add_argument("--plan", metavar="FILE", help="instead of --model: what `plan --out` wrote, if it still holds")
+    parser.add_argument(
+        "--plan", metavar="FILE", help="use the plan that `plan --out` wrote, if it is still valid, instead of --model"
+    )
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
     parser.add_argument("--tp", type=_degree, metavar="N", help="tensor parallel degree")
     parser.add_argument("--pp", type=_degree, metavar="N", help="pipeline parallel degree")
     parser.add_argument("--ep", type=_degree, metavar="N", help="expert parallel degree")
     parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="only this gang (repeatable)")
-    parser.add_argument("engine_args", nargs="*", metavar="-- FLAGS", help="further flags for the engine, after --")
+    parser.add_argument("engine_args", nargs="*", metavar="-- FLAGS", help="extra engine flags, after --")
 
 
 def request_of(args: argparse.Namespace) -> PlanRequest:
@@ -43,13 +45,15 @@ def request_of(args: argparse.Namespace) -> PlanRequest:
     if args.plan:
         if args.model or args.stack or args.tp or args.pp or args.ep or args.gang or args.engine_args:
             raise InputError(
-                "--plan FILE says all that was asked for, and something else is asked for beside it",
+                "--plan FILE was combined with options that the saved plan already sets",
                 where="command line",
-                fix="--plan alone, or --model with its options",
+                fix="use --plan alone, or --model with its options",
             )
         return read_request(Path(args.plan))
     if not args.model:
-        raise InputError("no model is named", where="command line", fix="--model NAME; `l40s-deploy models` lists them")
+        raise InputError(
+            "no model was given", where="command line", fix="add --model NAME; run `l40s-deploy models` for the list"
+        )
     return PlanRequest(
         model=args.model,
         stack=args.stack,
@@ -76,12 +80,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_inventory(parser)
     add_plan_options(parser)
     ways = parser.add_mutually_exclusive_group()
-    ways.add_argument("--show", choices=_SHOWN, help="one node's environment, command, ...; all nodes' ports")
-    ways.add_argument("--format", choices=("compose",), help="a compose file a node, for containers started by hand")
-    ways.add_argument("--diff", action="store_true", help="what would change of what runs, and whether by a restart")
-    parser.add_argument("--node", metavar="NODE", help="the node that --show and --format mean (default: the leader)")
-    parser.add_argument("--sources", action="store_true", help="say where every value comes from")
-    parser.add_argument("--out", metavar="FILE", help="write the plan's JSON document to a file, for `up --plan`")
+    ways.add_argument(
+        "--show", choices=_SHOWN, help="show one part: a node's environment, command, ..., or all nodes' ports"
+    )
+    ways.add_argument(
+        "--format", choices=("compose",), help="print a compose file for a node, for containers started by hand"
+    )
+    ways.add_argument(
+        "--diff",
+        action="store_true",
+        help="show what would change in the running gangs, and whether that needs a restart",
+    )
+    parser.add_argument("--node", metavar="NODE", help="node for --show and --format (default: the leader)")
+    parser.add_argument("--sources", action="store_true", help="show where every value comes from")
+    parser.add_argument("--out", metavar="FILE", help="also save the plan to a file for `up --plan`")
     add_json(parser)
 
 
@@ -118,19 +130,19 @@ def _show_diff(plan: Plan, found: Sequence[GangDiff], screen: Screen) -> None:
 def diff_lines(gang: GangDiff, plan_id: str) -> Iterator[str]:
     """One gang's difference in words."""
     if not gang.running:
-        yield f"gang {gang.name}: nothing was ever started; `up` starts plan {plan_id}"
+        yield f"gang {gang.name}: never started; `up` would start plan {plan_id}"
         return
-    there = "is what was started last" if gang.state in _ENDED else "runs"
+    there = "ran last" if gang.state in _ENDED else "runs"
     yield f"gang {gang.name}: plan {gang.running} {there} ({gang.state}); this is plan {plan_id}"
     for (name, was, will), nodes in by_change(gang.changes).items():
         yield f"  {nodes}: {name}: {side(was)} -> {side(will)}"
     if not gang.changes:
-        yield "  nothing changes"
+        yield "  no changes"
     elif gang.state in _ENDED:
-        yield "  `up` starts it so"
+        yield "  `up` starts the gang with these changes"
     else:
-        yield "  takes a restart of the whole gang (an engine reads this when it starts): `up` does it gang by gang"
-        yield "  behind a router; where nobody else serves meanwhile, with --replace only"
+        yield "  needs a restart of the gang. `up` restarts one gang at a time behind a router;"
+        yield "  without another gang to take the requests, `up` needs --replace (downtime)"
 
 
 _ENDED = ("absent", "stopped", "failed")

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from orchestrator.workflows.hosts.prepare import Prepared, PrepareRequest, Step
 
 _EXAMPLES = (
-    "l40s-deploy prepare --check                       what it would change, as a diff; changes nothing",
+    "l40s-deploy prepare --check                       show what would change, as a diff; changes nothing",
     "l40s-deploy prepare                               packages, user, limits, sudo rule, kernel, the stack",
     "l40s-deploy prepare --bundle stack.bundle         the stack from a file of `stack build`, without any network",
     "l40s-deploy prepare --node l40s-2 --tags limits   one node, one role",
-    "l40s-deploy prepare --remove                      take back what it made, and only that",
+    "l40s-deploy prepare --remove                      undo what prepare changed, and only that",
 )
 
 
@@ -42,19 +42,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"only these: {', '.join(TAGS)}",
     )
     parser.add_argument("--stack", metavar="STACK", help="the stack to install (default: the inventory's l40s_stack)")
-    parser.add_argument("--bundle", type=Path, metavar="FILE", help="install from this file; see `stack build`")
     parser.add_argument(
-        "--find-links", default="", metavar="PLACE", help="one more place where pip on the nodes looks for packages"
+        "--bundle", type=Path, metavar="FILE", help="install the stack from this file (see `stack build`)"
     )
+    parser.add_argument("--find-links", default="", metavar="PLACE", help="extra package location for pip on the nodes")
     parser.add_argument(
         "--install-containers",
         action="store_true",
-        help="for a stack in a container: install Docker (or podman) and NVIDIA's toolkit where there is none",
+        help="for a stack in a container: install Docker (or podman) and NVIDIA's toolkit where missing",
     )
-    parser.add_argument("--become", action="store_true", help="use sudo where the inventory does not say so")
-    parser.add_argument("-K", "--ask-become-pass", action="store_true", help="ask for sudo's password; with --become")
-    parser.add_argument("--remove", action="store_true", help="take back what it made, by the list on each node")
-    parser.add_argument("--check", action="store_true", help="change nothing, show what would change")
+    parser.add_argument("--become", action="store_true", help="use sudo even if the inventory does not ask for it")
+    parser.add_argument(
+        "-K", "--ask-become-pass", action="store_true", help="prompt for the sudo password; use with --become"
+    )
+    parser.add_argument("--remove", action="store_true", help="undo what prepare changed, as recorded on each node")
+    parser.add_argument("--check", action="store_true", help="show what would change, change nothing")
     add_timeout(parser, "give up after so long")
     add_json(parser)
 
@@ -100,7 +102,7 @@ def _sudo_password() -> str:
         return getpass.getpass("sudo's password on the nodes: ")
     except EOFError:
         raise InputError(
-            "no password was given", where="--ask-become-pass", fix="type it, or leave -K out where sudo asks for none"
+            "no password was given", where="--ask-become-pass", fix="enter the password, or omit -K if sudo needs none"
         ) from None
 
 
@@ -188,10 +190,10 @@ def _show(outcome: Prepared, request: PrepareRequest, progress: _Progress, scree
             would = "would change" if request.check else "changed"
             screen.out.print(printable(f"{name}: {would}={result.changed} ok={result.ok} skipped={result.skipped}"))
     done = len(outcome.results.values)
-    verb = "looked at" if request.check else "taken back" if request.remove else "ready"
+    verb = "checked" if request.check else "restored" if request.remove else "ready"
     screen.out.print(f"{done} of {len(outcome.nodes)} nodes {verb} after {outcome.seconds:.1f} s")
     if not request.remove and not request.check and done:
-        screen.say("what needs a reboot or the BIOS: l40s-deploy doctor")
+        screen.say("check what still needs a reboot or a BIOS setting: l40s-deploy doctor")
 
 
 def _show_diffs(outcome: Prepared, progress: _Progress, screen: Screen) -> None:

@@ -37,49 +37,47 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy restart --gang gang0",
         "l40s-deploy restart --rolling                    # several gangs behind the router, one at a time",
         "l40s-deploy restart --rolling --max-unavailable 2",
-        "l40s-deploy restart --maintenance --gang gang0   # stop, wait until every node has booted anew, start",
-        "l40s-deploy restart --resume                     # finish what an interrupted command has begun",
+        "l40s-deploy restart --maintenance --gang gang0   # stop, wait until every node has rebooted, start",
+        "l40s-deploy restart --resume                     # finish what an interrupted command began",
         "l40s-deploy restart --maintenance --run 'sh -c \"l40s-deploy prepare --node $L40S_NODE\"'",
     )
     add_inventory(parser)
     add_gangs(parser)
-    parser.add_argument("--now", action="store_true", help="end requests that run instead of waiting for them")
+    parser.add_argument("--now", action="store_true", help="do not wait for running requests")
     add_timeout(parser)
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument(
         "--resume",
         action="store_true",
-        help="finish what an interrupted command has begun: a restart of any kind, `up` with another plan",
+        help="finish what an interrupted command began: any restart, or `up` with another plan",
     )
-    ways.add_argument("--rolling", action="store_true", help="gang by gang, while the others serve")
+    ways.add_argument("--rolling", action="store_true", help="restart one gang at a time while the others serve")
     ways.add_argument(
         "--maintenance",
         action="store_true",
-        help="gang by gang: stop, wait until each node booted anew or was worked on by --run, ask the doctor, start",
+        help="one gang at a time: stop, wait until each node has rebooted or --run has finished, run doctor, start",
     )
     parser.add_argument(
-        "--max-unavailable", type=int, default=1, metavar="N", help="with --rolling: gangs that are down at a time (1)"
+        "--max-unavailable", type=int, default=1, metavar="N", help="with --rolling: gangs down at the same time (1)"
     )
-    add_drain_timeout(parser, "with a router: how long to wait for a gang's requests, else leave it serving")
+    add_drain_timeout(parser, "with a router: how long to drain a gang; if exceeded, it keeps serving")
     parser.add_argument(
         "--run",
         default="",
         metavar="COMMAND",
-        help="with --maintenance: run COMMAND here for one node after the other, with L40S_NODE, L40S_HOST, L40S_GANG",
+        help="with --maintenance: run COMMAND on this machine once per node, with L40S_NODE, L40S_HOST, L40S_GANG",
     )
     parser.add_argument(
-        "--reboots", action="store_true", help="with --run: COMMAND reboots the node; wait until it has booted anew"
+        "--reboots", action="store_true", help="with --run: COMMAND reboots the node; wait until it is back"
     )
     parser.add_argument(
         "--wait-s",
         type=seconds,
         default=WAIT_S,
         metavar="TIME",
-        help="with --maintenance: a gang's nodes have so long to come back (1h)",
+        help="with --maintenance: how long to wait for the nodes to come back (1h)",
     )
-    parser.add_argument(
-        "--without-router", action="store_true", help="with --rolling: somebody else sends requests elsewhere meanwhile"
-    )
+    parser.add_argument("--without-router", action="store_true", help="with --rolling: you redirect requests yourself")
     add_json(parser)
 
 
@@ -91,8 +89,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         with Progress(screen) as shown:
             done = _restart(args, inventory, shown)
     except KeyboardInterrupt:
-        screen.say("detached: a gang that was started goes on by itself; `l40s-deploy status` shows where each is")
-        screen.say("  fix: `l40s-deploy restart --resume` finishes what was begun")
+        screen.say("detached: gangs that were started continue on their own; check with `l40s-deploy status`")
+        screen.say("  fix: run `l40s-deploy restart --resume` to finish")
         return Exit.INTERRUPTED
     if isinstance(done, Resumed):
         return _resumed(args, screen, done)
@@ -118,7 +116,7 @@ def _request(args: argparse.Namespace) -> RestartRequest:
 def _refuse_strays(args: argparse.Namespace) -> None:
     if not args.maintenance and (args.run or args.reboots or args.wait_s != WAIT_S):
         raise InputError(
-            "--run, --reboots and --wait-s are about the nodes of a stopped gang",
+            "--run, --reboots and --wait-s are only valid with --maintenance",
             where="command line",
             fix="add --maintenance",
         )
@@ -140,7 +138,9 @@ def _maintenance(args: argparse.Namespace) -> MaintenanceRequest:
 def _rolling(args: argparse.Namespace) -> RollingRequest:
     if args.now:
         raise InputError(
-            "--now ends requests that run", where="command line", fix="--rolling waits for them: one of the two"
+            "--now does not wait for requests",
+            where="command line",
+            fix="--rolling waits for them; use only one of the two",
         )
     return RollingRequest(
         gangs=tuple(args.gang),
@@ -182,7 +182,7 @@ def _resumed(args: argparse.Namespace, screen: Screen, done: Resumed) -> int:
         screen.json({"left": list(done.words), **status_json(done.views)})
         return Exit.DONE
     names = ", ".join(view.name for view in done.views)
-    screen.out.print(printable(f"finished: {names}" if names else "nothing was interrupted"))
+    screen.out.print(printable(f"finished: {names}" if names else "nothing to resume"))
     for words in done.words:
         screen.out.print(printable(words))
     return Exit.DONE

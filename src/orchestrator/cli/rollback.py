@@ -22,11 +22,11 @@ from orchestrator.workflows.gang.rollback import RollbackRequest, roll_back
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(parser, "l40s-deploy rollback --gang gang0", "l40s-deploy history   # which plans the nodes have kept")
+    add_examples(parser, "l40s-deploy rollback --gang gang0", "l40s-deploy history   # plans that you can return to")
     add_inventory(parser)
     add_gangs(parser)
     add_timeout(parser)
-    add_drain_timeout(parser, "how long to wait for a gang's requests, else leave it serving")
+    add_drain_timeout(parser, "how long to drain a gang; if exceeded, it keeps serving")
     add_json(parser)
 
 
@@ -40,6 +40,6 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         with Progress(screen) as shown:
             done = roll_back(inventory, request, shown)
     except KeyboardInterrupt:
-        screen.say("detached: `l40s-deploy restart --resume` finishes what was begun; `l40s-deploy status` shows it")
+        screen.say("detached: run `l40s-deploy restart --resume` to finish, or check with `l40s-deploy status`")
         return Exit.INTERRUPTED
     return show_restarted(done, screen)

@@ -12,9 +12,9 @@ from orchestrator.model.exit_codes import Exit
 from orchestrator.workflows.router.routing import RouterState, router_state, start_router, stop_router
 
 _VERBS = {
-    "up": "start it, with every gang that serves behind it",
-    "status": "whether it serves, and which gangs it sends requests to",
-    "down": "stop it; requests that run get up to a minute",
+    "up": "start it and add every gang that serves",
+    "status": "show whether it serves, and to which gangs",
+    "down": "stop it; running requests get up to a minute",
 }
 
 

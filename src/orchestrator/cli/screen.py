@@ -43,7 +43,7 @@ class Screen:
         self._write(printable(text) + "\n")
 
     def _write(self, text: str) -> None:
-        """Talk that nobody can read any more (`2>&1 | head`, a terminal that is gone) detaches, as Ctrl-C does."""
+        """Detaches, as Ctrl-C does, if stderr is closed (`2>&1 | head`, a closed terminal)."""
         try:
             sys.stderr.write(text)
             sys.stderr.flush()
@@ -78,7 +78,7 @@ def _console(is_terminal: bool, *, stderr: bool) -> Console:
     from rich.console import Console
 
     class Quiet(Console):
-        """Whoever reads no more is nobody's defect: rich itself would end the process with status 1."""
+        """A closed stdout is not an error; rich itself would exit with status 1."""
 
         def on_broken_pipe(self) -> None:
             if stderr:

@@ -17,40 +17,40 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """The words after `stack`."""
     examples = (
         "l40s-deploy stack build sglang-0.5.23-cpu --out cpu.bundle",
-        "l40s-deploy stack build sglang-0.5.23 --out gpu.bundle --debian    # for nodes without a package source too",
-        "l40s-deploy stack build ./mine.yml --out mine.bundle --python 3.12    # beside it: mine.lock",
+        "l40s-deploy stack build sglang-0.5.23 --out gpu.bundle --debian    # for nodes without Debian mirrors too",
+        "l40s-deploy stack build ./mine.yml --out mine.bundle --python 3.12    # needs mine.lock beside it",
         "l40s-deploy prepare --bundle cpu.bundle",
-        "l40s-deploy stack recipe sglang-0.4.4-l40s --out l40s-image    # then l40s-image/build.sh makes the image",
+        "l40s-deploy stack recipe sglang-0.4.4-l40s --out l40s-image    # then run l40s-image/build.sh",
     )
     add_examples(parser, *examples)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    build = actions.add_parser("build", help="bring every package that the stack's lock names, into one file")
+    build = actions.add_parser("build", help="download every package of the stack's lock into one file")
     add_examples(build, *examples)
     build.add_argument("stack", metavar="STACK", help="a stack's name, or its .yml with the .lock beside it")
-    build.add_argument("--out", required=True, metavar="FILE", type=Path, help="the bundle to write")
+    build.add_argument("--out", required=True, metavar="FILE", type=Path, help="bundle to write")
     build.add_argument(
         "--python", metavar="X.Y", help="the nodes' Python, for compiled packages (default: the stack's)"
     )
     build.add_argument(
-        "--find-links", default="", metavar="PLACE", help="one more place for pip to look: an index, a page, a folder"
+        "--find-links", default="", metavar="PLACE", help="extra package location for pip: an index, a page or a folder"
     )
     build.add_argument(
         "--debian",
         nargs="?",
         const="",
         metavar="NAME,...",
-        help="bring the Debian packages that `prepare` installs too (or these), of this machine's own release",
+        help="also include the Debian packages that `prepare` installs (or these), for this machine's Debian release",
     )
     build.add_argument(
         "--vocabularies",
         nargs="?",
         const="",
         metavar="DIR",
-        help="bring what tokenizers would download (gpt-oss), from a folder or from where they take it",
+        help="also include the vocabularies that tokenizers download (gpt-oss), from a folder or their usual source",
     )
     add_timeout(build, "give up after so long")
     add_json(build)
-    recipe = actions.add_parser("recipe", help="write what makes a container image of a stack that has no wheels")
+    recipe = actions.add_parser("recipe", help="write a recipe for a container image of a stack that has no wheels")
     add_examples(recipe, *examples)
     recipe.add_argument("stack", metavar="STACK", help="a stack's name, or its .yml with the .recipe folder beside it")
     recipe.add_argument("--out", required=True, metavar="DIR", type=Path, help="a folder, new or empty")
@@ -71,7 +71,7 @@ def _recipe(args: argparse.Namespace, screen: Screen) -> int:
         return 0
     for file in files:
         screen.out.print(printable(str(file)))
-    screen.say(printable(f"next, where Docker, a network and 60 GB of disk are: {args.out}/build.sh"))
+    screen.say(printable(f"next: run {args.out}/build.sh on a machine with Docker, network access and 60 GB of disk"))
     return 0
 
 
@@ -86,7 +86,7 @@ def _build(args: argparse.Namespace, screen: Screen) -> int:
             said = time.monotonic()
             screen.say(f"{place} of {count}: {package}")
 
-    with patience(screen, f"bringing the packages of {args.stack}"):
+    with patience(screen, f"downloading the packages of {args.stack}"):
         bundle = build(
             BuildRequest(
                 stack=args.stack,

@@ -9,8 +9,8 @@ from orchestrator.cli.screen import Screen
 from orchestrator.workflows.status.overview import overview, overview_json
 
 _EXIT_STATUS = """
-exit status, the first that is true: 5 a gang has failed, 3 a gang is degraded (gangs[].degraded_reason in --json:
-silent, slow, hung, nodes, rails, router, interrupted), 4 a node did not answer, else 0 (ready, on its way, or stopped)
+exit status, first match: 5 a gang has failed, 3 a gang is degraded (gangs[].degraded_reason in --json:
+silent, slow, hung, nodes, rails, router, interrupted), 4 a node did not answer, else 0 (ready, starting, or stopped)
 """
 
 
@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(
         parser,
         "l40s-deploy status",
-        "l40s-deploy status --gang gang0 || echo 'gang0 needs somebody'",
+        "l40s-deploy status --gang gang0 || echo 'gang0 needs attention'",
         "l40s-deploy status --json | jq '.gangs[] | .state, .degraded_reason'",
         "l40s-deploy status --json | jq '.router.workers'",
     )

@@ -46,13 +46,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """The words after `tuning`."""
     add_examples(parser, *_STATUS, *_CARRY)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    status = actions.add_parser("status", help="which configs a model will look for, and what each node has of them")
+    status = actions.add_parser("status", help="show which configs a model looks for, and which each node has")
     add_examples(status, *_STATUS)
     _configure_status(status)
-    pull = actions.add_parser("pull", help="make a pack of the configs that one node has for its GPU")
+    pull = actions.add_parser("pull", help="pack one node's configs for its GPU into a file")
     add_examples(pull, *(line for line in _CARRY if " pull " in line))
     _configure_pull(pull)
-    push = actions.add_parser("push", help="put a pack where every node's engine looks, or take back what was put")
+    push = actions.add_parser("push", help="install a pack on every node, or remove what was installed")
     add_examples(push, *(line for line in _CARRY if " push " in line))
     _configure_push(push)
 
@@ -64,18 +64,18 @@ def _configure_status(parser: argparse.ArgumentParser) -> None:
     for flag, words in (("--tp", "tensor"), ("--pp", "pipeline"), ("--ep", "expert")):
         parser.add_argument(flag, type=_degree, metavar="N", help=f"{words} parallel degree, as for `plan`")
     add_gangs(parser)
-    parser.add_argument("--offline", action="store_true", help="ask no node: names and shapes only")
+    parser.add_argument("--offline", action="store_true", help="contact no node; show names and shapes only")
     add_json(parser)
 
 
 def _configure_pull(parser: argparse.ArgumentParser) -> None:
     add_inventory(parser)
     parser.add_argument(
-        "out", metavar="DIR|FILE", type=Path, help="pack to make: FILE.tar, FILE.tar.gz, or a directory"
+        "out", metavar="DIR|FILE", type=Path, help="pack to write: FILE.tar, FILE.tar.gz, or a directory"
     )
-    parser.add_argument("--from", dest="node", metavar="NODE", help="node to take from (default: the first)")
+    parser.add_argument("--from", dest="node", metavar="NODE", help="source node (default: the first)")
     parser.add_argument(
-        "--model", metavar="NAME", help="only what this model's engine takes (default: all for the GPU)"
+        "--model", metavar="NAME", help="only the configs that this model uses (default: all for the GPU)"
     )
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
     add_json(parser)
@@ -83,12 +83,12 @@ def _configure_pull(parser: argparse.ArgumentParser) -> None:
 
 def _configure_push(parser: argparse.ArgumentParser) -> None:
     add_inventory(parser)
-    parser.add_argument("pack", metavar="PACK", type=Path, nargs="?", help="what `tuning pull` made")
+    parser.add_argument("pack", metavar="PACK", type=Path, nargs="?", help="pack from `tuning pull`")
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
     add_gangs(parser)
     ways = parser.add_mutually_exclusive_group()
-    ways.add_argument("--check", action="store_true", help="say what would be written, write nothing")
-    ways.add_argument("--remove", action="store_true", help="take back what was put, originals restored")
+    ways.add_argument("--check", action="store_true", help="show what would be written, write nothing")
+    ways.add_argument("--remove", action="store_true", help="remove what was installed and restore the originals")
     add_json(parser)
 
 
@@ -117,7 +117,9 @@ def _push(args: argparse.Namespace, screen: Screen) -> int:
     """0; the first failed node's exit code where one failed."""
     if bool(args.pack) == args.remove:
         raise InputError(
-            "a pack is wanted, or --remove, and not both", where="command line", fix="tuning push PACK | --remove"
+            "found both or neither of PACK and --remove; wanted one",
+            where="command line",
+            fix="tuning push PACK | --remove",
         )
     inventory = open_inventory(args, screen)
     request = PushRequest(
@@ -138,7 +140,7 @@ def _show_push(done: PerNode[Put], *, check: bool, screen: Screen) -> None:
         counts = (("written", put.written), ("unchanged", put.unchanged), ("restored", put.restored),
                   ("removed", put.removed))  # fmt: skip
         told = [f"{len(places)} {'' if word == 'unchanged' else would}{word}" for word, places in counts if places]
-        screen.out.print(printable(f"{name}: {', '.join(told) or 'nothing of ours there'}"))
+        screen.out.print(printable(f"{name}: {', '.join(told) or 'nothing installed by this tool'}"))
         for place, why in put.left.items():
             screen.out.print(printable(f"  {place}: {why}"))
         for remark in put.remarks:
@@ -147,7 +149,7 @@ def _show_push(done: PerNode[Put], *, check: bool, screen: Screen) -> None:
         screen.out.print(printable(f"{name}: {failure.what}"), style="bold red")
         screen.out.print(printable(f"  fix: {failure.fix}"))
     if not check and any(put.written or put.restored or put.removed for put in done.values.values()):
-        screen.say("an engine reads its configs when it starts: what runs keeps the old ones until `restart`")
+        screen.say("running engines keep the old configs. Restart to use the new ones: l40s-deploy restart")
 
 
 def _status(args: argparse.Namespace, screen: Screen) -> int:
@@ -162,7 +164,7 @@ def _status(args: argparse.Namespace, screen: Screen) -> int:
         offline=args.offline,
     )
     inventory = _inventory(args, screen)
-    with patience(screen, "looking at the nodes' tuned configs"):
+    with patience(screen, "inspecting the nodes' tuned configs"):
         kits = tuning_status(inventory, request)
     if screen.as_json:
         screen.json(status_json(args.model, kits))
@@ -173,7 +175,7 @@ def _status(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _inventory(args: argparse.Namespace, screen: Screen) -> Inventory | None:
-    """None where no cluster is named and none is asked for: names can be told of the reference cluster too."""
+    """None if no cluster is named and none is needed: the reference cluster gives names too."""
     try:
         return open_inventory(args, screen)
     except InputError:
@@ -249,8 +251,8 @@ def _remarks(kit: Kit) -> Iterator[str]:
             "engine takes its default tiles ('Using default ... kernel config' in its log); the price is not measured"
         )
         yield (
-            "a file of a larger GPU under this GPU's name is no way out: an L40S has 101376 bytes of shared memory "
-            "a block, an A100 166912: OutOfResources"
+            "do not rename a larger GPU's file to this GPU's name: an L40S has 101376 bytes of shared memory per "
+            "block, an A100 166912; kernels fail with OutOfResources"
         )
 
 
@@ -265,7 +267,7 @@ def _of_nodes(kit: Kit) -> Iterator[str]:
     if odd:
         yield (
             f"{who(odd, len(engines))}: sglang {engines[odd[0]]} is installed, not the stack's "
-            f"{kit.stack.engine_version}: what is said here holds for the stack's version"
+            f"{kit.stack.engine_version}: the rows here are for the stack's version"
         )
     if len(_tritons(kit)) > 1:
         yield f"the nodes have different Triton versions: {', '.join(_tritons(kit))}; each is judged by its own"

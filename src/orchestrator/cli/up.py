@@ -42,28 +42,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64",
         "l40s-deploy up --model DeepSeek-R1-Channel-INT8 --stack sglang-0.4.4-l40s --dry-run",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 -- --mem-fraction-static 0.8",
-        "l40s-deploy up --plan plan.json --replace        # the only gang, from the plan that it serves to another",
+        "l40s-deploy up --plan plan.json --replace        # replace the running plan of the only gang",
     )
     add_inventory(parser)
     plan_verb.add_plan_options(parser)
-    parser.add_argument("--dry-run", action="store_true", help="only show the plan, like the verb `plan`")
+    parser.add_argument("--dry-run", action="store_true", help="only show the plan, like `l40s-deploy plan`")
     add_timeout(parser, "give up after so long")
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="findings of severity slow refuse; so does, once it runs, traffic that does not travel as planned",
+        help="also refuse on slow findings, and if traffic does not use the planned transport once running",
     )
     parser.add_argument(
-        "--accept", action="append", default=[], metavar="ID[@NODE]", help="set a finding of `doctor` aside"
+        "--accept",
+        action="append",
+        default=[],
+        metavar="ID[@NODE]",
+        help="ignore this finding of `doctor` (repeatable)",
     )
     parser.add_argument(
         "--replace",
         action="store_true",
-        help="a gang that serves another plan is taken down for this one even where nobody serves in its place",
+        help="replace a running gang even if this causes downtime",
     )
-    add_drain_timeout(parser, "how long to wait for the requests of a gang that serves another plan")
+    add_drain_timeout(parser, "how long to drain a gang that serves another plan")
     parser.add_argument(
-        "--undo-on-interrupt", action="store_true", help="Ctrl-C ends what was started (default: it goes on)"
+        "--undo-on-interrupt",
+        action="store_true",
+        help="on Ctrl-C, stop what was started (default: detach and leave it running)",
     )
     add_json(parser)
 
@@ -119,10 +125,10 @@ def _dry_run(plan: Plan, screen: Screen) -> int:
 
 def _interrupted(request: UpRequest, screen: Screen) -> int:
     if request.undo_on_interrupt:
-        screen.say("interrupted: what was started has been ended")
+        screen.say("interrupted: everything that was started has been stopped")
     else:
-        screen.say("detached: whatever was started goes on by itself")
-        screen.say("  l40s-deploy status    shows it; the same `up` again follows it; `l40s-deploy down` ends it")
+        screen.say("detached: everything that was started continues on its own")
+        screen.say("  check: l40s-deploy status; attach again: repeat the same `up`; stop: l40s-deploy down")
     return Exit.INTERRUPTED
 
 
@@ -141,7 +147,7 @@ def _show(outcome: Outcome, screen: Screen) -> None:
         for block in gang_block(view):
             screen.out.print(block)
         if view.name in outcome.ready_before:
-            screen.out.print(printable(f"{view.name} was ready already, with this very plan; nothing was changed"))
+            screen.out.print(printable(f"{view.name} is already ready with this plan; nothing changed"))
         elif view.canary_text is not None:
             done = "changed to this plan" if view.name in outcome.changed else "ready"
             screen.out.print(

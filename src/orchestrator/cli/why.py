@@ -16,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_inventory(parser)
     add_gangs(parser)
     parser.add_argument(
-        "--all", action="store_true", help="also what only followed from it, and the events of all nodes in order"
+        "--all", action="store_true", help="also show later errors and the events of all nodes in order"
     )
     add_json(parser)
 
@@ -39,7 +39,7 @@ def _show(account: Account, screen: Screen, *, everything: bool) -> None:
         screen.say(f"{name}: {failure.what}")
     verdict = account.verdict
     if verdict is None:
-        screen.out.print(printable(f"{account.gang}: no kept run has failed"))
+        screen.out.print(printable(f"{account.gang}: no recorded run has failed"))
         return
     when = f", {ago(verdict.ago_s)} ago" if verdict.ago_s is not None else ""
     since = "" if verdict.newest else "; it was started again since"

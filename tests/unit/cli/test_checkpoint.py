@@ -73,7 +73,7 @@ def test_words_for_people(source: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "1 shard in blocks of 64x64" in out
     assert "proved: 2 tensors (1 of them scales)" in out
     assert main(["checkpoint", "reblock", str(source), str(tmp_path / "finer")]) == 0
-    assert "complete already" in capsys.readouterr().out
+    assert "already complete" in capsys.readouterr().out
     assert main(["checkpoint", "inspect", str(source)]) == 0
     out = capsys.readouterr().out
     assert "fp8 in blocks of 128x128" in out

@@ -73,7 +73,7 @@ def test_looking_saves_what_answers_and_tells_what_does_not(
     arguments = ["discover", "-i", str(tmp_path / "hosts.yml"), "--save", str(tmp_path / "out")]
     assert main(arguments) == 4
     said = capsys.readouterr()
-    assert "away: not seen: " in said.out and "1 nodes did not answer" in said.out
+    assert "away: not inspected: " in said.out and "1 nodes did not answer" in said.out
     assert f"snapshot written to {tmp_path}/out/here.json" in said.err
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["here.json"]
     assert main(["discover", "--from", str(tmp_path / "out")]) == 0

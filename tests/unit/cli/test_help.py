@@ -68,7 +68,7 @@ def test_verbs_are_shown_by_what_they_are_for(words: tuple[str, ...], capsys: py
         main(list(words))
     out = capsys.readouterr().out
     assert ended.value.code == 0
-    assert out.index("serve:") < out.index("  up ") < out.index("look:") < out.index("  status ")
+    assert out.index("serve:") < out.index("  up ") < out.index("inspect:") < out.index("  status ")
     assert all(f"  {verb} " in out for verb in VERBS)
 
 

@@ -68,7 +68,7 @@ def test_words_that_argparse_refuses(words: list[str]) -> None:
     assert caught.value.code == 2
 
 
-@pytest.mark.parametrize(("words", "says"), [([], "no model"), (["--plan", "x", "--tp", "8"], "beside it")])
+@pytest.mark.parametrize(("words", "says"), [([], "no model"), (["--plan", "x", "--tp", "8"], "was combined with")])
 def test_a_request_needs_a_model_or_a_plan_and_not_both(words: list[str], says: str) -> None:
     with pytest.raises(InputError, match=says):
         verb.request_of(parse(*words))
@@ -133,12 +133,15 @@ def test_a_difference_in_words() -> None:
     assert list(verb.diff_lines(running, "bbb")) == [
         "gang gang0: plan aaa runs (ready); this is plan bbb",
         "  node0, node1: --port: 8000 -> 9000",
-        "  takes a restart of the whole gang (an engine reads this when it starts): `up` does it gang by gang",
-        "  behind a router; where nobody else serves meanwhile, with --replace only",
+        "  needs a restart of the gang. `up` restarts one gang at a time behind a router;",
+        "  without another gang to take the requests, `up` needs --replace (downtime)",
     ]
-    assert list(verb.diff_lines(replace(running, changes=()), "aaa"))[-1] == "  nothing changes"
-    assert list(verb.diff_lines(replace(running, state="stopped"), "bbb"))[-1] == "  `up` starts it so"
-    assert "nothing was ever started" in "".join(verb.diff_lines(replace(running, running=""), "bbb"))
+    assert list(verb.diff_lines(replace(running, changes=()), "aaa"))[-1] == "  no changes"
+    assert (
+        list(verb.diff_lines(replace(running, state="stopped"), "bbb"))[-1]
+        == "  `up` starts the gang with these changes"
+    )
+    assert "never started" in "".join(verb.diff_lines(replace(running, running=""), "bbb"))
 
 
 def test_a_node_that_is_not_there_is_told_with_those_that_are(run) -> None:  # type: ignore[no-untyped-def]

@@ -79,7 +79,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
         (["--model", FINE], {"l40s_socket_ifname": "bond7"}, "'bond7' is no interface", "name one of these"),
         (["--model", FINE], {"l40s_ib_hca": "=mlx5_7"}, "fits no ACTIVE RDMA port", "name ports that are up"),
         (["--plan", "/nowhere/plan.json"], {}, "this file can't be read", "plan --out"),
-        ([], {}, "no model is named", "l40s-deploy models"),
+        ([], {}, "no model was given", "l40s-deploy models"),
     ],
 )  # fmt: skip
 def test_one_message_with_the_way_out(

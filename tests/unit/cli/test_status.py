@@ -100,7 +100,7 @@ def test_a_failed_gang_has_exit_code_5(run: Run) -> None:
     assert code == 5
     assert "cause: b TP19: TP19 on GPU 3 (pid 7) was killed" in out and "fix: look there" in out
     assert "\x1b[31m" not in out and "\\x1b[31mlast" in out
-    assert "(1 more only followed from it; --json has them)" in out
+    assert "(1 later error followed from it; see --json)" in out
     (told,) = json.loads(run(view, "--json")[1])["gangs"]
     assert (told["cause"]["node"], told["cause"]["tp_rank"], told["cause"]["signal"]) == ("b", 19, 9)
     assert [cause["node"] for cause in told["secondary"]] == ["a"]
@@ -196,11 +196,17 @@ ROUTERS = [
         3,
         "unhealthy",
         router(Worker("1", SERVES, False, 0)),
-        "; the router finds it unhealthy)",
+        "; unhealthy according to the router)",
         "router degraded  http://h:3  unhealthy: g",
     ),
-    (3, "out", router(Worker("1", "http://x", True, 0)), "; out of the router)", "out: g; of no gang here: http://x"),
-    (3, "out", router(state="absent", workers=None), "; out of the router)", "router absent  http://h:3  out: g"),
+    (
+        3,
+        "out",
+        router(Worker("1", "http://x", True, 0)),
+        "; not in the router)",
+        "out: g; not of this inventory: http://x",
+    ),
+    (3, "out", router(state="absent", workers=None), "; not in the router)", "router absent  http://h:3  out: g"),
     (4, None, router(state="", workers=None, error=LOST), "(healthy)", "head: no route (fix: look)"),
     (4, None, router(workers=None, error=LOST), "(healthy)", "router ready"),
 ]

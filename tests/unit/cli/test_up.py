@@ -72,7 +72,7 @@ def test_ready(run: Run) -> None:
     code, out, _ = run(outcome())
     assert code == 0 and "ready in 12.3 s; canary: 'Paris" in out and "\x07" not in out
     code, out, _ = run(outcome(before=True))
-    assert code == 0 and "g was ready already, with this very plan; nothing was changed" in out
+    assert code == 0 and "g is already ready with this plan; nothing changed" in out
 
 
 def test_the_document(run: Run) -> None:
@@ -109,7 +109,7 @@ def test_interrupted_it_says_how_to_go_on(run: Run) -> None:
     code, out, err = run(KeyboardInterrupt())
     assert (code, out) == (130, "") and "detached" in err and "l40s-deploy status" in err
     code, _, err = run(KeyboardInterrupt(), "--undo-on-interrupt")
-    assert code == 130 and "has been ended" in err
+    assert code == 130 and "has been stopped" in err
 
 
 def test_a_failure_names_the_node_and_rank_and_who_can_not_be_reached() -> None:
