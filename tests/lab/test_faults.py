@@ -82,7 +82,7 @@ def bench(labs: Callable[[str], RunningLab]) -> Iterator[Bench]:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wedged driver need not be waited for as long as one that wakes its GPUs."""
-    monkeypatch.setattr(look, "NVML_DEADLINE_S", 2.0)
+    monkeypatch.setattr(look, "NVML_S", 2.0)
 
 
 def steady(snapshot: Snapshot) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def steady(snapshot: Snapshot) -> dict[str, Any]:
         for path, text in snapshot.files.items()
         if path not in volatile
     }
-    moving = ("clock", "probe_seconds", "clock_offset_s", "round_trip_s", "shm_free_bytes")
+    moving = ("clock", "probe_seconds", "clock_offset_s", "round_trip_s", "shm_free_bytes", "disks")
     return {
         "files": files,
         "links": {path: target for path, target in snapshot.links.items() if path not in volatile},
@@ -337,8 +337,10 @@ def test_a_full_disk(bench: Bench) -> None:
     bench.lab.run("break", NODE, "disk-full")
     try:
         full = bench.lab.ssh(NODE, f"({write}) 2>&1")
+        broken = bench.node()
     finally:
         bench.lab.run("heal", NODE)
+    assert (Severity.STOP, "DISK-FULL", NODE) in bench.findings(broken)
     assert full.count("No space left on device") == 3
     assert bench.lab.ssh(NODE, f"({write}) 2>&1") == ""
 

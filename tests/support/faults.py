@@ -278,6 +278,10 @@ def _lost_gpu(node: HealthyNode) -> None:
     node.machine.devices[2] = {"index": 2, "errors": {"nvmlDeviceGetHandleByIndex": "GPU is lost"}}
 
 
+def _disk(*places: str, **values: object) -> Callable[[HealthyNode], None]:
+    return _set(lambda node: [node.host["disks"][place].update(values) for place in places])
+
+
 def _gpu(index: int, **values: object) -> Callable[[HealthyNode], None]:
     return _set(lambda node: node.gpus[index].update(values))
 
@@ -437,6 +441,14 @@ FAULTS = (
     Fault("stack without a limit", _set(lambda n: n.host["limits"].update(stack=[UNLIMITED, UNLIMITED])), "LIMITS",
           NOTE, ("stack",)),
     Fault("small /dev/shm", _set(lambda n: n.host.update(shm_bytes=64 << 20)), "LIMITS", STOP, ("/dev/shm",)),
+    Fault("root file system full", _disk("root", "tmp", "state", free_bytes=0), "DISK-FULL", STOP,
+          ("/", "/tmp", "/home/l40s/.local/state/l40s-deploy")),
+    Fault("state directory's disk full", _disk("state", device=3, free_bytes=1 << 20), "DISK-FULL", STOP,
+          ("/home/l40s/.local/state/l40s-deploy",)),
+    Fault("little room for logs and caches", _disk("state", free_bytes=3 * GIB), "DISK-FULL", NOTE,
+          ("/home/l40s/.local/state/l40s-deploy",)),
+    Fault("model disk full", _disk("models", free_bytes=0), "DISK-FULL", NOTE, ("/workspace",)),
+    Fault("model disk hangs", _disk("models", error="ETIMEDOUT"), "DISK-FULL", UNKNOWN, ("/workspace",)),
     Fault("another NVIDIA driver", _set(lambda n: n.nvml.update(driver="550.54.15")), "NODE-DIFFERS", SLOW,
           ("NVIDIA driver",)),
     Fault("another GPU model", _gpu(5, name="NVIDIA L40"), "NODE-DIFFERS", SLOW, ("GPU set",)),

@@ -62,6 +62,7 @@ _KINDS = (
     _Kind("error counters", _any_path("/hw_counters/"), ("RDMA-LOSSES", "RDMA-CONGESTED", "PCIE-ERRORS")),
     _Kind("limits, clock, kernel log and device files", lambda node: "limits" in node.snapshot.host,
           ("LIMITS", "CLOCK-SKEW", "GPU-XID", "RDMA-NO-DEVICE-FILE")),
+    _Kind("free space", lambda node: "disks" in node.snapshot.host, ("DISK-FULL",)),
     _Kind("installed packages, settings and files", lambda node: "stack" in node.snapshot.host,
           ("ENGINE-UNLISTED", "STACK-ABSENT", "STACK-DIFFERS", "STACK-PATCHES", "TUNED-CONFIGS",
            "MODEL-ROOT-REMOTE", "NCCL-FILES", "NCCL-SETTINGS", "HOST-SETTING")),

@@ -1,7 +1,8 @@
 """Verb `probe`: everything that a look reads of this machine, as raw as the machine gives it.
 
 Request: {"node": name in the inventory, "fs_root": where hardware is read ('/'), "nvml_deadline_s": seconds,
-"stack": what to read of the installed engine (node/look/stack_files.py), or nothing}.
+"stack": what to read of the installed engine (node/look/stack_files.py), or nothing, "state_dir", "model_root": places
+whose free space is asked, each may be missing}.
 Answer: the fields of a snapshot (files, links, errors, nvml, host; see model/snapshot.py) with "format": 1.
 """
 
@@ -16,7 +17,9 @@ import sys
 import time
 from typing import Any
 
+from orchestrator.node import files
 from orchestrator.node.look import stack_files
+from orchestrator.node.look.disks import free_space
 from orchestrator.node.look.kernel_log import driver_errors
 from orchestrator.node.look.nvml import NvmlChild
 from orchestrator.node.look.patience import read_hardware
@@ -34,6 +37,7 @@ _LIMITS = {
 }
 _RAISED_FOR_AN_ENGINE = ("memlock", "nofile")
 _DEVICE_FOLDERS = ("/dev/infiniband", "/dev")
+_TMP = "/tmp"  # noqa: S108 - its free space is asked
 _SHM = "/dev/shm"  # noqa: S108 - its size is asked, nothing is written there
 
 
@@ -44,6 +48,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     question = NvmlChild()
     hardware = read_hardware(root)
     host = host_facts(root)
+    host["disks"] = free_space(_written_places(request))
     host["probe_seconds"] = {"files": round(time.monotonic() - started, 4)}
     nvml = question.answer(float(request.get("nvml_deadline_s") or NVML_DEADLINE_S))
     if isinstance(request.get("stack"), dict):
@@ -58,6 +63,13 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         "nvml": nvml,
         "host": host,
     }
+
+
+def _written_places(request: dict[str, Any]) -> dict[str, str]:
+    """Directories by what they are to us. Engines and compilers write to /tmp, everything else to the state
+    directory; models are read where they lie, and pushed there."""
+    places = {"root": "/", "tmp": _TMP, "state": files.state_dir(request)}
+    return places | ({"models": str(request["model_root"])} if request.get("model_root") else {})
 
 
 def _stack(asked: dict[str, Any], nvml: dict[str, Any], hardware: dict[str, Any]) -> dict[str, Any]:

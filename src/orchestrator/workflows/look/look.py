@@ -36,7 +36,13 @@ def look(fleet: Fleet, nodes: Iterable[NodeSpec], stack: Stack | None = None) ->
 
 def _look_at(session: Session, stack: Stack | None) -> Snapshot:
     spec = session.spec
-    request: dict[str, Any] = {"node": spec.name, "fs_root": spec.fs_root, "nvml_deadline_s": NVML_S}
+    request: dict[str, Any] = {
+        "node": spec.name,
+        "fs_root": spec.fs_root,
+        "nvml_deadline_s": NVML_S,
+        "state_dir": spec.state_dir,
+        "model_root": spec.model_root,
+    }
     if question := _about_the_stack(spec, stack or named_stack(spec.stack)):
         request["stack"] = question
     sent = time.time()
