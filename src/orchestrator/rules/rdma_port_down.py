@@ -29,7 +29,8 @@ RULE = Rule(
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding a node, with all its unusable ports; a spare port of the main card is told with them, or noted."""
     for node in cluster.nodes:
-        troubles = [found for port in node.rail_ports if (found := trouble(port, node))]
+        others = [other for other in cluster.nodes if other is not node]
+        troubles = [found for port in node.rail_ports if (found := trouble(port, node, others))]
         spare = _spare_ports_down(node)
         if any(one.kind == "down" for one in troubles):
             yield _finding(node, [*troubles, *spare])

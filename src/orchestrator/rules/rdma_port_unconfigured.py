@@ -33,7 +33,8 @@ _WORDS = {
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding a node; RoCE v1 only, a missing GID and no address at all are told apart."""
     for node in cluster.nodes:
-        troubles = [found for port in node.rail_ports if (found := trouble(port, node))]
+        others = [other for other in cluster.nodes if other is not node]
+        troubles = [found for port in node.rail_ports if (found := trouble(port, node, others))]
         if troubles and not any(one.kind == "down" for one in troubles):
             yield _finding(node, troubles)
         unread = [port for port in node.rail_ports if not port.gids_recorded and port.link_layer != "InfiniBand"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.model.topology import RdmaPort
@@ -22,13 +23,16 @@ class Trouble:
     fix: str
 
 
-def trouble(port: RdmaPort, node: Node) -> Trouble | None:
-    """None for a port that works, for one whose link layer asks for no GID, and where nobody recorded its GIDs."""
+def trouble(port: RdmaPort, node: Node, others: Iterable[Node] = ()) -> Trouble | None:
+    """None for a port that works, for one whose link layer asks for no GID, and where nobody recorded its GIDs.
+
+    others: nodes whose interface of the same name shows what the port lacks
+    """
     if port.state and not port.active:
         return _down(port)
     if port.link_layer == "InfiniBand" or not port.gids_recorded or gid_index(port, node.topology).index is not None:
         return None
-    return _unconfigured(port, node)
+    return _unconfigured(port, node, others)
 
 
 def _down(port: RdmaPort) -> Trouble:
@@ -38,7 +42,7 @@ def _down(port: RdmaPort) -> Trouble:
     return Trouble(port, "down", f"{where}: {states}, netdev = {port.netdev or 'none'}", up)
 
 
-def _unconfigured(port: RdmaPort, node: Node) -> Trouble:
+def _unconfigured(port: RdmaPort, node: Node, others: Iterable[Node]) -> Trouble:
     interface = node.interfaces.get(port.netdev)
     addresses = ", ".join(interface.ipv4) if interface else ""
     table = ", ".join(f"{gid.index}: {gid.gid} ({gid.type or 'type unread'})" for gid in port.gids) or "none"
@@ -56,5 +60,14 @@ def _unconfigured(port: RdmaPort, node: Node) -> Trouble:
     if addresses:
         again = f"ip link set {port.netdev} down && ip link set {port.netdev} up; then look at show_gids {port.device}"
         return Trouble(port, "no GID", evidence, again)
-    rail = f"give {port.netdev or port.device} an address in its rail's subnet (netplan), as its peers have"
-    return Trouble(port, "no address", evidence, rail)
+    rail = f"give {port.netdev or port.device} an address in its rail's subnet (netplan)"
+    return Trouble(port, "no address", evidence, rail + _example(port, others))
+
+
+def _example(port: RdmaPort, others: Iterable[Node]) -> str:
+    """The address that the first other node has there, in words; '' where none has one."""
+    for node in others:
+        interface = node.interfaces.get(port.netdev)
+        if interface and interface.ipv4:
+            return f"; {node.name} has {interface.ipv4[0]} there"
+    return ""
