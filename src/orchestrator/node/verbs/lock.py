@@ -2,8 +2,10 @@
 
 Beside it lies what its holder has begun and not finished: that stays when the holder is killed.
 
-A holder renews its lock while it works. A lock that has not been renewed for STALE_S by the node's own clock
-belongs to a dead controller and may be taken. `over` takes one lock whose token the caller knows to be dead.
+A holder renews its lock while it works. A lock that has not been renewed for STALE_S belongs to a dead controller and
+may be taken. The time is the node's since its boot, in a file beside the lock: setting a clock makes no lock old. Where
+that file does not tell (an older release's lock, a reboot since), the lock's own time does.
+`over` takes one lock whose token the caller knows to be dead.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ import pathlib
 import time
 from typing import Any
 
-from orchestrator.node import files
+from orchestrator.node import files, processes
 from orchestrator.node.failure import Failure
 
 STALE_S = 60.0
 AUDIT = "audit.jsonl"
 BEGUN = "begun.json"
+RENEWED = "lock.renewed"
 ATTEMPTS = 3
 """Others may take and leave the lock between two of our steps."""
 _HOLDER = ("token", "who", "host", "pid", "start", "boot", "pid_namespace", "command", "since", "why")
@@ -69,6 +72,7 @@ def _acquire(path: str, holder: dict[str, Any], over: str) -> dict[str, Any]:
     try:
         for _ in range(ATTEMPTS):
             if _link(fresh, path):
+                _renewed(path, holder["token"])
                 _note(path, "begins", holder)
                 return {"held": _read(path), "mine": True}
             found = _read(path)
@@ -114,6 +118,7 @@ def _renew(path: str, token: str) -> dict[str, Any]:
     if found is None or found["token"] != token:
         return {"held": found, "mine": False}
     os.utime(path)
+    _renewed(path, token)
     return {"held": found, "mine": True}
 
 
@@ -121,6 +126,7 @@ def _release(path: str, token: str, *, force: bool) -> dict[str, Any]:
     found = _read(path)
     if found is not None and (force or found["token"] == token):
         pathlib.Path(path).unlink(missing_ok=True)
+        pathlib.Path(os.path.dirname(path), RENEWED).unlink(missing_ok=True)
         _note(path, "ends" if found["token"] == token else "ended by force", found)
         found = None
     return _shown(found)
@@ -142,13 +148,37 @@ def _shown(found: dict[str, Any] | None) -> dict[str, Any]:
     return {"held": found, "mine": False}
 
 
-def _read(path: str) -> dict[str, Any] | None:
+def _renewed(path: str, token: str) -> None:
+    """Now, by the clock that nobody sets (clock_gettime(2), CLOCK_BOOTTIME) and for this boot alone. A full disk takes
+    no file; the lock's own time tells then."""
+    now = {"token": token, "boot": processes.boot_id(), "boottime_s": _boottime()}
+    beside = pathlib.Path(os.path.dirname(path), RENEWED)
     try:
-        age = time.time() - pathlib.Path(path).stat().st_mtime
-    except FileNotFoundError:
-        return None
+        files.write_json(str(beside), now)
+    except OSError:
+        beside.unlink(missing_ok=True)
+
+
+def _boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _age(path: str, token: str) -> float:
+    """Seconds since the lock was renewed. Raises FileNotFoundError where there is none."""
+    by_the_wall = time.time() - pathlib.Path(path).stat().st_mtime
+    renewed = files.read_json(f"{os.path.dirname(path)}/{RENEWED}")
+    at = renewed.get("boottime_s")
+    ours = renewed.get("token") == token and renewed.get("boot") == processes.boot_id()
+    return _boottime() - at if ours and isinstance(at, (int, float)) else by_the_wall
+
+
+def _read(path: str) -> dict[str, Any] | None:
     holder = files.read_json(path)
     known = {name: holder.get(name) for name in _HOLDER}
+    try:
+        age = _age(path, str(known["token"]))
+    except FileNotFoundError:
+        return None
     return {**known, "token": str(known["token"]), "age_s": age, "stale": age > STALE_S or age < -STALE_S}
 
 

@@ -99,11 +99,44 @@ def test_a_lock_is_held_renewed_and_given_back_by_its_holder_only(tmp_path: Path
     assert hold(tmp_path, "b") == {"mine": True, "token": "b"}
 
 
-def test_a_stale_lock_and_a_known_dead_one_are_taken_over(tmp_path: Path) -> None:
+def later(monkeypatch: pytest.MonkeyPatch, *, boot: float = 0.0, wall: float = 0.0) -> None:
+    """From now on the node's clocks show that so many more seconds have passed."""
+    clock, date = time.clock_gettime, time.time
+    monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + boot)
+    monkeypatch.setattr(time, "time", lambda: date() + wall)
+
+
+def test_a_clock_that_is_set_makes_no_living_lock_stale_and_no_dead_one_fresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hold(tmp_path, "a")
-    assert hold(tmp_path, "b", over="a") == {"mine": True, "token": "b"}
+    for step in (3600.0, -7200.0):
+        later(monkeypatch, wall=step)
+        assert hold(tmp_path, "b") == {"mine": False, "token": "a"}
+        assert ask(tmp_path, "renew", "a")["mine"] is True
+    later(monkeypatch, boot=lock.STALE_S + 1)
+    assert hold(tmp_path, "b") == {"mine": True, "token": "b"}
+    assert hold(tmp_path, "c") == {"mine": False, "token": "b"}
+
+
+@pytest.mark.parametrize("boot", ["another boot", None])
+def test_a_lock_of_another_boot_or_release_is_judged_by_its_own_time(tmp_path: Path, boot: str | None) -> None:
+    hold(tmp_path, "a")
+    beside = tmp_path / "gangs/g" / lock.RENEWED
+    if boot is None:
+        beside.unlink()
+    else:
+        beside.write_text(beside.read_text().replace(processes.boot_id(), boot))
+    assert hold(tmp_path, "b") == {"mine": False, "token": "a"}
     old = time.time() - lock.STALE_S - 1
     os.utime(tmp_path / "gangs/g/lock", (old, old))
+    assert hold(tmp_path, "b") == {"mine": True, "token": "b"}
+
+
+def test_a_stale_lock_and_a_known_dead_one_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold(tmp_path, "a")
+    assert hold(tmp_path, "b", over="a") == {"mine": True, "token": "b"}
+    later(monkeypatch, boot=lock.STALE_S + 1)
     shown = ask(tmp_path, "show")["held"]
     assert isinstance(shown, dict) and shown["stale"] is True
     assert hold(tmp_path, "c") == {"mine": True, "token": "c"}
