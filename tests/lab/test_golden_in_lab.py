@@ -57,4 +57,4 @@ def test_without_a_gang_that_serves_there_is_nothing_to_ask(lab: SmallLab) -> No
     lab.deploy("down")
     done = lab.deploy("golden", "accept", check=False)
     assert done.returncode == 2
-    assert "serves nobody" in done.stderr
+    assert "serves no requests" in done.stderr

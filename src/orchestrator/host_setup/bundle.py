@@ -109,7 +109,9 @@ def write_bundle(
         fresh.replace(path)
     except OSError as error:
         raise InputError(
-            f"can't be written: {error.strerror or error}", where=str(path), fix="name a place with room: --out FILE"
+            f"can't be written: {error.strerror or error}",
+            where=str(path),
+            fix="choose a path with free space: --out FILE",
         ) from None
     finally:
         fresh.unlink(missing_ok=True)
@@ -127,10 +129,10 @@ def read_bundle(path: Path) -> Bundle:
     except OSError as error:
         raise InputError(f"can't be read: {error.strerror or error}", where=str(path), fix=_MAKE) from None
     except (tarfile.TarError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"is no whole bundle: {error}", where=str(path), fix=_MAKE) from None
+        raise InputError(f"is not a complete bundle: {error}", where=str(path), fix=_MAKE) from None
 
 
-_MAKE = "l40s-deploy stack build STACK --out FILE makes one"
+_MAKE = "create one: l40s-deploy stack build STACK --out FILE"
 
 
 def _proved(path: Path, tar: tarfile.TarFile) -> Bundle:
@@ -140,14 +142,16 @@ def _proved(path: Path, tar: tarfile.TarFile) -> Bundle:
     while entry := tar.next():
         digest = wanted.pop(entry.name, None)
         if digest is None or not entry.isreg() or not _may_hold(entry.name):
-            raise ValueError(f"{entry.name!r} does not belong into it")
+            raise ValueError(f"{entry.name!r} does not belong in it")
         content = _opened(tar, entry)
         if entry.name == REQUIREMENTS:
             text = content.read(_LARGEST_TEXT)
             requirements, content = text.decode(), io.BytesIO(text)
         if _digest(content) != digest:
             raise VerificationDiffers(
-                f"{entry.name} is not what the bundle was made with", where=str(path), fix="copy or build it again"
+                f"{entry.name} differs from what the bundle was built with",
+                where=str(path),
+                fix="copy it again, or build it again with `l40s-deploy stack build`",
             )
     if wanted:
         raise ValueError(f"{sorted(wanted)[0]} is missing")
@@ -172,14 +176,14 @@ def copy_part(bundle: Bundle, part: str, into: Path) -> None:
         raise InputError(
             f"{part} of {bundle.path} can't be unpacked: {error.strerror or error}",
             where=str(into.parent),
-            fix="make room there, or name another folder for temporary files: TMPDIR=DIR l40s-deploy prepare ...",
+            fix="free space there, or use another temporary directory: TMPDIR=DIR l40s-deploy prepare ...",
         ) from None
 
 
 def _manifest(tar: tarfile.TarFile) -> Mapping[str, Any]:
     first = tar.next()
     if first is None or first.name != MANIFEST or first.size > _LARGEST_TEXT:
-        raise ValueError("it does not begin with a manifest")
+        raise ValueError("it does not start with a manifest")
     manifest = json.loads(_opened(tar, first).read())
     if manifest["format"] != FORMAT:
         raise ValueError(f"its format is {manifest['format']!r}, and this version reads {FORMAT}")
@@ -214,7 +218,11 @@ def _with_digests(lock: str, digests: Mapping[str, str], folder: str) -> str:
         if digest is not None:
             lines.append(f"{pin[0].strip()} --hash=sha256:{digest}\n")
         elif not pin["marker"]:  # a package for another platform may be left out
-            raise InputError(f"there is no wheel of {pin[0]}", where=folder, fix="the lock names what can't be had")
+            raise InputError(
+                f"the wheel of {pin[0]} is missing",
+                where=folder,
+                fix="the lock file names a package that can't be found",
+            )
     return "".join(lines)
 
 
@@ -239,7 +247,7 @@ def _digest(content: IO[bytes]) -> str:
 def _opened(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
     content = tar.extractfile(entry)
     if content is None:
-        raise ValueError(f"{entry.name!r} is no file")
+        raise ValueError(f"{entry.name!r} is not a file")
     return content
 
 

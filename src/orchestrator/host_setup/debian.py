@@ -43,7 +43,9 @@ def download(packages: Sequence[str], folder: Path, *, deadline_s: float) -> Non
     """
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
         raise InputError(
-            "this machine has no apt-get", where="--debian", fix="build the bundle on a machine of the nodes' release"
+            "this machine has no apt-get",
+            where="--debian",
+            fix="build the bundle on a machine with the nodes' Debian or Ubuntu release",
         )
     with tempfile.TemporaryDirectory(prefix=".l40s-apt-", dir=folder.parent) as scratch:
         apt = _apt(Path(scratch))
@@ -89,12 +91,14 @@ def _said(words: Sequence[str], deadline_s: float) -> str:
             f"did not end within {deadline_s:.0f} s", where=words[0], fix="try again with a longer --timeout"
         ) from None
     except FileNotFoundError:
-        raise InputError("is not there", where=words[0], fix="build the bundle on a Debian or Ubuntu machine") from None
+        raise InputError(
+            "is not installed", where=words[0], fix="build the bundle on a Debian or Ubuntu machine"
+        ) from None
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()[-1:]
         raise InputError(
             " | ".join(errors) or "gave no reason",
             where=words[0],
-            fix="name packages that this release has, or correct the sources of apt",
+            fix="name packages that this release has, or fix the apt sources",
         )
     return done.stdout

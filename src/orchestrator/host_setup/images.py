@@ -18,7 +18,7 @@ def save(stack: Stack, into: Path, *, deadline_s: float) -> None:
         raise InputError(
             f"found {stack.image!r}, wanted the image's id: an archive does not keep a registry's digest",
             where=f"stack {stack.name}: image",
-            fix=f"{stack.install} image inspect --format '{{{{.Id}}}}' NAME tells it; or let `prepare` pull the image",
+            fix=f"`{stack.install} image inspect --format '{{{{.Id}}}}' NAME` shows it; or let prepare pull the image",
         )
     try:
         done = subprocess.run(
@@ -30,7 +30,9 @@ def save(stack: Stack, into: Path, *, deadline_s: float) -> None:
             check=False,
         )
     except FileNotFoundError:
-        raise InputError("is not there", where=stack.install, fix="save the image where it was built") from None
+        raise InputError(
+            "does not exist", where=stack.install, fix="save the image on the machine where it was built"
+        ) from None
     except subprocess.TimeoutExpired:
         raise Unreachable(
             f"did not end within {deadline_s:.0f} s", where=stack.install, fix="try again with a longer --timeout"

@@ -30,7 +30,7 @@ def failure_message(result: Mapping[str, Any]) -> str:
     if output:
         status = result.get("rc")
         return _shortened(output) + (f" (exit status {status})" if isinstance(status, int) else "")
-    return "failed, and gave no reason"
+    return "failed without a reason"
 
 
 def unreachable_message(result: Mapping[str, Any]) -> str:
@@ -43,29 +43,29 @@ def unreachable_message(result: Mapping[str, Any]) -> str:
 _ADVICE = (
     (
         re.compile(r"missing sudo password|a password is required|a terminal is required", re.IGNORECASE),
-        "`--ask-become-pass` asks for sudo's password, once for all nodes",
+        "use `--ask-become-pass` to enter the sudo password, once for all nodes",
     ),
     (re.compile(r"incorrect sudo password|incorrect password", re.IGNORECASE), "type the password again"),
     (
         re.compile(r"is not in the sudoers file|is not allowed to (execute|run)|may not run sudo"),
-        "let that user become root on the node, or log in as one who may",
+        "allow that user to become root on the node, or log in as another user",
     ),
-    (re.compile(r"sudo: (command )?not found|sudo: No such file"), "install sudo there, or log in as root"),
+    (re.compile(r"sudo: (command )?not found|sudo: No such file"), "install sudo on the node, or log in as root"),
     (
         re.compile(r"this needs root, and the tasks run as"),
-        "`--become` does it through sudo; `ansible_become: true` in the inventory does it for every verb",
+        "use `--become` for sudo, or set `ansible_become: true` in the inventory for all commands",
     ),
     (
         re.compile(r"No space left on device"),
-        "make room on the node, or name another place with l40s_venv in the inventory",
+        "free space on the node, or set another path as l40s_venv in the inventory",
     ),
     (
         re.compile(r"No package matching|Unable to locate package|Failed to update apt cache|Failed to fetch"),
-        "give the node a package source, install the packages by hand, or name others in system_packages_wanted",
+        "configure a package source on the node, install the packages yourself, or set system_packages_wanted",
     ),
     (
         re.compile(r"No matching distribution found|Could not find a version that satisfies"),
-        "give pip there an index that has it (`--find-links` names one more), or bring a bundle (`stack build`)",
+        "give pip an index that has it (`--find-links`), or install from a bundle (`l40s-deploy stack build`)",
     ),
 )
 """What to do about messages of sudo, pip and apt, in the words that they are known to use."""

@@ -166,14 +166,16 @@ class _Run:
     def never_began(self) -> DeployError:
         """No task was started on any host."""
         if self.timed_out:
-            return Unreachable(f"nothing began within {self.deadline_s:.0f} s", where="ansible-playbook", fix=_AGAIN)
+            return Unreachable(f"no task started within {self.deadline_s:.0f} s", where="ansible-playbook", fix=_AGAIN)
         said = failure_message({"stdout": self.output})
-        return InputError(said, where="ansible-playbook", fix="correct what the message names")
+        return InputError(said, where="ansible-playbook", fix="fix what the message names")
 
     def left_unfinished(self, host: str, task: str) -> DeployError:
         """A host that was at `task` when the run ended."""
         if self.timed_out:
-            return Unreachable(f"not done within {self.deadline_s:.0f} s; it was at {task!r}", where=host, fix=_AGAIN)
+            return Unreachable(
+                f"did not end within {self.deadline_s:.0f} s; last task: {task!r}", where=host, fix=_AGAIN
+            )
         said = failure_message({"stdout": self.output})
         return NodeError(f"Ansible ended at {task!r}: {said}", where=host, fix=_AGAIN)
 
@@ -230,11 +232,11 @@ class _Report:
             self._on_step(Step(host, task, "failed", message, seconds, role))
         elif kind == "unreachable":
             message = unreachable_message(result)
-            self._failures[host] = Unreachable(message, where=host, fix=f"try `ssh {host}` from here")
+            self._failures[host] = Unreachable(message, where=host, fix=f"check the login: `ssh {host}`")
             self._on_step(Step(host, task, "unreachable", message, seconds, role))
 
 
-_AGAIN = "correct what the message names and run it again: what is done stays done"
+_AGAIN = "fix what the message names, then run it again; finished tasks are skipped"
 
 
 def _counts(stats: Mapping[str, Any]) -> dict[str, HostResult]:

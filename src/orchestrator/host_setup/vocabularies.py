@@ -35,7 +35,7 @@ def bring(folder: Path, *, source: str = "", deadline_s: float) -> None:
             raise VerificationDiffers(
                 f"its SHA-256 is {found}, wanted {digest}",
                 where=str(Path(source) / name) if source else f"{SOURCE}{name}",
-                fix="take it from where the tokenizer's makers publish it",
+                fix="download it again from the tokenizer's publisher",
             )
         (folder / name).write_bytes(content)
 
@@ -56,8 +56,8 @@ def _fetch(address: str, deadline_s: float) -> bytes:
             content: bytes = answer.read(_LARGEST)
     except (urllib.error.URLError, OSError) as error:
         raise Unreachable(
-            f"can't be fetched: {getattr(error, 'reason', error)}",
+            f"can't be downloaded: {getattr(error, 'reason', error)}",
             where=address,
-            fix="bring the files from a machine that reaches it: --vocabularies DIR",
+            fix="download the files on a machine with access and use --vocabularies DIR",
         ) from None
     return content

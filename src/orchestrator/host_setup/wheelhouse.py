@@ -46,16 +46,16 @@ def download(
             status = pip.wait(deadline_s)
         except subprocess.TimeoutExpired:
             raise Unreachable(
-                f"pip did not bring all packages within {deadline_s:.0f} s",
+                f"pip did not download all packages within {deadline_s:.0f} s",
                 where="pip download",
-                fix="try again with a longer --timeout: what it has, it keeps in its cache",
+                fix="try again with a longer --timeout; finished downloads stay in the cache",
             ) from None
         finally:
             pip.kill()
             hearing.join(5)
             requirements.unlink()
     if status != 0:
-        raise InputError(_reason(said), where="pip download", fix="--find-links PLACE names one more place to look")
+        raise InputError(_reason(said), where="pip download", fix="add a package location with --find-links PLACE")
 
 
 _PIP = (sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--progress-bar=off")

@@ -172,7 +172,7 @@ def read_ansible_inventory(path: Path) -> AnsibleInventory:
     data = read_yaml(path, shown)
     if not isinstance(data, Marked):
         raise InputError(
-            f"holds {_kind(data)}; wanted a mapping of groups, as an Ansible YAML inventory has it",
+            f"contains {_kind(data)}; wanted a mapping of groups, as an Ansible YAML inventory has it",
             where=shown,
             fix=_as_yaml(shown),
         )
@@ -196,7 +196,7 @@ def _read_group(
     if not isinstance(name, str) or not name:
         raise _wrong(origin, f"the group name {name!r} is {_kind(name)}", "a text", "put it into quotes")
     if name in above:
-        raise _wrong(origin, f"group {name!r} lies below itself", "groups without a loop", "remove one of them")
+        raise _wrong(origin, f"group {name!r} is below itself", "groups without a loop", "remove one of the references")
     group = inventory.groups.setdefault(name, Group(name, origin))
     if body is None:
         return
@@ -207,7 +207,7 @@ def _read_group(
         if section not in _SECTIONS:
             near = get_close_matches(str(section), _SECTIONS, n=1)
             hint = f"write {near[0]}:" if near else "remove it, or move it below vars:"
-            raise _wrong(place, f"{section!r} is no section of a group", "hosts, vars or children", hint)
+            raise _wrong(place, f"{section!r} is not a section of a group", "hosts, vars or children", hint)
         if content is None:
             continue
         entries = _entries(content, place)
@@ -231,7 +231,10 @@ def _adopt(inventory: AnsibleInventory, group: Group, child: str, place: Origin)
         raise _wrong(place.below(child), "`ungrouped` has a child group", "hosts without a group in it", "move it out")
     if group.name in inventory._below(child):
         raise _wrong(
-            place.below(child), f"group {child!r} lies below itself", "groups without a loop", "remove one of them"
+            place.below(child),
+            f"group {child!r} is below itself",
+            "groups without a loop",
+            "remove one of the references",
         )
     group.children.append(child)
     inventory.groups[child].parents.append(group.name)
@@ -243,7 +246,7 @@ def _read_group_vars(group: Group, entries: Mapping[Any, Any], place: Origin) ->
             try:
                 group.priority = int(variable.value)
             except (TypeError, ValueError):
-                raise _wrong(variable.origin, f"found {variable.value!r}", "a whole number", "write 10") from None
+                raise _wrong(variable.origin, f"found {variable.value!r}", "an integer", "write 10") from None
         else:
             group.variables[name] = variable
 
@@ -294,7 +297,7 @@ def _entries(content: object, place: Origin) -> Mapping[Any, Any]:
 def _refuse_shared_names(inventory: AnsibleInventory) -> None:
     for name, host in inventory.hosts.items():
         if name in inventory.groups:
-            raise _wrong(host.origin, f"{name!r} names a host and a group", "two names", "rename one of them")
+            raise _wrong(host.origin, f"{name!r} is both a host and a group", "two names", "rename one of them")
 
 
 def _vars_paths(folder: Path, name: str) -> list[Path]:
@@ -331,7 +334,7 @@ def _read_vars(path: Path, shown: str) -> dict[str, Variable]:
     if not data:
         return {}
     if not isinstance(data, Marked):
-        raise InputError(f"holds {_kind(data)}; wanted a mapping of variables", where=shown, fix="write name: value")
+        raise InputError(f"contains {_kind(data)}; wanted a mapping of variables", where=shown, fix="write name: value")
     return dict(_variables(data, Origin(shown, 0, "")))
 
 

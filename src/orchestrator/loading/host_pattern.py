@@ -52,13 +52,13 @@ def _expand_ranges(pattern: str) -> tuple[str, ...]:
         between = pattern[at : match.start()]
         items = _range_items(match[1])
         if len(names) * len(items) > MOST_HOSTS:
-            raise BadPattern(f"stands for more than {MOST_HOSTS} hosts")
+            raise BadPattern(f"expands to more than {MOST_HOSTS} hosts")
         names = [f"{name}{between}{item}" for name in names for item in items]
         at = match.end()
     rest = pattern[at:]
     names = [name + rest for name in names]
     if any("[" in name or "]" in name for name in names):
-        raise BadPattern("has a bracket without its partner; a range is [0:3], [01:10] or [a:c]")
+        raise BadPattern("has an unmatched bracket; a range is [0:3], [01:10] or [a:c]")
     if not all(names):
         raise BadPattern("is an empty name")
     return tuple(names)
@@ -67,24 +67,24 @@ def _expand_ranges(pattern: str) -> tuple[str, ...]:
 def _range_items(bounds: str) -> list[str]:
     parts = bounds.split(":")
     if len(parts) not in (2, 3) or not parts[1]:
-        raise BadPattern(f"[{bounds}] is no range; wanted [begin:end] or [begin:end:step], for example [0:3]")
+        raise BadPattern(f"[{bounds}] is not a range; wanted [begin:end] or [begin:end:step], for example [0:3]")
     begin, end = parts[0] or "0", parts[1]
     step = _number(parts[2], bounds) if len(parts) == 3 else 1
     if step < 1:
         raise BadPattern(f"the step in [{bounds}] is not above 0")
     if begin[0] == "0" and len(begin) > 1 and len(begin) != len(end):
-        raise BadPattern(f"begin and end in [{bounds}] are not of equal length, as leading zeros ask for")
+        raise BadPattern(f"begin and end in [{bounds}] must have the same length because of leading zeros")
     letters = string.ascii_letters
     if len(begin) == len(end) == 1 and begin in letters and end in letters:
         items = list(letters[letters.index(begin) : letters.index(end) + 1 : step])
     else:
         first, last = _number(begin, bounds), _number(end, bounds)
         if (last - first) // step >= MOST_HOSTS:
-            raise BadPattern(f"[{bounds}] stands for more than {MOST_HOSTS} hosts")
+            raise BadPattern(f"[{bounds}] expands to more than {MOST_HOSTS} hosts")
         width = len(begin) if begin[0] == "0" else 0
         items = [str(number).zfill(width) for number in range(first, last + 1, step)]
     if not items:
-        raise BadPattern(f"[{bounds}] is empty: its begin lies behind its end")
+        raise BadPattern(f"[{bounds}] is empty: its begin is after its end")
     return items
 
 

@@ -75,7 +75,7 @@ def _gang(source: AnsibleInventory, name: str) -> GangSpec:
         raise InputError(
             f"found no host in gang {name!r}; wanted at least one",
             where=str(source.groups[name].origin),
-            fix="name its hosts below hosts:, the leader first",
+            fix="list its hosts below hosts:, the leader first",
         )
     if not _is_plain(name):
         raise InputError(
@@ -132,7 +132,7 @@ def _refuse_two_gangs(source: AnsibleInventory, gangs: tuple[GangSpec, ...]) -> 
                 raise InputError(
                     f"found {node.name!r} in the gangs {home[node.name]!r} and {gang.name!r}; wanted it in one",
                     where=str(source.groups[gang.name].origin.below("hosts").below(node.name)),
-                    fix="a node's GPUs belong to one engine: remove it from one of the two",
+                    fix="remove it from one of the two; a node's GPUs belong to one engine",
                 )
             home[node.name] = gang.name
 
@@ -150,7 +150,7 @@ def _refuse_shared_addresses(gangs: tuple[GangSpec, ...], variables: dict[str, V
                 name = claim[0]
                 raise InputError(
                     f"found {name} {':'.join(claim[1:])} for {taken[claim].name!r} and {node.name!r}; "
-                    "wanted one machine a node",
+                    "wanted one machine per node",
                     where=variables[node.name].place(name),
                     fix=f"give one of them its own {name}",
                 )

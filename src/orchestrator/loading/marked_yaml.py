@@ -77,9 +77,9 @@ def parse_yaml(text: str, shown: str, fix: str = "`ansible-inventory -i FILE --l
         mark = error.problem_mark or error.context_mark
         if mark and text.splitlines()[mark.line : mark.line + 1] and "\t" in _indent(text.splitlines()[mark.line]):
             raise InputError(
-                "is indented with a TAB; YAML wants spaces",
+                "is indented with a TAB; YAML needs spaces",
                 where=f"{shown}:{mark.line + 1}",
-                fix=f"replace TABs by spaces: sed -i 's/\\t/  /g' {shlex.quote(shown)}",
+                fix=f"replace the TABs with spaces: sed -i 's/\\t/  /g' {shlex.quote(shown)}",
             ) from None
         raise InputError(
             f"is not valid YAML: {error.problem or error.context}",
@@ -117,7 +117,7 @@ def _refuse_duplicates(loader: _MarkingLoader, node: yaml.Node) -> None:
         key = loader.construct_object(key_node)
         if key in seen:
             raise yaml.constructor.ConstructorError(
-                problem=f"the key {key!r} stands twice in one mapping", problem_mark=key_node.start_mark
+                problem=f"the key {key!r} appears twice in one mapping", problem_mark=key_node.start_mark
             )
         seen.add(key)
 

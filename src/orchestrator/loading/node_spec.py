@@ -100,7 +100,7 @@ def _ssh_port(variables: Variables) -> int | None:
 def _become_user(variables: Variables) -> str:
     method = variables.text("ansible_become_method") or "sudo"
     if variables.truth("ansible_become") and method.removeprefix(_SHORT_NAMES) != "sudo":
-        raise variables.wrong("ansible_become_method", "sudo", "sudo is the one way to another user that we take")
+        raise variables.wrong("ansible_become_method", "sudo", "sudo, the only supported become method")
     name = "ansible_sudo_user" if variables.text("ansible_sudo_user") else "ansible_become_user"
     return variables.text(name, _NAME, "a user name") or "root"
 
@@ -120,9 +120,9 @@ def _ssh_options(variables: Variables) -> tuple[tuple[str, str], ...]:
             pairs.extend(ssh_arguments.parse(text))
         except ssh_arguments.BadArguments as wrong:
             raise InputError(
-                f"found {text!r}: {wrong}; wanted ssh options that we can follow",
+                f"found {text!r}: {wrong}; wanted supported ssh options",
                 where=variables.place(name),
-                fix="remove the option here, or move it to where it is not needed",
+                fix="remove the option",
             ) from None
     checking = ("ansible_host_key_checking", "ansible_ssh_host_key_checking")
     if any(variables.truth(name) is False for name in checking):
@@ -192,7 +192,7 @@ def _arguments(variables: Variables) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(words[0]))
     except ValueError:
-        raise variables.wrong("l40s_args", "engine flags with closed quotes", "write them as a list") from None
+        raise variables.wrong("l40s_args", "engine flags with matching quotes", "write them as a list") from None
 
 
 def _refuse_odd_name(variables: Variables) -> None:
@@ -210,7 +210,7 @@ def _refuse_unknown(variables: Variables) -> None:
             near = get_close_matches(name, OURS, n=1, cutoff=0.5)
             fix = f"write {near[0]}" if near else f"known: {', '.join(OURS)}"
             raise InputError(
-                f"found the variable {name}, which means nothing here; wanted one of ours",
+                f"found the unknown variable {name}; wanted a known l40s_ variable",
                 where=variables.place(name),
                 fix=fix,
             )

@@ -40,10 +40,10 @@ def _private_text(path: Path, *, what: str, where: str) -> str:
         text = path.read_text("utf-8").strip()
     except OSError as failure:
         raise InputError(
-            f"{path} can't be read: {failure.strerror or failure}", where=where, fix=f"name a file with {what} in it"
+            f"{path} can't be read: {failure.strerror or failure}", where=where, fix=f"name a file that contains {what}"
         ) from None
     except UnicodeDecodeError:
-        raise InputError(f"{path} is no text", where=where, fix=f"write {what} into it, nothing else") from None
+        raise InputError(f"{path} is not a text file", where=where, fix=f"write {what} into it, nothing else") from None
     if mode & _OTHERS:
         raise InputError(
             f"{path} may be read by others (mode {stat.S_IMODE(mode):04o})", where=where, fix=f"chmod 600 {path}"

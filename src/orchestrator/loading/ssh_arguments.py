@@ -38,12 +38,12 @@ def parse(text: str) -> tuple[tuple[str, str], ...]:
     while words:
         word = words.pop(0)
         if len(word) < 2 or word[0] != "-":
-            raise BadArguments(f"{word!r} is no option of ssh")
+            raise BadArguments(f"{word!r} is not an ssh option")
         letter, attached = word[1], word[2:]
         if letter in _FLAGS and set(attached) <= _FLAGS:
             continue
         if letter != "o" and letter not in _VALUES:
-            raise BadArguments(f"-{letter} is not one of the ssh options that we follow (-o, -J, -i, -l, -p, -F)")
+            raise BadArguments(f"-{letter} is not a supported ssh option (-o, -J, -i, -l, -p, -F)")
         value = attached or (words.pop(0) if words else "")
         if not value:
             raise BadArguments(f"-{letter} has no value")
@@ -57,7 +57,7 @@ def _pair(text: str) -> tuple[str, str]:
         raise BadArguments(f"-o {text!r} is not Name=value")
     name = match["name"].lower()
     if name not in HONOURED:
-        raise BadArguments(f"-o {match['name']} is not an option that we follow")
+        raise BadArguments(f"-o {match['name']} is not a supported option")
     value = match["value"]
     if len(value) > 1 and value[0] == value[-1] == '"':
         value = value[1:-1]

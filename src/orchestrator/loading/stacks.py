@@ -81,9 +81,10 @@ def stack_lock(name: str) -> Path:
         raise InputError(
             f"the stack {file.stem} has no lock file, so it can't be installed",
             where=str(lock),
-            fix=f"l40s-deploy stack recipe {file.stem} --out DIR makes an image; or install it by hand into l40s_venv"
+            fix=f"run `l40s-deploy stack recipe {file.stem} --out DIR` for an image recipe, "
+            "or install it yourself into l40s_venv"
             if file.with_suffix(".recipe").is_dir()
-            else "write `pip freeze` of an environment that works to that file, or install it by hand into l40s_venv",
+            else "write `pip freeze` of a working environment to that file, or install it yourself into l40s_venv",
         )
     return lock.absolute()
 
@@ -94,7 +95,9 @@ def stack_recipe(name: str) -> tuple[Path, Path]:
     folder = file.with_suffix(".recipe")
     if not folder.is_dir():
         having = ", ".join(known for known in stack_names() if _has_recipe(known))
-        raise InputError(f"the stack {file.stem} has no recipe", where=str(folder), fix=f"there is one of: {having}")
+        raise InputError(
+            f"the stack {file.stem} has no recipe", where=str(folder), fix=f"stacks with a recipe: {having}"
+        )
     return folder, file
 
 

@@ -43,7 +43,7 @@ class Variables:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            raise self.wrong(name, wanted, f"write `{name}: value`, in quotes where YAML reads something else")
+            raise self.wrong(name, wanted, f"write `{name}: value`, in quotes if YAML reads it as another type")
         text = str(value)
         if re.fullmatch(pattern, text) is None:
             raise self.wrong(name, wanted, f"correct {name}")
@@ -67,7 +67,7 @@ class Variables:
         if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self.wrong(name, f"a whole number from {low} to {high}", f"write `{name}: {max(low, 1)}`")
+            raise self.wrong(name, f"an integer from {low} to {high}", f"write `{name}: {max(low, 1)}`")
         return value
 
     def seconds(self, name: str, low: float, high: float) -> float | None:
@@ -99,7 +99,7 @@ class Variables:
             return ()
         items = value if isinstance(value, list) else [value]
         if not all(isinstance(item, str) and item and item.isprintable() for item in items):
-            raise self.wrong(name, "a list of texts", f"write `{name}: [first, second]`, numbers in quotes")
+            raise self.wrong(name, "a list of strings", f"write `{name}: [first, second]`, numbers in quotes")
         self._refuse_templates(name, items)
         return tuple(items)
 
@@ -126,7 +126,7 @@ class Variables:
         if plain and not re.search(r"[\x00\n\r]", str(value)):
             return str(value)
         raise InputError(
-            f"found {_shown(value)}; wanted a text on one line",
+            f"found {_shown(value)}; wanted a string on one line",
             where=f"{self.place(name)}/{key}",
             fix="put the value into quotes",
         )
@@ -140,7 +140,7 @@ class Variables:
             raise InputError(
                 "found a vaulted value; wanted a plain one",
                 where=self.place(name),
-                fix=f"write {name} in clear: it is no secret, and we hold no vault password",
+                fix=f"write {name} as plain text; it is not a secret, and vault values are not supported",
             )
         self._refuse_templates(name, [value])
         return value
@@ -151,7 +151,7 @@ class Variables:
                 raise InputError(
                     f"found the template {_shown(value)}; wanted a plain value",
                     where=self.place(name),
-                    fix=f"write the value itself: {name} is read without Ansible's templates",
+                    fix=f"write the value itself: Ansible templates in {name} are not supported",
                 )
 
 

@@ -37,16 +37,16 @@ def choose_inventory(option: str | None) -> Choice:
         return Choice(here, "./inventory/hosts.yml")
     labs = sorted(lab_root().glob("*/inventory.yml"))
     if len(labs) == 1:
-        return Choice(labs[0], f"the running lab {labs[0].parent.name!r}, for want of another inventory")
+        return Choice(labs[0], f"the running lab {labs[0].parent.name!r}, because no inventory was given")
     if labs:
         names = ", ".join(path.parent.name for path in labs)
         raise InputError(
-            f"several labs are running ({names}) and no inventory is named",
+            f"several labs are running ({names}) and no inventory was given",
             where="command line",
             fix=f"--inventory {labs[0]}",
         )
     raise InputError(
-        "no inventory is named, ./inventory/hosts.yml does not exist and no lab is running",
+        "no inventory was given, ./inventory/hosts.yml does not exist and no lab is running",
         where="command line",
-        fix="--inventory FILE (inventory/reference.yml is an annotated example), or `l40s-deploy lab up`",
+        fix="use --inventory FILE (inventory/reference.yml is an annotated example), or run `l40s-deploy lab up`",
     )

@@ -39,7 +39,7 @@ class Section:
         """A whole number, not smaller than `least`."""
         value = self._take(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise self.wrong(key, f"found {_shown(value)}, wanted a whole number, {least} or more")
+            raise self.wrong(key, f"found {_shown(value)}, wanted an integer, {least} or more")
         return value
 
     def optional_number(self, key: str, *, least: int = 1) -> int | None:
@@ -60,18 +60,18 @@ class Section:
         """A list of strings; empty where the key is missing."""
         value = self._take(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.wrong(key, f"found {_shown(value)}, wanted a list of texts")
+            raise self.wrong(key, f"found {_shown(value)}, wanted a list of strings")
         return tuple(value)
 
     def numbers(self, key: str, count: int) -> tuple[int, ...]:
-        """A list of exactly `count` positive whole numbers."""
+        """A list of exactly `count` positive integers."""
         value = self._take(key, None)
         if not (
             isinstance(value, list)
             and len(value) == count
             and all(isinstance(item, int) and not isinstance(item, bool) and item > 0 for item in value)
         ):
-            raise self.wrong(key, f"found {_shown(value)}, wanted a list of {count} positive whole numbers")
+            raise self.wrong(key, f"found {_shown(value)}, wanted a list of {count} positive integers")
         return tuple(value)
 
     def words(self, key: str) -> tuple[tuple[str, str], ...]:
@@ -85,7 +85,7 @@ class Section:
         if value is None or value is True:
             return ""
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            raise self.wrong(key, f"found {_shown(value)}, wanted text or a number (quote it where in doubt)")
+            raise self.wrong(key, f"found {_shown(value)}, wanted text or a number (quote it if in doubt)")
         return str(value)
 
     def section(self, key: str) -> Section:
@@ -102,8 +102,8 @@ class Section:
         for key in self._raw:
             if key not in self._taken:
                 near = get_close_matches(key, self._taken, n=1)
-                hint = f"did you mean {near[0]}?" if near else "known here: " + ", ".join(sorted(self._taken))
-                raise self.wrong(key, "found a key that is not known here", hint)
+                hint = f"did you mean {near[0]}?" if near else "known keys: " + ", ".join(sorted(self._taken))
+                raise self.wrong(key, "found an unknown key", hint)
 
     def _take(self, key: str, default: Any) -> Any:
         self._taken.add(key)

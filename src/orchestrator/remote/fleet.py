@@ -121,7 +121,7 @@ class Fleet:
     def _expect_open(self, name: str) -> None:
         if self._closed:
             self._drop(name)
-            raise Unreachable("the connections are closed", where=name, fix="this command was ending")
+            raise Unreachable("the connections are closed", where=name, fix="this command was stopping")
 
     def _drop(self, name: str) -> None:
         session = self._open.pop(name, None)

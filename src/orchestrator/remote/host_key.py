@@ -56,16 +56,16 @@ def check(target: Target, kind: str, key: bytes, known: Sequence[KnownKey]) -> N
 def _changed(target: Target, kind: str, key: bytes, line: KnownKey) -> HostKeyError:
     return HostKeyError(
         f"its host key has changed: it shows {kind} {fingerprint(key)}, "
-        f"{line.file}:{line.line} has another ({line.kind}). The machine was installed anew, or it is not the "
-        "one you mean",
+        f"{line.file}:{line.line} has another ({line.kind}). The machine was reinstalled, or it is not the "
+        "one you expect",
         where=_where(target),
-        fix=f"when you know why: ssh-keygen -R {shlex.quote(target.host_key_name)} -f {shlex.quote(line.file)}, "
+        fix=f"once you know why: ssh-keygen -R {shlex.quote(target.host_key_name)} -f {shlex.quote(line.file)}, "
         f"then {_keyscan(target)}",
     )
 
 
 def _unknown(target: Target, kind: str, key: bytes, known: Sequence[KnownKey]) -> HostKeyError:
-    authority = " (a @cert-authority line is there; host certificates are not followed)" if known else ""
+    authority = " (found a @cert-authority line; host certificates are not supported)" if known else ""
     return HostKeyError(
         f"its host key is unknown: it shows {kind} {fingerprint(key)}{authority}",
         where=_where(target),
@@ -77,7 +77,7 @@ def _unknown(target: Target, kind: str, key: bytes, known: Sequence[KnownKey]) -
 def _keyscan(target: Target) -> str:
     file = target.known_hosts[0] if target.known_hosts else Path("~/.ssh/known_hosts")
     if not target.direct:
-        return f"log in once by hand: ssh -o UserKnownHostsFile={shlex.quote(str(file))} {shlex.quote(target.host)}"
+        return f"log in once: ssh -o UserKnownHostsFile={shlex.quote(str(file))} {shlex.quote(target.host)}"
     port = "" if target.port == 22 else f"-p {target.port} "
     return f"ssh-keyscan {port}{shlex.quote(target.host)} >> {shlex.quote(str(file))}"
 

@@ -79,7 +79,7 @@ class LocalSession:
         return Unreachable(
             f"`{shown(command)}` did not end within {seconds:g} s",
             where=self.spec.name,
-            fix="look at what keeps this machine busy, then try again",
+            fix="check the load of this machine (`uptime`), then try again",
         )
 
 
@@ -92,7 +92,7 @@ def _raise_failure(spec: NodeSpec, command: str | Sequence[str], status: int, er
         raise CommandFailed(
             f"`{shown(command)}` ended with status {status}: {last}",
             where=spec.name,
-            fix="run it on the node by hand",
+            fix="run it on the node yourself",
             status=status,
             err=err,
         )

@@ -129,11 +129,11 @@ def _deliver(app: App, session: Session) -> None:
         return
     words = _last_line(done.err) or f"status {done.status}"
     if done.status == _DAMAGED:
-        words = f"what arrived has another SHA-256 than what was sent {words if done.err else ''}".strip()
+        words = f"the SHA-256 of the received file differs from the sent one {words if done.err else ''}".strip()
     raise NodeError(
         f"the node application could not be put into ~/.cache/l40s-deploy: {words}",
         where=session.spec.name,
-        fix="give the user there a home with 1 MiB free and the coreutils package",
+        fix="give the user a home directory with 1 MiB free, and install the coreutils package",
     )
 
 
@@ -209,7 +209,7 @@ def _refusal(session: Session, answer: Mapping[str, Any]) -> NodeError:
     error = raw if isinstance(raw, Mapping) else {}
     place = str(error.get("where") or "")
     return NodeRefusal(
-        str(error.get("what") or "the node application failed without words"),
+        str(error.get("what") or "the node application failed without a message"),
         where=f"{session.spec.name}: {place}" if place else session.spec.name,
         fix=str(error.get("fix") or ""),
         kind=str(error.get("kind") or ""),
@@ -221,15 +221,15 @@ def _cannot_run(session: Session, verb: str, status: int, words: bytes) -> NodeE
     name, python = session.spec.name, session.spec.reach.python
     if status in _NO_PYTHON:
         return NodeError(
-            f"there is no {python} that can be run: {_last_line(words)}",
+            f"cannot run {python}: {_last_line(words)}",
             where=name,
-            fix="install python3 (3.10 or newer) there, or name it in ansible_python_interpreter",
+            fix="install python3 (3.10 or newer), or set ansible_python_interpreter",
         )
     ended = "a signal" if status < 0 else f"status {status}"
     return NodeError(
-        f"the node application's verb {verb} ended with {ended} and gave no answer: {_last_line(words)}",
+        f"the node application's verb {verb} ended with {ended} and no answer: {_last_line(words)}",
         where=name,
-        fix=f"on the node, try: {python} -c 'import json, zlib', and look for the out-of-memory killer in dmesg",
+        fix=f"on the node, try: {python} -c 'import json, zlib', and check `dmesg` for the out-of-memory killer",
     )
 
 

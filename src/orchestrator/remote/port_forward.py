@@ -78,7 +78,7 @@ class _Words:
         """Wait for it. Raises Unreachable."""
         if not self._told.wait(_DEADLINE_S) or not self._port:
             raise Unreachable(
-                f"ssh forwards no port there: {self._last or 'no answer'}",
+                f"ssh does not forward a port there: {self._last or 'no answer'}",
                 where=spec.name,
                 fix="allow it (AllowTcpForwarding in its sshd_config), or copy to one node and push NODE:/path",
             )

@@ -33,14 +33,14 @@ def look_up(host: str, file: str | None, said: tuple[tuple[str, str], ...] = ())
         return {}
     files = (file,) if file is not None else (user_file(), SYSTEM_FILE)
     if file is not None and not Path(file).is_file():
-        raise InputError("is no readable file", where=file, fix="correct the -F argument of ansible_ssh_common_args")
+        raise InputError("is not a readable file", where=file, fix="correct the -F argument of ansible_ssh_common_args")
     try:
         return dict(_parsed(files, said).lookup(host))
     except (paramiko.SSHException, ValueError, KeyError) as error:
         raise InputError(
             f"cannot be followed for the host {host!r}: {error}",
             where=" and ".join(files),
-            fix=f"`ssh -G {host}` reads the same files",
+            fix=f"run `ssh -G {host}`, which reads the same files",
         ) from None
 
 
@@ -54,7 +54,7 @@ def _parsed(files: tuple[str, ...], said: tuple[tuple[str, str], ...]) -> parami
         return paramiko.SSHConfig.from_text(text)
     except (paramiko.SSHException, ValueError) as error:
         raise InputError(
-            f"is no ssh_config: {error}", where=" and ".join(files), fix="`ssh -G HOST` names the line"
+            f"is not a valid ssh_config: {error}", where=" and ".join(files), fix="run `ssh -G HOST` to see the line"
         ) from None
 
 
@@ -64,7 +64,7 @@ def _text(file: Path, home: Path, depth: int) -> str:
     home: folder that relative includes are below: ~/.ssh for the user's file, /etc/ssh for the system's
     """
     if depth > _DEEPEST_INCLUDE:
-        raise InputError("is included by itself", where=str(file), fix="break the circle of Include lines")
+        raise InputError("includes itself", where=str(file), fix="remove the Include line that closes the loop")
     try:
         text = file.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -91,7 +91,9 @@ def _included(pattern: str, home: Path, file: Path) -> list[str]:
         return sorted(glob.glob(str(home / Path(pattern.strip('"')).expanduser())))  # noqa: PTH207 - absolute too
     except (RuntimeError, ValueError, OSError) as wrong:
         raise InputError(
-            f"`Include {pattern}` can't be followed: {wrong}", where=str(file), fix="name a home that this machine has"
+            f"`Include {pattern}` can't be followed: {wrong}",
+            where=str(file),
+            fix="use a user who exists on this machine",
         ) from None
 
 
@@ -102,7 +104,7 @@ def _refuse_sections_below(section: str, included: list[str], file: Path) -> Non
     for line in "\n".join(included).splitlines():
         if line.strip().lower().startswith(("host ", "match ")):
             raise InputError(
-                f"includes `{line.strip()}` below `{section.strip()}`, which we cannot follow",
+                f"includes `{line.strip()}` below `{section.strip()}`, which is not supported",
                 where=str(file),
                 fix="move the Include line above the first Host line",
             )

@@ -58,7 +58,7 @@ def _load(path: Path, *, required: bool) -> paramiko.PKey | None:
         pass
     except Exception:  # half a dozen classes of two libraries say that a file is no key
         if required:
-            raise InputError("is no SSH private key that we can read", where=str(path), fix=fix) from None
+            raise InputError("is not a readable SSH private key", where=str(path), fix=fix) from None
     return None
 
 

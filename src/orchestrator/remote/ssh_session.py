@@ -77,7 +77,7 @@ class SshSession:
             raise CommandFailed(
                 f"`{shown(command)}` ended with status {status}: {last}",
                 where=self.spec.name,
-                fix="run it on the node by hand",
+                fix="run it on the node yourself",
                 status=status,
                 err=bytes(err),
             )
@@ -100,7 +100,7 @@ class SshSession:
             raise Unreachable(
                 f"`{shown(command)}` did not end within {deadline.seconds:g} s",
                 where=self.spec.name,
-                fix="is the node frozen or overloaded? log in by hand and look",
+                fix=f"check that it responds: ssh {self.spec.name} uptime",
             ) from None
 
     def _start(self, line: str, deadline: Deadline) -> paramiko.Channel:
@@ -112,9 +112,9 @@ class SshSession:
                 return channel
         except paramiko.ChannelException as refused:
             raise NodeError(
-                f"its sshd opens no further session: {refused.text}",
+                f"its sshd opens no more sessions: {refused.text}",
                 where=self.spec.name,
-                fix="raise MaxSessions in its sshd_config",
+                fix="increase MaxSessions in its sshd_config",
             ) from None
         except (paramiko.SSHException, EOFError, OSError) as error:
             deadline.left()
@@ -139,7 +139,7 @@ class SshSession:
         return Unreachable(
             f"the connection was lost{when}",
             where=self.spec.name,
-            fix="check the node and the network, then give the same command again: it goes on from what it finds",
+            fix="check the node and the network, then run the same command again; it continues from the current state",
         )
 
 

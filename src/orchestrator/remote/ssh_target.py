@@ -79,7 +79,9 @@ def target_of(spec: NodeSpec) -> Target:
 
 def _target(name: str, alias: str, said: Mapping[str, Any], *, key_required: bool, depth: int) -> Target:
     if depth > _MOST_JUMPS:
-        raise InputError(f"more than {_MOST_JUMPS} jump hosts lie before it", where=name, fix="look for a circle")
+        raise InputError(
+            f"more than {_MOST_JUMPS} jump hosts in front of it", where=name, fix="remove the loop in ProxyJump"
+        )
     config = said.get("configfile")
     file = str(Path(config).expanduser()) if config else None
     first = tuple((name, said[name]) for name in ("hostname", "port", "user") if name in said)
@@ -116,9 +118,7 @@ def _way(
     for options in (said, found):
         jump, proxy = options.get("proxyjump"), options.get("proxycommand")
         if jump and proxy and options is said:
-            raise InputError(
-                "has ProxyJump and ProxyCommand at once", where=name, fix="keep one of them in the inventory"
-            )
+            raise InputError("has both ProxyJump and ProxyCommand", where=name, fix="keep only one of them")
         if jump:
             if str(jump).lower() == "none":
                 return (), None
@@ -145,7 +145,7 @@ def _jumps(name: str, text: str, file: str | None, depth: int) -> tuple[Target, 
         hops.extend([*hop.jumps, hop] if not hops else [hop])
         if hop.proxy_command is not None and len(hops) > 1:
             raise InputError(
-                f"the jump host {host} has a ProxyCommand behind another jump host, which we cannot follow",
+                f"the jump host {host} has a ProxyCommand behind another jump host, which is not supported",
                 where=name,
                 fix="use ProxyJump for it",
             )

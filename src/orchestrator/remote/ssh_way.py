@@ -179,7 +179,7 @@ def _channel_to(hop: Target, through: paramiko.Transport, deadline: Deadline) ->
     except paramiko.SSHException as error:
         deadline.left()
         raise Unreachable(
-            f"the jump host closed the connection: {error}", where=hop.name, fix="log in by hand: ssh -v"
+            f"the jump host closed the connection: {error}", where=hop.name, fix="check the login: ssh -v"
         ) from None
 
 
@@ -242,7 +242,7 @@ def _silent(hop: Target, seconds: float) -> Unreachable:
     return Unreachable(
         f"{_place(hop)} does not answer within {seconds:g} s",
         where=hop.name,
-        fix=f"is the machine up and not frozen? {_by_hand(hop)}",
+        fix=f"check that the machine is running; {_by_hand(hop)}",
     )
 
 
@@ -251,7 +251,7 @@ def _no_tcp(hop: Target, fault: OSError, deadline: Deadline) -> DeployError:
         return _silent(hop, deadline.seconds or 0)
     if isinstance(fault, ConnectionRefusedError):
         return Unreachable(
-            f"{_place(hop)} refuses the connection: nothing listens there",
+            f"{_place(hop)} refuses the connection; nothing listens on that port",
             where=hop.name,
             fix="start sshd there, or correct ansible_host and ansible_port",
         )
@@ -264,10 +264,10 @@ def _no_tcp(hop: Target, fault: OSError, deadline: Deadline) -> DeployError:
 
 def _no_ssh(hop: Target, fault: Exception | None) -> Unreachable:
     if isinstance(fault, paramiko.ssh_exception.IncompatiblePeer):
-        what, fix = f"no common algorithm with its sshd: {fault}", "update the older of the two sides"
+        what, fix = f"no common algorithm with its sshd: {fault}", "update the older side"
     elif isinstance(fault, (OSError, EOFError)) or "banner" in str(fault) or "protocol version" in str(fault):
-        what = "it closes the connection, or what answers is no SSH server"
-        fix = f"correct ansible_port, or look at its sshd (MaxStartups, hosts.deny); {_by_hand(hop)}"
+        what = "the server closes the connection, or is not an SSH server"
+        fix = f"correct ansible_port, or check its sshd (MaxStartups, hosts.deny); {_by_hand(hop)}"
     else:
         what, fix = f"the key exchange failed: {fault or 'connection closed'}", _by_hand(hop)
     return Unreachable(f"{_place(hop)}: {what}", where=hop.name, fix=fix)
@@ -276,20 +276,20 @@ def _no_ssh(hop: Target, fault: Exception | None) -> Unreachable:
 def _refused_key(hop: Target, tried: list[str], fault: Exception | None) -> Unreachable:
     if not tried:
         return Unreachable(
-            f"there is no SSH key to log in with as {hop.user} at {_place(hop)}",
+            f"no SSH key is available to log in as {hop.user} at {_place(hop)}",
             where=hop.name,
-            fix="name one in ansible_ssh_private_key_file (one with a passphrase: ssh-add it first)",
+            fix="set ansible_ssh_private_key_file (for a key with a passphrase, run `ssh-add` first)",
         )
     keys = ", ".join(dict.fromkeys(tried))
     if isinstance(fault, paramiko.BadAuthenticationType):
-        what = f"it takes no keys (it offers {', '.join(fault.allowed_types)})"
-        fix = "PubkeyAuthentication yes in its sshd_config"
+        what = f"its sshd accepts no keys (it offers {', '.join(fault.allowed_types)})"
+        fix = "set `PubkeyAuthentication yes` in its sshd_config"
     elif isinstance(fault, paramiko.ssh_exception.PartialAuthentication):
-        what = f"it wants more than a key ({', '.join(fault.allowed_types)})"
-        fix = "AuthenticationMethods publickey in its sshd_config for this user"
+        what = f"its sshd requires more than a key ({', '.join(fault.allowed_types)})"
+        fix = "set `AuthenticationMethods publickey` in its sshd_config for this user"
     else:
         what = f"it does not accept {keys} for the user {hop.user}"
-        fix = f"ssh-copy-id, or correct ansible_user and ansible_ssh_private_key_file; {_by_hand(hop)}"
+        fix = f"run ssh-copy-id, or correct ansible_user and ansible_ssh_private_key_file; {_by_hand(hop)}"
     return Unreachable(f"{_place(hop)}: {what}", where=hop.name, fix=fix)
 
 
@@ -298,4 +298,4 @@ def _place(hop: Target) -> str:
 
 
 def _by_hand(hop: Target) -> str:
-    return f"try by hand: ssh -v -p {hop.port} {shlex.quote(f'{hop.user}@{hop.host}')}"
+    return f"test it: ssh -v -p {hop.port} {shlex.quote(f'{hop.user}@{hop.host}')}"

@@ -95,7 +95,7 @@ def test_unreachable_nodes_are_in_the_json_too(
     [
         (["--from", "{seen}", "--node", "nix"], "no node is called 'nix'"),
         (["--from", "{seen}/absent"], "does not exist"),
-        (["--from", "/etc/hostname"], "is no snapshot"),
+        (["--from", "/etc/hostname"], "is not a snapshot"),
     ],
 )
 def test_wrong_input_is_one_message(

@@ -109,7 +109,7 @@ def test_nothing_is_written_over_silently(home: Path, tmp_path: Path, capsys: py
     said(capsys, "add", folder)
     file = home / "inventory/models/m.yml"
     file.write_text("mine")
-    assert "exists already" in said(capsys, "add", folder, code=2)
+    assert "already exists" in said(capsys, "add", folder, code=2)
     assert file.read_text() == "mine"
     assert [path.name for path in file.parent.iterdir()] == ["m.yml"]
     said(capsys, "add", folder, "--force")
@@ -121,7 +121,7 @@ def test_nothing_is_written_over_silently(home: Path, tmp_path: Path, capsys: py
     [
         ({"quantization_config": {"quant_method": "mxfp4"}}, (), "quant_method is 'mxfp4'"),
         ({"hidden_size": None, "architectures": []}, (), "it does not say architectures, hidden_size"),
-        ({}, ("--name", "../x"), "can't be a model's name"),
+        ({}, ("--name", "../x"), "is not a valid model name"),
         ({}, ("--out", "no/where.yml"), "can't be written"),
     ],
 )

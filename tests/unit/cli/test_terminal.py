@@ -144,7 +144,7 @@ def guarding(patch: pytest.MonkeyPatch, _: Path) -> None:
     def guard(_: object, __: object, watcher: Any) -> tuple[Any, ...]:
         watcher.decided("gang0", Decision(Do.RESTART, "TP19 was killed"))
         rise(watcher)
-        watcher.decided("gang0", Decision(Do.NOTHING, "it serves again"))
+        watcher.decided("gang0", Decision(Do.NOTHING, "recovered; no action needed"))
         return ()
 
     patch.setattr("orchestrator.cli.guard.guard", guard)
@@ -266,7 +266,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("restart --rolling", rolling, ("restarted one after the other in 45.6 s: gang0, gang1",)),
     (f"up --model {MODEL}", starting, (LAST_NODE, "ready in 12.3 s; canary: 'Paris'")),
     (f"up --model {MODEL} --dry-run", planning, ("KV tokens: ", "rendezvous 10.0.0.11:5000")),
-    ("guard --once", guarding, ("gang0: nothing: it serves again",)),
+    ("guard --once", guarding, ("gang0: nothing: recovered; no action needed",)),
     ("rollback", rolling_back, (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
     ("history", remembering, ("node2: TP19 was killed",)),
     ("audit", remembering, ("gang0  anna@desk (pid 7)  begins  l40s-deploy up",)),

@@ -120,7 +120,7 @@ def test_a_failure_names_the_node_and_rank_and_who_can_not_be_reached() -> None:
     assert failure.what.splitlines() == [
         "TP19 was killed",
         "    | last line",
-        "    c can't be reached: it ends its own ranks when its lease runs out",
+        "    c can't be reached; it stops its own ranks when its lease expires",
     ]
 
 

@@ -52,7 +52,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         "numactl: No package matching; a: refused",
     ),
     "a command that said nothing": ({"msg": "non-zero return code", "rc": 7, "stderr": ""}, "non-zero return code"),
-    "nothing at all": ({}, "failed, and gave no reason"),
+    "nothing at all": ({}, "failed without a reason"),
 }
 
 
@@ -80,10 +80,10 @@ SAID_BY_NODES = {
     "Missing sudo password": "--ask-become-pass",
     "Incorrect sudo password": "again",
     "sudo: a password is required (exit status 1)": "--ask-become-pass",
-    "deploy is not in the sudoers file. (exit status 1)": "let that user become root",
+    "deploy is not in the sudoers file. (exit status 1)": "allow that user to become root",
     "/bin/sh: 1: sudo: not found (exit status 127)": "install sudo",
     "this needs root, and the tasks run as deploy": "--become",
-    "[Errno 28] No space left on device": "room",
+    "[Errno 28] No space left on device": "free space",
     "No package matching 'numactl' is available": "system_packages_wanted",
     "ERROR: No matching distribution found for torch==2.13.0+cpu": "--find-links",
     "something that nobody has seen before": "",

@@ -125,8 +125,8 @@ def test_a_discovered_python_is_python3(folder: Path) -> None:
 NODE = "hosts.yml:5: gangs/children/gang0/hosts/n0"
 
 WRONG = [
-    ("l40s_http_prot: 1", f"{NODE}/l40s_http_prot", "means nothing", "l40s_http_port"),
-    ("l40s_http_port: http", f"{NODE}/l40s_http_port", "found 'http'; wanted a whole number from 1 to 65535", ""),
+    ("l40s_http_prot: 1", f"{NODE}/l40s_http_prot", "unknown variable", "l40s_http_port"),
+    ("l40s_http_port: http", f"{NODE}/l40s_http_port", "found 'http'; wanted an integer from 1 to 65535", ""),
     ("l40s_http_port: 65536", f"{NODE}/l40s_http_port", "found 65536", ""),
     ("l40s_http_port: 5000", f"{NODE}/l40s_http_port", "wanted a port that l40s_dist_init_port does not have", "5001"),
     ("l40s_gpus: true", f"{NODE}/l40s_gpus", "found True", ""),
@@ -139,12 +139,12 @@ WRONG = [
     ("l40s_env: [A=1]", f"{NODE}/l40s_env", "wanted a mapping", ""),
     ("l40s_env: {A: yes}", f"{NODE}/l40s_env/A", "found True", "quotes"),
     ("l40s_env: {A-B: x}", f"{NODE}/l40s_env/A-B", "environment variable's name", ""),
-    ("l40s_args: [1]", f"{NODE}/l40s_args", "wanted a list of texts", ""),
-    ('l40s_args: "--a \'b"', f"{NODE}/l40s_args", "closed quotes", ""),
-    ("l40s_accept: [[]]", f"{NODE}/l40s_accept", "wanted a list of texts", ""),
+    ("l40s_args: [1]", f"{NODE}/l40s_args", "wanted a list of strings", ""),
+    ('l40s_args: "--a \'b"', f"{NODE}/l40s_args", "matching quotes", ""),
+    ("l40s_accept: [[]]", f"{NODE}/l40s_accept", "wanted a list of strings", ""),
     ("l40s_stack: '{{ stack }}'", f"{NODE}/l40s_stack", "template", "write the value"),
     ("l40s_env: {A: '{{ a }}'}", f"{NODE}/l40s_env", "template", ""),
-    ("ansible_host: !vault abc", f"{NODE}/ansible_host", "vaulted", "in clear"),
+    ("ansible_host: !vault abc", f"{NODE}/ansible_host", "vaulted", "as plain text"),
     ("ansible_connection: winrm", f"{NODE}/ansible_connection", "wanted ssh or local", ""),
     ("ansible_become: maybe", f"{NODE}/ansible_become", "wanted true or false", ""),
     ("ansible_become: true, ansible_become_method: su", f"{NODE}/ansible_become_method", "wanted sudo", ""),

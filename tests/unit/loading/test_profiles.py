@@ -96,10 +96,10 @@ def test_a_name_is_never_a_path_to_elsewhere(name: str) -> None:
     ("changes", "inside", "says"),
     [
         ({"quantisation": "int4"}, "quantisation", "wanted one of none, fp8-block, fp8-channel, int8-channel"),
-        ({"block": [64]}, "block", "wanted a list of 2 positive whole numbers"),
-        ({"block": [0, 64]}, "block", "wanted a list of 2 positive whole numbers"),
+        ({"block": [64]}, "block", "wanted a list of 2 positive integers"),
+        ({"block": [0, 64]}, "block", "wanted a list of 2 positive integers"),
         ({"quantisation": "none"}, "block", "wanted none"),
-        ({"bytes": -1}, "bytes", "wanted a whole number, 0 or more"),
+        ({"bytes": -1}, "bytes", "wanted an integer, 0 or more"),
         ({"bytes": True}, "bytes", "found True"),
         ({"tensor_parallel": 0}, "tensor_parallel", "1 or more"),
         ({"trust_remote_code": "yes"}, "trust_remote_code", "wanted true or false"),
@@ -108,10 +108,10 @@ def test_a_name_is_never_a_path_to_elsewhere(name: str) -> None:
         ({"name": None}, "name", "found nothing, wanted text"),
         ({"dimensions": {"hidden_size": 1}}, "dimensions.intermediate_size", "found nothing, wanted a value"),
         ({"dimensions": [1]}, "dimensions", "wanted a mapping"),
-        ({"canary": {"prompt": "x", "expect_any": "Paris"}}, "canary.expect_any", "wanted a list of texts"),
+        ({"canary": {"prompt": "x", "expect_any": "Paris"}}, "canary.expect_any", "wanted a list of strings"),
         ({"flags": {"all": {"--x": [1]}}}, "flags.all.--x", "wanted text or a number"),
-        ({"dimensions": {**GOOD["dimensions"], "hiden_size": 1}}, "dimensions.hiden_size", "not known here"),  # type: ignore[dict-item]
-        ({"quantization": "fp8"}, "quantization", "not known here"),
+        ({"dimensions": {**GOOD["dimensions"], "hiden_size": 1}}, "dimensions.hiden_size", "unknown key"),  # type: ignore[dict-item]
+        ({"quantization": "fp8"}, "quantization", "unknown key"),
     ],
 )
 def test_a_wrong_value_is_told_with_its_place(

@@ -51,7 +51,7 @@ def test_no_file_and_no_text(tmp_path: Path) -> None:
         read_api_key(tmp_path / "none", where="x")
     (tmp_path / "key").write_bytes(b"\xff" * 20)
     (tmp_path / "key").chmod(0o600)
-    with pytest.raises(InputError, match="is no text"):
+    with pytest.raises(InputError, match="is not a text file"):
         read_api_key(tmp_path / "key", where="x")
 
 

@@ -202,7 +202,7 @@ def test_a_refused_port_is_told(sshd: Sshd) -> None:
     with socket.socket() as taken:
         taken.bind((sshd.address, 0))
         spec = sshd.spec(port=taken.getsockname()[1])
-        with pytest.raises(Unreachable, match="refuses the connection: nothing listens") as caught:
+        with pytest.raises(Unreachable, match="refuses the connection; nothing listens") as caught:
             connect(spec, deadline_s=20)
     assert not isinstance(caught.value, HostKeyError)
     assert caught.value.where == "node0"
@@ -258,7 +258,7 @@ def test_what_is_no_ssh_server_is_told(greeting: bytes, sshd: Sshd) -> None:
 
         thread = threading.Thread(target=greet)
         thread.start()
-        with pytest.raises(Unreachable, match="no SSH server"):
+        with pytest.raises(Unreachable, match="not an SSH server"):
             connect(sshd.spec(port=server.getsockname()[1]), deadline_s=20)
         thread.join()
 
@@ -280,12 +280,12 @@ def test_an_unknown_user_is_a_refused_key(sshd: Sshd) -> None:
 
 
 def test_no_key_at_all_is_told(sshd: Sshd) -> None:
-    with pytest.raises(Unreachable, match="no SSH key to log in with"):
+    with pytest.raises(Unreachable, match="no SSH key is available"):
         connect(sshd.spec(key_file=None), deadline_s=20)
 
 
 def test_a_key_with_a_passphrase_and_no_agent_is_told(sshd: Sshd, keys: Path) -> None:
-    with pytest.raises(Unreachable, match="no SSH key to log in with") as caught:
+    with pytest.raises(Unreachable, match="no SSH key is available") as caught:
         connect(sshd.spec(key_file=str(keys / "locked")), deadline_s=20)
     assert "ssh-add" in caught.value.fix
 
@@ -312,7 +312,7 @@ def agent(keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def test_the_agents_keys_are_tried(sshd: Sshd) -> None:
     connect(sshd.spec(key_file=None), deadline_s=20).close()
     options = (("identityfile", "/nonexistent"), ("identitiesonly", "yes"))
-    with pytest.raises(Unreachable, match="no SSH key to log in with"):
+    with pytest.raises(Unreachable, match="no SSH key is available"):
         connect(sshd.spec(key_file=None, ssh_options=options), deadline_s=20)
 
 
@@ -341,13 +341,13 @@ def test_a_missing_key_file_is_an_input_error(sshd: Sshd) -> None:
 
 def test_a_key_file_that_is_none_is_an_input_error(sshd: Sshd, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("not a key")
-    with pytest.raises(InputError, match="no SSH private key"):
+    with pytest.raises(InputError, match="not a readable SSH private key"):
         connect(sshd.spec(key_file=str(tmp_path / "key")), deadline_s=20)
 
 
 def test_a_server_without_keys_is_told(start_sshd: Start) -> None:
     server = start_sshd("PubkeyAuthentication no", "KbdInteractiveAuthentication yes")
-    with pytest.raises(Unreachable, match="takes no keys"):
+    with pytest.raises(Unreachable, match="accepts no keys"):
         connect(server.spec(), deadline_s=20)
 
 

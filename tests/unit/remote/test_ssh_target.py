@@ -93,9 +93,9 @@ def test_a_chain_of_jumps_nearest_first() -> None:
     assert not found.direct
 
 
-def test_a_circle_of_jumps_is_told() -> None:
+def test_a_loop_of_jumps_is_told() -> None:
     config("Host *\n ProxyJump gate\n")
-    with pytest.raises(InputError, match="circle"):
+    with pytest.raises(InputError, match="loop"):
         target()
 
 
@@ -106,7 +106,7 @@ def test_a_proxy_command_gets_its_tokens() -> None:
 
 
 def test_a_jump_and_a_command_at_once_are_refused() -> None:
-    with pytest.raises(InputError, match="at once"):
+    with pytest.raises(InputError, match="has both"):
         target("-J a -o 'ProxyCommand nc %h %p'")
 
 
@@ -137,7 +137,7 @@ def test_a_section_inside_a_section_is_refused() -> None:
 
 def test_a_file_that_includes_itself_is_told() -> None:
     config("Include config\n")
-    with pytest.raises(InputError, match="included by itself"):
+    with pytest.raises(InputError, match="includes itself"):
         target()
 
 
@@ -150,7 +150,7 @@ def test_a_bad_port_in_the_config_is_told(text: str) -> None:
 
 def test_nonsense_in_the_config_is_told() -> None:
     config("???\n")
-    with pytest.raises(InputError, match="no ssh_config"):
+    with pytest.raises(InputError, match="not a valid ssh_config"):
         target()
 
 

@@ -96,7 +96,7 @@ class Link:
         try:
             return entries_of(self._listed)
         except ValueError as wrong:
-            raise self._odd(f"its list of files is refused: {wrong}") from None
+            raise self._odd(f"its list of files is not valid: {wrong}") from None
 
     def end(self) -> None:
         """Nobody listens any more: the machine ends what it started."""
@@ -122,7 +122,7 @@ class Link:
             )
         if self.failure is None and not self._over:
             self.failure = Unreachable(
-                f"its part of the push ended ({verb})", where=self.name, fix="push again: it goes on where it stopped"
+                f"its part of the push ended ({verb})", where=self.name, fix="push again; it resumes where it stopped"
             )
         self._begun.set()
 
@@ -155,13 +155,13 @@ class Link:
 
     def _list(self, part: Any) -> None:
         if not isinstance(part, list) or len(self._listed) + len(part) > MOST_FILES:
-            raise self._odd(f"its list of files is refused: no list of at most {MOST_FILES} files")
+            raise self._odd(f"its list of files is not valid: wanted at most {MOST_FILES} files")
         self._listed += part
 
     def _refuse_odd(self, said: Mapping[str, Any]) -> None:
         port, secret = said["port"], said.get("secret")
         if type(port) is not int or not 0 < port < 65536 or not isinstance(secret, str) or not secret.isalnum():
-            raise self._odd("it told no port and secret for the others")
+            raise self._odd("it did not report a port and secret for the other nodes")
 
     def _odd(self, what: str) -> NodeError:
         return NodeError(what, where=self.name, fix=FIX)
@@ -172,9 +172,9 @@ class Link:
 
     def _silent(self, seconds: float) -> Unreachable:
         return Unreachable(
-            f"its part of the push has said nothing for {seconds:.0f} s",
+            f"no progress reported for {seconds:.0f} s",
             where=self.name,
-            fix="is the node frozen or its disk dead? push again: it goes on where it stopped",
+            fix="check that the node and its disk respond, then push again; it resumes where it stopped",
         )
 
 

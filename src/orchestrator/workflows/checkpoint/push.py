@@ -131,7 +131,7 @@ def push(inventory: Inventory, request: PushRequest, watcher: Watcher) -> Pushed
         shared = _shared(fleet, everyone, directories, node, path)
         wanted = [name for name in directories if name not in shared]
         for name, owner in shared.items():
-            watcher.say(f"{name}: the same directory as on {owner}: nothing is sent")
+            watcher.say(f"{name}: the same directory as on {owner}; nothing to send")
         if not wanted:
             nothing: PerNode[Hop] = PerNode(values={}, failures={})
             return Pushed(
@@ -193,7 +193,9 @@ def _chosen(inventory: Inventory, names: Sequence[str]) -> dict[str, NodeSpec]:
 
 def _directory(spec: NodeSpec, name: str) -> str:
     if not name or name in (".", "..") or "/" in name:
-        raise InputError(f"{name!r} is no name for a directory", where="--as", fix="--as DeepSeek-V3-0324-Block64x64")
+        raise InputError(
+            f"{name!r} is not a valid directory name", where="--as", fix="--as DeepSeek-V3-0324-Block64x64"
+        )
     return str(PurePosixPath(spec.model_root, name))
 
 
@@ -302,7 +304,7 @@ def _all(chain: Chain, wanted: Sequence[str], watcher: Watcher, lost: Mapping[st
         for failure in failed.values():
             watcher.say(f"{failure.where}: {failure.what}")
         if not ready and not failed:
-            raise DeployError("the chain ended without a word", where=chain.origin.name, fix="push again")
+            raise DeployError("the transfer ended without a result", where=chain.origin.name, fix="push again")
     report([])
     return PerNode(
         values={name: complete[name] for name in wanted if name in complete},

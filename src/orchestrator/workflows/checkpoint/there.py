@@ -63,7 +63,7 @@ def _follow(session: Session, request: Mapping[str, Any], report: Report) -> Out
             report(str(said["doing"]), Progress(**said["progress"]))
         if "outcome" in said:
             return _outcome(said["outcome"])
-    raise NodeError("re-blocking ended without a result", where=session.spec.name, fix="run it again: it goes on")
+    raise NodeError("re-blocking ended without a result", where=session.spec.name, fix="run it again; it resumes")
 
 
 def _outcome(said: Mapping[str, Any]) -> Outcome:

@@ -100,8 +100,8 @@ def _digests(session: Session, directory: str, *, fresh: bool, report: Report) -
             report(spec.name, int(said["bytes"]), int(said["total"]))
         if "files" in said and said["files"] == len(found) > 0:
             return found
-    what = f"its part of the comparison ended without all digests ({len(found)} came)"
-    raise NodeError(what, where=spec.name, fix="run it again; digests that were made are remembered")
+    what = f"its part of the comparison ended before all checksums were read ({len(found)} came)"
+    raise NodeError(what, where=spec.name, fix="run it again; checksums already read are kept")
 
 
 def _lines(session: Session, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -146,7 +146,7 @@ def _lines(session: Session, request: Mapping[str, Any]) -> Iterator[Mapping[str
 
 def _silent(spec: NodeSpec, directory: str) -> Unreachable:
     what = f"could read nothing of {directory} for {SILENT_S:.0f} s"
-    return Unreachable(what, where=spec.name, fix="see whether its file system answers: ls there, and the kernel's log")
+    return Unreachable(what, where=spec.name, fix="check its file system: run `ls` there and read `dmesg`")
 
 
 def _judged(failure: DeployError) -> DeployError:

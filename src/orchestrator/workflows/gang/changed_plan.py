@@ -160,24 +160,24 @@ def _another_model(turn: _ChangeOver, plan: Plan) -> str:
     model = next(gang.model for gang in plan.gangs if gang.name == turn.name)
     if model == turn.view.model:
         return ""
-    return f"it is another model than {turn.view.model}, which this address has served until now"
+    return f"the new plan serves another model than {turn.view.model}, which this address serves now"
 
 
 def _reason(inventory: Inventory, name: str, course: changing.Course) -> str:
     """Why taking this gang down is more than an operator may expect of `up`; '' where it is not."""
     if name in course.busy:
-        return "it is on its way up"
+        return "the gang is still starting"
     if name in course.alone:
-        return "no other gang would serve meanwhile"
+        return "no other gang would serve in the meantime"
     if inventory.router is None:
-        return "no router sends its requests to the other gangs meanwhile"
+        return "no router sends its requests to the other gangs in the meantime"
     return ""
 
 
 def _refused(turn: _ChangeOver, plan_id: str, reason: str) -> InputError:
     cost = expected_downtime(turn.view, turn.was.drain_s if turn.was else 0.0).words
     return InputError(
-        f"another plan runs on this gang: plan {turn.diff.running} ({turn.view.model}) is {turn.view.state.value}; "
+        f"this gang runs another plan: {turn.diff.running} ({turn.view.model}) is {turn.view.state.value}; "
         f"plan {plan_id} changes {summary(turn.diff.changes)}. {reason}: {cost}",
         where=f"gang {turn.name}",
         fix="`l40s-deploy plan --diff` with the same options shows all of it; --replace stops the gang, starts it with "
@@ -226,16 +226,16 @@ def _go_back(turns: Turns, change: _ChangeOver, request: UpRequest) -> str:
     was = change.was
     if was is None:
         return f"{change.name} is stopped: its nodes did not hold one plan to go back to"
-    turns.watcher.step(change.name, f"going back to plan {was.plan_id}")
+    turns.watcher.step(change.name, f"restoring plan {was.plan_id}")
     try:
         if see(turns.fleet, [change.gang])[0].running:  # draining still, where somebody interrupted the stop
             stop(turns.fleet, [change.gang], turns.watcher, now=True)
         raise_all(turns.fleet, [was.rising(going_back=True)], turns.watcher, timeout_s=request.timeout_s)
         put_back(turns.router, [Place(gang=change.gang, url=was.service_url)], turns.watcher)
     except DeployError as second:
-        return f"going back to plan {was.plan_id} failed too: {second.where}: {second.what}"
+        return f"restoring plan {was.plan_id} failed too: {second.where}: {second.what}"
     turns.operation.finished([change.name])
-    return f"{change.name} serves its previous plan {was.plan_id} again"
+    return f"{change.name} is back on its previous plan {was.plan_id}"
 
 
 def _others(turn: _ChangeOver, turns: Sequence[_ChangeOver]) -> str:

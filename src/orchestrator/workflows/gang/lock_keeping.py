@@ -61,9 +61,9 @@ def release(inventory: Inventory, gangs: tuple[str, ...] = (), *, force: bool = 
             if lock.token and not (lock.stale or force):
                 raise LockHeld(
                     f"{lock.holder} works on gang {lock.gang} with `{lock.command}`, "
-                    f"last sign of life {lock.age_s:.0f} s ago",
+                    f"last heartbeat {lock.age_s:.0f} s ago",
                     where=lock.node,
-                    fix="wait for it or end it; --force only where it can't be alive any more",
+                    fix="wait for it, or stop it. Use --force only if it can't be alive",
                 )
         return tuple(_give_back(fleet, lock) for lock in found if lock.token or lock.error)
 

@@ -195,23 +195,23 @@ class GangLock:
         age = float(holder.get("age_s") or 0)
         return LockHeld(
             f"{holder.get('who')}@{holder.get('host')} (pid {holder.get('pid')}) holds gang {self.gang.name} "
-            f"with `{holder.get('command')}`, last sign of life {age:.0f} s ago",
+            f"with `{holder.get('command')}`, last heartbeat {age:.0f} s ago",
             where=node,
-            fix="wait for it or end it; a lock without a sign of life for 60 s is taken over by itself",
+            fix="wait for it, or stop it. A lock without a heartbeat for 60 s is taken over automatically",
         )
 
     def _lost_to(self, lost: Mapping[str, Any]) -> LockHeld:
         node, answer = next(iter(lost.items()))
         holder = answer.get("held") or {}
-        now = "nobody holds it now: it was taken over, or released by force"
+        now = "no command holds it now; it was taken over or released by force"
         if holder:
             now = (
                 f"{holder.get('who')}@{holder.get('host')} (pid {holder.get('pid')}) has it, `{holder.get('command')}`"
             )
         return LockHeld(
-            f"the lock on gang {self.gang.name} is no longer ours; {now}; nothing more was done",
+            f"the lock on gang {self.gang.name} was lost: {now}; nothing more was done",
             where=node,
-            fix="wait for who has it; look at `l40s-deploy status` before the same command again",
+            fix="wait for the other command. Check `l40s-deploy status`, then run this command again",
         )
 
 

@@ -62,7 +62,7 @@ class MaintenanceRequest:
         try:
             shlex.split(self.run)
         except ValueError as wrong:
-            raise InputError(f"can't be taken apart: {wrong}", where="--run", fix="close its quotes") from None
+            raise InputError(f"can't be parsed: {wrong}", where="--run", fix="close the quotes") from None
 
 
 def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: Watcher) -> Restarted:
@@ -182,9 +182,7 @@ def _send_elsewhere(work: _Work, router: Router) -> None:
 def _work_on_nodes(work: _Work, before: Mapping[str, Boot | None]) -> None:
     ends = time.monotonic() + work.request.wait_s
     if not work.request.run:
-        work.say(
-            f"it is stopped; reboot {', '.join(work.names)}: each is waited for, up to {work.request.wait_s:.0f} s"
-        )
+        work.say(f"it is stopped. Reboot {', '.join(work.names)} now; waiting up to {work.request.wait_s:.0f} s")
         _wait(work, work.names, before, ends)
         return
     for node in work.gang.nodes:
@@ -221,7 +219,7 @@ def _run(work: _Work, node: NodeSpec, ends: float) -> None:
         said.seek(max(0, said.tell() - 2000))
         last = said.read().decode("utf-8", "replace").strip().splitlines()[-3:]
     if status:
-        how = f"status {status}" if status > 0 else "a signal, or its time was over"
+        how = f"status {status}" if status > 0 else "a signal or a timeout"
         lines = "".join(f"\n    | {line}" for line in last)
         raise GangFailed(
             f"the command of --run ended with {how}{lines}",
@@ -255,13 +253,13 @@ def _late(work: _Work, late: Sequence[str], known: Mapping[str, Where]) -> Deplo
     if away:
         return Unreachable(f"{', '.join(away)} did not come back {waited}", where=f"gang {work.gang.name}", fix="look")
     return GangFailed(
-        f"{', '.join(late)} answers, and has not booted anew {waited}", where=f"gang {work.gang.name}", fix="reboot it"
+        f"{', '.join(late)} answers but has not rebooted {waited}", where=f"gang {work.gang.name}", fix="reboot it"
     )
 
 
 def _settled(work: _Work) -> None:
     """The doctor forbids no start; he is asked again for a while."""
-    work.say("asking the doctor")
+    work.say("running doctor")
     ends = time.monotonic() + SETTLE_S
     while (against := against_a_start(work.fleet, work.plan, work.watcher)) is not None:
         if time.monotonic() > ends:
@@ -272,7 +270,7 @@ def _settled(work: _Work) -> None:
 
 def _how_to_go_on(work: _Work, later: Sequence[Staged]) -> str:
     name = work.gang.name
-    words = f"{name} is stopped: `l40s-deploy restart --gang {name}` starts it as it was"
+    words = f"{name} is stopped; start it again: `l40s-deploy restart --gang {name}`"
     if not later:
         return words
     rest = " ".join(f"--gang {plan.gang.name}" for plan in later)

@@ -122,16 +122,16 @@ def staged_request(node: NodeSpec, gang: str, answer: StagedAnswer) -> StagingRe
     unknown = unknown_keys(StagingRequest, raw)
     if unknown:
         raise NodeError(
-            f"the gang was started by a newer l40s-deploy than this one, which does not know {', '.join(unknown[:5])}",
+            f"the gang was started by a newer l40s-deploy; this one does not know {', '.join(unknown[:5])}",
             where=node.name,
-            fix="restart it with that release or a newer one; `l40s-deploy down` of this one ends it",
+            fix="restart it with that release or a newer one, or stop it: l40s-deploy down",
         )
     return replace(found, state_dir=node.state_dir, gang=gang, launch_script=answer.launch_script)
 
 
 def _nothing(gang: str, place: str) -> InputError:
     return InputError(
-        f"nothing was ever started as gang {gang}, so there is nothing to start again",
+        f"gang {gang} was never started, so it cannot be restarted",
         where=place,
         fix="l40s-deploy up --model NAME",
     )
@@ -142,15 +142,15 @@ def _refuse_disagreement(gang: GangSpec, requests: Mapping[str, StagingRequest])
     for name, request in requests.items():
         if request.plan_id != requests[names[0]].plan_id:
             raise InputError(
-                f"{name} was told another plan ({request.plan_id}) than {names[0]}"
+                f"{name} has another plan ({request.plan_id}) than {names[0]}"
                 f" ({requests[names[0]].plan_id}): an `up` was interrupted",
                 where=f"gang {gang.name}",
                 fix="l40s-deploy up --model NAME",
             )
         if request.members != names:
             raise InputError(
-                f"what {name} was told is for the nodes {', '.join(request.members)}; "
+                f"the plan on {name} is for the nodes {', '.join(request.members)}; "
                 f"the inventory's gang is {', '.join(names)}",
                 where=f"gang {gang.name}",
-                fix="l40s-deploy up --model NAME plans for the gang as it is now",
+                fix="plan for the current gang: l40s-deploy up --model NAME",
             )

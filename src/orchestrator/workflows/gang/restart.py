@@ -107,7 +107,7 @@ def say_gone(plan: Staged, nodes: Mapping[str, Topology], watcher: up.Watcher) -
     for name, request in plan.requests.items():
         words = ", ".join(gone(request, nodes[name])) if name in nodes else ""
         if words:
-            words = f"{name} does not have what its plan names: {words}"
+            words = f"{name} no longer has what its plan needs: {words}"
             watcher.step(plan.gang.name, f"{words}; `l40s-deploy plan --diff` shows what `up` would change")
 
 
@@ -153,15 +153,18 @@ def refuse_leftovers(stopped: Sequence[Stopped]) -> None:
 
 def _left(node: Stopped) -> tuple[str, str]:
     """What is in the way of a start, and what to do about it."""
-    stuck = "look at it with ps and dmesg (a stuck driver?); then the same command again"
+    stuck = "check it with `ps` and `dmesg` (a stuck driver?), then run the same command again"
     if node.left_behind:
-        return f"process {', '.join(map(str, node.left_behind))} would not end", stuck
+        return f"process {', '.join(map(str, node.left_behind))} does not end", stuck
     if node.alive:
-        return "its agent would not end", stuck
-    somebody = "end whoever holds it (nvidia-smi; nobody there: dmesg, a stuck driver?); then the same command again"
+        return "its agent does not end", stuck
+    somebody = (
+        "stop the process that holds it (`nvidia-smi`; if none is listed, check `dmesg` for a stuck driver), "
+        "then run the same command again"
+    )
     return f"GPU memory is still held: {'; '.join(node.held)}", somebody
 
 
 def _half_way(failure: DeployError) -> DeployError:
-    failure.fix = f"{failure.fix}; the gang is stopped where it could be reached: the same command goes on"
+    failure.fix = f"{failure.fix}; the gang is stopped on all reachable nodes. Run the same command again to continue"
     return failure

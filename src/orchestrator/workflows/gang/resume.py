@@ -125,7 +125,7 @@ def _serving_again(fleet: Fleet, gang: GangSpec, begun: Begun, watcher: up.Watch
         plan = staged_plan(fleet, gang).rising()
     except InputError:
         plan = staged_plan(fleet, gang, run_id=begun.was_run).rising(going_back=True)
-        watcher.step(gang.name, f"not all of its nodes hold the new plan: going back to plan {plan.plan_id}")
+        watcher.step(gang.name, f"not all of its nodes have the new plan; restoring plan {plan.plan_id}")
     try:
         return up.raise_all(fleet, [plan], watcher, timeout_s=timeout_s).views[0]
     except DeployError as failure:
@@ -134,7 +134,7 @@ def _serving_again(fleet: Fleet, gang: GangSpec, begun: Begun, watcher: up.Watch
         before = staged_plan(fleet, gang, run_id=begun.was_run)
         if before.plan_id == plan.plan_id:
             raise
-        watcher.step(gang.name, f"{failure.where}: {failure.what}: going back to plan {before.plan_id}")
+        watcher.step(gang.name, f"{failure.where}: {failure.what}; restoring plan {before.plan_id}")
         return up.raise_all(fleet, [before.rising(going_back=True)], watcher, timeout_s=timeout_s).views[0]
 
 

@@ -80,9 +80,9 @@ def _previous(inventory: Inventory, fleet: Fleet, gangs: Sequence[GangSpec]) -> 
         before = plan_before(kept[gang.name], now.plan_id)
         if before is None:
             raise InputError(
-                f"its nodes have kept no run of another plan than {now.plan_id}",
+                f"its nodes have no recorded run of a plan other than {now.plan_id}",
                 where=f"gang {gang.name}",
-                fix="l40s-deploy history shows what they have kept; l40s-deploy up --model NAME plans anew",
+                fix="see the recorded runs: l40s-deploy history; or plan again: l40s-deploy up --model NAME",
             )
         backs.append(_Back(gang=gang, now=now, before=staged_plan(fleet, gang, run_id=before.run_id)))
     return backs
@@ -91,7 +91,7 @@ def _previous(inventory: Inventory, fleet: Fleet, gangs: Sequence[GangSpec]) -> 
 def _turn(turns: Turns, back: _Back, view: GangView, request: RollbackRequest) -> Turn:
     def failed(step: Step) -> str:
         if step in (Step.ASIDE, Step.STOP):
-            return f"{back.gang.name} was to go back to plan {back.before.plan_id}"
+            return f"{back.gang.name} was to return to plan {back.before.plan_id}"
         return _keep(turns, back, request)
 
     return Turn(
@@ -117,4 +117,4 @@ def _keep(turns: Turns, back: _Back, request: RollbackRequest) -> str:
         put_back(turns.router, [Place(gang=back.gang, url=back.now.service_url)], turns.watcher)
     except DeployError as second:
         return f"starting plan {back.now.plan_id} again failed too: {second.where}: {second.what}"
-    return f"{back.gang.name} serves plan {back.now.plan_id} again"
+    return f"{back.gang.name} is back on plan {back.now.plan_id}"

@@ -107,8 +107,7 @@ def _refuse_one_gang(inventory: Inventory, fleet: Fleet, plans: Sequence[Staged]
         return
     (view,) = see(fleet, inventory.gangs)
     raise InputError(
-        f"there is one gang only, and an engine of ranks that need each other can't roll: "
-        f"{expected_downtime(view, plans[0].drain_s).words}",
+        f"a single gang can't be restarted without downtime: {expected_downtime(view, plans[0].drain_s).words}",
         where=f"{inventory.path}: --rolling",
         fix="`l40s-deploy restart` takes that downtime; a second gang behind a router is what avoids it",
     )

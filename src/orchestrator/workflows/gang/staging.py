@@ -99,7 +99,7 @@ def _secrets(gang: GangSpec, plan: GangPlan, node: NodePlan) -> Secrets:
     key = api_key(gang)
     if fingerprint(key) != plan.api_key:
         raise InputError(
-            "the API key changed since the plan was made", where=f"gang {gang.name}", fix="start the command again"
+            "the API key changed since the plan was made", where=f"gang {gang.name}", fix="run the command again"
         )
     named = dialect(plan.dialect).engine(plan.engine_version).secret_files(key, template(STUB_FILE))
     return Secrets(

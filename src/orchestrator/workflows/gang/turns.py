@@ -163,7 +163,7 @@ def set_aside(
         take_out(router, places, watcher)
         for place in places:
             if place.serving:
-                watcher.step(place.gang.name, "waiting until no request runs")
+                watcher.step(place.gang.name, "draining requests")
                 wait_until_drained(fleet, place.gang, place.url, deadline_s=drain_s)
     except BaseException:
         put_back(router, [place for place in places if place.serving], watcher, before=True)

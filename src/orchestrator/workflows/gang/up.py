@@ -305,10 +305,10 @@ class _Rise:
     def give_up(self, view: GangView, waited: float) -> DeployError:
         """The timeout has passed: end it, and say who was late."""
         self.failed = True
-        left = "" if self.goal.run_id or self.joined else "; it is not this command's doing, and was left as it is"
+        left = "" if self.goal.run_id or self.joined else "; this command did not start it and left it unchanged"
         who = view.progress or ", ".join(f"{node.name} {node.state} {node.phase.name}".strip() for node in view.nodes)
         late = f"not ready within {waited:.0f} s: {who}"
-        fix = "read `l40s-deploy logs`, or give it longer with --timeout"
+        fix = "check `l40s-deploy logs`, or raise --timeout"
         behind = next((node.name for node in view.nodes if node.state != "ready"), self.gang.leader.name)
         self.broke = Cause(node=behind, text=late, fix=fix)
         self.undo()
@@ -371,7 +371,7 @@ class _Rise:
 
     def _stop_now(self, nodes: Sequence[str]) -> None:
         still_ours(self.fleet, [self.gang])
-        self.watcher.step(self.gang.name, "ending what is left on " + ", ".join(nodes))
+        self.watcher.step(self.gang.name, "stopping what is left on " + ", ".join(nodes))
         ours = bool(self.goal.run_id)
         order = {"now": True, "clear": not ours, "deadline_s": KILL_S - MARGIN_S, **because(self.broke)}
         self._on(nodes, "stop", lambda _: order, KILL_S)
@@ -388,9 +388,9 @@ class _Rise:
 
     def _refuse(self, why: str) -> None:
         raise InputError(
-            f"another plan runs on this gang: {why}; the one asked for is plan {self.goal.plan_id}",
+            f"this gang runs another plan: {why}; the requested plan is {self.goal.plan_id}",
             where=f"gang {self.gang.name}",
-            fix="the same command again: it looks at what runs now",
+            fix="run the same command again; it starts from what is running now",
         )
 
     def _all(
@@ -421,7 +421,7 @@ def _what_broke(failures: Mapping[str, DeployError]) -> Cause | None:
     """A node that is lost comes before what a node answered, which its agent may know better."""
     lost = {name: failure for name, failure in failures.items() if isinstance(failure, Unreachable)}
     for name, failure in (lost or failures).items():
-        return Cause(node=name, text=f"it could not be told to start: {failure.what}", fix=failure.fix)
+        return Cause(node=name, text=f"the start command failed: {failure.what}", fix=failure.fix)
     return None
 
 
@@ -429,12 +429,12 @@ def failure_of(view: GangView, why: str = "") -> GangFailed:
     """The one cause as an error: where it failed first, what was seen, the lines that show it, the fix."""
     cause = view.cause
     if cause is None:
-        return GangFailed(why or "it ended without a cause", where=f"gang {view.name}", fix="l40s-deploy logs")
+        return GangFailed(why or "it ended without a known cause", where=f"gang {view.name}", fix="l40s-deploy logs")
     place = f"gang {view.name}: {cause.node}" + (f" TP{cause.tp_rank}" if cause.tp_rank is not None else "")
     what = cause.text + "".join(f"\n    | {line}" for line in cause.lines)
     lost = ", ".join(node.name for node in view.unreachable)
     if lost:
-        what += f"\n    {lost} can't be reached: it ends its own ranks when its lease runs out"
+        what += f"\n    {lost} can't be reached; it stops its own ranks when its lease expires"
     return GangFailed(what, where=place, fix=cause.fix or "l40s-deploy logs")
 
 

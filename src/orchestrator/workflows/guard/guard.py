@@ -166,7 +166,7 @@ class _Post:
         except DeployError as failure:
             self._tell(Decision(Do.WARN, f"the restart did not help: {failure.where}: {failure.what}"))
         else:
-            self._tell(Decision(Do.NOTHING, "it serves again"))
+            self._tell(Decision(Do.NOTHING, "recovered; no action needed"))
             self._hook(self.request.on_ready, "ready", why)
 
     def _finish(self, lock: GangLock, now: GangView, begun: Begun) -> None:
@@ -194,7 +194,7 @@ class _Post:
 
     def _ask_the_doctor(self, plan: Staged) -> None:
         """What would stop a start stops a restart too."""
-        self.watcher.step(self.gang.name, "asking the doctor")
+        self.watcher.step(self.gang.name, "running doctor")
         against = against_a_start(self.fleet, plan, self.watcher)
         if against is not None:
             raise against
@@ -205,7 +205,7 @@ class _Post:
     def _hook(self, hook: Hook, event: str, why: str) -> None:
         trouble = run_hook(hook, event, gang=self.gang.name, why=why)
         if trouble:
-            self.watcher.step(self.gang.name, f"the hook for {event} did not work: {trouble}")
+            self.watcher.step(self.gang.name, f"the hook for {event} failed: {trouble}")
 
     def _tell(self, decision: Decision) -> None:
         """Only what is new: a countdown says the same again."""

@@ -27,12 +27,12 @@ class Hook:
         """Raises InputError for a command line whose quotes are open, or an address without a host."""
         if self.is_address:
             if not self._has_host:
-                raise InputError("its address has no host", where="hook", fix="http(s)://HOST[:PORT]/PATH")
+                raise InputError("the address has no host", where="hook", fix="http(s)://HOST[:PORT]/PATH")
             return
         try:
             shlex.split(self.target)
         except ValueError as wrong:
-            raise InputError(f"can't be taken apart: {wrong}", where="hook", fix="close its quotes") from None
+            raise InputError(f"can't be parsed: {wrong}", where="hook", fix="close the quotes") from None
 
     @property
     def is_address(self) -> bool:
@@ -62,7 +62,7 @@ def run_hook(hook: Hook, event: str, *, gang: str, why: str, deadline_s: float =
             return _post(hook.target, facts, deadline_s)
         return _run(hook.target, facts, deadline_s)
     except subprocess.TimeoutExpired:
-        return f"{shown_hook(hook.target)}: not done within {deadline_s:g} s"
+        return f"{shown_hook(hook.target)}: did not end within {deadline_s:g} s"
     except OSError as error:
         return f"{shown_hook(hook.target)}: {type(error).__name__}: {error.strerror or 'no answer in time'}"
     except (ValueError, http.client.HTTPException) as error:

@@ -62,7 +62,9 @@ def install(inventory: Path, options: Sequence[str], folder: Path | None = None,
         draft.replace(path)
     except OSError as error:
         raise InputError(
-            f"can't be written: {error.strerror or error}", where=str(path), fix="run as root, or as a user with a home"
+            f"can't be written: {error.strerror or error}",
+            where=str(path),
+            fix="run as root, or as a user with a home directory",
         ) from None
     return path
 
@@ -77,9 +79,9 @@ def _refuse_another(path: Path, inventory: Path) -> None:
         described = [line.rpartition(" guard of ")[2] for line in there if line.startswith("Description=")]
         own = f"l40s-deploy-guard-{inventory.parent.name or 'two'}.service"
         raise InputError(
-            f"is the guard of {(described or ['something else'])[0]} already; this one is of {inventory}",
+            f"already is the guard of {(described or ['something else'])[0]}; this one is of {inventory}",
             where=str(path),
-            fix=f"add --unit {own} for a unit of its own; to replace the other one, remove {path} first",
+            fix=f"use another unit name: --unit {own}; or remove {path} to replace it",
         )
 
 

@@ -138,10 +138,12 @@ def _router(inventory: Inventory, names: Sequence[str]) -> RouterSpec | None:
 
 def _refuse_tags(request: PrepareRequest) -> None:
     if request.remove and request.tags:
-        raise InputError("--remove takes all back", where="--tags", fix="leave --tags out")
+        raise InputError("--remove undoes everything", where="--tags", fix="omit --tags")
     for tag in request.tags:
         if tag not in TAGS:
-            raise InputError(f"found {tag!r}, wanted some of {', '.join(TAGS)}", where="--tags", fix="--tags limits")
+            raise InputError(
+                f"found {tag!r}, wanted one or more of {', '.join(TAGS)}", where="--tags", fix="--tags limits"
+            )
 
 
 def _refuse_below_an_engine(inventory: Inventory, names: Sequence[str]) -> None:
@@ -153,7 +155,7 @@ def _refuse_below_an_engine(inventory: Inventory, names: Sequence[str]) -> None:
         alive = [node.name for node in view.nodes if node.alive and node.name in names]
         if alive:
             raise NodeError(
-                f"gang {view.name} runs there, on the stack that would be removed",
+                f"gang {view.name} is running there on the stack that would be removed",
                 where=", ".join(alive),
                 fix="l40s-deploy down",
             )
@@ -161,7 +163,7 @@ def _refuse_below_an_engine(inventory: Inventory, names: Sequence[str]) -> None:
         with Router(spec) as router:
             (view,) = see(router.fleet, [router.gang])
         if view.running:
-            raise NodeError("the router runs there", where=spec.node.name, fix="l40s-deploy router down")
+            raise NodeError("the router is running there", where=spec.node.name, fix="l40s-deploy router down")
 
 
 def _host(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None, folder: Path) -> dict[str, Any]:
@@ -170,7 +172,7 @@ def _host(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None, folder
     stack = load_stack(name)
     if bundle and bundle.stack != stack.name:
         raise InputError(
-            f"holds the stack {bundle.stack}, and {node.name} should get {stack.name}",
+            f"contains the stack {bundle.stack}, but {node.name} needs {stack.name}",
             where=str(bundle.path),
             fix=f"l40s-deploy stack build {stack.name} --out FILE",
         )
@@ -224,7 +226,7 @@ def _stack_name(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None) 
     name = request.stack or node.stack or (bundle.stack if bundle else None)
     if name is None:
         raise InputError(
-            "no stack is named for it", where=node.name, fix="--stack NAME, or l40s_stack in the inventory"
+            "no stack is set for it", where=node.name, fix="use --stack NAME, or set l40s_stack in the inventory"
         )
     return name
 

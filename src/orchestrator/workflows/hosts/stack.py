@@ -112,7 +112,7 @@ def write_recipe(name: str, folder: Path) -> tuple[Path, ...]:
     """Put what makes an image of a stack into a folder, with the stack's own file as stack.yml; gives the files."""
     source, stack = stack_recipe(name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError("is there already, and not empty", where=str(folder), fix="name another --out DIR")
+        raise InputError("already exists and is not empty", where=str(folder), fix="name another --out DIR")
     try:
         shutil.copytree(source, folder, dirs_exist_ok=True)
         shutil.copyfile(stack, folder / "stack.yml")

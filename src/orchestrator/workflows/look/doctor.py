@@ -101,7 +101,9 @@ def examine_xml(path: Path, *, accept: Collection[str] = ()) -> Examination:
     except OSError as failure:
         raise InputError(f"can't be read: {failure.strerror}", where=str(path), fix="--from PATH") from None
     except ValueError as wrong:
-        raise InputError(str(wrong), where=str(path), fix="name a file of NCCL_TOPO_DUMP_FILE") from None
+        raise InputError(
+            str(wrong), where=str(path), fix="name a file that NCCL wrote with NCCL_TOPO_DUMP_FILE"
+        ) from None
     snapshot = Snapshot(node=path.stem, taken_at=0.0, files={}, nvml={"error": NOT_RECORDED})
     return examine_topologies({path.stem: topology}, {path.stem: snapshot}, accept=accept)
 
@@ -155,7 +157,7 @@ def check_accept(accept: Iterable[str], nodes: Collection[str], more_ids: Collec
     for word in accept:
         name, at, node = word.partition("@")
         if name not in known:
-            near = get_close_matches(name, known, n=1) or ["see `l40s-deploy doctor --list-rules`"]
+            near = get_close_matches(name, known, n=1) or ["run `l40s-deploy doctor --list-rules` for the list"]
             raise InputError(f"no finding is called {name!r}", where=f"--accept {word}", fix=near[0])
         if at and node not in nodes:
             raise no_such("node", node, nodes, where=f"--accept {word}")
@@ -168,12 +170,12 @@ def refuse(findings: Sequence[Finding], *, strict: bool = False) -> None:
     if not against:
         return
     first, more = against[0], len(against) - 1
-    others = f" (and {more} more: `l40s-deploy doctor` has all)" if more else ""
+    others = f" (and {more} more: see `l40s-deploy doctor`)" if more else ""
     place = f"@{first.node}" if first.node else ""
     raise FindingsError(
         f"{first.id}: {first.title}. {first.effect}{others}",
         where=f"node {first.node}" if first.node else "the cluster",
-        fix=f"{first.fix}; or, knowing it, --accept {first.id}{place}",
+        fix=f"{first.fix}; or accept it with --accept {first.id}{place}",
     )
 
 

@@ -52,7 +52,9 @@ def _look_at(session: Session, stack: Stack | None) -> Snapshot:
         snapshot = snapshot_from_json(answer)
     except ValueError as wrong:
         raise NodeError(
-            f"the probe's answer is no snapshot: {wrong}", where=spec.name, fix="report this with `discover --save`"
+            f"the probe's answer is not a snapshot: {wrong}",
+            where=spec.name,
+            fix="report this, with the output of `l40s-deploy discover --save DIR`",
         ) from None
     return replace(snapshot, node=spec.name, host=_with_clock_offset(snapshot, sent, received))
 

@@ -51,7 +51,7 @@ def dump_xml(topologies: Mapping[str, Topology], folder: Path) -> tuple[Path, ..
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as failure:
         raise InputError(
-            f"can't be made: {failure.strerror}", where=str(folder), fix="--dump-xml another folder"
+            f"can't be created: {failure.strerror}", where=str(folder), fix="choose another folder with --dump-xml"
         ) from None
     paths = []
     for name, topology in topologies.items():

@@ -25,9 +25,9 @@ def redacted(snapshots: Mapping[str, Snapshot]) -> dict[str, Snapshot]:
         if done:
             return done
     raise VerificationDiffers(
-        f"something that names a machine would stay: {trouble}",
+        f"data that identifies a machine would remain: {trouble}",
         where="--redact",
-        fix="look at that place without --redact; nothing was written",
+        fix="nothing was written. Inspect that part without --redact",
     )
 
 

@@ -31,7 +31,9 @@ def save_snapshots(snapshots: Mapping[str, Snapshot], folder: Path) -> tuple[Pat
         return tuple(_save(snapshot, folder / f"{file_name(name)}{SUFFIX}") for name, snapshot in snapshots.items())
     except OSError as failure:
         raise InputError(
-            f"can't be written: {failure.strerror}", where=str(failure.filename or folder), fix="--save another folder"
+            f"can't be written: {failure.strerror}",
+            where=str(failure.filename or folder),
+            fix="choose another folder with --save",
         ) from None
 
 
@@ -76,9 +78,7 @@ def _saved_folder(folder: Path) -> dict[str, Snapshot]:
     for path in sorted(files, key=lambda path: _natural(path.stem)):
         snapshot = _saved_file(path)
         if snapshot.node in snapshots:
-            raise InputError(
-                f"node {snapshot.node!r} is there twice", where=str(path), fix="keep one file of each node"
-            )
+            raise InputError(f"node {snapshot.node!r} appears twice", where=str(path), fix="keep one file per node")
         snapshots[snapshot.node] = snapshot
     if not snapshots:
         raise InputError(
@@ -102,7 +102,7 @@ def _saved_file(path: Path) -> Snapshot:
         raise InputError(f"can't be read: {failure.strerror}", where=str(path), fix="--from PATH") from None
     except (ValueError, RecursionError) as wrong:
         raise InputError(
-            f"is no snapshot: {wrong}", where=str(path), fix="name a file that `l40s-deploy discover --save` wrote"
+            f"is not a snapshot: {wrong}", where=str(path), fix="name a file that `l40s-deploy discover --save` wrote"
         ) from None
     return snapshot
 

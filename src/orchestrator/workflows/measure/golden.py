@@ -157,7 +157,7 @@ def _baseline(subject: Subject) -> Baseline | None:
         return document.from_json(stored)
     except ValueError as wrong:
         raise InputError(
-            str(wrong), where=str(_file(subject)), fix="accept a new one: l40s-deploy golden accept"
+            str(wrong), where=str(_file(subject)), fix="accept new answers: l40s-deploy golden accept"
         ) from None
 
 
@@ -165,9 +165,9 @@ def _url(fleet: Fleet, gang: GangSpec) -> str:
     (view,) = see(fleet, [gang])
     if not view.serves:
         raise InputError(
-            f"it is {view.state.value} and serves nobody: there is no text to check",
+            f"it is {view.state.value} and serves no requests, so there is no text to check",
             where=f"gang {gang.name}",
-            fix="l40s-deploy status; start it with l40s-deploy up --model NAME",
+            fix="check `l40s-deploy status`; start it with `l40s-deploy up --model NAME`",
         )
     return view.service_url
 
@@ -187,7 +187,7 @@ def _ask(fleet: Fleet, gang: GangSpec, url: str, prompt: Prompt) -> Answer:
         raise NodeError(
             f"the engine did not answer prompt {prompt.id}: {said}",
             where=f"{leader.name}, {url}{greedy.PATH}",
-            fix=f"l40s-deploy logs --node {leader.name}",
+            fix=f"check the log: l40s-deploy logs --node {leader.name}",
         )
     try:
         return greedy.answer_of(json.loads(answered["body"]))

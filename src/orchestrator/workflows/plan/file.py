@@ -34,10 +34,12 @@ def read_request(path: Path) -> PlanRequest:
         return _request(path, document)
     except OSError as failure:
         raise InputError(
-            f"this file can't be read: {failure.strerror or failure}", where=str(path), fix="name a file of plan --out"
+            f"this file can't be read: {failure.strerror or failure}",
+            where=str(path),
+            fix="name a file that `l40s-deploy plan --out` wrote",
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
-        raise _wrong(path, f"this is no plan: {wrong!r:.100}") from None
+        raise _wrong(path, f"this is not a plan: {wrong!r:.100}") from None
 
 
 def _request(path: Path, document: Mapping[str, Any]) -> PlanRequest:

@@ -23,7 +23,7 @@ from orchestrator.workflows.checkpoint.checkpoint import inspect_here
 from orchestrator.workflows.files import write_whole
 from orchestrator.workflows.plan.plan import stack_name
 
-ASSUMED = "48 GB L40S (46068 MiB by NVML), assumed: nothing was asked of the nodes"
+ASSUMED = "48 GB L40S (46068 MiB by NVML), assumed; the nodes were not asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,9 @@ def add_model(directory: Path, *, name: str | None, file: Path | None, over: boo
     name = name or directory.name
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name) is None:
         raise InputError(
-            f"{name!r} can't be a model's name", where="command line: --name", fix="letters, digits, and . _ + - only"
+            f"{name!r} is not a valid model name",
+            where="command line: --name",
+            fix="use only letters, digits, and . _ + -",
         )
     made = draft(inspect_here(directory), name=name, directory=directory.name, source=f"the checkpoint in {directory}")
     text = profile_file(made.profile, known_dimensions(made.profile.dimensions), made.unknown, template("model.yml.j2"))

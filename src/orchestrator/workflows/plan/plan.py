@@ -106,9 +106,9 @@ def stack_name(gangs: tuple[GangSpec, ...], profile: ModelProfile, asked: str | 
     named = {node.stack for gang in gangs for node in gang.nodes}
     if len(named) > 1:
         raise InputError(
-            "the nodes name different stacks: " + ", ".join(sorted(str(name or "none") for name in named)),
+            "the nodes use different stacks: " + ", ".join(sorted(str(name or "none") for name in named)),
             where="inventory: l40s_stack",
-            fix="give all gangs that are planned together the same l40s_stack, or use --stack or --gang",
+            fix="set the same l40s_stack for these gangs, or choose with --stack or --gang",
         )
     if stack := next(iter(named), None):
         return stack
@@ -167,8 +167,8 @@ def _config(told: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
     try:
         config = json.loads(text)
     except ValueError:
-        return None, "it is no JSON"
-    return (config, "") if isinstance(config, dict) else (None, "it is no JSON object")
+        return None, "it is not JSON"
+    return (config, "") if isinstance(config, dict) else (None, "it is not a JSON object")
 
 
 def _yes_or_no(value: object) -> bool | None:

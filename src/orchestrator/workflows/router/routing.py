@@ -74,7 +74,7 @@ class Router:
         """Every gang that it sends requests to."""
         answer = self.ask("GET", "/workers")
         if answer.get("status") != 200:
-            raise self._trouble("does not tell its workers", answer)
+            raise self._trouble("does not list its workers", answer)
         try:
             return words.workers(str(answer.get("body")))
         except ValueError as wrong:
@@ -87,10 +87,10 @@ class Router:
         if not any(worker.url == url for worker in self.workers()):
             answer = self.ask("POST", "/workers", {"url": url})
             if answer.get("status") not in (200, 201, 202):
-                raise self._trouble(f"does not take {url}", answer)
+                raise self._trouble(f"does not accept {url}", answer)
         healthy = self._until(lambda: any(one.url == url and one.healthy for one in self.workers()), TAKE_IN_S)
         if not healthy:
-            raise self._trouble(f"does not find {url} healthy within {TAKE_IN_S:.0f} s", {})
+            raise self._trouble(f"did not report {url} as healthy within {TAKE_IN_S:.0f} s", {})
 
     def _wait_for_health_path(self, url: str) -> None:
         path = self._health_path()
@@ -105,11 +105,11 @@ class Router:
 
         self._until(settled, TAKE_IN_S)
         if answer.get("status") == HTTPStatus.NOT_FOUND:
-            failure = self._trouble(f"asks {url}{path} for its health, and this engine has no such path", answer)
+            failure = self._trouble(f"asks {url}{path} for its health, but this engine has no such path", answer)
             failure.fix = f"{_ANEW} have it ask for another one"
             raise failure
         if answer.get("status") != HTTPStatus.OK:
-            raise self._trouble(f"asks {url}{path} for its health, and got no good answer in {TAKE_IN_S:.0f} s", answer)
+            raise self._trouble(f"asks {url}{path} for its health and got no success within {TAKE_IN_S:.0f} s", answer)
 
     def _health_path(self) -> str:
         """What the running router was started to ask its workers for; '' where its settings are others."""
@@ -122,7 +122,7 @@ class Router:
             if worker.url == url:
                 self.ask("DELETE", f"/workers/{quote(worker.id, safe='')}")
         if not self._until(lambda: all(worker.url != url for worker in self.workers()), TAKE_OUT_S):
-            raise self._trouble(f"does not let go of {url}", {})
+            raise self._trouble(f"does not remove {url}", {})
 
     def ask(self, method: str, path: str, body: object = None) -> Mapping[str, Any]:
         """One request to the router's own interface, made on its host."""
@@ -143,7 +143,7 @@ class Router:
         return NodeError(
             f"the router {what}{status} {str(said)[:200]}".strip(),
             where=self.spec.node.name,
-            fix="l40s-deploy router status; its log is in the node's state directory, gangs/router",
+            fix="run `l40s-deploy router status`; the router's log is in gangs/router below the node's state directory",
         )
 
 
@@ -151,7 +151,7 @@ def wanted_router(inventory: Inventory) -> RouterSpec:
     """The inventory's router; InputError in words where it has none."""
     if inventory.router is None:
         raise InputError(
-            "has no router: nothing stands before the gangs that could send requests to another one",
+            "has no router, so requests cannot be sent to another gang",
             where=inventory.path,
             fix="add a group `router` with one host beside `gangs` (inventory/reference.yml shows it)",
         )
@@ -177,7 +177,7 @@ def start_router(inventory: Inventory, watcher: Watcher, *, command: str) -> Rou
                 raise_all(router.fleet, [_or_what_runs(wanted, router.view())], watcher, timeout_s=ROUTER_START_S)
         suits = router.view().plan_id in (wanted.plan_id, _rising(router, words.ANY_HEALTH).plan_id)
         if not suits:
-            watcher.step(GANG, f"it runs with other settings than it would be started with now: {_ANEW} change them")
+            watcher.step(GANG, f"its settings differ from the current configuration. Apply them: {_ANEW}")
         failure = next(iter(take_in_all(router, gangs).values()), None)
         if failure is None:
             return router.state()

@@ -111,7 +111,7 @@ def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:
         failure = Unreachable(
             f"its host did not answer within {GLANCE_S:.0f} s",
             where=spec.node.name,
-            fix="l40s-deploy router status waits longer",
+            fix="run `l40s-deploy router status`, which waits longer",
         )
         router = RouterGlance(url=spec.url, node=spec.node.name, error=failure)
     return replace(seen, router=router)
@@ -144,7 +144,7 @@ def glance(spec: RouterSpec) -> RouterGlance:
             workers, why = None, str(failure) or "no answer in time"
     wrong = ""
     if workers is None and state == "ready":
-        wrong = f"it does not tell its workers: {why[:200]}"
+        wrong = f"it does not list its workers: {why[:200]}"
     elif workers is not None and not view.running:
         workers, wrong = None, f"another router, which we did not start, answers on port {spec.port}"
     error = NodeError(wrong, where=spec.node.name, fix="l40s-deploy router status") if wrong else None

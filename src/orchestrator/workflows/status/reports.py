@@ -111,10 +111,10 @@ def unreadable(node: str, raw: Mapping[str, Any], wrong: Unreadable) -> NodeErro
             f"its agent is l40s-deploy {theirs}, newer than this one ({__version__}), which can't read its report: "
             f"{wrong}",
             where=node,
-            fix=f"use l40s-deploy {theirs} or newer; `l40s-deploy down` of this one still ends the gang",
+            fix=f"use l40s-deploy {theirs} or newer. `l40s-deploy down` of this version still stops the gang",
         )
     return NodeError(
         f"its agent's report can't be read: {wrong}",
         where=node,
-        fix="`l40s-deploy down` still ends the gang, and `l40s-deploy up` starts it anew",
+        fix="stop the gang with `l40s-deploy down`, then start it again with `l40s-deploy up`",
     )

@@ -59,7 +59,7 @@ def around_failure(inventory: Inventory, gangs: tuple[str, ...], *, before: int,
         found = [_excerpt(fleet, account.verdict, before, after) for account in accounts if account.verdict]
     if not found:
         raise InputError(
-            "no run that the nodes have kept has failed", where=inventory.path, fix="l40s-deploy logs shows the newest"
+            "no recorded run has failed", where=inventory.path, fix="see the newest log lines: l40s-deploy logs"
         )
     return tuple(found)
 
@@ -113,9 +113,9 @@ def _excerpt(fleet: Fleet, verdict: Verdict, before: int, after: int) -> Excerpt
     node = verdict.cause.node
     if node not in fleet.nodes:
         raise NodeError(
-            f"the failure is said to be on {node!r}, which is no node of this gang",
+            f"the failure is reported on {node!r}, which is not a node of this gang",
             where=f"gang {verdict.gang}",
-            fix="l40s-deploy why --all shows what each node reports",
+            fix="see the reports of all nodes: l40s-deploy why --all",
         )
     answer = fleet.on_every(one, only=[node]).all()[node]
     return Excerpt(verdict=verdict, lines=answer.lines, marked=answer.marked)

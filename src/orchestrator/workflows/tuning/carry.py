@@ -91,9 +91,9 @@ def pull(inventory: Inventory, request: PullRequest) -> Pulled:
     held = seen.holdings[spec.name]
     if not held.root:
         raise InputError(
-            f"there is no engine in {venv(spec, stack.name)}",
+            f"no engine is installed in {venv(spec, stack.name)}",
             where=spec.name,
-            fix="--stack NAME, --from another node, or l40s-deploy prepare",
+            fix="choose the installed stack with --stack, another node with --from, or run `l40s-deploy prepare`",
         )
     rules, own = engine_of(stack).tuned, moe_directory(spec, stack)
     pack, left = pack_of(held, rules, dialect=stack.dialect, device=device_name(gpu), moe_directory=own)
@@ -105,7 +105,7 @@ def pull(inventory: Inventory, request: PullRequest) -> Pulled:
         raise InputError(
             f"it has no usable config for {gpu}" + (f" that {request.model} looks for" if request.model else ""),
             where=f"{spec.name}: {held.root}",
-            fix="l40s-deploy tuning status --model NAME says what is looked for and where",
+            fix="run `l40s-deploy tuning status --model NAME` to see which files are needed, and where",
         )
     save_pack(request.out, pack)
     return Pulled(node=spec.name, pack=pack, left=tuple((part, flaw.text) for part, flaw in left))
@@ -123,7 +123,7 @@ def push(inventory: Inventory, request: PushRequest) -> PerNode[Put]:
         raise InputError(
             f"the pack is for {pack.dialect}, and the stack {stack.name} is {stack.dialect}",
             where=str(request.pack),
-            fix="--stack NAME, or another pack",
+            fix="choose the matching stack with --stack, or another pack",
         )
     with Fleet(specs.values()) as fleet:
         if pack:
@@ -146,7 +146,7 @@ def _put(session: Session, stack: Stack, pack: Pack | None, *, check: bool) -> P
     others = [folder for folder in pack.tritons() if triton and folder != triton_folder(triton)] if pack else []
     if others:
         remarks.append(
-            f"runs Triton {triton} and takes MoE configs of {', '.join(others)} as a fallback only: perhaps slower"
+            f"runs Triton {triton} and takes MoE configs of {', '.join(others)} only as a fallback, which may be slower"
         )
     return Put(
         written=tuple(said["written"]),
@@ -164,9 +164,9 @@ def _refuse_other_gpus(fleet: Fleet, specs: Mapping[str, NodeSpec], pack: Pack, 
         gpu = gpu_of(snapshot)
         if gpu and device_name(gpu) != pack.device:
             raise InputError(
-                f"the pack is for {pack.device}, and {name} has {gpu}: its engine would never look for these files",
+                f"the pack is for {pack.device}, and {name} has {gpu}: its engine would never load these files",
                 where=where,
-                fix="tune on such a GPU, or push to other gangs with --gang",
+                fix="tune on that GPU model, or choose other gangs with --gang",
             )
 
 
@@ -190,9 +190,9 @@ def _named(inventory: Inventory, specs: Any) -> str:
     named = {node.stack for node in specs if node.stack}
     if len(named) > 1:
         raise InputError(
-            "the nodes name different stacks: " + ", ".join(sorted(named)),
+            "the nodes use different stacks: " + ", ".join(sorted(named)),
             where=f"{inventory.path}: l40s_stack",
-            fix="--gang or --stack",
+            fix="choose one with --gang or --stack",
         )
     return next(iter(named), "")
 
@@ -208,7 +208,7 @@ def _for(pack: Pack | None) -> str:
 
 def _only_by_option() -> str:
     raise InputError(
-        "which stack is meant is not said: the inventory has no l40s_stack", where="command line", fix="--stack NAME"
+        "no stack was given, and the inventory has no l40s_stack", where="command line", fix="--stack NAME"
     )
 
 

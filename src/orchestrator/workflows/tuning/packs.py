@@ -28,11 +28,15 @@ def load_pack(path: Path) -> Pack:
         )
     except OSError as error:
         raise InputError(
-            f"can't be read: {error.strerror or error}", where=str(path), fix="`tuning pull` makes a pack"
+            f"can't be read: {error.strerror or error}",
+            where=str(path),
+            fix="create a pack: l40s-deploy tuning pull PACK",
         ) from None
     except (ValueError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as wrong:
         raise InputError(
-            f"this pack is refused: {wrong}", where=str(path), fix="nothing was written; make the pack again"
+            f"the pack is not valid: {wrong}",
+            where=str(path),
+            fix="nothing was written. Create the pack again: l40s-deploy tuning pull PACK",
         ) from None
 
 
@@ -41,7 +45,7 @@ def save_pack(path: Path, pack: Pack) -> None:
     parts = {MANIFEST: manifest(pack), **pack.texts}
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     if path.exists() or path.is_symlink():
-        raise InputError("there is something already", where=str(path), fix="name another place, or remove it")
+        raise InputError("already exists", where=str(path), fix="choose another path, or remove it")
     try:
         if path.name.endswith(_TARS):
             _write_tar(draft, parts, packed=not path.name.endswith(".tar"))
@@ -49,10 +53,10 @@ def save_pack(path: Path, pack: Pack) -> None:
             _write_folder(draft, parts)
         draft.rename(path)
     except ValueError as wrong:
-        raise InputError(f"this pack is refused: {wrong}", where=str(path), fix=FIX) from None
+        raise InputError(f"the pack is not valid: {wrong}", where=str(path), fix=FIX) from None
     except OSError as error:
         raise InputError(
-            f"can't be written: {error.strerror or error}", where=str(path), fix="name a place with room"
+            f"can't be written: {error.strerror or error}", where=str(path), fix="choose a path with free space"
         ) from None
     finally:
         if draft.is_dir():
@@ -67,7 +71,7 @@ def _of_folder(path: Path) -> Iterator[tuple[str, str]]:
         if number > MOST_PARTS:
             raise ValueError(f"it has more than {MOST_PARTS} parts")
         if file.is_symlink() or not file.is_file():
-            raise ValueError(f"{part} is no plain file")
+            raise ValueError(f"{part} is not a regular file")
         with file.open("rb") as content:
             yield part, _text(part, content.read(LARGEST_PART + 1))
 
@@ -82,7 +86,7 @@ def _of_tar(path: Path) -> Iterator[tuple[str, str]]:
             part = entry.name.removeprefix("./")
             content = tar.extractfile(entry) if entry.isreg() else None
             if content is None:
-                raise ValueError(f"{part!r} is no plain file")
+                raise ValueError(f"{part!r} is not a regular file")
             yield part, _text(part, content.read(LARGEST_PART + 1))
 
 

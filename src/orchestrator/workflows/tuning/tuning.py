@@ -164,7 +164,7 @@ def ask_holdings(fleet: Fleet, names: Iterable[str], stack: Stack, gpus: Mapping
             return holdings_of(call(session, "tuned", request, deadline_s=LOOK_S))
         except ValueError as wrong:
             raise NodeError(
-                f"what the node said of its configs can't be read: {wrong}", where=spec.name, fix="report this"
+                f"the node's answer about its configs can't be read: {wrong}", where=spec.name, fix="report this"
             ) from None
 
     asked = fleet.on_every(ask, only=set(names))
@@ -231,7 +231,7 @@ def _gpu(mine: Mapping[str, NodeSpec], gpus: Mapping[str, str]) -> tuple[str, st
     for name in mine:
         if name in gpus:
             return gpus[name], f"NVML on {name}"
-    return ASSUMED_GPU, "assumed: no node said which GPUs it has"
+    return ASSUMED_GPU, "assumed: no node reported its GPUs"
 
 
 def _triton(stack: Stack, holdings: Mapping[str, Holdings]) -> tuple[str, str]:

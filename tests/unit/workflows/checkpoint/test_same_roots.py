@@ -69,7 +69,7 @@ def test_push_onto_one_shared_directory_sends_it_once_and_verify_reads_it_once(t
     pushed = push(inventory, PushRequest(source=str(source)), watcher)
     assert set(pushed.nodes.values) == {"a"}
     assert pushed.shared == {"b": "a"}
-    assert watcher.said == ["b: the same directory as on a: nothing is sent"]
+    assert watcher.said == ["b: the same directory as on a; nothing to send"]
     assert (root / "M" / "config.json").read_text() == "{}"
     again = push(inventory, PushRequest(source=f"a:{root}/M"), Silent())
     assert again.shared == {"b": "a"}
@@ -147,7 +147,7 @@ class OneWithoutForwarding:
     @contextmanager
     def __call__(self, spec: NodeSpec, port: int) -> Iterator[int]:
         if spec.name == self.name:
-            raise Unreachable("ssh forwards no port there", where=spec.name, fix="allow it")
+            raise Unreachable("ssh does not forward a port there", where=spec.name, fix="allow it")
         yield port
 
 
@@ -200,7 +200,7 @@ def test_verify_waits_no_longer_for_a_node_that_says_the_same_for_ever(
 def test_verify_takes_nothing_for_digests_that_did_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_app, "stream", lambda *_: iter([b'{"bytes": 9, "total": 9}', b'{"digests": {"a"']))
     verified = verify(cluster(node("a", tmp_path)), "M", to=(), fresh=False, report=lambda *_: None)
-    assert "without all digests" in verified.copies.failures["a"].what
+    assert "before all checksums" in verified.copies.failures["a"].what
 
 
 def test_a_node_that_lies_speaks_for_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

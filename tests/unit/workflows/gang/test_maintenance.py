@@ -108,9 +108,9 @@ def test_a_command_is_run_for_one_node_after_the_other_while_the_gang_is_stopped
 
 
 FAILURES: list[tuple[str, dict[str, Any], type[DeployError], str]] = [
-    ("nobody reboots", {"wait_s": 0.1}, GangFailed, "has not booted anew"),
+    ("nobody reboots", {"wait_s": 0.1}, GangFailed, "has not rebooted"),
     ("the command fails", {"run": "sh -c 'echo no key; exit 3'"}, GangFailed, "status 3\n    | no key"),
-    ("the command hangs", {"run": "sleep 60", "wait_s": 0.1}, GangFailed, "its time was over"),
+    ("the command hangs", {"run": "sleep 60", "wait_s": 0.1}, GangFailed, "a timeout"),
     ("no such command", {"run": "/nonexistent"}, InputError, "No such file"),
 ]
 

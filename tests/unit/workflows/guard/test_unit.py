@@ -45,7 +45,7 @@ def test_another_clusters_unit_is_not_replaced_without_a_word(tmp_path: Path) ->
     one, other = tmp_path / "one" / "hosts.yml", tmp_path / "two" / "hosts.yml"
     first = install(one, [], tmp_path)
     assert install(one, ["--limit", "3"], tmp_path) == first
-    with pytest.raises(InputError, match=f"is the guard of {one} already; this one is of {other}") as refused:
+    with pytest.raises(InputError, match=f"is the guard of {one}; this one is of {other}") as refused:
         install(other, [], tmp_path)
     assert str(one) in first.read_text() and "--unit l40s-deploy-guard-two.service" in refused.value.fix
     assert install(other, [], tmp_path, name="l40s-deploy-guard-two").name == "l40s-deploy-guard-two.service"

@@ -142,5 +142,5 @@ def test_one_node_twice_is_refused(tmp_path: Path) -> None:
     document = json.dumps(snapshot_json(snapshots(1)["node0"]))
     (tmp_path / "a.json").write_text(document)
     (tmp_path / "b.json").write_text(document)
-    with pytest.raises(InputError, match="'node0' is there twice"):
+    with pytest.raises(InputError, match="'node0' appears twice"):
         load_saved(tmp_path)

@@ -88,12 +88,12 @@ def test_many_changes_are_counted(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "this is no plan"),
-        ("[]", "this is no plan"),
-        ("{}", "this is no plan: KeyError('format')"),
+        ("", "this is not a plan"),
+        ("[]", "this is not a plan"),
+        ("{}", "this is not a plan: KeyError('format')"),
         ('{"format": 99}', "found format 99, wanted 1"),
-        ('{"format": 1, "plan_id": "x", "facts": [], "nodes": [], "request": {"model": "m"}}', "this is no plan"),
-        ('{"format": 1, "plan_id": "x", "facts": 5, "nodes": [], "request": {}}', "this is no plan"),
+        ('{"format": 1, "plan_id": "x", "facts": [], "nodes": [], "request": {"model": "m"}}', "this is not a plan"),
+        ('{"format": 1, "plan_id": "x", "facts": 5, "nodes": [], "request": {}}', "this is not a plan"),
     ],
 )
 def test_files_that_are_no_plans(tmp_path: Path, text: str, says: str) -> None:

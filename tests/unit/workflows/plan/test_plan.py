@@ -128,7 +128,7 @@ def test_nodes_that_name_different_stacks_are_refused() -> None:
          HostFacts(config={"a": 1}, engine=True, engine_python="3.11.2", glibc="2.36")),
         ({}, {"config": None, "config_error": "ENOENT"}, HostFacts(config_error="ENOENT")),
         ({}, {"config": "{"}, HostFacts(config_error="it is no JSON")),
-        ({}, {"config": "[]"}, HostFacts(config_error="it is no JSON object")),
+        ({}, {"config": "[]"}, HostFacts(config_error="it is not a JSON object")),
     ],
 )  # fmt: skip
 def test_what_a_node_says_about_itself_is_taken_with_care(

@@ -81,7 +81,7 @@ class World:
     def raise_all(self, _: object, risings: Sequence[Any], *__: object, **___: object) -> None:
         (rising,) = risings
         if self.router.plan_id not in ("", rising.plan_id):
-            raise InputError("another plan runs on this gang", where="router", fix="")
+            raise InputError("this gang runs another plan", where="router", fix="")
         self.started.append(rising.plan_id)
         self.argv.append(rising.document["argv"])
         self.router = router(GangState.READY, self.router.plan_id or rising.plan_id)
@@ -142,7 +142,7 @@ def test_who_serves_at_the_moment_does_not_change_a_routers_settings(world: Worl
     enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
     world.gangs = world.gangs[:1]
     enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
-    assert len(world.started) == 1 and not any("other settings" in words for words in world.said)
+    assert len(world.started) == 1 and not any("settings differ" in words for words in world.said)
 
 
 def test_a_gang_without_the_routers_health_path_is_told_and_keeps_nobody_out(world: World) -> None:
@@ -271,7 +271,7 @@ class Front:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, path: str, *statuses: int) -> None:
         self.statuses, self.asked, self.posted = list(statuses), list[str](), list[str]()
         self.router = routing.Router(INVENTORY.router)  # type: ignore[arg-type]
-        plan_id = routing._rising(self.router, path).plan_id if path else "other settings"
+        plan_id = routing._rising(self.router, path).plan_id if path else "settings differ"
         monkeypatch.setattr(routing, "see", lambda *_: (router(GangState.READY, plan_id),))
         monkeypatch.setattr(routing, "ask_from", self.ask_from)
         monkeypatch.setattr(routing, "POLL_S", 0.0)
