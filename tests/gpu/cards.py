@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 ATTRIBUTES = ("link_speed", "link_width", "sm", "rank", "gdr")
+NCCL_COUNTS_AS = {"0": "16", "": "16"}
+"""Lanes where NCCL sees no port above a GPU, as in a virtual machine (NCCL src/graph/topo.cc, ncclTopoAddPci)."""
 _DEADLINE_S = 90.0
 _ALL_REDUCE = """
 import os, datetime, time, torch, torch.distributed as d
@@ -82,5 +84,6 @@ def _gpus(file: Path) -> dict[str, dict[str, Any]]:
         gpu = pci.find("gpu")
         if gpu is not None:
             links = sum(int(link.get("count", "0")) for link in gpu.iter("nvlink"))
-            found[pci.get("busid", "").lower()] = {**pci.attrib, **gpu.attrib, "nvlinks": links}
+            width = {"link_width": NCCL_COUNTS_AS.get(pci.get("link_width", ""), pci.get("link_width"))}
+            found[pci.get("busid", "").lower()] = {**pci.attrib, **width, **gpu.attrib, "nvlinks": links}
     return found

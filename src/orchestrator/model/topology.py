@@ -10,6 +10,8 @@ class PathType(IntEnum):
     """How far apart two devices are, in NCCL's order (src/graph/topo.h, PATH_*); smaller is nearer."""
 
     LOC = 0
+    NVL = 1
+    """NVLink, direct or through NVSwitch."""
     PIX = 4
     """One PCIe switch between them."""
     PXB = 5
@@ -89,11 +91,26 @@ class GpuProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NvLinks:
+    """A GPU's NVLinks to one other end.
+
+    target: its PCI address in lower case; of digits f where NVML does not say it, as in a virtual machine
+    switch: it is an NVSwitch, as NCCL takes whatever the machine's PCI tree does not show for one
+    """
+
+    target: str
+    count: int
+    switch: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One GPU: NVML's answer joined with its PCI function.
 
     index:        NVML's, which is CUDA's under CUDA_DEVICE_ORDER=PCI_BUS_ID; -1 where NVML does not show it
     memory_*:     bytes; used excludes what the driver reserves (NVML's v2 memory info)
+    sm:           compute capability as NCCL writes it (89 for 8.9), 0 where unknown
+    nvlinks:      those that NCCL would use; None where unknown
     lost:         NVML's error for this device, '' when it answers
     """
 
@@ -109,6 +126,8 @@ class Gpu:
     link: Link = Link()
     link_max: Link = Link()
     processes: tuple[GpuProcess, ...] = ()
+    sm: int = 0
+    nvlinks: tuple[NvLinks, ...] | None = None
     lost: str = ""
 
 

@@ -17,6 +17,7 @@ Version = tuple[int, ...]
 LOCAL_GBS = 5000.0
 _PER_16_LANES = {2.5: 15, 5.0: 30, 8.0: 60, 16.0: 120, 32.0: 240, 64.0: 480}
 """Units of NCCL's table by GT/s a lane; lanes times this, divided by 80, is GB/s."""
+_NVLINK_GBS = ((100, 40.1), (90, 20.6), (70, 20.0), (60, 18.0))
 _UNKNOWN_SPEED_GTS = 8.0
 _ALL_LANES = 16
 _SINCE_SAPPHIRE_RAPIDS = (2, 26)
@@ -30,6 +31,13 @@ def pci_gbs(link: Link) -> float:
     """A PCIe link: 24 for generation 4 x16, 12 for generation 3 x16 or 4 x8. Unknown counts as generation 3, x16."""
     per_lane = _PER_16_LANES.get(link.speed_gts, _PER_16_LANES[_UNKNOWN_SPEED_GTS])
     return (link.width or _ALL_LANES) * per_lane / 80
+
+
+def nvlink_gbs(sm: int) -> float:
+    """One NVLink of a GPU by its compute capability (NCCL src/graph/topo.h, ncclTopoNVLinkBw); unknown as 80."""
+    if sm == 86:
+        return 12.0
+    return next((gbs for least, gbs in _NVLINK_GBS if sm >= least), 20.0)
 
 
 def network_gbs(rate_gbps: float) -> float:
@@ -66,6 +74,7 @@ class Bandwidths:
     def __init__(self, topology: Topology, nccl: Version) -> None:
         self._devices = {device.key: device for device in topology.pci}
         self._distances = Distances(topology)
+        self._sm = {gpu.key: gpu.sm for gpu in topology.gpus}
         self._sockets = between_sockets_gbs(topology.cpu, nccl)
 
     def between(self, one: str, other: str) -> float:
@@ -75,6 +84,8 @@ class Bandwidths:
             return 0.0
         if path is PathType.LOC:
             return LOCAL_GBS
+        if path is PathType.NVL:
+            return self._distances.nvlinks(one, other) * nvlink_gbs(min(self._sm[one], self._sm[other]))
         widths = [self.at(one), self.at(other)]
         if path is not PathType.PIX:
             widths += self._uplinks(one, other)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.model.topology import PathType, Topology
-from orchestrator.topology.pci import card
+from orchestrator.topology.pci import card, normal_address
 from orchestrator.topology.switches import SwitchPlaces
 
 
@@ -15,6 +15,7 @@ class Distances:
 
     def __init__(self, topology: Topology, *, merge: bool = True) -> None:
         self._devices = {device.key: device for device in topology.pci}
+        self._gpus = {gpu.key: gpu for gpu in topology.gpus if gpu.nvlinks}
         self._numa_of_switch = {switch.key: switch.numa_node for switch in topology.switches}
         self._places = SwitchPlaces(topology.switches, merge=merge)
 
@@ -27,6 +28,22 @@ class Distances:
             return PathType.DIS
         if _card(one) == _card(other):
             return PathType.LOC
+        if self.nvlinks(one, other):
+            return PathType.NVL
+        return self._by_pci(one, other)
+
+    def nvlinks(self, one: str, other: str) -> int:
+        """NVLinks that join two GPUs: direct ones, else those that the GPU with fewer has to NVSwitches; 0 for none.
+
+        A way over a third GPU, NCCL's NVB, is not looked for.
+        """
+        ends = self._gpus.get(one), self._gpus.get(other)
+        if ends[0] is None or ends[1] is None:
+            return 0
+        direct = sum(link.count for link in ends[0].nvlinks or () if _same(link.target, ends[1].address))
+        return direct or min(sum(link.count for link in end.nvlinks or () if link.switch) for end in ends if end)
+
+    def _by_pci(self, one: str, other: str) -> PathType:
         above, above_other = self._places.above(one), self._places.above(other)
         shared = next((switch for switch in above if switch in above_other), None)
         if shared is not None:
@@ -42,6 +59,8 @@ class Distances:
         path = self.path_type(one, other)
         if path is PathType.LOC:
             return PathType.PIX.name
+        if path is PathType.NVL:
+            return f"NV{self.nvlinks(one, other)}"
         if path is PathType.PHB and self._devices[one].root != self._devices[other].root:
             return "NODE"
         return path.name
@@ -59,6 +78,11 @@ class Distances:
 def path_type(topology: Topology, one: str, other: str) -> PathType:
     """A single distance; see Distances."""
     return Distances(topology).path_type(one, other)
+
+
+def _same(target: str, address: str) -> bool:
+    """Whether NVML and sysfs mean one address: they write the domain with 4 or 8 digits."""
+    return bool(address) and normal_address(target) == address
 
 
 def _card(key: str) -> str:

@@ -63,6 +63,8 @@ def _gpu(gpu: Gpu, addresses: dict[str, str]) -> dict[str, Any]:
         "memory_used": gpu.memory_used,
         "link": asdict(gpu.link),
         "link_max": asdict(gpu.link_max),
+        "sm": gpu.sm or None,
+        "nvlinks": [asdict(links) for links in gpu.nvlinks] if gpu.nvlinks is not None else None,
         "processes": [asdict(process) for process in gpu.processes],
         "lost": gpu.lost or None,
     }

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.model.snapshot import NOT_RECORDED
-from orchestrator.model.topology import Gpu, GpuProcess, Link, PciDevice
+from orchestrator.model.topology import Gpu, GpuProcess, Link, NvLinks, PciDevice
 from orchestrator.topology.options import NVIDIA, BuildOptions
 from orchestrator.topology.pci import normal_address, sort_key
 from orchestrator.topology.switches import SwitchPlaces
 
+NVSWITCH = 0x068000
+"""PCI class of an NVSwitch (a bridge of another kind); NCCL's tclass of what the PCI tree does not show."""
 _GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 """PCIe generation to GT/s a lane."""
 
@@ -22,7 +25,8 @@ def find_gpus(
     numbered by address, as CUDA_DEVICE_ORDER=PCI_BUS_ID does."""
     left = [device for device in devices if is_gpu(device, options)]
     described = list(_described(nvml, left))
-    gpus = [_gpu(said, function, places) for said, function in described]
+    classes = {device.address: device.class_code for device in devices}
+    gpus = [replace(_gpu(said, function, places), nvlinks=_nvlinks(said, classes)) for said, function in described]
     gpus += _silent(left, places, asked=nvml.get("error") != NOT_RECORDED)
     return tuple(sorted(gpus, key=lambda gpu: (gpu.index < 0, gpu.index, sort_key(gpu.address), gpu.key)))
 
@@ -84,6 +88,7 @@ def _gpu(said: Mapping[str, Any], function: PciDevice | None, places: SwitchPlac
         link=_link(function.link if function else Link(), link.get("gen"), link.get("width")),
         link_max=_link(function.link_max if function else Link(), link.get("max_gen"), link.get("max_width")),
         processes=tuple(_processes(said.get("processes"))),
+        sm=_sm(said.get("compute_capability")),
         lost=_why_lost(said),
     )
 
@@ -91,6 +96,40 @@ def _gpu(said: Mapping[str, Any], function: PciDevice | None, places: SwitchPlac
 def _link(read: Link, generation: Any, width: Any) -> Link:
     """What sysfs says, else what NVML says."""
     return Link(speed_gts=read.speed_gts or _GTS.get(_integer(generation), 0.0), width=read.width or _integer(width))
+
+
+def _sm(capability: Any) -> int:
+    """[9, 0] is 90, as NCCL counts; 0 for anything else."""
+    if not isinstance(capability, (list, tuple)) or len(capability) != 2:
+        return 0
+    major, minor = (_integer(part, -1) for part in capability)
+    return major * 10 + minor if major > 0 and minor >= 0 else 0
+
+
+def _nvlinks(said: Mapping[str, Any], classes: Mapping[str, int]) -> tuple[NvLinks, ...] | None:
+    """NVLinks by their other end (NCCL src/graph/xml.cc, ncclTopoGetXmlFromGpu): up, and good for peer-to-peer.
+
+    None where NVML was not asked or failed; it says of a GPU without NVLink that this is not supported.
+    classes: of the PCI functions that the machine shows, by address
+    """
+    raw = said.get("nvlinks")
+    if not isinstance(raw, (list, tuple)):
+        return None
+    if not raw:
+        why = str(_mapping(said.get("errors")).get("nvmlDeviceGetNvLinkState", ""))
+        return () if not why or "NotSupported" in why or "InvalidArgument" in why else None
+    counts: dict[str, int] = {}
+    for link in raw:
+        if isinstance(link, Mapping) and link.get("active") == 1:
+            if link.get("p2p") is None or not link.get("remote"):
+                return None
+            if link["p2p"]:
+                target = str(link["remote"]).lower()
+                counts[target] = counts.get(target, 0) + 1
+    return tuple(
+        NvLinks(target=target, count=count, switch=classes.get(normal_address(target), NVSWITCH) == NVSWITCH)
+        for target, count in counts.items()
+    )
 
 
 def _why_lost(said: Mapping[str, Any]) -> str:

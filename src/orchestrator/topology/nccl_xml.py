@@ -2,7 +2,8 @@
 
 Element and attribute names: NCCL src/graph/xml.cc (ncclTopoXmlGraph..., ncclTopoFillGpu, ncclTopoFillNet). A switch
 is its upstream port; its downstream ports are left out, as NCCL leaves them out. Links are written at what both ends
-can do: a dump that NCCL makes of idle GPUs may show them at generation 1.
+can do: a dump that NCCL makes of idle GPUs may show them at generation 1, and one made in a virtual machine, which
+shows no port above a GPU, width 0, which NCCL counts as 16. What sysfs does not say of a GPU's link, NVML does.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
 
 from orchestrator.model.snapshot import NOT_RECORDED
-from orchestrator.model.topology import CpuModel, Gpu, Link, NumaDomain, PciDevice, RdmaPort, Switch, Topology
+from orchestrator.model.topology import CpuModel, Gpu, Link, NumaDomain, NvLinks, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.topology.distance import Distances
+from orchestrator.topology.gpus import NVSWITCH
 from orchestrator.topology.pci import TWICE, card, is_address, number, sort_key
 from orchestrator.topology.rdma import natural, ports_by_card
 from orchestrator.topology.switches import XML_ROOT, SwitchPlaces, merged
@@ -24,6 +26,7 @@ _FORBIDDEN = re.compile(r"<!\s*(DOCTYPE|ENTITY)", re.IGNORECASE)
 _LARGEST = 8 << 20
 _DEEPEST = 32
 _SPEED = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9])?)\s*GT/s")
+_GPU_CLASS = 0x030200
 _GPU_CLASSES = (0x0302, 0x0300)
 _MBIT = 1000
 _LARGEST_CPU = 8192
@@ -93,7 +96,7 @@ class _Writer:
         address = device.address if gpu else f"{card(device.address)}.0"
         yield f"{indent}<pci{self._pci_attributes(address, device, device.class_code)}>"
         if gpu:
-            yield f"{indent}  <gpu{_attributes({'dev': gpu.index, 'sm': 89, 'rank': gpu.index, 'gdr': 1})}/>"
+            yield from _gpu(gpu, f"{indent}  ")
         else:
             yield f"{indent}  <nic>"
             for port in self.cards[key]:
@@ -123,6 +126,8 @@ class _Writer:
                 "subsystem_device": f"0x{device.subsystem_device:04x}",
             }
         link = self._link(device)
+        if device is not None and (gpu := self.gpus.get(device.key)):
+            link = Link(speed_gts=link.speed_gts or gpu.link_max.speed_gts, width=link.width or gpu.link_max.width)
         return _attributes(
             {
                 "busid": address,
@@ -142,6 +147,20 @@ class _Writer:
             speed_gts=_least(device.link_max.speed_gts, most.speed_gts),
             width=int(_least(device.link_max.width, most.width)),
         )
+
+
+def _gpu(gpu: Gpu, indent: str) -> Iterator[str]:
+    """What is unknown is left out: NCCL then asks for it itself."""
+    sm = {"sm": gpu.sm} if gpu.sm else {}
+    start = f"{indent}<gpu{_attributes({'dev': gpu.index, **sm, 'rank': gpu.index, 'gdr': 1})}"
+    if not gpu.nvlinks:
+        yield f"{start}/>"
+        return
+    yield f"{start}>"
+    for link in gpu.nvlinks:
+        kind = f"0x{NVSWITCH if link.switch else _GPU_CLASS:06x}"
+        yield f"{indent}  <nvlink{_attributes({'target': link.target, 'count': link.count, 'tclass': kind})}/>"
+    yield f"{indent}</gpu>"
 
 
 def _least(one: float, other: float) -> float:
@@ -278,6 +297,8 @@ class _Reader:
                     numa_node=device.numa_node,
                     link=device.link,
                     link_max=device.link_max,
+                    sm=max(0, number(gpu.get("sm", ""))) if gpu is not None else 0,
+                    nvlinks=_nvlinks(gpu),
                 )
             )
         for net in element.iter("net"):
@@ -294,6 +315,22 @@ class _Reader:
                     rate_gbps=max(0, number(net.get("speed", ""))) / _MBIT,
                 )
             )
+
+
+def _nvlinks(gpu: ElementTree.Element | None) -> tuple[NvLinks, ...] | None:
+    """None where the file has none: NCCL writes nothing of a GPU without NVLink, and a file made by hand need not."""
+    found = gpu.findall("nvlink") if gpu is not None else []
+    return (
+        tuple(
+            NvLinks(
+                target=link.get("target", "").lower(),
+                count=max(0, number(link.get("count", ""))),
+                switch=number(link.get("tclass", ""), 16, otherwise=NVSWITCH) == NVSWITCH,
+            )
+            for link in found
+        )
+        or None
+    )
 
 
 def _speed(text: str) -> float:

@@ -105,4 +105,5 @@ _LEGEND = (
     "  PHB  = Connection traversing PCIe as well as a PCIe Host Bridge (typically the CPU)",
     "  PXB  = Connection traversing multiple PCIe bridges (without traversing the PCIe Host Bridge)",
     "  PIX  = Connection traversing at most a single PCIe bridge",
+    "  NV#  = Connection traversing a bonded set of # NVLinks",
 )

@@ -14,6 +14,8 @@ from enum import Enum
 
 BATCHES = (1, 4, 32, 128)
 RANKS = 32
+PRICED_ON = "4 x 8 L40S, TP32"
+"""The only cluster that prices were measured on; every price ends with it."""
 _HIDDEN_BYTES = 7168 * 2
 _ALL_REDUCES = 122
 _MEASURED_RIGHT = {1: 49.02, 4: 153.98, 32: 457.66, 128: 777.92}
@@ -84,5 +86,5 @@ def price(traffic: Traffic) -> str:
     spread = decode_speed(traffic, BATCHES[0]).spread_percent
     sure = f"{basis}, ±{spread} %" if spread else basis
     if not parts:
-        return f"less than 3 % of decode speed by the model ({sure})"
-    return f"decoding {', '.join(parts)} ({sure}: 4 x 8 L40S, TP32)"
+        return f"less than 3 % of decode speed by the model ({sure}: {PRICED_ON})"
+    return f"decoding {', '.join(parts)} ({sure}: {PRICED_ON})"

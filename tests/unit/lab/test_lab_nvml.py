@@ -123,6 +123,13 @@ def test_pairs_are_as_far_apart_as_the_tree_says(ask: Ask) -> None:
         ("0.ecc_unc=3", "show(n.nvmlDeviceGetTotalEccErrors(g[0], 1, 0))", 3),
         ("*.reasons=0x40", "show(n.nvmlDeviceGetCurrentClocksEventReasons(g[3]))", 0x40),
         ("1.width=8", "show([n.nvmlDeviceGetCurrPcieLinkWidth(x) for x in g[:2]])", [16, 8]),
+        ("1.nvlinks=0", "show(error(n.nvmlDeviceGetNvLinkState, g[1], 0))", "NVMLError_NotSupported"),
+        (
+            "1.nvlinks=2",
+            """show([n.nvmlDeviceGetNvLinkState(g[1], 1), n.nvmlDeviceGetNvLinkCapability(g[1], 1, 0),
+      n.nvmlDeviceGetNvLinkRemotePciInfo(g[1], 1).busIdLegacy, error(n.nvmlDeviceGetNvLinkState, g[1], 2)])""",
+            [1, 1, "FFFFFFF:FF:FF.0", "NVMLError_InvalidArgument"],
+        ),
         ("p2p.0.1=1", "show(n.nvmlDeviceGetP2PStatus(g[1], g[0], 0))", 1),
     ],
 )

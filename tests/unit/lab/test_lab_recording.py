@@ -132,3 +132,11 @@ def test_whatever_nvml_said_is_told_in_whole_lines(nvml: dict[str, Any], lines: 
 def test_a_machine_without_an_interface_cannot_be_a_node() -> None:
     with pytest.raises(InputError, match="no network interface"):
         shown(Snapshot(node="n", taken_at=0.0, files={"/sys/class/dmi/id/sys_vendor": "X"}))
+
+
+def test_a_recorded_gpu_keeps_its_compute_capability_and_nvlinks() -> None:
+    link = {"active": 1, "p2p": 1, "remote": "FFFFFFF:FF:FF.0"}
+    devices = [{**VM.nvml["devices"][0], "nvlinks": [link, link, {**link, "active": 0}]}]
+    lines = recording.nvml_configuration({**VM.nvml, "devices": devices}).splitlines()
+    assert {"0.sm_major=9", "0.sm_minor=0", "0.nvlinks=3", "0.nvlinks_up=2"} <= set(lines)
+    assert "0.nvlink_remote=ffffffff:ff:ff.0" in lines

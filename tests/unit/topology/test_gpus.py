@@ -106,3 +106,45 @@ def test_accelerator_classes(kind: AcceleratorClass, class_code: int, vendor: in
 @pytest.mark.parametrize("nvml", [{"devices": None}, {"devices": "x"}, {"devices": [None, 1, {}]}, {}])
 def test_nonsense_from_nvml(nvml: dict[str, Any]) -> None:
     assert len(build(machine().snapshot(nvml=nvml)).gpus) in (3, 4)
+
+
+def nvlinks(said: dict[str, Any]) -> object:
+    files = machine(1)
+    files.devices[0] |= said
+    found = gpus(files)[0].nvlinks
+    return found if found is None else [(links.target, links.count, links.switch) for links in found]
+
+
+def link(remote: str | None, *, active: int = 1, p2p: int | None = 1) -> dict[str, Any]:
+    return {"active": active, "p2p": p2p, "remote": remote}
+
+
+STATE = "nvmlDeviceGetNvLinkState"
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ({"nvlinks": [link("FFFFFFF:FF:FF.0")] * 18}, [("fffffff:ff:ff.0", 18, True)]),
+        ({"nvlinks": [link("0000:18:00.0")] * 4}, [("0000:18:00.0", 4, False)]),
+        ({"nvlinks": [link("0000:C4:00.0"), link(None, active=0), link("0000:C4:00.0", p2p=0)]},
+         [("0000:c4:00.0", 1, True)]),
+        ({"nvlinks": [], "errors": {STATE: "NVMLError_NotSupported: Not Supported"}}, []),
+        ({"nvlinks": [], "errors": {STATE: "not in this pynvml"}}, None),
+        ({"nvlinks": [], "errors": {STATE: "NVMLError_Unknown: Unknown Error"}}, None),
+        ({"nvlinks": [link("0000:18:00.0", p2p=None)]}, None),
+        ({"nvlinks": "18"}, None),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_nvlinks_by_their_other_end_and_unknown_where_nvml_did_not_say(said: dict[str, Any], wanted: object) -> None:
+    assert nvlinks(said) == wanted
+
+
+@pytest.mark.parametrize(
+    ("said", "sm"), [([9, 0], 90), ([8, 9], 89), (None, 0), ([8], 0), (["8", "9"], 0), ([0, 0], 0), ("89", 0)]
+)
+def test_compute_capability(said: object, sm: int) -> None:
+    files = machine(1)
+    files.devices[0]["compute_capability"] = said
+    assert gpus(files)[0].sm == sm

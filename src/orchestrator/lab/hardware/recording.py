@@ -314,11 +314,26 @@ def _device_facts(device: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     yield "bar1_total", _mib(device.get("bar1_total"))
     for key, name in (("gen", "gen"), ("max_gen", "maxgen"), ("width", "width"), ("max_width", "maxwidth")):
         yield name, link.get(key)
+    capability = device.get("compute_capability")
+    if isinstance(capability, list) and len(capability) == 2:
+        yield "sm_major", capability[0]
+        yield "sm_minor", capability[1]
+    links = [one for one in device.get("nvlinks") or () if isinstance(one, dict)]
+    if links:
+        yield "nvlinks", len(links)
+        yield "nvlinks_up", sum(one.get("active") == 1 for one in links)
+        yield "nvlink_remote", next((_long(one["remote"]) for one in links if one.get("remote")), None)
     yield "temp", device.get("temperature_c")
     yield "power", device.get("power_mw")
     yield "reasons", device.get("clocks_event_reasons")
     yield "ecc_cor", ecc.get("corrected")
     yield "ecc_unc", ecc.get("uncorrected")
+
+
+def _long(address: object) -> str:
+    """NVML's short form of an address that it hides has seven digits f of domain, its long form eight."""
+    domain, _, rest = str(address).lower().partition(":")
+    return f"{'ffffffff' if domain == 'fffffff' else domain}:{rest}"
 
 
 def _part(device: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@
  *   N.busid N.uuid N.serial N.minor N.numa N.name N.device N.subsystem
  *   N.mem_total N.mem_reserved N.bar1_total  MiB      N.gen N.maxgen N.width N.maxwidth
  *   N.temp N.power N.power_limit N.clocks N.reasons N.ecc_cor N.ecc_unc N.remap_cor N.remap_unc N.remap_fail
+ *   N.sm_major N.sm_minor N.nvlinks N.nvlinks_up N.nvlink_remote
  *   N.fail=RC                  every call about this GPU fails (15: GPU is lost)
  *   topo.I.J=10|20|30|40|50    common ancestor of two GPUs        p2p.I.J=N  nvmlGpuP2PStatus_t
  *
@@ -407,11 +408,38 @@ Result nvmlDeviceGetMigMode(Gpu gpu, unsigned *current, unsigned *pending) {
   NEED(gpu);
   return NOT_SUPPORTED;
 }
-Result nvmlDeviceGetNvLinkState(Gpu gpu, unsigned link, unsigned *out) {
-  (void)link;
-  (void)out;
+/* Without `nvlinks` a GPU has none; `nvlink_remote` is the PCI address at the other end, hidden by default. */
+static Result nvlink(Gpu gpu, unsigned link) {
+  long long count;
   NEED(gpu);
-  return NOT_SUPPORTED;
+  count = number_of(gpu, "nvlinks", 0);
+  return count <= 0 ? NOT_SUPPORTED : link >= count ? INVALID_ARGUMENT : SUCCESS;
+}
+#define NEED_NVLINK(gpu, link) do { Result wrong = nvlink(gpu, link); if (wrong) return wrong; } while (0)
+Result nvmlDeviceGetNvLinkState(Gpu gpu, unsigned link, unsigned *out) {
+  NEED_NVLINK(gpu, link);
+  *out = link < number_of(gpu, "nvlinks_up", link + 1);
+  return SUCCESS;
+}
+Result nvmlDeviceGetNvLinkCapability(Gpu gpu, unsigned link, int capability, unsigned *out) {
+  (void)capability;
+  NEED_NVLINK(gpu, link);
+  *out = 1;
+  return SUCCESS;
+}
+Result nvmlDeviceGetNvLinkRemotePciInfo_v2(Gpu gpu, unsigned link, PciInfo *out) {
+  char text[TEXT];
+  unsigned at[4] = {0xffffffff, 0xff, 0xff, 0};
+  NEED_NVLINK(gpu, link);
+  parse_address(text_of(gpu, "nvlink_remote", "ffffffff:ff:ff.0", text), at);
+  memset(out, 0, sizeof *out);
+  out->domain = at[0];
+  out->bus = at[1];
+  out->device = at[2];
+  snprintf(out->busId, sizeof out->busId, "%08X:%02X:%02X.%u", at[0], at[1], at[2], at[3]);
+  snprintf(out->busIdLegacy, sizeof out->busIdLegacy, at[0] > 0xffff ? "%07X:%02X:%02X.%u" : "%04X:%02X:%02X.%u",
+           at[0] > 0xffff ? at[0] >> 4 : at[0], at[1] & 0xff, at[2] & 0xff, at[3] & 7);
+  return SUCCESS;
 }
 Result nvmlDeviceGetEccMode(Gpu gpu, unsigned *current, unsigned *pending) {
   NEED(gpu);

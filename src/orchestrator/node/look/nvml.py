@@ -20,6 +20,10 @@ from orchestrator.node import itself
 
 _P2P_READ, _P2P_WRITE = 0, 1  # nvml.h nvmlGpuP2PCapsIndex_t; pynvml's own names hold tuples by a stray comma
 
+_NVLINK_P2P = 0  # nvml.h NVML_NVLINK_CAP_P2P_SUPPORTED
+_MOST_NVLINKS = 18
+"""Of one GPU since Hopper (NCCL src/graph/xml.cc, ncclTopoGetXmlFromGpu)."""
+
 
 class NvmlChild:
     """A question that is under way; start it first, look at other things, then take the answer."""
@@ -163,6 +167,7 @@ def _device(nvml: ModuleType, index: int, handle: Any, above: dict[str, str]) ->
         "numa_node": ask("nvmlDeviceGetNumaNodeId"),
         "bar1_total": getattr(bar1, "bar1Total", None),
         "compute_capability": ask("nvmlDeviceGetCudaComputeCapability"),
+        "nvlinks": _nvlinks(ask, errors),
         "persistence": ask("nvmlDeviceGetPersistenceMode"),
         "compute_mode": ask("nvmlDeviceGetComputeMode"),
         "ecc": _ecc(nvml, ask),
@@ -185,6 +190,33 @@ def _memory(nvml: ModuleType, ask: _Asker) -> dict[str, int]:
     names = ("total", "reserved", "free", "used") if second is not None else ("total", "free", "used")
     info = second if second is not None else ask("nvmlDeviceGetMemoryInfo")
     return {name: int(getattr(info, name)) for name in names} if info is not None else {}
+
+
+def _nvlinks(ask: _Asker, errors: dict[str, str]) -> list[dict[str, Any]]:
+    """The NVLinks that NVML knows: whether each is up and good for peer-to-peer, and the PCI address at its other end.
+
+    A GPU without NVLink answers 'Not Supported' to the first one; numbers beyond the last one leave no error.
+    """
+    links: list[dict[str, Any]] = []
+    for link in range(_MOST_NVLINKS):
+        active = ask("nvmlDeviceGetNvLinkState", link)
+        if active is None and not links:
+            break
+        if active is None:
+            errors.pop("nvmlDeviceGetNvLinkState", None)
+            continue
+        usable = ask("nvmlDeviceGetNvLinkCapability", link, _NVLINK_P2P) if active else None
+        remote = ask("nvmlDeviceGetNvLinkRemotePciInfo", link) if active else None
+        bus = getattr(remote, "busIdLegacy", None) or getattr(remote, "busId", None)
+        links.append(
+            {
+                "link": link,
+                "active": active,
+                "p2p": usable,
+                "remote": bus.decode("ascii", "replace") if isinstance(bus, bytes) else bus,
+            }
+        )
+    return links
 
 
 def _processes(ask: _Asker) -> list[dict[str, int | None]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from orchestrator import rules
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.rules.support.cluster import Cluster
+from orchestrator.topology.speed import PRICED_ON
 
 _ORDER = {Severity.STOP: 0, Severity.SLOW: 1, Severity.UNKNOWN: 2, Severity.NOTE: 3}
 
@@ -73,4 +74,16 @@ def in_order(findings: Iterable[Finding], names: Sequence[str]) -> tuple[Finding
 
 def _findings(cluster: Cluster) -> Iterator[Finding]:
     for loaded in all_rules():
-        yield from loaded.check(cluster)
+        for finding in loaded.check(cluster):
+            yield _with_limits(finding, cluster)
+
+
+def _with_limits(finding: Finding, cluster: Cluster) -> Finding:
+    """A price says so where it does not apply: it was measured between GPUs without NVLink."""
+    if PRICED_ON not in finding.effect:
+        return finding
+    nodes = [node for node in cluster.nodes if finding.node in ("", node.name)]
+    if not any(gpu.nvlinks for node in nodes for gpu in node.gpus):
+        return finding
+    words = "these GPUs have NVLink, for which the price does not apply"
+    return replace(finding, effect=f"{finding.effect}; {words}")

@@ -116,3 +116,38 @@ def test_a_lost_gpu_is_told_and_the_other_answers() -> None:
     assert lost == {"index": 0, "errors": {"nvmlDeviceGetHandleByIndex": "NVMLError: GPU is lost"}}
     assert other["name"] == "NVIDIA L40S" and other["topology"] == {}
     assert "nvmlDeviceGetHandleByIndex(0)" not in said["errors"]
+
+
+class WithNvLink(FakeNvml):
+    """As an H200 in a virtual machine answers, with fewer links; the second one is down."""
+
+    def __init__(self, links: int, fails: str = "Invalid Argument") -> None:
+        super().__init__()
+        self.links = links
+        self.fails = fails
+
+    def nvmlDeviceGetNvLinkState(self, handle: int, link: int) -> int:
+        if link >= self.links:
+            raise NVMLError(self.fails)
+        return int(link != 1)
+
+    def nvmlDeviceGetNvLinkCapability(self, handle: int, link: int, capability: int) -> int:
+        return int(capability == 0)
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: int, link: int) -> Any:
+        return SimpleNamespace(busId=b"FFFFFFFF:FF:FF.0", busIdLegacy=b"FFFFFFF:FF:FF.0")
+
+
+def test_nvlinks_as_nvml_has_them() -> None:
+    first, _ = describe(WithNvLink(3))["devices"]
+    up = {"active": 1, "p2p": 1, "remote": "FFFFFFF:FF:FF.0"}
+    assert first["nvlinks"] == [{"link": 0, **up}, {"link": 1, "active": 0, "p2p": None, "remote": None},
+                                {"link": 2, **up}]  # fmt: skip
+    assert "nvmlDeviceGetNvLinkState" not in first["errors"]
+
+
+def test_a_gpu_without_nvlink_and_a_library_without_the_function_say_why() -> None:
+    first, _ = describe(WithNvLink(0, fails="Not Supported"))["devices"]
+    assert first["nvlinks"] == [] and first["errors"]["nvmlDeviceGetNvLinkState"] == "NVMLError: Not Supported"
+    first, _ = describe(FakeNvml())["devices"]
+    assert first["nvlinks"] == [] and first["errors"]["nvmlDeviceGetNvLinkState"] == "not in this pynvml"

@@ -20,6 +20,7 @@ from orchestrator.planning.transport import tcp_severity
 from orchestrator.protocol.report import RankReport
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.topology.nccl_xml import nccl_xml
+from orchestrator.topology.speed import PRICED_ON
 from orchestrator.workflows.look.doctor import (
     check_accept,
     diagnose,
@@ -172,6 +173,19 @@ def test_a_gpu_that_is_short_is_missing_and_no_choice() -> None:
     nodes = healthy_nodes(2)
     del nodes["node1"].gpus[7:]
     assert "GPU-NOT-USED" not in {finding.id for finding in diagnose(cluster_of(nodes), {}).findings}
+
+
+def test_a_price_says_where_it_does_not_apply() -> None:
+    nodes = healthy_nodes(4)
+    fault("card in a root-port slot").breaks(nodes["node2"])
+    effect = next(finding.effect for finding in diagnose(cluster_of(nodes), {}).findings if finding.node == "node2")
+    assert PRICED_ON in effect and "NVLink" not in effect
+    links = [{"active": 1, "p2p": 1, "remote": "FFFFFFF:FF:FF.0"}] * 18
+    for node in nodes.values():
+        for gpu in node.gpus:
+            gpu["nvlinks"] = links
+    effect = next(finding.effect for finding in diagnose(cluster_of(nodes), {}).findings if finding.node == "node2")
+    assert effect.endswith("these GPUs have NVLink, for which the price does not apply")
 
 
 def test_the_stack_decides_the_version() -> None:
