@@ -9,6 +9,7 @@ from pathlib import Path
 from orchestrator.cli.options import (
     add_examples,
     add_gangs,
+    add_hung_after,
     add_inventory,
     add_json,
     command_line,
@@ -59,6 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help=f"reset the restart count once a gang has been ready this long ({usual.stable_s:.0f})",
     )
+    add_hung_after(parser)
     parser.add_argument(
         "--on-ready",
         default="",
@@ -81,6 +83,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         on_ready=_hook("--on-ready", args.on_ready),
         on_failed=_hook("--on-failed", args.on_failed),
         command=command_line(),
+        hung_after_s=args.hung_after,
     )
     if args.install:
         return _install(args, Path(inventory.path), screen)
@@ -96,6 +99,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 def _install(args: argparse.Namespace, inventory: Path, screen: Screen) -> int:
     options = [word for gang in args.gang for word in ("--gang", gang)]
     options += ["--limit", str(args.limit), "--pause", str(args.pause), "--stable", str(args.stable)]
+    options += ["--hung-after", str(args.hung_after)] if args.hung_after else []
     for flag, hook in (("--on-ready", args.on_ready), ("--on-failed", args.on_failed)):
         options += [flag, f"@{Path(hook[1:]).resolve()}" if hook.startswith("@") else hook] if hook else []
     path = install(inventory, options, name=args.unit)

@@ -67,6 +67,24 @@ def add_drain_timeout(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--drain-timeout", type=seconds, default=DRAIN_S, metavar="TIME", help=f"{what} (30m)")
 
 
+def add_hung_after(parser: argparse.ArgumentParser) -> None:
+    """--hung-after TIME."""
+    parser.add_argument(
+        "--hung-after",
+        type=_patience,
+        metavar="TIME",
+        help="an engine that this command starts counts as hung after so long without any progress; kept by later "
+        "restarts (default: 3 unanswered probes, 60)",
+    )
+
+
+def _patience(text: str) -> float:
+    found = seconds(text)
+    if found <= 0:
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted more than 0 s")
+    return found
+
+
 def add_gangs(parser: argparse.ArgumentParser) -> None:
     """--gang GANG, repeatable; none named means all."""
     parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="only this gang (repeatable)")

@@ -8,6 +8,7 @@ from orchestrator.cli.options import (
     add_drain_timeout,
     add_examples,
     add_gangs,
+    add_hung_after,
     add_inventory,
     add_json,
     add_timeout,
@@ -45,6 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_gangs(parser)
     parser.add_argument("--now", action="store_true", help="do not wait for running requests")
     add_timeout(parser)
+    add_hung_after(parser)
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument(
         "--resume",
@@ -110,7 +112,13 @@ def _restart(args: argparse.Namespace, inventory: Inventory, shown: Progress) ->
 
 
 def _request(args: argparse.Namespace) -> RestartRequest:
-    return RestartRequest(gangs=tuple(args.gang), now=args.now, command=command_line(), timeout_s=args.timeout)
+    return RestartRequest(
+        gangs=tuple(args.gang),
+        now=args.now,
+        command=command_line(),
+        timeout_s=args.timeout,
+        hung_after_s=args.hung_after,
+    )
 
 
 def _refuse_strays(args: argparse.Namespace) -> None:
@@ -131,6 +139,7 @@ def _maintenance(args: argparse.Namespace) -> MaintenanceRequest:
         now=args.now,
         drain_s=args.drain_timeout,
         timeout_s=args.timeout,
+        hung_after_s=args.hung_after,
         command=command_line(),
     )
 
@@ -148,6 +157,7 @@ def _rolling(args: argparse.Namespace) -> RollingRequest:
         without_router=args.without_router,
         drain_s=args.drain_timeout,
         timeout_s=args.timeout,
+        hung_after_s=args.hung_after,
         command=command_line(),
     )
 

@@ -10,6 +10,7 @@ from orchestrator.cli.gangs import gang_block
 from orchestrator.cli.options import (
     add_drain_timeout,
     add_examples,
+    add_hung_after,
     add_inventory,
     add_json,
     add_timeout,
@@ -66,6 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="replace a running gang even if this causes downtime",
     )
     add_drain_timeout(parser, "how long to drain a gang that serves another plan")
+    add_hung_after(parser)
     parser.add_argument(
         "--undo-on-interrupt",
         action="store_true",
@@ -88,6 +90,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         strict=args.strict,
         replace=args.replace,
         drain_s=args.drain_timeout,
+        hung_after_s=args.hung_after,
     )
     try:
         with RisingProgress(screen) as shown:

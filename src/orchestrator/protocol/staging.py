@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from orchestrator.protocol.shape import Message
 
@@ -39,6 +39,7 @@ class ProbeOrder(Message):
     counters:   pattern of the metrics lines that only such work changes
     pause:      pattern of the log lines that announce a pause of up to pause_s: kernels compiled, weights replaced
     resumed:    pattern of the log lines that end one
+    hung_after_s: so long without an answer or any progress means hung, whatever `probes` says; 0: nobody asked for it
     """
 
     answer_s: float = 20.0
@@ -50,6 +51,7 @@ class ProbeOrder(Message):
     pause: str = ""
     pause_s: float = 1200.0
     resumed: str = ""
+    hung_after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,10 @@ class Watch(Message):
     stop: StopOrder = StopOrder()
     barrier_s: float = 0.0
     allowed_s: Mapping[str, float] = field(default_factory=dict)
+
+    def hung_after(self, seconds: float | None) -> Watch:
+        """The same with another patience before an engine counts as hung; None: as it is."""
+        return self if seconds is None else replace(self, probe=replace(self.probe, hung_after_s=seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

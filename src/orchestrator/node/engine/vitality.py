@@ -16,6 +16,8 @@ from orchestrator.protocol.staging import ProbeOrder
 OWN_SHARE = 0.1
 """Of a probe's time: a log line this soon after it began may be the probe's own prefill, and shows no progress."""
 
+FEWEST = 2
+"""Fruitless probes before hung, however short the operator's patience: one may be lost."""
 USUAL = ProbeOrder()
 WELL, SLOW, HUNG = "well", "slow", "hung"
 
@@ -23,12 +25,19 @@ WELL, SLOW, HUNG = "well", "slow", "hung"
 @dataclass(frozen=True)
 class Patience:
     """answer_s: how long one probe may take; probes: so many without an answer or any progress mean hung;
-    every_s: pause between two probes of a healthy engine; pause_s: how long a pause that its log announced may last."""
+    every_s: pause between two probes of a healthy engine; pause_s: how long a pause that its log announced may last;
+    hung_after_s: what the operator wants instead of probes * answer_s, 0 for nothing."""
 
     answer_s: float = USUAL.answer_s
     probes: int = USUAL.probes
     every_s: float = USUAL.every_s
     pause_s: float = USUAL.pause_s
+    hung_after_s: float = USUAL.hung_after_s
+
+    @property
+    def hung_s(self) -> float:
+        """Seconds without any progress that mean hung."""
+        return self.hung_after_s or self.probes * self.answer_s
 
     @classmethod
     def of(cls, probe: ProbeOrder, env: Mapping[str, str]) -> Patience:
@@ -36,7 +45,13 @@ class Patience:
         answer_s = probe.answer_s
         with contextlib.suppress(KeyError, ValueError):
             answer_s = float(env[probe.answer_env])
-        return cls(answer_s=max(answer_s, 0.1), probes=probe.probes, every_s=probe.every_s, pause_s=probe.pause_s)
+        return cls(
+            answer_s=max(answer_s, 0.1),
+            probes=probe.probes,
+            every_s=probe.every_s,
+            pause_s=probe.pause_s,
+            hung_after_s=max(probe.hung_after_s, 0.0),
+        )
 
 
 @dataclass(frozen=True)
@@ -97,6 +112,7 @@ class Vitality:
             self._since = probe.began
         self._fruitless += 1
         still = probe.ended - self._since
-        enough = self._fruitless >= self.patience.probes and still >= self.patience.probes * self.patience.answer_s
+        asked = min(self.patience.probes, FEWEST) if self.patience.hung_after_s else self.patience.probes
+        enough = self._fruitless >= asked and still >= self.patience.hung_s
         self.word = HUNG if enough or self.word == HUNG else SLOW
         self.detail = f"{probe.detail}; no token, log line or counter has moved for {still:.0f} s"

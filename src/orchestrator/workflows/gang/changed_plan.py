@@ -118,7 +118,7 @@ def _change(inventory: Inventory, here: Ground, request: UpRequest, watcher: Wat
     course = changing.course(standings, elsewhere=_serving_elsewhere(inventory, here) if other else 0)
     views = {view.name: view for view in here.views}
     gangs = {gang.name: gang for gang in here.gangs}
-    new = {rising.gang.name: rising for rising in risings(here.gangs, here.plan)}
+    new = {rising.gang.name: rising for rising in risings(here.gangs, here.plan, hung_after_s=request.hung_after_s)}
     urls = {gang.name: gang.service_url for gang in here.plan.gangs}
     turns = tuple(
         _ChangeOver(

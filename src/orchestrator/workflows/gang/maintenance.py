@@ -54,6 +54,8 @@ class MaintenanceRequest:
     wait_s: float = 3600.0
     now: bool = False
     drain_s: float = 1800.0
+    hung_after_s: float | None = None
+    """For the start: how long its engine may show no progress before it counts as hung; None: as it was."""
     timeout_s: float = 3600.0
     command: str = "restart --maintenance"
 
@@ -76,7 +78,7 @@ def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: Watcher
     gangs = chosen_gangs(inventory, request.gangs)
     with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
         up.everybody_answers(see(fleet, gangs))
-        plans = [staged_plan(fleet, gang) for gang in gangs]
+        plans = [staged_plan(fleet, gang).hung_after(request.hung_after_s) for gang in gangs]
         router = opened.enter_context(_router(inventory))
         locks = [opened.enter_context(GangLock(fleet, gang, request.command, why="maintenance")) for gang in gangs]
         with _operation(request, see(fleet, gangs), locks) as operation:
@@ -100,6 +102,7 @@ def _operation(request: MaintenanceRequest, views: Sequence[GangView], locks: Se
         "now": request.now,
         "drain_s": request.drain_s,
         "timeout_s": request.timeout_s,
+        "hung_after_s": request.hung_after_s,
     }
     return Operation(What.MAINTENANCE, request.command, views, locks, options)
 

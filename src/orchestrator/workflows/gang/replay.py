@@ -59,6 +59,11 @@ class Staged:
     def _leader(self) -> StagingRequest:
         return self.requests[self.gang.leader.name]
 
+    def hung_after(self, seconds: float | None) -> Staged:
+        """The same with another patience before its engine counts as hung; None: as it was staged."""
+        changed = {name: replace(one, watch=one.watch.hung_after(seconds)) for name, one in self.requests.items()}
+        return replace(self, requests=changed)
+
     def rising(self, *, going_back: bool = False) -> Rising:
         """The same again, under a new run id and a new key. going_back: over another plan that was staged since,
         so that each node takes its secrets back too."""

@@ -45,6 +45,8 @@ class RestartRequest:
     gangs: tuple[str, ...] = ()
     now: bool = False
     command: str = "restart"
+    hung_after_s: float | None = None
+    """For the start: how long its engine may show no progress before it counts as hung; None: as it was."""
     timeout_s: float = 3600.0
 
 
@@ -66,12 +68,12 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as opened:
         views = see(fleet, gangs)
         up.everybody_answers(views)
-        plans = [staged_plan(fleet, gang) for gang in gangs]
+        plans = [staged_plan(fleet, gang).hung_after(request.hung_after_s) for gang in gangs]
         for view, plan in zip(views, plans, strict=True):
             watcher.downtime(expected_downtime(view, 0.0 if request.now else plan.drain_s))
         held = [opened.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs]
         say_gone_from(fleet, plans, watcher)
-        options = {"now": request.now, "timeout_s": request.timeout_s}
+        options = {"now": request.now, "timeout_s": request.timeout_s, "hung_after_s": request.hung_after_s}
         with Operation(What.RESTART, request.command, see(fleet, gangs), held, options) as operation:
             operation.turn(gang.name for gang in gangs)
             restarted = again(fleet, plans, watcher, now=request.now, timeout_s=request.timeout_s)

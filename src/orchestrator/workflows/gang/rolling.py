@@ -37,6 +37,8 @@ class RollingRequest:
     max_unavailable: int = 1
     without_router: bool = False
     drain_s: float = 1800.0
+    hung_after_s: float | None = None
+    """For the start: how long its engine may show no progress before it counts as hung; None: as it was."""
     timeout_s: float = 3600.0
     command: str = "restart --rolling"
 
@@ -59,7 +61,7 @@ def roll(inventory: Inventory, request: RollingRequest, watcher: up.Watcher) -> 
     gangs = chosen_gangs(inventory, request.gangs)
     with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
         up.everybody_answers(see(fleet, gangs))
-        plans = [staged_plan(fleet, gang) for gang in gangs]
+        plans = [staged_plan(fleet, gang).hung_after(request.hung_after_s) for gang in gangs]
         _refuse_one_gang(inventory, fleet, plans)
         router = None if request.without_router else opened.enter_context(Router(wanted_router(inventory)))
         if router is not None:
@@ -85,6 +87,7 @@ def _operation(request: RollingRequest, views: Sequence[GangView], locks: Sequen
         "without_router": request.without_router,
         "drain_s": request.drain_s,
         "timeout_s": request.timeout_s,
+        "hung_after_s": request.hung_after_s,
     }
     return Operation(What.ROLLING, request.command, views, locks, options)
 

@@ -29,11 +29,20 @@ from orchestrator.workflows.plan.plan import api_key
 
 
 def staging_requests(
-    gang: GangSpec, plan: GangPlan, scripts: dict[str, str], *, plan_id: str, run_id: str, key: str
+    gang: GangSpec,
+    plan: GangPlan,
+    scripts: dict[str, str],
+    *,
+    plan_id: str,
+    run_id: str,
+    key: str,
+    hung_after_s: float | None = None,
 ) -> dict[str, StagingRequest]:
-    """By node name. key: the run's secret for the leader link, in hex."""
+    """By node name. key: the run's secret for the leader link, in hex. hung_after_s: None for
+    what the engine's dialect says."""
     specs = {node.name: node for node in gang.nodes}
     watch = replace(dialect(plan.dialect).engine(plan.engine_version).watch(), allowed_s=allowed_s(plan.model_bytes))
+    watch = watch.hung_after(hung_after_s)
     packages = _packages(plan.stack)
     return {
         node.name: StagingRequest(

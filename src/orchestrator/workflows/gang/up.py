@@ -69,6 +69,7 @@ class UpRequest:
     strict:    a finding of severity slow refuses too
     replace:   gangs that serve another plan are taken down for this one even where nobody serves meanwhile
     drain_s:   how long the requests of a gang that serves another plan are waited for
+    hung_after_s: how long a started engine may show no progress before it counts as hung; None: its dialect's
     """
 
     plan: PlanRequest
@@ -79,6 +80,7 @@ class UpRequest:
     strict: bool = False
     replace: bool = False
     drain_s: float = 1800.0
+    hung_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +169,7 @@ def raise_gangs(
     """
     raised = raise_all(
         fleet,
-        risings(gangs, plan, running=running),
+        risings(gangs, plan, running=running, hung_after_s=request.hung_after_s),
         watcher,
         timeout_s=request.timeout_s,
         undo_on_interrupt=request.undo_on_interrupt,
@@ -176,24 +178,35 @@ def raise_gangs(
 
 
 def risings(
-    gangs: Sequence[GangSpec], plan: Plan, *, running: Mapping[str, str] = MappingProxyType({})
+    gangs: Sequence[GangSpec],
+    plan: Plan,
+    *,
+    running: Mapping[str, str] = MappingProxyType({}),
+    hung_after_s: float | None = None,
 ) -> list[Rising]:
     """What a plan says of these gangs, in the plan's order."""
     scripts = launch_scripts(plan)
     by_name = {gang.name: gang for gang in gangs}
     document = plan_json(plan)
     return [
-        _rising(by_name[gang.name], gang, running.get(gang.name, plan.plan_id), document, scripts)
+        _rising(by_name[gang.name], gang, running.get(gang.name, plan.plan_id), document, scripts, hung_after_s)
         for gang in plan.gangs
         if gang.name in by_name
     ]
 
 
 def _rising(
-    gang: GangSpec, plan: GangPlan, plan_id: str, document: Mapping[str, Any], scripts: Mapping[str, str]
+    gang: GangSpec,
+    plan: GangPlan,
+    plan_id: str,
+    document: Mapping[str, Any],
+    scripts: Mapping[str, str],
+    hung_after_s: float | None,
 ) -> Rising:
     def requests(run_id: str, key: str) -> Mapping[str, StagingRequest]:
-        return staging_requests(gang, plan, dict(scripts), plan_id=plan_id, run_id=run_id, key=key)
+        return staging_requests(
+            gang, plan, dict(scripts), plan_id=plan_id, run_id=run_id, key=key, hung_after_s=hung_after_s
+        )
 
     return Rising(gang=gang, plan_id=plan_id, document=document, requests=requests)
 

@@ -60,6 +60,8 @@ class GuardRequest:
     on_failed: Hook = NO_HOOK
     command: str = "guard"
     timeout_s: float = 3600.0
+    hung_after_s: float | None = None
+    """For an engine that it starts: how long it may show no progress before it counts as hung; None: as it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +181,7 @@ class _Post:
         )
 
     def _again(self, now: GangView, why: str) -> None:
-        plan = staged_plan(self.fleet, self.gang)
+        plan = staged_plan(self.fleet, self.gang).hung_after(self.request.hung_after_s)
         self._ask_the_doctor(plan)
         done = again(
             self.fleet,

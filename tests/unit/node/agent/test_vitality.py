@@ -115,3 +115,11 @@ def test_an_engine_that_announced_a_pause_is_not_hung(word: str, steps: list[Ste
     vitality = fed(*steps)
     assert vitality.word == word
     assert ("compiles kernels or replaces weights" in vitality.detail) == (word == "slow")
+
+
+@pytest.mark.parametrize(("asked_s", "hung_at"), [(0.0, 60.0), (150.0, 160.0), (30.0, 40.0), (5.0, 40.0)])
+def test_the_operators_patience_goes_before_the_engines(asked_s: float, hung_at: float) -> None:
+    vitality = Vitality(Patience.of(ProbeOrder(hung_after_s=asked_s), {}))
+    for at in range(0, 400, 20):
+        vitality.probed(Probe(False, float(at), at + 20.0))
+        assert vitality.word == ("hung" if at + 20.0 >= hung_at else "slow"), at

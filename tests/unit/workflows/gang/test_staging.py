@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
 from orchestrator.planning.redaction import fingerprint
 from orchestrator.protocol.staging import Secrets, StagingRequest
+from orchestrator.workflows.gang.replay import Staged
 from orchestrator.workflows.gang.staging import staging_requests
 from orchestrator.workflows.plan.plan import api_key, launch_scripts
 
@@ -30,7 +32,9 @@ def key_file(tmp_path: Path) -> Path:
     return path
 
 
-def requests(spec: GangSpec, stack: str, of_plan: str = "") -> dict[str, StagingRequest]:
+def requests(
+    spec: GangSpec, stack: str, of_plan: str = "", hung_after_s: float | None = None
+) -> dict[str, StagingRequest]:
     keys = {"gang0": fingerprint(of_plan or api_key(spec))} if spec.leader.api_key_file else {}
     plan = build_plan(
         [spec],
@@ -39,7 +43,9 @@ def requests(spec: GangSpec, stack: str, of_plan: str = "") -> dict[str, Staging
         topologies(spec),
         PlanOptions(api_keys=keys),
     )
-    return staging_requests(spec, plan.gangs[0], launch_scripts(plan), plan_id="p", run_id="r", key="00")
+    return staging_requests(
+        spec, plan.gangs[0], launch_scripts(plan), plan_id="p", run_id="r", key="00", hung_after_s=hung_after_s
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,3 +75,30 @@ def test_secrets_of_the_environment_are_redacted_everywhere() -> None:
 def test_a_key_that_changed_after_the_plan_is_refused(key_file: Path) -> None:
     with pytest.raises(InputError, match="changed since"):
         requests(gang(api_key_file=str(key_file)), "sglang-0.5.23", of_plan="another-key")
+
+
+def test_the_patience_with_an_engine_is_staged_and_goes_into_every_restart() -> None:
+    spec = gang()
+    first = requests(spec, "sglang-0.5.23")
+    staged = Staged(gang=spec, requests={name: read(one) for name, one in first.items()})
+    assert {one.watch.probe.hung_after_s for one in again(staged).values()} == {0.0}
+    patient = staged.hung_after(150.0)
+    kept = Staged(gang=spec, requests={name: read(one) for name, one in again(patient).items()})
+    assert {one.watch.probe.hung_after_s for one in again(kept.hung_after(None)).values()} == {150.0}
+    assert kept.plan_id == staged.plan_id
+
+
+def test_up_stages_the_patience_that_was_asked_for() -> None:
+    told = requests(gang(), "sglang-0.5.23", hung_after_s=90.0)
+    assert {one.watch.probe.hung_after_s for one in told.values()} == {90.0}
+
+
+def again(staged: Staged) -> Mapping[str, StagingRequest]:
+    return staged.rising().requests("r2", "11")
+
+
+def read(request: StagingRequest) -> StagingRequest:
+    """As a node keeps it and a restart gets it."""
+    found = StagingRequest.read(json.loads(json.dumps(request.kept())))
+    assert isinstance(found, StagingRequest)
+    return found
