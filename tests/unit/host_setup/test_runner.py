@@ -87,7 +87,7 @@ def test_a_deadline_ends_the_run_and_what_it_started(playbooks: Path, tmp_path: 
     outcome = run_playbook("play.yml", variables={"command": command}, deadline_s=8)
     failure = outcome.failures["localhost"]
     assert isinstance(failure, Unreachable)
-    assert failure.what == "not done within 8 s; it was at 'Say it'"
+    assert failure.what == "did not end within 8 s; last task: 'Say it'"
     assert ended(int(started.read_text()))
 
 

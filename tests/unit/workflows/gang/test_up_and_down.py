@@ -59,7 +59,7 @@ def test_up_status_down(local: Local) -> None:
 def test_another_plan_is_refused_in_words_and_nothing_is_touched(local: Local) -> None:
     gang = local()
     gang.up()
-    with pytest.raises(InputError, match="another plan runs") as refused:
+    with pytest.raises(InputError, match="runs another plan") as refused:
         gang.up(plan_id="plan2")
     assert "again" in refused.value.fix
     assert gang.view().state is GangState.READY

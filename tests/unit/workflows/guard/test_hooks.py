@@ -26,7 +26,7 @@ def test_a_command_is_told_by_its_environment(tmp_path: Path) -> None:
         ("", ""),
         ("/nowhere/hook", "FileNotFoundError"),
         ("/bin/sh -c 'echo no >&2; exit 3'", "status 3 no"),
-        ("/bin/sleep 60", "/bin/sleep ...: not done within 0.5 s"),
+        ("/bin/sleep 60", "/bin/sleep ...: did not end within 0.5 s"),
         ("http://127.0.0.1:9/x", "ConnectionRefusedError"),
     ],
 )

@@ -103,10 +103,10 @@ def test_a_member_that_climbs_out_is_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("text.json", b"no json", "is no snapshot"),
+        ("text.json", b"no json", "is not a snapshot"),
         ("list.json", b"[]", "found no JSON object"),
         ("other.json", b'{"format": 7}', "found format 7, wanted 1"),
-        ("deep.json", b"[" * 100_000, "is no snapshot"),
+        ("deep.json", b"[" * 100_000, "is not a snapshot"),
         ("half.tar.bz2", b"BZh9" + bytes(40), "can't be read as a tarball"),
         ("no.tar.gz", b"hello", "can't be read as a tarball"),
     ],
