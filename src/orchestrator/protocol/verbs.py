@@ -82,6 +82,49 @@ class StagedAnswer(Message):
     launch_script: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockHolder(Message):
+    """Who holds a lock; None where a lock does not say. age_s: since the last renewal, by the node's clock."""
+
+    token: str
+    who: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    start: int | None = None
+    boot: str | None = None
+    pid_namespace: str | None = None
+    command: str | None = None
+    since: float | None = None
+    why: str | None = None
+    age_s: float = 0.0
+    stale: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockAnswer(Message):
+    """begun: what the holder, or one that was killed, has begun and not finished."""
+
+    held: LockHolder | None = None
+    mine: bool = False
+    begun: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpAnswer(Message):
+    """error: why there is no status; '' where there is one."""
+
+    status: int = 0
+    body: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskAnswer(Message):
+    """In the order of the requests."""
+
+    answers: tuple[HttpAnswer, ...]
+
+
 ANSWERS: Mapping[str, type[Message]] = {
     "stage": StageAnswer,
     "arm": StateAnswer,
@@ -91,5 +134,7 @@ ANSWERS: Mapping[str, type[Message]] = {
     "history": HistoryAnswer,
     "excerpt": ExcerptAnswer,
     "staged": StagedAnswer,
+    "lock": LockAnswer,
+    "ask": AskAnswer,
 }
 """By verb."""

@@ -90,7 +90,7 @@ def test_what_can_not_be_read_is_that_nodes_failure() -> None:
     with pytest.raises(NodeError, match=r"StagingRequest\.gpus is null") as refused:
         staged_request(node("node0"), "gang0", answer_with({"gpus": None}))
     assert refused.value.where == "node0"
-    with pytest.raises(InputError, match="nothing was ever started"):
+    with pytest.raises(InputError, match="never started"):
         staged_request(node("node0"), "gang0", StagedAnswer(request={}))
 
 

@@ -10,9 +10,8 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
-from orchestrator.workflows.deadlines import ANSWER_S
+from orchestrator.workflows.asking import ask_lock
 from orchestrator.workflows.gang.holder import has_ended
 from orchestrator.workflows.status.reports import where
 
@@ -92,7 +91,7 @@ def locks_json(found: Sequence[NodeLock]) -> dict[str, Any]:
 def _look(fleet: Fleet, gang: GangSpec) -> list[NodeLock]:
     names = [node.name for node in gang.nodes]
     told = fleet.on_every(
-        lambda session: call(session, "lock", {**where(session.spec, gang.name), "op": "show"}, deadline_s=ANSWER_S),
+        lambda session: ask_lock(session, {**where(session.spec, gang.name), "op": "show"}),
         only=names,
     )
     return [
@@ -127,7 +126,7 @@ def _give_back(fleet: Fleet, lock: NodeLock) -> NodeLock:
 
     def one(session: Session) -> Any:
         request = {**where(session.spec, lock.gang), "op": "release", "token": lock.token}
-        return call(session, "lock", request, deadline_s=ANSWER_S)
+        return ask_lock(session, request)
 
     fleet.on_every(one, only=[lock.node]).all()
     return lock

@@ -19,9 +19,8 @@ from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.records import audit
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
-from orchestrator.workflows.deadlines import ANSWER_S
+from orchestrator.workflows.asking import ask_lock
 from orchestrator.workflows.gang.holder import has_ended, this_process
 from orchestrator.workflows.status.reports import where
 
@@ -166,7 +165,7 @@ class GangLock:
 
         def again(session: Session) -> Any:
             request = {**where(session.spec, self.gang.name), "op": "acquire", "holder": holder}
-            return call(session, "lock", {**request, "over": over.get(session.spec.name, "")}, deadline_s=ANSWER_S)
+            return ask_lock(session, {**request, "over": over.get(session.spec.name, "")})
 
         return self.fleet.on_every(again, only=self._nodes)
 
@@ -175,7 +174,7 @@ class GangLock:
 
     def _ask(self, request: Mapping[str, Any], fleet: Fleet | None = None) -> PerNode[Any]:
         def one(session: Session) -> Any:
-            return call(session, "lock", {**where(session.spec, self.gang.name), **request}, deadline_s=ANSWER_S)
+            return ask_lock(session, {**where(session.spec, self.gang.name), **request})
 
         return (fleet or self.fleet).on_every(one, only=self._nodes)
 

@@ -15,9 +15,8 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, Detached, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
-from orchestrator.workflows.deadlines import ANSWER_S
+from orchestrator.workflows.asking import ask_lock
 from orchestrator.workflows.gang.holder import has_ended
 from orchestrator.workflows.gang.locks import GangLock, user
 from orchestrator.workflows.status.reports import where
@@ -118,7 +117,7 @@ def _kept(
 
     def one(session: Session) -> Any:
         request = {**where(session.spec, gang_of[session.spec.name]), "op": "show"}
-        return call(session, "lock", request, deadline_s=ANSWER_S)
+        return ask_lock(session, request)
 
     answers = fleet.on_every(one, only=names).values
     for gang in gangs:

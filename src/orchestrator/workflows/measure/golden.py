@@ -18,7 +18,7 @@ from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.records.baselines import baseline_file, read_baseline, write_baseline
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import call
+from orchestrator.workflows.asking import ask_http
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.status.reports import see, where
 
@@ -178,10 +178,10 @@ def _ask(fleet: Fleet, gang: GangSpec, url: str, prompt: Prompt) -> Answer:
     body = json.dumps(greedy.request(prompt.text, MAX_TOKENS))
     ask = {"method": "POST", "url": url + greedy.PATH, "body": body, "timeout_s": ANSWER_S}
     told = fleet.on_every(
-        lambda session: call(session, "ask", {**where(leader, gang.name), "asks": [ask]}, deadline_s=ANSWER_S + 15.0),
+        lambda session: ask_http(session, {**where(leader, gang.name), "asks": [ask]}, deadline_s=ANSWER_S + 15.0),
         only=[leader.name],
     )
-    (answered,) = told.all()[leader.name]["answers"]
+    (answered,) = told.all()[leader.name]
     if "error" in answered or answered.get("status") != 200:
         said = answered.get("error") or f"HTTP {answered.get('status')}: {str(answered.get('body'))[:200]}"
         raise NodeError(

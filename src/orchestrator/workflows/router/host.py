@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.model.inventory import GangSpec, RouterSpec
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import call
+from orchestrator.workflows.asking import ask_http
 
 GANG = "router"
 """Its name among the gangs on its host."""
@@ -34,8 +34,5 @@ def router_ask(spec: RouterSpec, method: str, path: str, body: object = None, *,
 def ask_from(fleet: Fleet, node: str, asks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """HTTP requests made on a node. Raises what the node's answer raises; a refused connection is an answer."""
     deadline_s = sum(float(ask.get("timeout_s") or 5.0) for ask in asks) + 10.0
-    told = fleet.on_every(
-        lambda session: call(session, "ask", {"asks": list(asks)}, deadline_s=deadline_s), only=[node]
-    )
-    answers: list[Mapping[str, Any]] = told.all()[node]["answers"]
-    return answers
+    told = fleet.on_every(lambda session: ask_http(session, {"asks": list(asks)}, deadline_s=deadline_s), only=[node])
+    return told.all()[node]
