@@ -45,9 +45,22 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     with files.told(folder):
         if not processes.alive(*report.agent(folder)):
             run = staged_in(folder)
+            _refuse_anothers_run(run, str(request.get("node") or run.node))
             staged_files.check(run)
             _start(run)
         return _wait(folder, float(request.get("deadline_s") or 60.0))
+
+
+def _refuse_anothers_run(run: Run, node: str) -> None:
+    """Every node was staged for: one that finds another node's part here shares its state directory with it."""
+    if run.node != node:
+        state = run.folder.partition("/gangs/")[0]
+        raise Failure(
+            "shared-state",
+            f"the state directory is not {node}'s own: {run.node} writes to it too (a shared home or an NFS mount?)",
+            state,
+            "set l40s_state_dir to a directory on a local disk of each node, then run the command again",
+        )
 
 
 def _start(run: Run) -> None:

@@ -367,7 +367,9 @@ class _Rise:
 
     def _arm(self, nodes: Sequence[str]) -> None:
         self.watcher.step(self.gang.name, "checking ports, GPUs and model on every node")
-        told = self._all(nodes, "arm", lambda _: {"run_id": self.goal.run_id, "deadline_s": ARM_S - MARGIN_S}, ARM_S)
+        told = self._all(
+            nodes, "arm", lambda name: {"run_id": self.goal.run_id, "node": name, "deadline_s": ARM_S - MARGIN_S}, ARM_S
+        )
         armed = tuple(name for name, answer in told.items() if answer == StateAnswer(state=AgentState.ARMED))
         if len(armed) == len(self.gang.nodes):
             self._at_once(Do.GO, armed, "all are armed")

@@ -65,6 +65,16 @@ def test_another_plan_is_refused_in_words_and_nothing_is_touched(local: Local) -
     assert gang.view().state is GangState.READY
 
 
+def test_nodes_that_share_a_state_directory_are_refused_in_words(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = local(nodes=2)
+    shared = gang.state_dir(0)
+    monkeypatch.setattr(type(gang), "state_dir", lambda *_: shared)
+    with pytest.raises(NodeError, match=r"the state directory is not .*'s own: .* writes to it too") as refused:
+        gang.up()
+    assert "l40s_state_dir" in refused.value.fix
+    gang.nothing_left()
+
+
 def test_a_model_missing_on_one_node_stops_before_anything_is_started(local: Local) -> None:
     gang = local(changes={1: {"model_path": "/nowhere/model"}})
     with pytest.raises(NodeError, match="does not exist") as refused:
