@@ -9,6 +9,7 @@ from orchestrator.engines.engine import Engine, Intent, Option
 from orchestrator.engines.registry import engine_of, unlisted
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.gpu_facts import L40S, short_name
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, Layout, Memory, NodePlan, Plan
 from orchestrator.model.profile import ModelProfile, Stack
@@ -203,6 +204,11 @@ class _Gang:
         totals = [gpu.memory_total for gpus in self.gpus.values() for gpu in gpus if gpu.memory_total]
         return min(totals) if totals else None
 
+    def _gpu_name(self) -> str:
+        """The gang's GPUs in short, 'H100' or 'L20 and L40S'; L40S where none was seen."""
+        names = {short_name(gpu.name) for gpus in self.gpus.values() for gpu in gpus if gpu.name}
+        return " and ".join(sorted(names)) or L40S.name
+
     def _decision(self) -> transport.Decision:
         if not self._cuda:
             return transport.Decision("none", "an engine on CPU uses Gloo, not NCCL")
@@ -340,14 +346,16 @@ class _Gang:
     def _findings(self) -> list[Finding]:
         findings = list(self.decision.findings)
         degrees = str(layout.degrees_of(self.layout))
-        if self._cuda and (self.stack.name, degrees) not in self.profile.measured:
+        gpu = self._gpu_name()
+        known = gpu == L40S.name and (self.stack.name, degrees) in self.profile.measured
+        if self._cuda and not known:
             findings.append(
                 Finding(
                     id="LAYOUT-NOT-MEASURED",
                     severity=Severity.NOTE,
                     node="",
                     title=f"gang {self.gang.name}: {degrees} of {self.profile.name} by {self.stack.name} is not "
-                    "measured on L40S",
+                    f"measured on {gpu}",
                 )
             )
         for node in self.gang.nodes:

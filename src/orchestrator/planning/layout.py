@@ -215,7 +215,7 @@ def instead(
     others = [f"{degrees} ({degrees.flags})" for degrees in fitting if degrees != Degrees(gpus)]
     if others:
         newer = "" if able == Abilities() else "; needs a stack with SGLang 0.5"
-        ways.append(f"{', '.join(others[:5])} (not measured on L40S{newer})")
+        ways.append(f"{', '.join(others[:5])} (not measured{newer})")
     if not ways:
         return "no layout on this gang's GPUs works; change the number of nodes or GPUs"
     return "what works: " + "; or ".join(ways)

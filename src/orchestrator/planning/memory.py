@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from orchestrator.engines.memory import Division, MemoryAsked
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
+from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.plan import Layout, Memory
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning.layout import degrees_of, head_dim, kept_whole
 
 GIB = 1 << 30
 _MIB = 1 << 20
-_ASSUMED_MIB = 46068
+_ASSUMED_MIB = L40S.nvml_mib
 """What NVML says a 48 GB L40S has, where no GPU was seen: only what does not depend on it is shown then."""
 
 _CONTEXT_BYTES = int(1.29 * GIB)

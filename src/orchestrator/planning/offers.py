@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
+from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import Layout
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning import commands, layout, memory
 from orchestrator.planning.build import abilities
 
-L40S_BYTES = 46068 << 20
+L40S_BYTES = L40S.nvml_mib << 20
 """What NVML says a 48 GB L40S has."""
 
 

@@ -19,7 +19,7 @@ RULE = Rule(
         "/sys/devices/system/cpu/cpufreq/policy*/scaling_governor", "/sys/devices/system/cpu/cpu0/cpuidle/*",
         "/proc/sys/kernel/numa_balancing", "/proc/sys/vm/nr_hugepages",
     ),
-    source="NVIDIA and NCCL tuning guides; Linux Documentation/admin-guide/pm/cpuidle.rst; not measured on L40S",
+    source="NVIDIA and NCCL tuning guides; Linux Documentation/admin-guide/pm/cpuidle.rst; not measured",
     weight=80,
 )  # fmt: skip
 DEEP_US = 50

@@ -56,7 +56,7 @@ def _note(node: Node, wrong: dict[str, str]) -> Finding:
         devices=tuple(wrong),
         title="; ".join(wrong.values()),
         evidence=tuple(f"/sys/bus/pci/devices/{words}" for words in wrong.values()),
-        effect="some bandwidth of the card (not measured on L40S)",
+        effect="some bandwidth of the card (not measured)",
         fix="PCI settings of the BIOS (Maximum Read Request, Maximum Payload); until the next boot: "
         + "; ".join(f"sudo setpci -s {address} CAP_EXP+8.w=5000:7000" for address in wrong),
     )
@@ -74,6 +74,6 @@ def _unknown(node: Node, keys: list[str]) -> Finding:
             f"/sys/bus/pci/devices/{address}/config: {unread(node.snapshot, key)}"
             for address, key in zip(addresses, keys, strict=True)
         ),
-        effect="if they are small: some bandwidth of the card (not measured on L40S)",
+        effect="if they are small: some bandwidth of the card (not measured)",
         fix=as_root(node),
     )

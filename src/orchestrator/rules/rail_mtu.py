@@ -63,7 +63,7 @@ def _finding(name: str, ports: Mapping[RdmaPort, tuple[Interface, int]]) -> Find
         devices=tuple(name for port, (interface, _) in ports.items() for name in (port.device, interface.name)),
         title="MTU of " + "; ".join(parts),
         evidence=tuple(f"/sys/class/net/{i.name}/mtu = {i.mtu}" for i, _ in ports.values()),
-        effect=f"RoCE packets of {packet} bytes instead of 4096 (loss not measured on L40S)"
+        effect=f"RoCE packets of {packet} bytes instead of 4096 (loss not measured)"
         if packet < 4096
         else "NCCL takes the smaller of both ends; where a switch or peer drops larger frames, a hang",
         fix="; ".join(fixes) + ", the same on the switch and in netplan",

@@ -65,7 +65,7 @@ def _judged(node: Node, port: RdmaPort) -> Finding | None:
         title=f"{port.device} was told {max(signs.values())} times to slow down"
         + (f" in {packets} packets" if packets else ""),
         evidence=tuple(f"{folder}/{path} = {count}" for path, count in signs.items()),
-        effect="collectives wait for the slowest rail (not measured on L40S)",
+        effect="collectives wait for the slowest rail (not measured)",
         fix="see on the switch which ports fill their queues: a link of a lower speed, two rails over one uplink, "
         "or other traffic in the same priority",
     )

@@ -60,7 +60,7 @@ def _judged(node: Node, port: RdmaPort) -> Finding | None:
         title=f"{port.device} counted {total} {'lost or repeated packets' if lost else 'link errors'}"
         + (f" in {packets} packets" if packets else ""),
         evidence=tuple(f"{folder}/{name} = {value}" for name, value in {**lost, **link}.items()),
-        effect="whole windows are sent again (not measured on L40S); a lossless network loses none",
+        effect="whole windows are sent again (not measured); a lossless network loses none",
         fix="flow control on the switch and the card (PFC for one priority, ECN), NCCL_IB_TC of that priority; "
         "a bad cable shows as symbol_error",
     )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.gpu_facts import facts_of
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.installed import Installed, installed
 from orchestrator.rules.support.registry import Rule
-from orchestrator.tuning.lookup import device_name
-from orchestrator.tuning.validity import SHARED_MEMORY
 
 RULE = Rule(
     id="STACK-PATCHES",
@@ -24,6 +23,8 @@ RULE = Rule(
     weight=9,
 )
 
+_ADA = 89
+
 
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding a node and file."""
@@ -36,7 +37,8 @@ def check(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _is_ada(node: Node) -> bool:
-    return any(device_name(gpu.name) in SHARED_MEMORY for gpu in node.topology.gpus)
+    """By compute capability: NVML's word, else the model's."""
+    return any((gpu.sm or (known.sm if (known := facts_of(gpu.name)) else 0)) == _ADA for gpu in node.topology.gpus)
 
 
 def _judged(node: Node, found: Installed, stack: str, file: str, text: str) -> Iterator[Finding]:

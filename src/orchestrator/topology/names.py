@@ -7,6 +7,8 @@ _PARTS = {
     (0x10DE, 0x26B5): "NVIDIA L40",
     (0x10DE, 0x26BA): "NVIDIA L20",
     (0x10DE, 0x27B8): "NVIDIA L4",
+    (0x10DE, 0x26B1): "NVIDIA RTX 6000 Ada",
+    (0x10DE, 0x2335): "NVIDIA H200",
     (0x10DE, 0x2684): "NVIDIA RTX 4090",
     (0x15B3, 0x1013): "ConnectX-4",
     (0x15B3, 0x1015): "ConnectX-4 Lx",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.model.finding import Severity
+from orchestrator.model.gpu_facts import SHARED_MEMORY, facts_of
 
 TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 NEEDED = (*TILE, "GROUP_SIZE_M")
@@ -19,10 +20,6 @@ _KNOWN = {
     *NEEDED, *LAUNCH, "num_ctas", "SPLIT_K", "SWAP_AB", "USE_TMA", "waves_per_eu", "matrix_instr_nonkdim", "kpack",
 }  # fmt: skip
 """Every key of the configs that both wheels bring."""
-
-SHARED_MEMORY = {"NVIDIA_L40S": 101376, "NVIDIA_L40": 101376, "NVIDIA_L20": 101376, "NVIDIA_L4": 101376}
-"""Bytes that one block may have on compute capability 8.9 (CUDA C++ Programming Guide, table of compute
-capabilities: 99 KB); an A100 has 166912, an H100 232448."""
 
 LEAST_DEPTH = 32
 """BLOCK_SIZE_K of 8-bit operands (Triton, backends/nvidia/compiler.py:min_dot_size; the GEMM kernel of 0.5.23 with 16
@@ -83,6 +80,12 @@ def flaws(name: str, text: str) -> tuple[Flaw, ...]:
     return tuple(sorted(_once(found), key=lambda flaw: flaw.severity is not Severity.STOP))
 
 
+def shared_memory_limit(device: str) -> int | None:
+    """Bytes of shared memory that one block may have on a GPU as file names have it; None for an unknown one."""
+    known = facts_of(device)
+    return SHARED_MEMORY[known.sm] if known else None
+
+
 def shared_memory(config: Mapping[str, Any], *, element: int) -> int:
     """Bytes of shared memory that a tile takes at least: one stage of A and B for each buffer of the pipeline.
 
@@ -138,7 +141,7 @@ def _entry(said: Name, size: str, config: Any) -> Iterator[Flaw]:
             f"{where}: BLOCK_SIZE_K is {depth}, and Triton compiles no product of 8-bit numbers with fewer than "
             f"{LEAST_DEPTH}",
         )
-    limit = SHARED_MEMORY.get(said.device)
+    limit = shared_memory_limit(said.device)
     least = shared_memory(config, element=1 if said.dtype in _ONE_BYTE else 2)
     if limit and least > limit:
         yield Flaw(

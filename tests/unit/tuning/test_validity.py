@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.model.finding import Severity
-from orchestrator.tuning.validity import SHARED_MEMORY, TILE, flaws, read_name, shared_memory
+from orchestrator.model.gpu_facts import SHARED_MEMORY
+from orchestrator.tuning.validity import TILE, flaws, read_name, shared_memory
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "triton-3.6.0-sm89-shared-memory.json"
 MOE = "E=257,N=64,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[64, 64].json"
@@ -57,6 +58,8 @@ def test_tiles_of_a_larger_gpu_do_not_fit() -> None:
     assert f"at least {3 * (128 * 64 + 64 * 256) * 2} bytes" in only
     assert "NVIDIA_L40S has 101376" in only
     assert not stops(BF16.replace("L40S", "H100_80GB_HBM3"), text(BLOCK_SIZE_M=128, BLOCK_SIZE_N=256, num_stages=4))
+    (only,) = stops(BF16.replace("L40S", "A100-SXM4-80GB"), text(BLOCK_SIZE_M=256, BLOCK_SIZE_N=256, num_stages=4))
+    assert "NVIDIA_A100-SXM4-80GB has 166912" in only
 
 
 @pytest.mark.parametrize(
@@ -81,8 +84,8 @@ def test_the_estimate_is_never_above_what_triton_takes_on_an_l40s() -> None:
         config = dict(zip(TILE, tile, strict=True)) | {"num_stages": stages}
         least = shared_memory(config, element=1)
         assert least <= measured, (kernel, config)
-        refused += least > SHARED_MEMORY["NVIDIA_L40S"]
-    too_large = sum(row[-1] > SHARED_MEMORY["NVIDIA_L40S"] for row in rows)
+        refused += least > SHARED_MEMORY[89]
+    too_large = sum(row[-1] > SHARED_MEMORY[89] for row in rows)
     assert 0 < refused <= too_large
     assert too_large - refused <= too_large // 10, "a refusal that is missed by much is no help"
 

@@ -10,6 +10,7 @@ from functools import cache
 
 from orchestrator import rules
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.gpu_facts import L40S, short_name
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.topology.speed import PRICED_ON
 
@@ -79,11 +80,16 @@ def _findings(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _with_limits(finding: Finding, cluster: Cluster) -> Finding:
-    """A price says so where it does not apply: it was measured between GPUs without NVLink."""
+    """A price says so where it does not apply: it was measured on L40S, which have no NVLink."""
     if PRICED_ON not in finding.effect:
         return finding
     nodes = [node for node in cluster.nodes if finding.node in ("", node.name)]
-    if not any(gpu.nvlinks for node in nodes for gpu in node.gpus):
+    gpus = [gpu for node in nodes for gpu in node.gpus]
+    others = sorted({short_name(gpu.name) for gpu in gpus if gpu.name} - {L40S.name})
+    if any(gpu.nvlinks for gpu in gpus):
+        words = "these GPUs have NVLink, for which the price does not apply"
+    elif others:
+        words = f"not measured on {' and '.join(others)}"
+    else:
         return finding
-    words = "these GPUs have NVLink, for which the price does not apply"
     return replace(finding, effect=f"{finding.effect}; {words}")

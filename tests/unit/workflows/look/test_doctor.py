@@ -180,6 +180,11 @@ def test_a_price_says_where_it_does_not_apply() -> None:
     fault("card in a root-port slot").breaks(nodes["node2"])
     effect = next(finding.effect for finding in diagnose(cluster_of(nodes), {}).findings if finding.node == "node2")
     assert PRICED_ON in effect and "NVLink" not in effect
+    for node in nodes.values():
+        for gpu in node.gpus:
+            gpu["name"] = "NVIDIA H100 PCIe"
+    effect = next(finding.effect for finding in diagnose(cluster_of(nodes), {}).findings if finding.node == "node2")
+    assert effect.endswith("not measured on H100")
     links = [{"active": 1, "p2p": 1, "remote": "FFFFFFF:FF:FF.0"}] * 18
     for node in nodes.values():
         for gpu in node.gpus:
