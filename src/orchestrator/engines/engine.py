@@ -117,6 +117,7 @@ class Engine:
                not cut)
     tuned:     where it looks for tuned kernel configs
     bench:     modules of its own benchmarks: serving, one_batch
+    bench_flags: what the first needs beside the load, so that a run does not hit the cache that its warm-up filled
     memory:    how it divides a GPU
     """
 
@@ -133,6 +134,7 @@ class Engine:
     tuned: Lookup
     bench: Mapping[str, str]
     memory: Callable[[MemoryAsked], Division]
+    bench_flags: tuple[str, ...] = ()
     stop: Mapping[str, Any]
     barrier_s: float
     """How long a rank that has its weights waits for the others (UNBALANCED_MODEL_LOADING_TIMEOUT_S, can't be set)."""

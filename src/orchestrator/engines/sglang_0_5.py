@@ -39,6 +39,13 @@ _BENCH = since(
     ("0.5.10", {"serving": "sglang.bench_serving", "one_batch": "sglang.bench_one_batch_server"}),
     ("0.5.17", {"serving": "sglang.benchmark.serving", "one_batch": "sglang.benchmark.one_batch_server"}),
 )
+_BENCH_FLAGS = since(
+    ("0.5.10", ("--flush-cache", "--warmup-requests", "1")),
+    (
+        "0.5.23",
+        ("--flush-cache", "--warmup-requests", "1", "--ready-check-timeout-sec", "0", "--output-details"),
+    ),
+)
 _PREFILL_OFF = ("--disable-cuda-graph", "--disable-prefill-cuda-graph", "--disable-piecewise-cuda-graph")
 _NO_PREFILL_GRAPHS = since(
     ("0.5.10", (*_PREFILL_OFF, "--enable-torch-compile", "--enable-dp-attention", "--speculative-algorithm",
@@ -134,6 +141,7 @@ def _engine(version: str) -> Engine:
             skips_compiled=True,
         ),
         bench=_BENCH.at(version),
+        bench_flags=_BENCH_FLAGS.at(version),
         memory=partial(_memory, version),
         stop={"leader_signal": "TERM", "drain_s": 30, "shutdown_s": _SHUTDOWN_S.at(version), "worker_signal": None},
         barrier_s=480,

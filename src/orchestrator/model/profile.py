@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.model.benchmark import Expected
+
 Install = Literal["venv", "docker", "podman"]
 """What a stack runs in: a virtual environment, or a container that Docker or podman starts."""
 
@@ -56,6 +58,7 @@ class ModelProfile:
     block:     FP8 block (n, k), (0, 0) for other quantisations
     tried:     dialects that it was tried with, the one to prefer first; () where nobody said
     measured:  what somebody has measured on L40S, as (stack, layout): sglang-0.4.4-l40s, TP32
+    expected:  speeds that `bench` compares with
     flags:     engine flags that this checkpoint asks for, as (stack version prefix, flag, value or '')
     """
 
@@ -73,6 +76,7 @@ class ModelProfile:
     expert_parallel: int | None = None
     tried: tuple[str, ...] = ()
     measured: tuple[tuple[str, str], ...] = ()
+    expected: tuple[Expected, ...] = ()
     trust_remote_code: bool = False
     cuda_graph_max_bs: int | None = None
     torch_compile_max_bs: int | None = None

@@ -30,6 +30,7 @@ VERBS = {
     "excerpt": "orchestrator.node.verbs.excerpt",
     "staged": "orchestrator.node.verbs.staged",
     "ask": "orchestrator.node.verbs.ask",
+    "bench": "orchestrator.node.verbs.bench",
     "listen": "orchestrator.node.network.listen",
     "dial": "orchestrator.node.network.dial",
     "push-offer": "orchestrator.node.push.offer",

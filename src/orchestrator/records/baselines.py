@@ -31,20 +31,3 @@ def read_baseline(file: Path) -> Any:
         raise InputError(
             f"this baseline can't be read: {wrong}", where=str(file), fix="accept a new one: l40s-deploy golden accept"
         ) from None
-
-
-def write_baseline(file: Path, document: Any) -> None:
-    """Replace it as a whole. Raises InputError where it can't be written."""
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        draft.replace(file)
-    except OSError as failure:
-        raise InputError(
-            f"can't be written: {failure.strerror or failure}",
-            where=str(file),
-            fix=f"make {file.parent} writable, or free space on its disk",
-        ) from None
-    finally:
-        draft.unlink(missing_ok=True)

@@ -251,6 +251,41 @@ def comparing(patch: pytest.MonkeyPatch, _: Path) -> None:
     patch.setattr("orchestrator.workflows.measure.golden.check_now", check)
 
 
+def measuring(patch: pytest.MonkeyPatch, _: Path) -> None:
+    from orchestrator.bench.verdict import judge, overall
+    from orchestrator.model.benchmark import Load
+    from orchestrator.workflows.measure.bench import Benched
+
+    def measure(_: object, __: object, at: Callable[[str, int, int], None]) -> Benched:
+        for done in range(3):
+            at("run", done, 256)
+            time.sleep(0.03)
+        record = {
+            "id": "run-1",
+            "gang": "gang0",
+            "model": MODEL,
+            "stack": "sglang-0.4.4-l40s",
+            "layout": "TP32",
+            "gpu": "NVIDIA L40S",
+            "load": {"concurrency": Load().concurrency},
+            "dataset": "own text",
+            "serving": {"output_tok_s": 391.47},
+            "stand_in": False,
+        }
+        judged = judge({"output_tok_s": 391.47}, {"output_tok_s": 584.64})
+        return Benched(
+            record=record,
+            file="/state/run-1.json",
+            judged=judged,
+            verdict=overall(judged),
+            against="articles-int8",
+            expected=None,
+            causes=("traffic on TCP",),
+        )
+
+    patch.setattr("orchestrator.workflows.measure.bench.run_now", measure)
+
+
 def bringing(patch: pytest.MonkeyPatch, _: Path) -> None:
     patch.setattr("orchestrator.workflows.hosts.stack.write_recipe", lambda _, out: (out / "build.sh",))
 
@@ -271,6 +306,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("history", remembering, ("node2: TP19 was killed",)),
     ("audit", remembering, ("gang0  anna@desk (pid 7)  begins  l40s-deploy up",)),
     ("golden check", comparing, ("gang0: 0 of 0 answers match the accepted ones",)),
+    ("bench", measuring, ("verdict: BENCH-SLOW", "likely: traffic on TCP", "67 %")),
     ("router up", routing, ("router ready  http://192.0.2.9:30000",)),
     ("status", looking, (LAST_NODE,)),
     ("down", stopping, ("gang0: stopped on node0, node1, node2, node3",)),

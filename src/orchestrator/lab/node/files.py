@@ -141,6 +141,11 @@ if [ "$1" = -m ] && [ "$2" = sglang.launch_server ]; then
   export PYTHONPATH={shlex.quote(home)}
   exec /usr/bin/python3 -m standin --plays {version} -- "$@"
 fi
+if [ "$1" = -m ] && {{ [ "$2" = sglang.bench_serving ] || [ "$2" = sglang.benchmark.serving ]; }}; then
+  shift 2
+  export PYTHONPATH={shlex.quote(home)}
+  exec /usr/bin/python3 -m standin.bench "$@"
+fi
 if [ "$3" = sglang.launch_server ]; then # by a script that adds arguments out of a file
   export PYTHONPATH={shlex.quote(home)} STANDIN_PLAYS={version}
 fi

@@ -230,12 +230,12 @@ def _become_engine(run: Run, log: int, stdin: int, parent: int) -> None:
         os.dup2(log, 1)
         os.dup2(log, 2)
         _raise_limits(run)
-        environment = _environment(run)
+        environment = engine_environment(run)
         if run.container is not None:  # its daemon wants to hear from us; the container's user is the engine's
             environment |= containers.environment(run)
         else:
             environment |= {name: run.env.get(name, path) for name, path in scratch.make(run).items()}
-            _change_user(run)
+            change_user(run)
         kernel.die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
@@ -273,7 +273,7 @@ def _enough(value: int, least: int) -> bool:
     return value == resource.RLIM_INFINITY or (least != resource.RLIM_INFINITY and value >= least)
 
 
-def _environment(run: Run) -> dict[str, str]:
+def engine_environment(run: Run) -> dict[str, str]:
     """The session's environment as at a login, the run's on top; the launch script sets the run's again."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}
     if run.engine_user is not None:
@@ -282,7 +282,8 @@ def _environment(run: Run) -> dict[str, str]:
     return {**environment, **run.env}
 
 
-def _change_user(run: Run) -> None:
+def change_user(run: Run) -> None:
+    """Become the engine's user, where we may and one is named."""
     if run.engine_user is None or os.geteuid() != 0:
         return
     user = pwd.getpwnam(run.engine_user)

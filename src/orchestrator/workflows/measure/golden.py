@@ -16,7 +16,8 @@ from orchestrator.golden.prompts import MAX_TOKENS, PROMPTS, Prompt
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.records.baselines import baseline_file, read_baseline, write_baseline
+from orchestrator.records.baselines import baseline_file, read_baseline
+from orchestrator.records.documents import write_document
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.asking import ask_http
 from orchestrator.workflows.gang.replay import staged_plan
@@ -110,7 +111,7 @@ def _accept(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
         prompts[prompt.id] = accept([_ask(fleet, gang, url, prompt) for _ in range(REPEATS)])
     progress(gang.name, len(PROMPTS), len(PROMPTS))
     baseline = Baseline(subject=subject, made_at=time.time(), prompts=prompts)
-    write_baseline(_file(subject), document.to_json(baseline))
+    write_document(_file(subject), document.to_json(baseline))
     return Golden(
         gang=gang.name,
         subject=subject,

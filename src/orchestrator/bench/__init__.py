@@ -1,0 +1,1 @@
+"""Benchmarks of an engine: one run's figures, and what they are worth."""

@@ -1,0 +1,101 @@
+"""Is this speed normal: a run's figures beside expected ones. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from orchestrator.model.benchmark import FIGURES, Expected, Figure, Load
+
+AS_EXPECTED, NOTEWORTHY = 0.9, 0.8
+"""Share of the expected speed from which on a figure is as expected, and from which on it is only a note."""
+
+
+class Verdict(Enum):
+    """Of one figure, and of a run."""
+
+    EXPECTED = "as expected"
+    NOTE = "note"
+    SLOW = "BENCH-SLOW"
+    NONE = "not judged"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One figure. speed: share of the expected speed, 1 where both are the same."""
+
+    figure: Figure
+    found: float
+    expected: float
+    speed: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """By the share alone; faster is as expected."""
+        if self.speed >= AS_EXPECTED:
+            return Verdict.EXPECTED
+        return Verdict.NOTE if self.speed >= NOTEWORTHY else Verdict.SLOW
+
+
+def judge(found: Mapping[str, float], expected: Mapping[str, float]) -> tuple[Judged, ...]:
+    """The figures that both have and that can be compared (above zero)."""
+    return tuple(
+        Judged(figure, ours, theirs, ours / theirs if figure.more else theirs / ours)
+        for figure in FIGURES
+        if (ours := found.get(figure.name, 0.0)) > 0 and (theirs := expected.get(figure.name, 0.0)) > 0
+    )
+
+
+def overall(judged: Iterable[Judged]) -> Verdict:
+    """The worst of those figures that decide; NONE where there is none."""
+    found = {one.verdict for one in judged if one.figure.decides}
+    return next(
+        (verdict for verdict in (Verdict.SLOW, Verdict.NOTE, Verdict.EXPECTED) if verdict in found), Verdict.NONE
+    )
+
+
+def applying(entries: Iterable[Expected], *, stack: str, layout: str, gpu: str, load: Load) -> tuple[Expected, ...]:
+    """The entries for just this case: another stack, layout, GPU or load has other figures."""
+    case = (stack, layout, gpu, load)
+    return tuple(entry for entry in entries if (entry.stack, entry.layout, entry.gpu, entry.load) == case)
+
+
+def held_against(entries: Iterable[Expected]) -> Expected | None:
+    """What a run is judged by: the first that was measured with right wiring."""
+    return next((entry for entry in entries if entry.wiring == "right"), None)
+
+
+def looks_like_wrong_wiring(found: Mapping[str, float], entries: Iterable[Expected]) -> Expected | None:
+    """The entry of a wrongly wired cluster that the output speed is nearer to than to the right one; None for none."""
+    speed, right = found.get("output_tok_s", 0.0), None
+    entries = tuple(entries)
+    right = held_against(entries)
+    if right is None or speed <= 0:
+        return None
+    wanted = dict(right.figures).get("output_tok_s", 0.0)
+    for entry in entries:
+        theirs = dict(entry.figures).get("output_tok_s", 0.0)
+        if entry.wiring == "wrong" and theirs > 0 and abs(speed - theirs) < abs(speed - wanted):
+            return entry
+    return None
+
+
+def causes(
+    *,
+    transport: Sequence[str],
+    remarks: Sequence[str],
+    graph_batch: int | None,
+    load: Load,
+    wrong: Expected | None,
+) -> tuple[str, ...]:
+    """Why a run may be slow, the best evidence first: what NCCL said, what the engine said, what the flags say."""
+    found = [*transport]
+    found += [remark for remark in remarks if "tuned" in remark]
+    if graph_batch is not None and graph_batch < load.concurrency:
+        found.append(
+            f"CUDA graphs are captured up to a batch of {graph_batch}, and {load.concurrency} requests run at once"
+        )
+    if wrong is not None:
+        found.append(f"the figures are nearer to {wrong.name} than to right wiring ({wrong.source})")
+    return tuple(found)

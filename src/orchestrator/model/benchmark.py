@@ -1,0 +1,79 @@
+"""What a benchmark of the engine asks for, and what it is held against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Wiring = Literal["right", "wrong"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a serving benchmark.
+
+    more:    a higher value is better
+    decides: it counts for the verdict as a whole; tails of a few hundred requests are judged and do not decide
+    """
+
+    name: str
+    title: str
+    unit: str
+    more: bool = False
+    decides: bool = False
+
+
+FIGURES = (
+    Figure("duration_s", "duration", "s", decides=True),
+    Figure("requests_s", "requests", "1/s", more=True, decides=True),
+    Figure("output_tok_s", "output", "tok/s", more=True, decides=True),
+    Figure("total_tok_s", "input and output", "tok/s", more=True, decides=True),
+    Figure("e2e_mean_ms", "whole request, mean", "ms", decides=True),
+    Figure("e2e_median_ms", "whole request, median", "ms", decides=True),
+    Figure("ttft_mean_ms", "first token, mean", "ms", decides=True),
+    Figure("ttft_median_ms", "first token, median", "ms", decides=True),
+    Figure("ttft_p99_ms", "first token, P99", "ms"),
+    Figure("itl_mean_ms", "between tokens, mean", "ms", decides=True),
+    Figure("itl_median_ms", "between tokens, median", "ms", decides=True),
+    Figure("itl_p95_ms", "between tokens, P95", "ms"),
+    Figure("itl_p99_ms", "between tokens, P99", "ms"),
+    Figure("itl_max_ms", "between tokens, longest", "ms"),
+)
+"""What the articles' tables have, in their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Requests of one run. input, output: tokens of each; rate: requests sent a second; concurrency: at once, at most.
+
+    The defaults are the articles' (bench_serving, 200 in, 200 out).
+    """
+
+    input: int = 200
+    output: int = 200
+    prompts: int = 256
+    rate: int = 128
+    concurrency: int = 128
+
+    def __str__(self) -> str:
+        return (
+            f"{self.prompts} requests, {self.input} tokens in, {self.output} out, "
+            f"{self.rate} a second, {self.concurrency} at once"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What somebody has measured. wiring: right is what a run is held against, wrong shows what a bad one looks like.
+
+    gpu: NVML's name; figures: by name (FIGURES)
+    """
+
+    name: str
+    source: str
+    stack: str
+    layout: str
+    gpu: str
+    wiring: Wiring
+    load: Load
+    figures: tuple[tuple[str, float], ...]

@@ -1,0 +1,192 @@
+"""Verb `bench`: the engine's own benchmark client on this node, as the engine's user and without a GPU.
+
+Request: {"state_dir", "gang", "command": [module, arguments...], "dataset": text, "progress": pattern of (answered,
+of), "deadline_s"}; `{dataset}` and `{result}` among the arguments are this node's paths. Lines: {"answered", "of"}
+twice a second; at the end {"result": a part of its result file} as often as it takes, and {"log": its last lines}. When
+nobody reads any more the client is ended. The API key reaches it by its environment alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import pwd
+import re
+import select
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+from functools import partial
+from typing import Any
+
+from orchestrator.node import files, kernel, processes
+from orchestrator.node.agent.run import Run, staged_in
+from orchestrator.node.engine import scratch
+from orchestrator.node.engine.guardian import change_user, engine_environment
+from orchestrator.node.failure import Failure
+from orchestrator.node.os_failure import os_told
+from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell
+
+MOST_BYTES = 64 << 20
+"""Of a result file; 256 answers of 200 tokens take about a megabyte."""
+KEPT_LOG = 16 << 10
+KILL_FOR_S = 10.0
+_MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+
+
+def stream(request: dict[str, Any]) -> None:
+    """Run it once."""
+    run = staged_in(files.wanted_run(request))
+    if run.container is not None:
+        fix = "run the engine's client by hand in the container"
+        raise Failure(
+            "in-container", "this engine runs in a container; bench starts clients in a venv only", run.folder, fix
+        )
+    words = [str(word) for word in request.get("command") or ()]
+    if not words or not _MODULE.fullmatch(words[0]):
+        raise Failure("bad-request", f"no module to run: {words[:1]}", "request")
+    with os_told(run.folder):
+        folder = _folder(run)
+        try:
+            _measure(request, run, folder, words)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folder(run: Run) -> pathlib.Path:
+    """Below the run's own temporary directory, which goes with the run whatever becomes of us."""
+    below = scratch.place(run.folder)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="bench-", dir=below if os.path.isdir(below) else None))
+    if (owner := _owner(run)) is not None:
+        os.chown(folder, *owner)
+    return folder
+
+
+def _owner(run: Run) -> tuple[int, int] | None:
+    if run.engine_user is None or os.geteuid() != 0:
+        return None
+    user = pwd.getpwnam(run.engine_user)
+    return user.pw_uid, user.pw_gid
+
+
+def _measure(request: dict[str, Any], run: Run, folder: pathlib.Path, words: list[str]) -> None:
+    paths = {"{dataset}": str(folder / "dataset.json"), "{result}": str(folder / "result.jsonl")}
+    files.write(paths["{dataset}"], str(request.get("dataset") or "[]"), owner=_owner(run))
+    kernel.adopt_orphans()
+    child = subprocess.Popen(
+        [run.venv_python, "-m", *(paths.get(word, word) for word in words)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=folder,
+        env=_environment(run, folder),
+        preexec_fn=partial(_become, run, os.getpid()),  # noqa: PLW1509 - one thread
+    )
+    try:
+        log = _follow(child, re.compile(str(request.get("progress") or r"(?!)")), float(request["deadline_s"]))
+    finally:
+        _end(child)
+    for word in sorted(run.hidden_words(), key=len, reverse=True):
+        log = log.replace(word, "***")
+    if child.returncode != 0:
+        said = _last_words(log)
+        fix = "l40s-deploy logs shows what the engine said; l40s-deploy status whether it serves"
+        if "No module named" in said:
+            fix = f"install that package for {run.venv_python}"
+        what = f"the benchmark client ended with status {child.returncode}: {said}"
+        raise Failure("client-failed", what, f"{run.venv_python} -m {words[0]}", fix)
+    text = _result(paths["{result}"])
+    for begin in range(0, len(text), PART_BYTES):
+        tell({"result": text[begin : begin + PART_BYTES]})
+    tell({"log": log})
+
+
+def _environment(run: Run, folder: pathlib.Path) -> dict[str, str]:
+    """The engine's, without what would give it a GPU, a way past the engine's address, or the internet."""
+    environment = {name: value for name, value in engine_environment(run).items() if name != "LD_PRELOAD"}
+    environment |= {
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+        "NO_PROXY": "*",
+        "no_proxy": "*",
+        "PYTHONUNBUFFERED": "1",
+        "TMPDIR": str(folder),
+    }
+    key = run.authorization().removeprefix("Bearer ")
+    return {**environment, "OPENAI_API_KEY": key} if key else environment
+
+
+def _become(run: Run, parent: int) -> None:
+    os.setsid()
+    change_user(run)
+    kernel.die_with_parent(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _follow(child: subprocess.Popen[bytes], progress: re.Pattern[str], deadline_s: float) -> str:
+    """Tell how far it is until it has ended; its last words. Raises BrokenPipeError where nobody listens."""
+    assert child.stdout is not None
+    end, told_at, kept = time.monotonic() + deadline_s, 0.0, b""
+    while True:
+        ready, _, _ = select.select([child.stdout], [], [], TICK_S)
+        data = os.read(child.stdout.fileno(), 65536) if ready else b""
+        kept = (kept + data)[-KEPT_LOG:]
+        if ready and not data:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.1, end - time.monotonic()))
+            return kept.decode("utf-8", "replace")
+        if reader_is_gone(0):
+            raise BrokenPipeError
+        now = time.monotonic()
+        if now > end:
+            fix = "l40s-deploy status; give it longer with --timeout, or ask for fewer requests"
+            raise Failure(
+                "deadline", f"the benchmark was not done after {deadline_s:.0f} s and was ended", "bench", fix
+            )
+        if now - told_at >= TICK_S:
+            told_at = now
+            counts = progress.findall(kept.decode("utf-8", "replace"))
+            if counts:
+                tell({"answered": int(counts[-1][0]), "of": int(counts[-1][1])})
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Nothing that it started outlives it."""
+    deadline = time.monotonic() + KILL_FOR_S
+    while time.monotonic() < deadline:
+        child.poll()
+        below = [one for one in processes.descendants([os.getpid()], processes.everything()) if not one.gone]
+        if not below:
+            break
+        for process in below:
+            processes.send(process.pid, process.start, signal.SIGKILL)
+        time.sleep(0.02)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(1.0)
+    if child.stdout is not None:
+        child.stdout.close()
+
+
+def _last_words(log: str) -> str:
+    lines = [line.strip() for line in re.split(r"[\r\n]+", log) if line.strip()]
+    return (lines[-1] if lines else "it said nothing")[:300]
+
+
+def _result(path: str) -> str:
+    """What the client wrote; it belongs to another user, so that no link is followed."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise Failure("no-result", "the benchmark client wrote no result", path, "l40s-deploy logs") from None
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise Failure("no-result", "the result is no plain file", path, "l40s-deploy logs")
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise Failure("no-result", f"the result is longer than {MOST_BYTES >> 20} MiB", path, "ask for fewer requests")
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,85 @@
+"""Benchmark runs on this machine: one file each, $XDG_STATE_HOME/l40s-deploy/bench/ID.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.model.errors import InputError
+from orchestrator.records.documents import write_document
+
+FORMAT = 1
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
+
+
+def benches_root() -> Path:
+    """By default below ~/.local/state."""
+    base = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
+    return Path(base) / "l40s-deploy" / "bench"
+
+
+def new_id(gang: str, at: float, *, root: Path | None = None) -> str:
+    """A name that is not taken yet: when (UTC), and whose."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", gang)[:60]
+    name = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at)) + f"-{plain}"
+    number, taken = 1, name
+    while bench_file(taken, root=root).exists():
+        number += 1
+        taken = f"{name}-{number}"
+    return taken
+
+
+def bench_file(name: str, *, root: Path | None = None) -> Path:
+    """Where the record of this name is, whether or not it exists."""
+    return (root or benches_root()) / f"{name}.json"
+
+
+def write_bench(document: Mapping[str, Any], *, root: Path | None = None) -> Path:
+    """Write a record by its `id`; returns its file. Raises InputError where it can't be written."""
+    file = bench_file(str(document["id"]), root=root)
+    write_document(file, {"format": FORMAT, **document})
+    return file
+
+
+def read_bench(name: str, *, root: Path | None = None) -> dict[str, Any]:
+    """One record. Raises InputError where there is none of this name, or it can't be read."""
+    file = bench_file(name, root=root)
+    if not _ID.fullmatch(name) or not file.is_file():
+        raise InputError(
+            f"no benchmark is recorded as {name!r}", where=str(file.parent), fix="l40s-deploy bench --list"
+        )
+    found = _read(file)
+    if found is None:
+        raise InputError("this record can't be read", where=str(file), fix=f"remove it, or restore it: {file.name}")
+    return found
+
+
+def all_benches(*, root: Path | None = None) -> tuple[dict[str, Any], ...]:
+    """Every record that can be read, oldest first."""
+    try:
+        files = sorted((root or benches_root()).glob("*.json"))
+    except OSError:
+        return ()
+    return tuple(sorted((found for file in files if (found := _read(file))), key=lambda one: one["at"]))
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """None for what is no record of ours."""
+    try:
+        found = json.loads(file.read_bytes())
+        sound = (
+            found["format"] == FORMAT
+            and found["id"] == file.stem
+            and isinstance(found["at"], (int, float))
+            and all(isinstance(found[key], str) for key in ("gang", "model", "stack", "layout", "gpu", "dataset"))
+            and isinstance(found["load"], dict)
+            and all(isinstance(value, (int, float)) for value in found["serving"].values())
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return found if sound else None

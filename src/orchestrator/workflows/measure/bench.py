@@ -1,0 +1,346 @@
+"""`bench`: is this speed normal? The engine's own benchmark client on the leader, its figures kept and judged."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+from orchestrator.bench import text
+from orchestrator.bench.verdict import (
+    Judged,
+    Verdict,
+    applying,
+    causes,
+    held_against,
+    judge,
+    looks_like_wrong_wiring,
+    overall,
+)
+from orchestrator.engines import bench_client, greedy
+from orchestrator.engines.bench_client import Result
+from orchestrator.engines.registry import engine_of
+from orchestrator.engines.router import running_requests
+from orchestrator.gang.view import GangView
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.benchmark import Expected, Load
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.errors import DeployError, InputError, NodeError
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.protocol.staging import StagingRequest
+from orchestrator.records.benches import all_benches, new_id, read_bench, write_bench
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import call, stream
+from orchestrator.remote.session import Session
+from orchestrator.workflows.gang.replay import staged_plan
+from orchestrator.workflows.look.look import look
+from orchestrator.workflows.status.reports import see, where
+from orchestrator.workflows.tuning.tuning import gpu_of
+
+ASK_S = 15.0
+QUIET_S = 5.0
+LOOK_S = 0.2
+Progress = Callable[[str, int, int], None]
+"""(what runs, requests answered so far, of)."""
+_GRAPH_FLAGS = ("--cuda-graph-max-bs", "--cuda-graph-max-bs-decode")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What to run. timeout_s: for each of the two runs."""
+
+    gangs: tuple[str, ...] = ()
+    load: Load
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benched:
+    """One run, and what it is worth.
+
+    record:   as it is kept; file: where
+    against:  what it was held against, in words; '' for nothing
+    expected: the profile's entry, None where it has none for this case
+    """
+
+    record: Mapping[str, Any]
+    file: str
+    judged: tuple[Judged, ...]
+    verdict: Verdict
+    against: str
+    expected: Expected | None
+    causes: tuple[str, ...]
+
+
+def run_now(inventory: Inventory, order: Order, progress: Progress) -> Benched:
+    """Run the client twice on one gang's leader, keep the second run, and judge it.
+
+    Raises InputError where the gang does not serve, is busy, or not exactly one is meant, and NodeError where the
+    client fails or an answer is incomplete. The engine is as it was in any case.
+    """
+    gang = _one(inventory, order.gangs)
+    with Fleet(gang.nodes) as fleet:
+        view = _serving(fleet, gang)
+        request = staged_plan(fleet, gang).requests[gang.leader.name]
+        _refuse_busy(fleet, gang, view.service_url)
+        gpu = gpu_of(look(fleet, [gang.leader]).all()[gang.leader.name])
+        _run(fleet, gang, request, view, order, lambda done, of: progress("warm-up", done, of))
+        began = time.time()
+        result = _run(fleet, gang, request, view, order, lambda done, of: progress("run", done, of))
+        _refuse_another_run(fleet, gang, view)
+    record = _record(gang, request, view, order.load, result, gpu=gpu, at=began)
+    return _judged(record, view, request, order.load)
+
+
+def _judged(record: dict[str, Any], view: GangView, request: StagingRequest, load: Load) -> Benched:
+    entries = applying(
+        _expectations(request.model), stack=record["stack"], layout=record["layout"], gpu=record["gpu"], load=load
+    )
+    expected, before = held_against(entries), _fastest(record)
+    figures, against = {}, ""
+    if expected is not None:
+        figures, against = dict(expected.figures), f"{expected.name}: {expected.source}"
+    elif before is not None:
+        figures, against = before["serving"], f"the fastest earlier run of this case, {before['id']}"
+    judged = judge(record["serving"], figures)
+    verdict = overall(judged)
+    why = () if verdict in (Verdict.EXPECTED, Verdict.NONE) else _causes(view, request, record, load, entries)
+    kept = {**record, "verdict": verdict.value, "against": against, "causes": list(why)}
+    file = write_bench(kept)
+    return Benched(
+        record=kept, file=str(file), judged=judged, verdict=verdict, against=against, expected=expected, causes=why
+    )
+
+
+def _causes(
+    view: GangView, request: StagingRequest, record: Mapping[str, Any], load: Load, entries: Sequence[Expected]
+) -> tuple[str, ...]:
+    return causes(
+        transport=[str(finding["title"]) for finding in record["transport"]],
+        remarks=view.remarks,
+        graph_batch=next((int(n) for flag, n in pairwise(request.argv) if flag in _GRAPH_FLAGS and n.isdigit()), None),
+        load=load,
+        wrong=looks_like_wrong_wiring(record["serving"], entries),
+    )
+
+
+def _one(inventory: Inventory, names: tuple[str, ...]) -> GangSpec:
+    chosen = chosen_gangs(inventory, names)
+    if len(chosen) != 1:
+        raise InputError(
+            f"one gang at a time is measured, and {len(chosen)} are meant",
+            where="command line",
+            fix=f"l40s-deploy bench --gang {chosen[0].name if chosen else 'NAME'}",
+        )
+    return chosen[0]
+
+
+def _serving(fleet: Fleet, gang: GangSpec) -> GangView:
+    (view,) = see(fleet, [gang])
+    if not view.serves:
+        raise InputError(
+            f"it is {view.state.value} and serves nobody: there is no speed to measure",
+            where=f"gang {gang.name}",
+            fix="l40s-deploy status; start it with l40s-deploy up --model NAME",
+        )
+    return view
+
+
+def _refuse_busy(fleet: Fleet, gang: GangSpec, url: str) -> None:
+    """Requests of others would be measured with ours, and would wait for ours. One that does not tell is believed.
+
+    The agent's own probe counts as a request while it runs, so that one look is not enough.
+    """
+    until = time.monotonic() + QUIET_S
+    while running := _running(fleet, gang, url):
+        if time.monotonic() > until:
+            raise InputError(
+                f"it never was without a request for {QUIET_S:.0f} s ({running} now): they would slow the benchmark",
+                where=f"gang {gang.name}",
+                fix="wait until nobody asks it any more, or remove the gang from its router first",
+            )
+        time.sleep(LOOK_S)
+
+
+def _running(fleet: Fleet, gang: GangSpec, url: str) -> int:
+    """Requests that the engine has now, by its own word."""
+    asks = [{"url": f"{url}{path}", "timeout_s": 5.0} for path in ("/v1/loads", "/metrics")]
+    leader = gang.leader
+    told = fleet.on_every(
+        lambda session: call(session, "ask", {**where(leader, gang.name), "asks": asks}, deadline_s=ASK_S),
+        only=[leader.name],
+    )
+    answers = [str(one.get("body")) for one in told.all()[leader.name]["answers"] if one.get("status") == 200]
+    return next((count for body in answers if (count := running_requests(body)) is not None), 0)
+
+
+def _refuse_another_run(fleet: Fleet, gang: GangSpec, before: GangView) -> None:
+    (now,) = see(fleet, [gang])
+    if now.run_id != before.run_id or not now.serves:
+        raise NodeError(
+            "the gang was stopped or restarted while it was measured: the figures are dropped",
+            where=f"gang {gang.name}",
+            fix="l40s-deploy why, then run l40s-deploy bench again",
+        )
+
+
+def _run(
+    fleet: Fleet,
+    gang: GangSpec,
+    request: StagingRequest,
+    view: GangView,
+    order: Order,
+    progress: Callable[[int, int], None],
+) -> Result:
+    """One run of the client. Raises NodeError where it fails or its figures mean nothing."""
+    leader = gang.leader
+    words = bench_client.command(
+        engine_of(load_stack(request.stack)),
+        order.load,
+        url=view.service_url,
+        model=view.model,
+        tokenizer=request.model_path,
+    )
+    asked = {
+        **where(leader, gang.name),
+        "command": list(words),
+        "dataset": text.own_text(max(text.TURNS, order.load.prompts)),
+        "progress": bench_client.PROGRESS,
+        "deadline_s": order.timeout_s,
+    }
+    done = fleet.on_every(lambda session: _follow(session, asked, progress), only=[leader.name])
+    place = f"{leader.name}: {words[0]}"
+    try:
+        result = bench_client.read(done.all()[leader.name])
+    except ValueError as wrong:
+        raise NodeError(f"its result can't be read: {wrong}", where=place, fix="l40s-deploy logs") from None
+    if flaw := bench_client.flaw(result, order.load):
+        fix = "l40s-deploy logs; l40s-deploy golden check: these figures are not recorded"
+        raise NodeError(f"the run is not valid: {flaw}", where=place, fix=fix)
+    return result
+
+
+def _follow(session: Session, asked: Mapping[str, Any], progress: Callable[[int, int], None]) -> str:
+    """The text of the result file."""
+    parts: list[str] = []
+    for line in stream(session, "bench", asked):
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue  # a login script's
+        if not isinstance(said, dict):
+            continue
+        if "answered" in said:
+            progress(int(said["answered"]), int(said["of"]))
+        parts.append(str(said.get("result", "")))
+        if "log" in said:
+            return "".join(parts)
+    raise NodeError("the benchmark ended without a result", where=session.spec.name, fix="run it again")
+
+
+def _record(
+    gang: GangSpec,
+    request: StagingRequest,
+    view: GangView,
+    load: Load,
+    result: Result,
+    *,
+    gpu: str,
+    at: float,
+) -> dict[str, Any]:
+    return {
+        "id": new_id(gang.name, at),
+        "at": at,
+        "gang": gang.name,
+        "plan_id": request.plan_id,
+        "run_id": view.run_id,
+        "model": request.model,
+        "stack": request.stack,
+        "packages": dict(request.packages),
+        "layout": greedy.layout_of(list(request.argv)),
+        "nodes": [node.name for node in gang.nodes],
+        "gpu": gpu,
+        "load": asdict(load),
+        "dataset": text.NAME,
+        "serving": dict(result.figures),
+        "stand_in": result.stand_in,
+        "remarks": list(view.remarks),
+        "transport": [{"id": finding.id, "title": finding.title} for finding in view.transport],
+        "raw": dict(result.raw),
+    }
+
+
+def _expectations(model: str) -> tuple[Expected, ...]:
+    """None where the profile is not at hand here: somebody else may have started it."""
+    try:
+        return load_profile(model).expected
+    except DeployError:
+        return ()
+
+
+def _fastest(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The fastest earlier run of the same case: a slow one must not become the measure of the next."""
+    case = _case(record)
+    same = [one for one in all_benches() if _case(one) == case and one["id"] != record["id"]]
+    return max(same, key=lambda one: float(one["serving"].get("output_tok_s", 0.0)), default=None)
+
+
+def _case(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(record.get(key) for key in ("gang", "model", "stack", "layout", "gpu", "load", "dataset", "stand_in"))
+
+
+def listed() -> tuple[dict[str, Any], ...]:
+    """Every recorded run, oldest first."""
+    return all_benches()
+
+
+def compared(names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], tuple[Judged, ...]]:
+    """Two records, and the second beside the first. Raises InputError for a name that is none."""
+    first, second = (read_bench(name) for name in names)
+    return first, second, judge(second["serving"], first["serving"])
+
+
+def bench_json(done: Benched) -> dict[str, Any]:
+    """The document of `bench --json`."""
+    record = done.record
+    return {
+        **{key: record[key] for key in ("id", "gang", "plan_id", "model", "stack", "layout", "gpu", "dataset", "load")},
+        "stand_in": record["stand_in"],
+        "serving": record["serving"],
+        "decode": [],
+        "expected": None if done.expected is None else _expected_json(done.expected),
+        "against": done.against,
+        "figures": figures_json(done.judged),
+        "verdict": done.verdict.value,
+        "causes": list(done.causes),
+        "file": done.file,
+    }
+
+
+def _expected_json(entry: Expected) -> dict[str, Any]:
+    return {"name": entry.name, "source": entry.source, "serving": dict(entry.figures)}
+
+
+def figures_json(judged: Iterable[Judged]) -> list[dict[str, Any]]:
+    """Each figure beside what it was held against."""
+    return [
+        {
+            "name": one.figure.name,
+            "found": one.found,
+            "expected": one.expected,
+            "speed": round(one.speed, 4),
+            "decides": one.figure.decides,
+            "verdict": one.verdict.value,
+        }
+        for one in judged
+    ]
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """What two records do not share, so that their figures are not those of one case."""
+    keys = ("gang", "plan_id", "model", "stack", "packages", "layout", "gpu", "load", "dataset", "stand_in")
+    return [key for key in keys if first.get(key) != second.get(key)]

@@ -1,0 +1,106 @@
+"""`bench` against a gang of two emulated nodes: recorded, compared, judged by the profile, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.support.small_lab import MODEL, SmallLab, small_lab
+from tests.support.waiting import until
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root"),
+]
+
+LOAD = {"input": 20, "output": 10, "prompts": 8, "rate": 100, "concurrency": 4}
+WORDS = [word for name, value in LOAD.items() for word in (f"--{name}", str(value))]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[SmallLab]:
+    with small_lab("bench", nodes=2) as made:
+        (made.folder / "models").mkdir()
+        (made.folder / "models" / f"{MODEL}.yml").write_text(made.profile.read_text())
+        (made.folder / "key").write_text("hidden-key-of-the-test\n")
+        (made.folder / "key").chmod(0o600)
+        made.write_inventory(vars={"l40s_api_key_file": str(made.folder / "key")})
+        made.deploy("up", "--model", MODEL)
+        yield made
+
+
+def bench(lab: SmallLab, *words: str, code: int = 0) -> dict[str, Any]:
+    done = lab.deploy("bench", *WORDS, "--json", *words, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def test_a_run_is_recorded_and_the_next_one_is_compared_with_it(lab: SmallLab) -> None:
+    first = bench(lab, "--gate", code=2)
+    assert (first["verdict"], first["stand_in"], first["gpu"]) == ("not judged", True, "NVIDIA L40S")
+    assert (first["gang"], first["layout"], first["load"]) == ("gang0", "TP4", LOAD)
+    assert first["serving"]["output_tok_s"] > 0
+    assert first["plan_id"]
+    assert "hidden-key" not in Path(first["file"]).read_text()
+    second = bench(lab)
+    assert first["id"] in second["against"]
+    assert {one["name"] for one in second["figures"]} == second["serving"].keys()
+    listed = json.loads(lab.deploy("bench", "--list", "--json").stdout)
+    assert [one["id"] for one in listed["runs"]] == [first["id"], second["id"]]
+    compared = json.loads(lab.deploy("bench", "--compare", first["id"], second["id"], "--json").stdout)
+    assert (compared["a"], compared["b"], compared["differ"]) == (first["id"], second["id"], [])
+    assert "stand-in" in lab.deploy("bench", *WORDS).stdout
+
+
+@pytest.mark.parametrize(("speed", "verdict", "code"), [(1e-6, "as expected", 0), (1e6, "BENCH-SLOW", 7)])
+def test_the_gate_is_the_profile(lab: SmallLab, speed: float, verdict: str, code: int) -> None:
+    profile = lab.folder / "models" / f"{MODEL}.yml"
+    document = yaml.safe_load(profile.read_text())
+    figures = {"output_tok_s": speed}
+    entry = {"source": "made up", "stack": bench_stack(lab), "layout": "TP4", "gpu": "NVIDIA L40S"}
+    document["expected"] = {"made-up": {**entry, "load": LOAD, "figures": figures}}
+    profile.write_text(yaml.safe_dump(document))
+    found = bench(lab, "--gate", code=code)
+    assert (found["verdict"], found["expected"]["name"]) == (verdict, "made-up")
+
+
+def bench_stack(lab: SmallLab) -> str:
+    return str(json.loads(lab.deploy("bench", "--list", "--json").stdout)["runs"][0]["stack"])
+
+
+def test_a_busy_engine_is_refused_and_an_interrupted_run_leaves_nothing(lab: SmallLab) -> None:
+    long = ["bench", "--input", "20", "--output", "200", "--prompts", "2000", "--rate", "1000", "--concurrency", "8"]
+    first = lab.start(*long)
+    try:
+        until(lambda: "bench" in clients(lab), 60, "the client runs on the leader")
+        shown = clients(lab)
+        assert "hidden-key" not in shown
+        until(
+            lambda: "never was without a request" in lab.deploy("bench", *WORDS, check=False).stderr,
+            60,
+            "the second is refused",
+        )
+    finally:
+        first.terminate()
+        first.communicate(timeout=30)
+    until(lambda: "bench" not in clients(lab), 30, "the client is gone")
+    assert lab.gang()["state"] == "ready"
+
+
+def clients(lab: SmallLab) -> str:
+    return lab.on("node0", "pgrep -af 'standin[.]bench' || true")
+
+
+def test_without_a_gang_that_serves_there_is_nothing_to_measure(lab: SmallLab) -> None:
+    lab.deploy("down")
+    done: subprocess.CompletedProcess[str] = lab.deploy("bench", check=False)
+    assert done.returncode == 2
+    assert "serves nobody" in done.stderr

@@ -1,0 +1,90 @@
+"""What a figure is worth beside an expected one, and what a run is held against."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.bench.verdict import (
+    Verdict,
+    applying,
+    causes,
+    held_against,
+    judge,
+    looks_like_wrong_wiring,
+    overall,
+)
+from orchestrator.loading.profiles import load_profile
+from orchestrator.model.benchmark import Load
+
+INT8 = load_profile("DeepSeek-R1-Channel-INT8").expected
+CASE = {"stack": "sglang-0.4.4-l40s", "layout": "TP32", "gpu": "NVIDIA L40S", "load": Load()}
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "expected", "verdict"),
+    [
+        ("output_tok_s", 584.64, 584.64, Verdict.EXPECTED),
+        ("output_tok_s", 90, 100, Verdict.EXPECTED),
+        ("output_tok_s", 300, 100, Verdict.EXPECTED),
+        ("output_tok_s", 89, 100, Verdict.NOTE),
+        ("output_tok_s", 80, 100, Verdict.NOTE),
+        ("output_tok_s", 79, 100, Verdict.SLOW),
+        ("duration_s", 110, 100, Verdict.EXPECTED),
+        ("duration_s", 120, 100, Verdict.NOTE),
+        ("duration_s", 130, 100, Verdict.SLOW),
+    ],
+)
+def test_within_ten_percent_is_as_expected_and_below_eighty_is_slow(
+    name: str, found: float, expected: float, verdict: Verdict
+) -> None:
+    (one,) = judge({name: found}, {name: expected})
+    assert one.verdict is verdict
+    assert overall([one]) is verdict
+
+
+def test_a_tail_is_judged_and_does_not_decide() -> None:
+    judged = judge({"itl_max_ms": 900, "output_tok_s": 10}, {"itl_max_ms": 100, "output_tok_s": 10})
+    assert [one.verdict for one in judged] == [Verdict.EXPECTED, Verdict.SLOW]
+    assert overall(judged) is Verdict.EXPECTED
+    assert overall(judge({"itl_max_ms": 900}, {"itl_max_ms": 100})) is Verdict.NONE
+    assert overall(()) is Verdict.NONE
+
+
+def test_the_articles_wrong_network_fails_the_gate_of_the_right_one() -> None:
+    entries = applying(INT8, **CASE)  # type: ignore[arg-type]
+    right = held_against(entries)
+    wrong = next(entry for entry in entries if entry.wiring == "wrong")
+    assert right is not None
+    found = dict(wrong.figures)
+    assert overall(judge(found, dict(right.figures))) is Verdict.SLOW
+    assert looks_like_wrong_wiring(found, entries) is wrong
+    assert looks_like_wrong_wiring(dict(right.figures), entries) is None
+
+
+@pytest.mark.parametrize(
+    "other", [{"stack": "sglang-0.5.23"}, {"layout": "TP8 PP4"}, {"gpu": "NVIDIA L20"}, {"load": Load(concurrency=1)}]
+)
+def test_another_case_is_not_judged(other: dict[str, object]) -> None:
+    assert applying(INT8, **{**CASE, **other}) == ()  # type: ignore[arg-type]
+    assert held_against(()) is None
+
+
+def test_causes_come_in_the_order_of_their_evidence() -> None:
+    found = causes(
+        transport=["traffic on TCP"],
+        remarks=["the disk is slow", "no tuned MoE kernel configuration"],
+        graph_batch=32,
+        load=Load(),
+        wrong=INT8[1],
+    )
+    assert [words.split()[0] for words in found] == ["traffic", "no", "CUDA", "the"]
+    assert causes(transport=(), remarks=(), graph_batch=128, load=Load(), wrong=None) == ()
+
+
+@given(st.floats(0.001, 1e9), st.floats(0.001, 1e9))
+def test_faster_is_never_worse(found: float, expected: float) -> None:
+    (more,) = judge({"output_tok_s": found}, {"output_tok_s": expected})
+    (faster,) = judge({"output_tok_s": found * 2}, {"output_tok_s": expected})
+    assert faster.speed > more.speed

@@ -1,0 +1,88 @@
+"""The benchmark client's command line by version, and its result file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.engines import bench_client
+from orchestrator.engines.registry import engine_of
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.benchmark import Load
+
+LOAD = Load(input=20, output=10, prompts=2, concurrency=2)
+RESULT: dict[str, Any] = {
+    "duration": 2.0, "completed": 2, "total_input_tokens": 40, "total_output_tokens": 20,
+    "total_output_tokens_retokenized": 20, "request_throughput": 1.0, "input_throughput": 20.0,
+    "output_throughput": 10.0, "mean_e2e_latency_ms": 900.0, "median_e2e_latency_ms": 900.0, "mean_ttft_ms": 100.0,
+    "median_ttft_ms": 100.0, "p99_ttft_ms": 100.0, "mean_itl_ms": 80.0, "median_itl_ms": 80.0, "p95_itl_ms": 81.0,
+    "p99_itl_ms": 82.0, "generated_texts": ["a", "b"], "errors": ["", ""], "itls": [[0.08], [0.082]],
+    "server_info": {"api_key": "secret"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stack", "module", "own"),
+    [
+        ("sglang-0.4.4-l40s", "sglang.bench_serving", []),
+        ("sglang-0.5.23", "sglang.benchmark.serving", ["--flush-cache", "--output-details"]),
+    ],
+)
+def test_the_command_line_is_the_articles_with_each_versions_own(stack: str, module: str, own: list[str]) -> None:
+    words = bench_client.command(
+        engine_of(load_stack(stack)), Load(), url="http://10.0.0.11:8000", model="m", tokenizer="/w/m"
+    )
+    assert words[0] == module
+    assert " ".join(words[1:7]) == "--backend sglang-oai --host 10.0.0.11 --port 8000"
+    line = " ".join(words)
+    for part in ("random-input-len 200", "random-output-len 200", "num-prompts 256", "request-rate 128",
+                 "max-concurrency 128", "random-range-ratio 1", "seed 1"):  # fmt: skip
+        assert f"--{part} " in line
+    assert all(flag in words for flag in own)
+    assert ("--flush-cache" in words) == bool(own)
+
+
+def test_a_result_is_read_without_requests_and_without_the_engines_arguments() -> None:
+    result = bench_client.read("\n" + json.dumps(RESULT) + "\n")
+    assert bench_client.flaw(result, LOAD) == ""
+    assert (result.figures["output_tok_s"], result.figures["total_tok_s"]) == (10.0, 30.0)
+    assert result.figures["itl_max_ms"] == pytest.approx(82.0)
+    assert "secret" not in json.dumps(dict(result.raw))
+    assert not result.stand_in
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"completed": 1, "errors": ["", "Bad Gateway: x"]}, "1 of 2 requests were answered: Bad Gateway: x"),
+        ({"total_output_tokens": 19}, "19 tokens came back, 20 were asked for"),
+        ({"generated_texts": ["a", ""]}, "1 of 2 answers are empty"),
+        ({"generated_texts": None, "total_output_tokens_retokenized": 0}, "hold 0 tokens of text"),
+    ],
+)
+def test_a_run_with_a_missing_answer_means_nothing(wrong: dict[str, Any], words: str) -> None:
+    assert words in bench_client.flaw(bench_client.read(json.dumps({**RESULT, **wrong})), LOAD)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", "7", "not json", json.dumps({**RESULT, "duration": float("nan")}),
+     json.dumps({**RESULT, "completed": None}), json.dumps({**RESULT, "itls": 7}), "[" * 100_000],
+)  # fmt: skip
+def test_what_is_no_result_is_said(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        bench_client.read(text)
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda inner: st.lists(inner, max_size=3))
+
+
+@given(st.sampled_from(sorted(RESULT)), JSON)
+def test_any_value_is_read_or_refused(key: str, value: Any) -> None:
+    with contextlib.suppress(ValueError):
+        bench_client.read(json.dumps({**RESULT, key: value}))

@@ -1,0 +1,125 @@
+"""The benchmark client as the node runs it: what it gets, what comes back, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.waiting import until
+
+from orchestrator.protocol.run_files import KeptSecrets
+from orchestrator.protocol.staging import Endpoint, StagingRequest
+
+CLIENT = """import json, os, sys, time
+dataset, result, mode = sys.argv[1:]
+open({seen!r}, "w").write(json.dumps({{"argv": sys.argv, "env": dict(os.environ), "pid": os.getpid(),
+    "mode": oct(os.stat(dataset).st_mode), "text": open(dataset).read()}}))
+sys.stderr.write("50%|# | 1/2 [00:01"); sys.stderr.flush()
+if mode == "hang": time.sleep(600)
+if mode == "fail": sys.exit("no way, said key-of-the-gang")
+if mode == "link": os.symlink("/etc/passwd", result)
+if mode == "fine": open(result, "w").write("x" * 600000)
+"""
+
+
+class Node:
+    """A staged run whose interpreter is ours, and whose module is the client above."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.seen = folder, folder / "seen.json"
+        (folder / "client.py").write_text(CLIENT.format(seen=str(self.seen)))
+        python = folder / "python3"
+        python.write_text(f'#!/bin/sh\ncd / && PYTHONPATH={folder} exec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+        run = folder / "state/gangs/gang0/runs/r1"
+        run.mkdir(parents=True)
+        (run.parent.parent / "current").write_text("r1")
+        staged = StagingRequest(gang="gang0", run_id="r1", node="node0", node_rank=0, nnodes=1,
+                                venv_python=str(python), env={"CUDA_VISIBLE_DEVICES": "0,1", "OF_THE_PLAN": "yes"},
+                                leader=Endpoint(port=1))  # fmt: skip
+        (run / "run.json").write_text(json.dumps(staged.kept()))
+        kept = KeptSecrets(redact=("key-of-the-gang",), authorization="Bearer key-of-the-gang", files=())
+        (run.parent.parent / "secrets.json").write_text(json.dumps(kept.as_json()))
+
+    def start(self, mode: str, deadline_s: float = 60.0) -> subprocess.Popen[bytes]:
+        request = {"state_dir": str(self.folder / "state"), "gang": "gang0", "dataset": "[1]", "deadline_s": deadline_s,
+                   "progress": r"(\d+)/(\d+) \[", "command": ["client", "{dataset}", "{result}", mode]}  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.node", "bench"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "LD_PRELOAD": "", "TMPDIR": str(self.folder)},
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(request).encode())
+        process.stdin.close()
+        process.stdin = None
+        return process
+
+    def run(self, mode: str, **more: float) -> list[Any]:
+        out, _ = self.start(mode, **more).communicate(timeout=60)
+        return [json.loads(line) for line in out.splitlines()]
+
+    def told(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(
+            until(lambda: self.seen.exists() and self.seen.read_text(), 30, "it runs")
+        )
+        return document
+
+    def nothing_left(self) -> bool:
+        pid = self.told()["pid"]
+        return not Path(f"/proc/{pid}").exists() and not list(self.folder.glob("bench-*"))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_it_has_the_plans_environment_no_gpu_and_the_key_in_no_argument(node: Node) -> None:
+    lines = node.run("fine")
+    assert "".join(line.get("result", "") for line in lines) == "x" * 600000
+    assert lines[-1]["log"].startswith("50%")
+    told = node.told()
+    wanted = {
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+        "OF_THE_PLAN": "yes",
+        "OPENAI_API_KEY": "key-of-the-gang",
+    }
+    assert {name: told["env"].get(name) for name in wanted} == wanted
+    assert "key-of-the-gang" not in " ".join(told["argv"])
+    assert (told["text"], stat.S_IMODE(int(told["mode"], 8))) == ("[1]", 0o600)
+    assert node.nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "words"),
+    [
+        ("fail", "client-failed", "no way, said ***"),
+        ("nothing", "no-result", "wrote no result"),
+        ("link", "io", "symbolic links"),
+        ("hang", "deadline", "was not done after 2 s"),
+    ],
+)
+def test_what_goes_wrong_is_said_and_leaves_nothing(node: Node, mode: str, kind: str, words: str) -> None:
+    error = node.run(mode, deadline_s=2.0 if mode == "hang" else 60.0)[-1]["error"]
+    assert error["kind"] == kind
+    assert words in error["what"]
+    assert node.nothing_left()
+
+
+def test_a_client_that_nobody_waits_for_is_ended(node: Node) -> None:
+    process = node.start("hang")
+    assert process.stdout is not None
+    first = json.loads(process.stdout.readline())
+    assert first == {"answered": 1, "of": 2}
+    process.stdout.close()
+    process.wait(30)
+    until(node.nothing_left, 30, "the client is gone")
