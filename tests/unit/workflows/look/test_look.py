@@ -62,7 +62,7 @@ def test_an_answer_that_is_no_snapshot_is_told(answer: Any, monkeypatch: pytest.
     spec = local("odd")
     with Fleet([spec]) as fleet:
         failure = look(fleet, [spec]).failures["odd"]
-    assert isinstance(failure, NodeError) and "no snapshot" in failure.what and failure.where == "odd"
+    assert isinstance(failure, NodeError) and "not a snapshot" in failure.what and failure.where == "odd"
 
 
 @pytest.mark.parametrize("ahead", [0.0, 5.0, -120.0])
