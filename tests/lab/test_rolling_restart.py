@@ -111,7 +111,7 @@ def test_the_first_gang_goes_back_when_it_fails_with_the_changed_plan(lab: Small
     plan_for(lab)
     assert ended.returncode == 5, ended.stderr
     assert "error: gang gang0: node0" in ended.stderr and "out of memory" in ended.stderr, ended.stderr
-    assert f"gang0 serves its previous plan {before[0]['plan_id']} again; not touched: gang1, gang2" in ended.stderr
+    assert f"gang0 is back on its previous plan {before[0]['plan_id']}; not touched: gang1, gang2" in ended.stderr
     assert load.bad == [] and load.good > 50
     after = lab.json("status")["gangs"]
     assert [(gang["state"], gang["plan_id"]) for gang in after] == [("ready", before[0]["plan_id"])] * 3

@@ -95,7 +95,7 @@ def test_the_previous_plan_comes_back_when_the_new_one_does_not_rise(
     bad = with_env(replace(plan, plan_id="plan2"), FAKE_LINES="CUDA out of memory", FAKE_EXIT="1")
     with pytest.raises(GangFailed, match="ran out of memory") as failed:
         up(gang, bad, monkeypatch, replace_it=True)
-    assert "gang0 serves its previous plan plan1 again" in failed.value.what
+    assert "gang0 is back on its previous plan plan1" in failed.value.what
     view = gang.view()
     assert (view.state, view.plan_id) == (GangState.READY, "plan1") and view.run_id != before
 

@@ -124,7 +124,7 @@ def test_what_ends_it_says_that_the_gang_is_stopped_and_how_to_go_on(
     with pytest.raises(kind) as ended:
         maintain(gang.inventory, MaintenanceRequest(**asked), Told())
     assert words in ended.value.what
-    assert "`l40s-deploy restart --gang gang0` starts it as it was" in ended.value.what
+    assert "start it again: `l40s-deploy restart --gang gang0`" in ended.value.what
     assert gang.view().state is GangState.ABSENT
 
 

@@ -71,7 +71,7 @@ def test_a_failed_gang_and_one_that_was_stopped_come_back(local: Local) -> None:
 
 def test_without_a_plan_there_is_nothing_to_start_again(local: Local) -> None:
     gang = local()
-    with pytest.raises(InputError, match="nothing was ever started"):
+    with pytest.raises(InputError, match="was never started"):
         restart(gang.inventory, RestartRequest(), Told())  # type: ignore[arg-type]
 
 
@@ -87,7 +87,7 @@ def test_a_gang_of_other_nodes_is_refused_before_anything_stops(local: Local) ->
 @pytest.mark.parametrize(
     ("left", "words"),
     [
-        (Stopped(gang="g", node="a", state="failed", left_behind=(7, 8)), "process 7, 8 would not end"),
+        (Stopped(gang="g", node="a", state="failed", left_behind=(7, 8)), "process 7, 8 does not end"),
         (Stopped(gang="g", node="a", state="stopping", alive=True), "its agent does not end"),
         (Stopped(gang="g", node="a", state="stopped", held=("GPU 0: by pid 7",)), "memory is still held: GPU 0: by"),
     ],

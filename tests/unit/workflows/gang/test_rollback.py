@@ -26,7 +26,7 @@ def test_back_to_the_plan_before_and_every_run_is_remembered(local: Local, monke
     gang = local()
     plan = gang.plan("plan1")
     up(gang, plan, monkeypatch)
-    with pytest.raises(InputError, match="no run of another plan than plan1"):
+    with pytest.raises(InputError, match="no recorded run of a plan other than plan1"):
         roll_back(gang.inventory, RollbackRequest(), Told())  # type: ignore[arg-type]
     up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch, replace_it=True)
     (view,) = roll_back(gang.inventory, RollbackRequest(command="l40s-deploy rollback"), Told()).views  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ def test_where_the_plan_before_does_not_come_up_the_gang_keeps_the_one_it_has(
         raise GangFailed("does not come up", where="gang gang0", fix="look")
 
     monkeypatch.setattr("orchestrator.workflows.gang.up.raise_all", fails_once)
-    with pytest.raises(GangFailed, match="gang0 serves plan plan2 again"):
+    with pytest.raises(GangFailed, match="gang0 is back on plan plan2"):
         roll_back(gang.inventory, RollbackRequest(), Told())  # type: ignore[arg-type]
     assert gang.view().plan_id == "plan2" and gang.view().state is GangState.READY
 

@@ -46,7 +46,7 @@ def test_each_node_that_lacks_something_is_named_with_the_way_to_a_new_plan() ->
     say_gone(staged(), now, told)  # type: ignore[arg-type]
     ((gang, words),) = told.steps
     assert gang == "gang0"
-    assert words.startswith("node1 does not have what its plan names: GPU 0, RDMA port mlx5_0:1; ")
+    assert words.startswith("node1 no longer has what its plan needs: GPU 0, RDMA port mlx5_0:1; ")
     assert "plan --diff" in words
 
 
