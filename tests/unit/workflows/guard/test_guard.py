@@ -133,7 +133,7 @@ def test_two_guards_do_not_fight_and_a_guard_holds_nobody_up(local: Local) -> No
 def test_one_gang_cannot_roll(local: Local) -> None:
     gang = local()
     gang.up()
-    with pytest.raises(InputError, match=r"one gang only.*will not serve for about") as refused:
+    with pytest.raises(InputError, match=r"a single gang can't be restarted.*will not serve for about") as refused:
         roll(gang.inventory, RollingRequest(), Told())
     assert refused.value.exit_code == 2
     assert gang.view().state is GangState.READY

@@ -91,7 +91,7 @@ def test_the_lock_is_of_the_release_that_we_speak_to() -> None:
 
 def test_a_bundle_of_another_stack_is_refused(tmp_path: Path) -> None:
     _, bundle = a_bundle(tmp_path)
-    with pytest.raises(InputError, match=f"holds the stack small, and a should get {CPU}"):
+    with pytest.raises(InputError, match=f"contains the stack small, but a needs {CPU}"):
         variables(node(), tmp_path, bundle=bundle)
 
 
