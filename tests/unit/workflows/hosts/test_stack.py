@@ -80,7 +80,7 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
 def test_a_stack_without_a_recipe_brings_those_that_have_one() -> None:
     with pytest.raises(InputError) as caught:
         stack_recipe("sglang-0.5.23")
-    assert caught.value.fix == "there is one of: sglang-0.4.4-l40s"
+    assert caught.value.fix == "stacks with a recipe: sglang-0.4.4-l40s"
 
 
 def test_a_bundle_of_a_contained_stack_has_its_image(docker: Path, tmp_path: Path) -> None:
