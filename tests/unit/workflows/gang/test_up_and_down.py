@@ -149,7 +149,7 @@ def test_a_gang_that_serves_badly_is_not_ended_by_an_up_that_did_not_start_it(
     notes = Notes(on_seen=interrupt)
     with pytest.raises((GangFailed, KeyboardInterrupt)) as ended:
         gang.up(notes=notes, timeout_s=0.5 if end == "timeout" else 20.0, undo_on_interrupt=True)
-    assert end == "interrupt" or "left as it is" in str(ended.value)
+    assert end == "interrupt" or "left it unchanged" in str(ended.value)
     seen = gang.view()
     assert (seen.state, seen.run_id) == (GangState.READY, before)
 

@@ -127,7 +127,7 @@ def test_nodes_that_name_different_stacks_are_refused() -> None:
         ({}, {"config": '{"a": 1}', "engine": True, "engine_python": "3.11.2", "glibc": "2.36"},
          HostFacts(config={"a": 1}, engine=True, engine_python="3.11.2", glibc="2.36")),
         ({}, {"config": None, "config_error": "ENOENT"}, HostFacts(config_error="ENOENT")),
-        ({}, {"config": "{"}, HostFacts(config_error="it is no JSON")),
+        ({}, {"config": "{"}, HostFacts(config_error="it is not JSON")),
         ({}, {"config": "[]"}, HostFacts(config_error="it is not a JSON object")),
     ],
 )  # fmt: skip
