@@ -84,10 +84,10 @@ def test_a_plan_file_is_carried_out_and_its_api_key_shows_nowhere(lab: RunningLa
         assert [status(url, header) for header in (None, f"Bearer {key}")] == [401, 200]
         same = json.loads(command(lab, inventory, "plan", *words, "--diff", "--json"))["gangs"][0]
         assert (same["state"], same["changes"], same["restart"]) == ("ready", [], False)
-        more = command(lab, inventory, "plan", *words, "--diff", "--json", "--", "--enable-metrics")
+        more = command(lab, inventory, "plan", *words, "--diff", "--json", "--", "--enable-cache-report")
         changed = json.loads(more)["gangs"][0]
         assert changed["restart"]
-        assert {change["name"] for change in changed["changes"]} == {"--enable-metrics"}
+        assert {change["name"] for change in changed["changes"]} == {"--enable-cache-report"}
         again = json.loads(
             command(lab, inventory, "restart", "--now", "--json")
         )  # whoever restarts need not have the key

@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.lab import syscalls
 from orchestrator.lab.hardware.machine import NetworkInterface, NodeMachine
 from orchestrator.lab.hardware.netdev import FIRST_INDEX
-from orchestrator.lab.hardware.realise import ALL_RAILS, rail_gateway
+from orchestrator.lab.hardware.realise import ALL_RAILS, rail_gateway, rail_network
 from orchestrator.lab.life.blueprint import Blueprint
 
 LAB_BRIDGE = "lab"
@@ -97,13 +97,13 @@ def _cable(ours: str, theirs: NetworkInterface, pid: int, number: int) -> Iterab
 
 def rail_routes(machine: NodeMachine, interfaces: Iterable[NetworkInterface]) -> list[str]:
     """What makes every rail reachable from each of these interfaces, by the lab's router; nothing where the rails are
-    isolated. A rail's own network stays the nearer way to itself."""
+    isolated, or where a recorded machine brings addresses of its own. A rail's own network stays the nearer one."""
     if machine.machine.rails != "routed":
         return []
     return [
         f"route replace {ALL_RAILS} via {rail_gateway(one.rail)} dev {one.name} metric {one.rail + 1}"
         for one in interfaces
-        if one.rail and one.enabled and one.ipv4
+        if one.rail and one.enabled and any(address.startswith(f"{rail_network(one.rail)}.") for address in one.ipv4)
     ]
 
 

@@ -288,6 +288,7 @@ class _Launcher:
     def _dummy_server(self) -> Server:
         joins = self._version.worker_joins_ranks
         paths = WorkerHandler.paths if joins else WorkerHandler.paths[:2]
+        paths += ("/metrics",) if joins and self._settings.metrics else ()  # of its own ranks, in 0.5
         handler = type("BoundHandler", (WorkerHandler,), {"paths": paths, "access_log": not joins})
         return Server(self._settings.host, self._settings.port, handler)
 

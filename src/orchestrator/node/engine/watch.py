@@ -116,7 +116,7 @@ class LogWatch:
         first secondary cause, else None; of each kind one that this rank has logged itself comes before the others'."""
 
         def order(one: Suspicion) -> tuple[bool, bool, bool]:
-            return one.secondary, one.id == EXCEPTION, one.tp_rank != tp_rank
+            return one.secondary, one.id == EXCEPTION, tp_rank is not None and one.tp_rank != tp_rank
 
         recent = sorted((one for one in self.suspicions(since) if self._may_explain(one, tp_rank)), key=order)
         return recent[0] if recent else None
