@@ -198,6 +198,9 @@ class Staged:
     gang: GangSpec
     drain_s: float = 0.0
 
+    def hung_after(self, _: float | None) -> Staged:
+        return self
+
     @property
     def service_url(self) -> str:
         return f"http://{self.gang.name}"
