@@ -12,6 +12,7 @@ import shlex
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,8 @@ _KEEPALIVE_IDLE_S = 3
 _STRANGERS = 6
 """Connections to one server that have not logged in yet. sshd begins to drop them at 10 (MaxStartups 10:30:100)."""
 _LOOK_S = 0.5
+_AGAIN_AFTER_S = (0.2, 0.6)
+
 _turns: dict[tuple[str, int], threading.BoundedSemaphore] = {}
 
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)  # its threads write tracebacks; we say it in words
@@ -60,8 +63,7 @@ def open_way(target: Target, deadline_s: float) -> Way:
         for hop in (*target.jumps, target):
             through = way.transport if way else None
             with _turn(hop, deadline):
-                transport = _transport(hop, through, deadline, closers)
-                _prove(hop, transport, deadline)
+                transport = _logged_in(hop, through, deadline, closers)
             way = Way(transport, closers)
     except Passed:
         _close_all(closers)
@@ -77,6 +79,33 @@ def open_way(target: Target, deadline_s: float) -> Way:
         heartbeat = Heartbeat(way.transport, way.close)
         closers.append(heartbeat.stop)
     return way
+
+
+def _logged_in(
+    hop: Target, through: paramiko.Transport | None, deadline: Deadline, closers: list[Callable[[], object]]
+) -> paramiko.Transport:
+    """A busy sshd still counts connections that have logged in a moment ago, and drops a new one before its banner:
+    that is tried again."""
+    for pause_s in (*_AGAIN_AFTER_S, None):
+        mine: list[Callable[[], object]] = []
+        try:
+            transport = _transport(hop, through, deadline, mine)
+            _prove(hop, transport, deadline)
+        except (paramiko.SSHException, EOFError, ConnectionError) as fault:
+            left = deadline.left()
+            if pause_s is None or not _dropped(fault) or (left is not None and left <= pause_s):
+                raise
+            _close_all(mine)
+            time.sleep(pause_s)
+        else:
+            return transport
+        finally:
+            closers += mine  # closing one twice does no harm
+    raise AssertionError("the last try returns or raises")
+
+
+def _dropped(fault: Exception) -> bool:
+    return isinstance(fault, (EOFError, ConnectionResetError, BrokenPipeError)) or "banner" in str(fault)
 
 
 @contextlib.contextmanager

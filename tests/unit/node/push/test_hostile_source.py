@@ -106,7 +106,7 @@ def test_a_list_that_names_a_file_elsewhere_is_refused_and_nothing_is_written(
         monkeypatch.setattr(Link, "files", lambda link: [push_target.Entry(*one) for one in link._listed])
     before = outside(tmp_path)
     if controller == "checks":
-        with pytest.raises(NodeError, match="list of files is refused") as told:
+        with pytest.raises(NodeError, match="list of files is not valid") as told:
             push(inventory, PushRequest(source=str(source)), Nobody())
         assert told.value.where == workflow.HERE
     else:
