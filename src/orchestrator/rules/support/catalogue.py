@@ -18,7 +18,7 @@ from orchestrator.rules.support.registry import all_rules
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """kind: rule, plan, transport, checkpoint or cause; reads: what it rests on; source: where it comes from."""
+    """kind: rule, plan, transport, checkpoint, bench or cause; reads: what it rests on; source: where it comes from."""
 
     id: str
     kind: str
@@ -76,7 +76,7 @@ _OTHERS = (
           "Main memory ran out on that node, and the kernel ended the process that held most of it.",
           ("the kernel's log",), "Linux mm/oom_kill.c"),
     Entry("BENCH-SLOW", "bench", "a measured speed is more than 20 % below what was measured before",
-          "The profile's expected figures, or the fastest earlier run of the same case, were faster on the same hardware.",
+          "The profile's expected figures, or the fastest earlier run of the same case, were faster.",
           ("the benchmark's record",), "inventory/models: expected; docs/measure.md"),
     _transport("TRANSPORT-UNPROVEN", "NCCL did not say which network it took",
                "Without its INFO lines a fall to TCP would not be seen."),
