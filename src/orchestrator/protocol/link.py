@@ -1,4 +1,11 @@
-"""What the agents of a gang say to each other over the leader link, once both sides have proved the run's key."""
+"""What the agents of a gang say to each other over the leader link: a handshake that proves the run's key on both
+sides, then where they are.
+
+Handshake, one message each, HMAC-SHA256 with the run's key, hex:
+    leader: Challenge, with a nonce N
+    member: Hello, with a nonce M and the proof HMAC("member" RUN_ID NODE N M)
+    leader: Welcome, with the proof HMAC("leader" RUN_ID NODE N M)
+"""
 
 from __future__ import annotations
 
@@ -6,8 +13,54 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.protocol.release import side
 from orchestrator.protocol.report import AgentState, Cause, Phase
 from orchestrator.protocol.shape import Message, Unreadable
+
+FORMAT = 1
+"""Counts up where an agent of the release before could no longer follow: unknown messages and keys are passed over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge(Message):
+    """Leader, to whoever connects. release: its version; '' where 0.1.0 does not say."""
+
+    type: str = "challenge"
+    format: int = 1
+    nonce: str
+    release: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello(Message):
+    """Member, to a challenge."""
+
+    type: str = "hello"
+    format: int = 1
+    node: str
+    run_id: str = ""
+    nonce: str
+    proof: str
+    release: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome(Message):
+    """Leader, to a member that has proved the key."""
+
+    type: str = "welcome"
+    proof: str
+
+
+ONE_RELEASE = "run `l40s-deploy down`, then `l40s-deploy up`, both with the newer release"
+"""What to do where two agents of a gang can't follow each other."""
+
+
+def misfit(theirs: Challenge | Hello, ours: str) -> str:
+    """Why this agent (ours: its version) can't follow another one, in words; '' where it can."""
+    if theirs.format == FORMAT:
+        return ""
+    return f"is {side(theirs.release, ours)}: their link formats differ ({theirs.format} and {FORMAT})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +153,7 @@ class End(Message):
     now: bool = False
 
 
+GREETINGS: Mapping[str, type[Message]] = {"challenge": Challenge, "welcome": Welcome}
 MEMBERS: Mapping[str, type[Message]] = {
     "digest": Digest,
     "saw": Account,
@@ -116,6 +170,11 @@ LEADERS: Mapping[str, type[Message]] = {
     "end": End,
     "agent-ended": AgentEnded,
 }
+
+
+def greeting(raw: Mapping[str, Any]) -> Message | None:
+    """What a leader says before both sides have proved the key; None for anything else."""
+    return _read(GREETINGS, raw)
 
 
 def from_member(raw: Mapping[str, Any]) -> Message | None:

@@ -16,3 +16,12 @@ def is_newer(theirs: str, ours: str) -> bool:
     width = max(map(len, numbers))
     padded = [number + [0] * (width - len(number)) for number in numbers]
     return padded[0] > padded[1]
+
+
+def side(theirs: str, ours: str) -> str:
+    """The other side's release beside ours, in words: `l40s-deploy 0.3.0, newer than this one (0.2.0)`."""
+    if is_newer(theirs, ours):
+        return f"l40s-deploy {theirs[:40]}, newer than this one ({ours})"
+    if is_newer(ours, theirs):
+        return f"l40s-deploy {theirs[:40]}, older than this one ({ours})"
+    return f"of another release than this one ({ours})"

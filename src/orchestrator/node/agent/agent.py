@@ -40,6 +40,7 @@ from orchestrator.node.network import obituary
 from orchestrator.node.network.broken import RECONNECT_S, BrokenLinks
 from orchestrator.node.network.link import Hub, Joined, Left, Said, Spoke
 from orchestrator.protocol.link import (
+    ONE_RELEASE,
     Account,
     AgentEnded,
     Ask,
@@ -544,6 +545,8 @@ class Agent(Part):
     def _armed_when_joined(self, now: float) -> None:
         if self.spoke is None or self.spoke.joined:
             self.become(AgentState.ARMED)
+        elif self.spoke.misfit:
+            self.fail(self.because(f"the leader's agent {self.spoke.misfit}", fix=ONE_RELEASE, secondary=True))
         elif now - self._began > (LEADERS_CHECKS_S if self.spoke.reached else LINK_S):
             address = f"{self.run.leader.address}:{self.run.leader.port}"
             text = f"the leader's agent does not answer at {address} ({self.spoke.trouble or 'no word'})"

@@ -13,11 +13,13 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from orchestrator import __version__
 from orchestrator.node.agent.preflight import port_failure
 from orchestrator.node.agent.run import Run
 from orchestrator.node.failure import Failure
 from orchestrator.node.network import wire
 from orchestrator.node.network.wire import Closed, Message, Wire
+from orchestrator.protocol.link import FORMAT, Challenge, Hello, Welcome, greeting, misfit
 from orchestrator.protocol.shape import Message as LinkMessage
 
 HANDSHAKE_S = 5.0
@@ -146,7 +148,7 @@ class Hub:
         if len(self._strangers) >= MOST_STRANGERS:
             self._strangers.pop(0).wire.close()
         try:
-            stranger.wire.send({"type": "challenge", "format": wire.FORMAT, "nonce": stranger.nonce})
+            stranger.wire.send(Challenge(format=FORMAT, nonce=stranger.nonce, release=__version__).as_json())
         except Closed:
             stranger.wire.close()
             return
@@ -173,17 +175,16 @@ class Hub:
             self.heard[node] = now
             yield Joined(node)
 
-    def _admit(self, stranger: _Stranger, hello: Message) -> str | None:
-        node, nonce = str(hello.get("node")), str(hello.get("nonce"))
-        known = not self.run.members or node in self.run.members
-        if not known or not wire.proves(
-            self.key, hello.get("proof"), "member", self.run.run_id, node, stranger.nonce, nonce
-        ):
+    def _admit(self, stranger: _Stranger, message: Message) -> str | None:
+        hello = Hello.read(message)
+        if not isinstance(hello, Hello) or (self.run.members and hello.node not in self.run.members):
             return None
-        answer = wire.proof(self.key, "leader", self.run.run_id, node, stranger.nonce, nonce)
-        stranger.wire.send({"type": "welcome", "proof": answer})
+        said = (self.run.run_id, hello.node, stranger.nonce, hello.nonce)
+        if not wire.proves(self.key, hello.proof, "member", *said) or misfit(hello, __version__):
+            return None
+        stranger.wire.send(Welcome(proof=wire.proof(self.key, "leader", *said)).as_json())
         stranger.wire.trusted = True
-        return node
+        return hello.node
 
     def _read(self, now: float) -> Iterator[Event]:
         for node, member in list(self._members.items()):
@@ -211,6 +212,8 @@ class Spoke:
     """When the leader was last heard, monotonic seconds; 0 before the first time."""
     trouble: str = ""
     """Why the newest attempt to connect failed."""
+    misfit: str = ""
+    """Why this agent can't follow the leader's, which is of another release."""
     _wire: Wire | None = None
     _connecting: socket.socket | None = None
     _began: float = 0.0
@@ -310,22 +313,29 @@ class Spoke:
             self.heard_at = now
             yield Said(self.leader, message)
             return
-        kind = message.get("type")
-        if kind == "challenge" and self._wire is not None:
-            leaders, ours = str(message.get("nonce")), wire.nonce()
-            self._nonces = (leaders, ours)
-            given = wire.proof(self.key, "member", self.run.run_id, self.run.node, leaders, ours)
-            self._wire.send(
-                {"type": "hello", "node": self.run.node, "run_id": self.run.run_id, "nonce": ours, "proof": given}
-            )
-        elif kind == "welcome" and self._nonces is not None:
-            if not wire.proves(self.key, message.get("proof"), "leader", self.run.run_id, self.run.node, *self._nonces):
-                raise Closed("the leader's agent can't prove the run's key", broken=False)
-            self._welcome = True
-            if self._wire is not None:
-                self._wire.trusted = True
-            self.heard_at = now
-            yield Joined(self.leader)
+        if self._wire is None:
+            return
+        match greeting(message):
+            case Challenge() as challenge:
+                self._wire.send(self._hello(challenge).as_json())
+            case Welcome(proof=proof) if self._nonces is not None:
+                said = (self.run.run_id, self.run.node, *self._nonces)
+                if not wire.proves(self.key, proof, "leader", *said):
+                    raise Closed("the leader's agent can't prove the run's key", broken=False)
+                self._welcome = self._wire.trusted = True
+                self.heard_at = now
+                yield Joined(self.leader)
+
+    def _hello(self, challenge: Challenge) -> Hello:
+        """Raises Closed where its leader's agent speaks another link."""
+        self.misfit = misfit(challenge, __version__)
+        if self.misfit:
+            raise Closed(f"it {self.misfit}", broken=False)
+        ours = wire.nonce()
+        self._nonces = (challenge.nonce, ours)
+        proof = wire.proof(self.key, "member", self.run.run_id, self.run.node, *self._nonces)
+        who, run_id = self.run.node, self.run.run_id
+        return Hello(format=FORMAT, node=who, run_id=run_id, nonce=ours, proof=proof, release=__version__)
 
     def _drop(self, reason: str) -> None:
         self.trouble = reason

@@ -1,11 +1,7 @@
-"""One connection of the leader link: JSON lines both ways, and the handshake that proves the run's key.
+"""One connection of the leader link: JSON lines both ways, and what proves the run's key (protocol/link.py).
 
-Handshake, each side one line, HMAC-SHA256 with the run's key, hex:
-    leader: {"type": "challenge", "format": 1, "nonce": N}
-    member: {"type": "hello", "node": NAME, "run_id": R, "nonce": M, "proof": HMAC("member" R NAME N M)}
-    leader: {"type": "welcome", "proof": HMAC("leader" R NAME N M)}
-Whoever can't prove the key is dropped, and so is whoever says anything else before: until then one line of at most
-1 KiB is read at a time. Unknown types and keys are passed over: versions may differ.
+Whoever can't prove it is dropped, and so is whoever says anything else before: until then one line of at most 1 KiB is
+read at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +17,6 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
-FORMAT = 1
 LONGEST_MESSAGE = 256 * 1024
 LONGEST_GREETING = 1024
 """Of a line before the key is proved; a hello takes some 300 bytes."""

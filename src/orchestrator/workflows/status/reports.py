@@ -11,7 +11,7 @@ from orchestrator import __version__
 from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.errors import DeployError, NodeError
 from orchestrator.model.inventory import GangSpec, NodeSpec
-from orchestrator.protocol.release import is_newer
+from orchestrator.protocol.release import is_newer, side
 from orchestrator.protocol.report import Cause, Report
 from orchestrator.protocol.shape import Unreadable
 from orchestrator.protocol.verbs import ReportAnswer
@@ -108,8 +108,7 @@ def unreadable(node: str, raw: Mapping[str, Any], wrong: Unreadable) -> NodeErro
     theirs = str(raw.get("agent_version") or "")
     if is_newer(theirs, __version__):
         return NodeError(
-            f"its agent is l40s-deploy {theirs}, newer than this one ({__version__}), which can't read its report: "
-            f"{wrong}",
+            f"its agent is {side(theirs, __version__)}, which can't read its report: {wrong}",
             where=node,
             fix=f"use l40s-deploy {theirs} or newer. `l40s-deploy down` of this version still stops the gang",
         )

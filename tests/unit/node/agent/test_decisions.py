@@ -139,6 +139,16 @@ def test_a_leader_whose_port_answers_may_still_be_checking(run: Run, reached: bo
     assert "does not answer" in agent.why()
 
 
+def test_a_leader_of_a_release_that_can_not_be_followed_is_not_waited_for(run: Run) -> None:
+    agent = deciding(replace(run, node="b", node_rank=1))
+    agent.spoke = Spoke(agent.run, KEY, "a", misfit="is l40s-deploy 7.1.0, newer than this one (0.1.0)")
+    agent._began = 100.0
+    agent._armed_when_joined(100.1)
+    assert agent.cause is not None and agent.cause.secondary
+    assert agent.why() == "the leader's agent is l40s-deploy 7.1.0, newer than this one (0.1.0)"
+    assert "`l40s-deploy down`" in agent.cause.fix
+
+
 def test_a_line_that_the_agent_can_not_read_is_a_remark_and_the_next_ones_are_read(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

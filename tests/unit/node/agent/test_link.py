@@ -92,9 +92,9 @@ def test_a_leader_without_the_key_is_not_obeyed(run: Run) -> None:
     false.close()
 
 
-def _welcome(stranger: Any, hello: wire.Message) -> str:
+def _welcome(stranger: Any, message: wire.Message) -> str:
     stranger.wire.send({"type": "welcome", "proof": "00" * 32})
-    return str(hello["node"])
+    return str(message["node"])
 
 
 def test_a_silent_stranger_is_dropped(hub: Hub, run: Run) -> None:
