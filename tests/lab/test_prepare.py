@@ -63,6 +63,7 @@ class Nodes:
         done = subprocess.run(
             [*L40S_DEPLOY, "prepare", "-i", str(self.inventory), *stack, *ask, *words, "--json"],
             env=self.lab.environment,
+            cwd=self.lab.folder,
             input=password + "\n",
             start_new_session=True,  # no terminal to ask at
             capture_output=True,
@@ -83,6 +84,8 @@ def nodes() -> Iterator[Nodes]:
         packages = {"system_packages_wanted": list(PACKAGES)}
         lab.write_inventory(vars={**become, **packages})
         document = yaml.safe_load(lab.inventory.read_text())
+        key = Path(document["all"]["vars"]["ansible_ssh_private_key_file"])
+        document["all"]["vars"]["ansible_ssh_private_key_file"] = str(key.relative_to(lab.folder))
         document["all"]["children"]["gangs"]["children"]["gang0"]["hosts"]["away"] = {
             "ansible_host": "127.0.0.1",
             "ansible_port": 1,

@@ -100,8 +100,9 @@ def run_playbook(
         run = _Run(report, deadline_s)
         run.start(
             private_data_dir=folder,
-            project_dir=str(data_dir("playbooks")),
-            playbook=playbook,
+            # Ansible works where we do: relative paths in an inventory (keys, known_hosts) mean the same to both
+            project_dir=str(Path.cwd()),
+            playbook=str(data_dir("playbooks") / playbook),
             inventory=str(inventory.absolute()) if isinstance(inventory, Path) else dict(inventory),
             extravars=dict(variables or {}),
             envvars=_settings(Path(folder), forks, become_password),

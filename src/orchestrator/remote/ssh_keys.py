@@ -30,7 +30,7 @@ def candidates(target: Target, deadline: Deadline) -> Generator[Candidate, None,
     only where none was named. Raises InputError for a key file of the inventory that cannot be used."""
     locked = False
     for number, path in enumerate(target.key_files):
-        key = _load(path, required=target.key_required and number == 0)
+        key = _load(path, of=target.name if target.key_required and number == 0 else None)
         locked = locked or (key is None and path.exists())
         if key is not None:
             yield Candidate(key, str(path))
@@ -39,26 +39,33 @@ def candidates(target: Target, deadline: Deadline) -> Generator[Candidate, None,
     if not target.key_files:
         for name in _DEFAULT_KEYS:
             path = Path("~/.ssh").expanduser() / name
-            key = _load(path, required=False)
+            key = _load(path, of=None)
             if key is not None:
                 yield Candidate(key, str(path))
 
 
 @lru_cache(maxsize=64)
-def _load(path: Path, *, required: bool) -> paramiko.PKey | None:
+def _load(path: Path, *, of: str | None) -> paramiko.PKey | None:
     """A private key, with its certificate where one lies beside it. None where it is absent or needs a
-    passphrase (the agent may hold it) and is not required."""
+    passphrase (the agent may hold it).
+
+    of: the node whose inventory names this key, so that it must be there. A relative path counts from the working
+    directory, as for ssh, which gets Ansible's variable as it is (ansible/plugins/connection/ssh.py).
+    """
+    shown = path.absolute()
     fix = "name the private key file in ansible_ssh_private_key_file"
+    if not path.is_absolute():
+        fix += "; a relative path counts from the directory in which the command runs"
     try:
         return paramiko.PKey.from_path(path)
     except OSError as error:
-        if required:
-            raise InputError(f"the SSH key cannot be read: {error.strerror}", where=str(path), fix=fix) from None
+        if of is not None:
+            raise InputError(f"the SSH key {shown} cannot be read: {error.strerror}", where=of, fix=fix) from None
     except (TypeError, paramiko.PasswordRequiredException):  # what its parsers raise for a missing passphrase
         pass
     except Exception:  # half a dozen classes of two libraries say that a file is no key
-        if required:
-            raise InputError("is not a readable SSH private key", where=str(path), fix=fix) from None
+        if of is not None:
+            raise InputError(f"{shown} is not a readable SSH private key", where=of, fix=fix) from None
     return None
 
 

@@ -66,6 +66,26 @@ def test_an_inventory_file_and_a_choice_of_hosts(playbooks: Path, tmp_path: Path
     assert set(outcome.values) == {"b"}
 
 
+def test_a_relative_key_counts_from_the_working_directory_as_for_ssh(
+    playbooks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for ssh that accepts only a key that it can read, and runs the command here."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        '#!/bin/sh\nkey=$(printf "%s\\n" "$@" | sed -n \'s/^IdentityFile="\\(.*\\)"$/\\1/p\')\n'
+        'grep -q secret "$key" || exit 255\nfor last; do :; done\nexec sh -c "$last"\n'
+    )
+    ssh.chmod(0o755)
+    here = tmp_path / "here"
+    (here / "keys").mkdir(parents=True)
+    (here / "keys" / "id").write_text("secret")
+    monkeypatch.chdir(here)
+    reach = {"ansible_ssh_executable": str(ssh), "ansible_python_interpreter": sys.executable}
+    hosts = {"a": reach | {"ansible_ssh_private_key_file": "keys/id", "command": "true"}}
+    outcome = run_playbook("play.yml", inventory={"all": {"hosts": hosts}}, deadline_s=60)
+    assert set(outcome.values) == {"a"}
+
+
 def test_check_mode_changes_nothing(playbooks: Path, tmp_path: Path) -> None:
     made = tmp_path / "made"
     run_playbook("play.yml", variables={"command": f"touch {made}"}, check=True, deadline_s=60)

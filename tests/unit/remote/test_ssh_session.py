@@ -336,13 +336,24 @@ def test_the_default_key_is_taken_where_none_is_named(sshd: Sshd) -> None:
 def test_a_missing_key_file_is_an_input_error(sshd: Sshd) -> None:
     with pytest.raises(InputError, match="No such file") as caught:
         connect(sshd.spec(key_file="/nonexistent/key"), deadline_s=20)
-    assert caught.value.where == "/nonexistent/key"
+    assert "/nonexistent/key" in caught.value.what
 
 
 def test_a_key_file_that_is_none_is_an_input_error(sshd: Sshd, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("not a key")
     with pytest.raises(InputError, match="not a readable SSH private key"):
         connect(sshd.spec(key_file=str(tmp_path / "key")), deadline_s=20)
+
+
+def test_a_key_that_is_not_there_is_named_with_the_directory_that_it_counts_from(
+    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        connect(sshd.spec(key_file="keys/none"), deadline_s=20)
+    assert caught.value.where == "node0"
+    assert caught.value.what == f"the SSH key {tmp_path}/keys/none cannot be read: No such file or directory"
+    assert "the directory in which the command runs" in caught.value.fix
 
 
 def test_a_server_without_keys_is_told(start_sshd: Start) -> None:
