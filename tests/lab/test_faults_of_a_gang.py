@@ -12,6 +12,8 @@ import pytest
 from tests.support.small_lab import SmallLab, small_lab
 from tests.support.waiting import until
 
+from orchestrator.loading.inventory import load_inventory
+
 from .conftest import needs_root
 
 pytestmark = [pytest.mark.lab, needs_root]
@@ -102,6 +104,25 @@ def test_a_killed_agent_takes_its_engine_with_it(lab: SmallLab) -> None:
     strike(lab, "break", "node1", "kill-agent")
     until(lambda: not lab.engine_processes(["node1"]), 30, "the engine follows its agent")
     failed(lab)
+
+
+def test_a_port_that_is_dropped_for_a_while_holds_a_guard_back_and_does_not_end_it(lab: SmallLab) -> None:
+    lab.serve()
+    before = lab.gang()["run_id"]
+    port = load_inventory(lab.inventory).gangs[0].leader.ports.dist_init
+    strike(lab, "break", "node0", "firewall-port", str(port))
+    node, _ = lab.rank(3)
+    with lab.start("guard", "--pause", "1") as guard:
+        assert guard.stdout is not None
+        strike(lab, "break", node, "kill-rank", "3")
+        assert any(": wait:" in line and f"TCP port {port} is dropped" in line for line in guard.stdout)
+        assert failed(lab)["run_id"] == before
+        strike(lab, "heal", "node0", "firewall-port")
+        assert any("recovered" in line for line in guard.stdout)
+        guard.send_signal(signal.SIGINT)
+        assert guard.wait(20) == 130
+    gang = lab.gang()
+    assert gang["state"] == "ready" and gang["run_id"] != before
 
 
 @pytest.fixture(scope="module", params=[1, 2, 8], ids="{}-gpus".format)

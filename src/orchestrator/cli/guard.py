@@ -67,7 +67,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="HOOK",
         help="command or http(s) address to call after a restart; @FILE: read it from a file of mode 600",
     )
-    parser.add_argument("--on-failed", default="", metavar="HOOK", help="the same, when the guard gives up")
+    parser.add_argument(
+        "--on-failed",
+        default="",
+        metavar="HOOK",
+        help="the same, when the guard gives up, or a finding keeps it from restarting",
+    )
     parser.add_argument("--install", action="store_true", help="write a systemd unit that runs this command, and exit")
     parser.add_argument("--unit", default=NAME, metavar="NAME", help=f"with --install: the unit's name ({NAME})")
     add_json(parser)

@@ -26,11 +26,17 @@ class Do(str, Enum):
 class Policy:
     """limit: restarts in a row before it gives up. The pause before the next one doubles from first_pause_s up to
     most_pause_s, in seconds. stable_s: a gang that was ready for so long has forgotten its restarts. left_s: one that
-    was staged so long ago and not started since was left by somebody (his lock, were he at work, keeps us away)."""
+    was staged so long ago and not started since was left by somebody (his lock, were he at work, keeps us away).
+
+    A finding that forbids a start holds the restart back, and is looked at again: the pause doubles from first_pause_s
+    up to most_look_s. tell_at: the look in a row at which its operator is told, since what passes needs nobody.
+    """
 
     limit: int = 5
     first_pause_s: float = 10.0
     most_pause_s: float = 600.0
+    most_look_s: float = 120.0
+    tell_at: int = 3
     stable_s: float = 900.0
     left_s: float = 60.0
 
@@ -40,12 +46,16 @@ class Memory:
     """What a guard remembers of one gang. Times are the guard's own clock in seconds.
 
     restarts:    in a row, since the gang was last stable
+    held_back:   looks in a row at which something forbade the restart
+    against:     what forbade it then, in words
     not_before:  no restart before this
     ready_since: None while it is not ready
     given_up:    for the operator to look at; over once the gang is ready again
     """
 
     restarts: int = 0
+    held_back: int = 0
+    against: str = ""
     not_before: float = 0.0
     ready_since: float | None = None
     given_up: bool = False
@@ -82,12 +92,20 @@ def decide(
 def restarted(memory: Memory, now: float, policy: Policy) -> Memory:
     """After a restart was tried, whatever came of it."""
     pause = min(policy.most_pause_s, policy.first_pause_s * 2.0**memory.restarts)
-    return replace(memory, restarts=memory.restarts + 1, not_before=now + pause, ready_since=None)
+    return replace(
+        memory, restarts=memory.restarts + 1, held_back=0, against="", not_before=now + pause, ready_since=None
+    )
 
 
-def surrendered(memory: Memory) -> Memory:
-    """After something that no restart can fix."""
-    return replace(memory, given_up=True)
+def held_back(memory: Memory, now: float, policy: Policy, against: str) -> Memory:
+    """After something forbade a restart: none was tried and none counts, it is looked at again after a pause."""
+    pause = min(policy.most_look_s, policy.first_pause_s * 2.0 ** min(memory.held_back, 32))
+    return replace(memory, held_back=memory.held_back + 1, against=against, not_before=now + pause)
+
+
+def is_due_to_be_told(memory: Memory, policy: Policy) -> bool:
+    """Whether this look, just counted by `held_back`, is the one at which the operator hears of it."""
+    return memory.held_back == policy.tell_at
 
 
 def _remember(view: GangView, memory: Memory, now: float, policy: Policy) -> Memory:
@@ -96,7 +114,7 @@ def _remember(view: GangView, memory: Memory, now: float, policy: Policy) -> Mem
     since = now if memory.ready_since is None else memory.ready_since
     if now - since >= policy.stable_s:
         return Memory(ready_since=since)
-    return replace(memory, ready_since=since, given_up=False)
+    return replace(memory, ready_since=since, held_back=0, against="", given_up=False)
 
 
 def _reason(view: GangView, policy: Policy) -> str:
@@ -137,6 +155,9 @@ def _when(view: GangView, memory: Memory, now: float, reason: str) -> Decision:
     lost = ", ".join(node.name for node in view.unreachable)
     if lost:
         return Decision(Do.WAIT, f"{reason}; waiting for {lost} to come back")
-    if now < memory.not_before:
-        return Decision(Do.WAIT, f"{reason}; the next restart is in {memory.not_before - now:.0f} s")
+    left_s = memory.not_before - now
+    if left_s > 0 and memory.against:
+        return Decision(Do.WAIT, f"{reason}; {memory.against}; looking again in {left_s:.0f} s")
+    if left_s > 0:
+        return Decision(Do.WAIT, f"{reason}; the next restart is in {left_s:.0f} s")
     return Decision(Do.RESTART, reason)

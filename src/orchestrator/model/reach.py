@@ -19,12 +19,12 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One attempt from one node to another.
+    """One way from one node to another, tried until it passed or `tries` were enough.
 
     kind: 'tcp' (a connection to `port`) or 'mtu' (a datagram of `size` bytes that must not be fragmented)
     side: 'tcp' for the rendezvous network, else the name of the RDMA device whose rail was tried
     far:  the RDMA device that was tried to reach from `side`, where it is of another rail; '' for the same rail
-    ms:   time to the answer; None where there was none
+    ms:   time to the answer of the try that passed; None where there was none
     """
 
     source: str
@@ -38,3 +38,4 @@ class Trial:
     size: int = 0
     detail: str = ""
     far: str = ""
+    tries: int = 1

@@ -74,6 +74,7 @@ def _evidence(trials: Sequence[Trial]) -> tuple[str, ...]:
         f"{trial.source} -> {trial.target} {trial.address}:{trial.port} "
         f"({trial.kind}{f' {trial.size} bytes' if trial.size else ''}): "
         f"{trial.outcome.value}{f' {trial.detail}' if trial.detail else ''}"
+        f"{f' in {trial.tries} tries' if trial.tries > 1 else ''}"
         for trial in trials[:6]
     )
 

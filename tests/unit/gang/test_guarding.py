@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from itertools import pairwise
+
 import pytest
 
-from orchestrator.gang.guarding import Do, Memory, Policy, decide, restarted, surrendered
+from orchestrator.gang.guarding import (
+    Decision,
+    Do,
+    Memory,
+    Policy,
+    decide,
+    held_back,
+    is_due_to_be_told,
+    restarted,
+)
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.gang_state import GangState
@@ -95,6 +107,80 @@ def test_a_stable_gang_has_forgotten_its_restarts_and_a_shaky_one_has_not() -> N
     assert memory.restarts == 0
 
 
-def test_what_was_given_up_is_guarded_again_once_somebody_has_mended_it() -> None:
-    _, memory = decide(gang("ready"), surrendered(Memory(restarts=3)), 10.0, POLICY)
+def test_what_was_given_up_is_guarded_again_once_somebody_has_fixed_it() -> None:
+    _, memory = decide(gang("ready"), Memory(restarts=3, given_up=True), 10.0, POLICY)
     assert not memory.given_up
+
+
+LOOK_S = 2.0
+FIREWALL = "node2: TCP port 7700 is dropped"
+
+
+@dataclass
+class Guarded:
+    """A guard in virtual time over a gang that failed at 0. closed: when something forbids a start, in seconds.
+    helps: the restart from which on a gang stays up."""
+
+    closed: tuple[tuple[float, float], ...]
+    helps: int = 1
+    memory: Memory = field(default_factory=Memory)
+    state: str = "failed"
+    looked: list[float] = field(default_factory=list)
+    restarts: list[float] = field(default_factory=list)
+    told: list[float] = field(default_factory=list)
+    last: Decision | None = None
+
+    def until(self, end: float) -> Guarded:
+        now = 0.0
+        while now < end:
+            self.last, self.memory = decide(gang(self.state, cause=CAUSE), self.memory, now, POLICY)
+            if self.last.do is Do.RESTART:
+                self._attempt(now)
+            now += LOOK_S
+        return self
+
+    def _attempt(self, now: float) -> None:
+        self.looked.append(now)
+        if any(begin <= now < end for begin, end in self.closed):
+            self.memory = held_back(self.memory, now, POLICY, FIREWALL)
+            if is_due_to_be_told(self.memory, POLICY):
+                self.told.append(now)
+            return
+        self.memory = restarted(self.memory, now, POLICY)
+        self.restarts.append(now)
+        self.state = "ready" if len(self.restarts) >= self.helps else "failed"
+
+
+@pytest.mark.parametrize(
+    ("closed", "helps", "restarts", "told"),
+    [
+        pytest.param((), 1, [0], [], id="nothing forbids it"),
+        pytest.param(((0, 8),), 1, [10], [], id="a port dropped for 8 s"),
+        pytest.param(((0, 15),), 1, [30], [], id="a port dropped for 15 s"),
+        pytest.param(((0, 100),), 1, [150], [30], id="a switch that boots"),
+        pytest.param(((0, 4 * 3600),), 1, [14430], [30], id="a card that is replaced after four hours"),
+        pytest.param(((0, 5), (11, 35)), 2, [10, 50], [], id="it comes and goes, between restarts too"),
+    ],
+)
+def test_what_forbids_a_restart_for_a_while_ends_no_guard(
+    closed: tuple[tuple[float, float], ...], helps: int, restarts: list[float], told: list[float]
+) -> None:
+    guarded = Guarded(closed, helps).until(5 * 3600)
+    assert (guarded.restarts, guarded.told) == (restarts, told)
+    assert guarded.state == "ready"
+    assert guarded.memory == Memory(ready_since=guarded.memory.ready_since)
+
+
+def test_it_never_gives_up_on_a_finding_and_looks_ever_less_often_up_to_a_bound() -> None:
+    guarded = Guarded(closed=((0, 1e9),)).until(86400)
+    pauses = [late - early for early, late in pairwise(guarded.looked)]
+    assert pauses[:4] == [10, 20, 40, 80] and set(pauses[4:]) == {120}
+    assert guarded.memory.restarts == 0 and not guarded.memory.given_up and guarded.told == [30]
+    assert guarded.last is not None and guarded.last.do is Do.WAIT
+    assert FIREWALL in guarded.last.why and "looking again in" in guarded.last.why
+
+
+def test_an_operator_who_stops_it_ends_the_waiting() -> None:
+    guarded = Guarded(closed=((0, 1e9),)).until(50)
+    stopped, _ = decide(gang("absent", alive=False), guarded.memory, 3600.0, POLICY)
+    assert stopped.do is Do.NOTHING

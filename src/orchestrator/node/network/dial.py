@@ -1,9 +1,10 @@
 """Verb `dial`: try the way from this node to others, all at once, each with its own deadline.
 
 Request: {"targets": [{"name", "address", "port", "kind": "tcp" | "mtu", "source": address or null, "size": 9000,
-"timeout_s": 1.0, "device": interface that it must leave by}]}. The answer repeats each target with "outcome" (open,
-refused, silent, unreachable, too-big), "ms" and "detail". A silent drop is told from a refusal; a datagram must pass
-without being fragmented.
+"timeout_s": 1.0, "device": interface that it must leave by}], "tries": 4, "spacing_s": 0.5}. The answer repeats each
+target with "outcome" (open, refused, silent, unreachable, too-big), "ms", "detail" and "tries". A silent drop is told
+from a refusal; a datagram must pass without being fragmented. What did not pass is tried again, up to `tries` times:
+a lost packet is no firewall.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from orchestrator.node.network.listen import RESET, bind_to_device
 # Linux include/uapi/linux/in.h; Python's socket module has no names for them
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3
 IP_AND_UDP_HEADERS = 28
-TRIES = 3
+SENDS = 3
+"""Datagrams of one try, within its time."""
+FINAL = ("open", "too-big")
+"""Outcomes that another try would not change: the second one is this machine's own word."""
 
 
 @dataclass
@@ -34,9 +38,27 @@ class _Attempt:
 
 def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
     """Dial every target at once; returns when each has an outcome."""
+    try:
+        tries, spacing_s = max(1, int(request.get("tries", 1))), float(request.get("spacing_s", 0.5))
+    except (TypeError, ValueError) as wrong:
+        raise Failure("bad-request", f"dial: {wrong!r}", "stdin") from None
+    results: list[dict[str, Any]] = []
+    left = list(request.get("targets") or ())
+    for number in range(1, tries + 1):
+        said = [{**each, "tries": number} for each in _once(left)]
+        last = number == tries
+        results += [each for each in said if last or each["outcome"] in FINAL]
+        left = [each for each in said if not last and each["outcome"] not in FINAL]
+        if not left:
+            break
+        time.sleep(spacing_s)
+    return results
+
+
+def _once(targets: list[dict[str, Any]]) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     with selectors.DefaultSelector() as selector:
-        for target in request.get("targets") or ():
+        for target in targets:
             _start(selector, target, results)
         while selector.get_map():
             _wait(selector, results)
@@ -76,7 +98,7 @@ def _start(selector: selectors.BaseSelector, target: dict[str, Any], results: li
 
 def _send(sock: socket.socket, attempt: _Attempt) -> None:
     sock.send(b"\0" * max(int(attempt.target.get("size", 1500)) - IP_AND_UDP_HEADERS, 1))
-    attempt.resend_at = time.monotonic() + (attempt.deadline - attempt.started) / TRIES
+    attempt.resend_at = time.monotonic() + (attempt.deadline - attempt.started) / SENDS
 
 
 def _wait(selector: selectors.BaseSelector, results: list[dict[str, Any]]) -> None:

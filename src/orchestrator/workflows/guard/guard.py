@@ -1,8 +1,9 @@
 """`guard`: watches gangs, and restarts one as a whole when a rank died, a lease ran out or its engine hangs.
 
-What to do is decided by `gang.guarding`; this module looks, carries it out, and owns the clock. A restart ends what
-is left on every node, asks the doctor (a stop finding ends the loop), and starts the plan that the nodes have. One
-that breaks half-way leaves the gang failed on its nodes, so that the next look sees it; `down` is what clears that.
+What to do is decided by `gang.guarding`; this module looks, carries it out, and owns the clock. A restart asks the
+doctor, ends what is left on every node, and starts the plan that the nodes have. A stop finding, or a node that does
+not answer the doctor, holds it back: both may pass, so it is looked at again, and no restart is counted. One that
+breaks half-way leaves the gang failed on its nodes, so that the next look sees it; `down` is what clears that.
 """
 
 from __future__ import annotations
@@ -10,22 +11,32 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from orchestrator.gang.begun import Begun
-from orchestrator.gang.guarding import Decision, Do, Memory, Policy, decide, may_finish, restarted, surrendered
+from orchestrator.gang.guarding import (
+    Decision,
+    Do,
+    Memory,
+    Policy,
+    decide,
+    held_back,
+    is_due_to_be_told,
+    may_finish,
+    restarted,
+)
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld
+from orchestrator.model.errors import DeployError, InputError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.report import Cause
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import up
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.operation import interrupted
-from orchestrator.workflows.gang.replay import Staged, staged_plan
+from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.gang.restart import again, against_a_start
 from orchestrator.workflows.gang.resume import finish
 from orchestrator.workflows.guard.hooks import Hook, run_hook
@@ -153,36 +164,56 @@ class _Post:
                 patient = replace(self.memory, not_before=0.0)
                 if decide(now, patient, 0.0, self.request.policy, begun)[0].do is not Do.RESTART:
                     return  # somebody was quicker than our lock
+                left = begun if begun is not None and may_finish(begun) else None
+                against = self._against(now, left)
+                if against is not None:
+                    self._hold_back(why, against)
+                    return
                 self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
-                if begun is not None and may_finish(begun):
-                    self._finish(lock, now, begun)
+                if left is not None:
+                    self._finish(lock, now, left)
                 else:
                     self._again(now, why)
         except LockHeld as held:
             self._tell(Decision(Do.WAIT, f"{why}; {held.what}"))
-        except FindingsError as found:
-            self.memory = surrendered(self.memory)
-            self.decision = Decision(Do.GIVE_UP, f"{why}; {found.where}: {found.what}; {found.fix}")
-            self._tell(self.decision)
-            self._failed(self.decision.why)
         except DeployError as failure:
             self._tell(Decision(Do.WARN, f"the restart did not help: {failure.where}: {failure.what}"))
         else:
             self._tell(Decision(Do.NOTHING, "recovered; no action needed"))
             self._hook(self.request.on_ready, "ready", why)
 
+    def _against(self, now: GangView, left: Begun | None) -> DeployError | None:
+        """What would stop a start stops a restart too; None for nothing.
+
+        left: what a command has begun and left half-way, where that is to be finished
+        """
+        if left is not None and now.run_id == left.was_run and now.serves:
+            return None
+        try:
+            plan = staged_plan(self.fleet, self.gang)
+        except InputError as failure:  # its nodes do not hold one plan: what was begun needs none
+            return failure if left is None else None
+        except DeployError as failure:
+            return failure
+        self.watcher.step(self.gang.name, "running doctor")
+        return against_a_start(self.fleet, plan, self.watcher)
+
+    def _hold_back(self, why: str, against: DeployError) -> None:
+        words = f"{against.where}: {against.what}; {against.fix}"
+        self.memory = held_back(self.memory, time.monotonic(), self.request.policy, words)
+        self.decision = Decision(Do.WAIT, f"{why}; {words}")
+        self._tell(self.decision)
+        if is_due_to_be_told(self.memory, self.request.policy) or self.request.once:
+            self._failed(self.decision.why)
+
     def _finish(self, lock: GangLock, now: GangView, begun: Begun) -> None:
         """What a command has begun and left half-way."""
-        if now.run_id != begun.was_run or not now.serves:
-            with suppress(InputError):  # its nodes do not hold one plan: there is nothing to compare them with
-                self._ask_the_doctor(staged_plan(self.fleet, self.gang))
         self.seen = (
             finish(self.inventory, lock, self.gang, begun, self.watcher, timeout_s=self.request.timeout_s) or now
         )
 
     def _again(self, now: GangView, why: str) -> None:
         plan = staged_plan(self.fleet, self.gang).hung_after(self.request.hung_after_s)
-        self._ask_the_doctor(plan)
         done = again(
             self.fleet,
             [plan],
@@ -194,13 +225,6 @@ class _Post:
         rejoin(self.inventory, done.views, self.watcher)
         self.seen = done.views[0]
 
-    def _ask_the_doctor(self, plan: Staged) -> None:
-        """What would stop a start stops a restart too."""
-        self.watcher.step(self.gang.name, "running doctor")
-        against = against_a_start(self.fleet, plan, self.watcher)
-        if against is not None:
-            raise against
-
     def _failed(self, why: str) -> None:
         self._hook(self.request.on_failed, "failed", why)
 
@@ -211,7 +235,8 @@ class _Post:
 
     def _tell(self, decision: Decision) -> None:
         """Only what is new: a countdown says the same again."""
-        said = f"{decision.do.value} {decision.why.partition('; the next restart')[0]}"
+        steady = decision.why.partition("; the next restart")[0].partition("; looking again")[0]
+        said = f"{decision.do.value} {steady}"
         if said != self._told:
             self._told = said
             self.watcher.decided(self.gang.name, decision)

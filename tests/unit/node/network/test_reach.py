@@ -92,3 +92,28 @@ def test_a_full_backlog_that_never_answers_is_silence() -> None:
 def test_a_request_without_a_port_is_told() -> None:
     with pytest.raises(Failure, match="dial"):
         dial.answer({"targets": [{"kind": "tcp", "address": "127.0.0.1"}]})
+
+
+def test_what_passes_at_a_later_try_is_open() -> None:
+    with socket.socket() as late:
+        late.bind(("127.0.0.1", 0))
+        port = late.getsockname()[1]
+        opens = threading.Timer(0.3, late.listen)
+        opens.start()
+        (result,) = dial.answer(
+            {"targets": [{"kind": "tcp", "address": "127.0.0.1", "port": port}], "tries": 200, "spacing_s": 0.05}
+        )
+        opens.join()
+    assert result["outcome"] == "open" and result["tries"] > 1
+
+
+def test_what_never_passes_is_tried_as_often_as_was_asked(listening: dict[str, Any]) -> None:
+    targets = [
+        {"name": name, "kind": "tcp", "address": "127.0.0.1", "port": port}
+        for name, port in (("closed", free_port()), ("open", listening["port"]))
+    ]
+    results = dial.answer({"targets": targets, "tries": 3, "spacing_s": 0.01})
+    assert {one["name"]: (one["outcome"], one["tries"]) for one in results} == {
+        "closed": ("refused", 3),
+        "open": ("open", 1),
+    }

@@ -100,13 +100,15 @@ def test_what_an_operator_stopped_stays_stopped(local: Local) -> None:
     assert look(gang)[1:] == (GangState.ABSENT, Do.NOTHING)
 
 
-def test_a_stop_finding_ends_it(local: Local, healthy: list[Finding]) -> None:
+def test_a_stop_finding_holds_the_restart_back_until_it_is_gone(local: Local, healthy: list[Finding]) -> None:
     gang = failed(local, rank=0)
     healthy.append(Finding(id="GPU-MISSING", severity=Severity.STOP, node="node1", title="a GPU is gone", fix="look"))
     told, state, do = look(gang)
-    assert (state, do) == (GangState.FAILED, Do.GIVE_UP)
+    assert (state, do) == (GangState.FAILED, Do.WAIT)
     assert "a GPU is gone" in told.decisions[-1].why
     gang.nothing_left()
+    healthy.clear()
+    assert look(gang)[1:] == (GangState.READY, Do.RESTART)
 
 
 def test_a_gang_that_does_not_come_back_is_given_up(local: Local) -> None:

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from tests.support.ports import free_port
 
+from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import NodeSpec, Ports, Reach
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.ways import Listening
 from orchestrator.remote import node_app
 from orchestrator.workflows.look import connectivity
 from orchestrator.workflows.look.connectivity import try_ways
@@ -101,9 +103,54 @@ def test_the_same_rail_is_found_under_other_names_and_every_other_rail_is_tried(
     theirs = {"rocep1": ("192.0.2.2", "enp1"), "rocep2": ("198.51.100.2", "enp2")}
     same = connectivity._same_rail(mine, theirs)
     assert same == {"rocep1": "mlx5_0", "rocep2": "mlx5_2"}
-    listening = {"rails": {"192.0.2.2": 4001, "198.51.100.2": 4002}}
+    listening = Listening(tcp={}, ephemeral=1, udp={}, rails={"192.0.2.2": 4001, "198.51.100.2": 4002})
     tried = list(connectivity._across({"name": "node1", "timeout_s": 1.0}, mine, theirs, same, listening))
     assert [(one["side"], one["far"], one["device"], one["source"], one["address"]) for one in tried] == [
         ("mlx5_0", "rocep2", "ens1", "192.0.2.1", "198.51.100.2"),
         ("mlx5_2", "rocep1", "ens2", "198.51.100.1", "192.0.2.2"),
     ]
+
+
+WAY: Mapping[str, Any] = {"name": "b", "address": HERE, "port": 1, "kind": "tcp", "side": "tcp", "outcome": "open"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "odd"),
+    [
+        ("listen", None),
+        ("listen", []),
+        ("listen", {}),
+        ("listen", {"tcp": 5, "ephemeral": 1, "udp": {}, "rails": {}}),
+        ("dial", None),
+        ("dial", {}),
+        ("dial", [None]),
+        ("dial", [{**WAY, "port": "1"}]),
+        ("dial", [{**WAY, "outcome": "maybe"}]),
+    ],
+)
+def test_an_odd_answer_is_that_nodes_failure(
+    fleet: Nodes, monkeypatch: pytest.MonkeyPatch, verb: str, odd: object
+) -> None:
+    said: list[BaseException] = []
+
+    def on_every(work: Callable[[Node], Any], *, only: Collection[str]) -> PerNode[Any]:
+        try:
+            return PerNode(values={name: work(fleet.nodes[name]) for name in only}, failures={})
+        except NodeError as failure:
+            said.append(failure)
+            return PerNode(values={}, failures={failure.where: failure})
+
+    monkeypatch.setattr(fleet, "on_every", on_every, raising=False)
+    if verb == "listen":
+        monkeypatch.setattr(node_app, "stream", lambda *_: iter([json.dumps({"ok": True, "value": odd}).encode()]))
+    else:
+        monkeypatch.setattr(node_app, "call", lambda *_, **__: odd)
+    cluster = SimpleNamespace(
+        tcp={"a": SimpleNamespace(address=HERE)},
+        nodes=(SimpleNamespace(name="a", usable=(), interfaces={}),),
+        specs={"a": fleet.nodes["a"].spec},
+        topologies={"a": SimpleNamespace(interfaces=())},
+    )
+    assert try_ways(fleet, cluster) == ()  # type: ignore[arg-type]
+    assert [failure.where for failure in said if isinstance(failure, NodeError)] == ["a"]
+    assert verb in str(said[0])
