@@ -60,7 +60,7 @@ def test_rails_that_switches_keep_apart_stop_the_start(labs: Callable[[str], Run
     assert code == 3
     (found,) = [one for one in said["findings"] if one["severity"] in ("stop", "slow")]
     assert (found["id"], found["severity"]) == ("RAILS-ISOLATED", "stop")
-    assert "16 of 16 ways between cards are closed" in found["title"]
+    assert "16 of 16 paths between cards are closed" in found["title"]
 
 
 def test_level_0_shows_the_misplaced_card_too(labs: Callable[[str], RunningLab]) -> None:

@@ -94,10 +94,10 @@ OURS: Mapping[str, str] = {
     "--model-path": "the profile's directory and l40s_model_root in the inventory",
     "--host": "l40s_http_host in the inventory",
     "--port": "l40s_http_port in the inventory",
-    "--api-key": "l40s_api_key_file in the inventory: here it would show in the process list and in the log",
-    "--admin-api-key": "nowhere: it would show in the process list and in the log",
-    "--ssl-keyfile-password": "nowhere: it would show in the process list and in the log",
-    "--config": "l40s_args in the inventory, flag by flag: what is in a file is not checked",
+    "--api-key": "l40s_api_key_file in the inventory; as an argument it would show in the process list and the log",
+    "--admin-api-key": "nothing; as an argument it would show in the process list and the log",
+    "--ssl-keyfile-password": "nothing; as an argument it would show in the process list and the log",
+    "--config": "l40s_args in the inventory, flag by flag; a file's contents can't be checked",
 }
 """Flags that an extra argument may not set, and where their value is set instead; of those that a version has."""
 
@@ -189,10 +189,10 @@ class Engine:
                 Option("--node-rank", (str(intent.node_rank),), "this node's position in the gang's inventory group"),
             ]
         if intent.served_name:
-            reason = "the profile's name: what clients ask for, in place of a path"
+            reason = "the profile's name, which clients ask for instead of a path"
             options.append(Option("--served-model-name", (intent.served_name,), reason))
         if intent.trust_remote_code:
-            options.append(Option("--trust-remote-code", (), "the profile: the checkpoint brings its own code"))
+            options.append(Option("--trust-remote-code", (), "the profile: the checkpoint contains its own code"))
         if intent.torch_compile_max_bs is not None and self.names.torch_compile is not None:
             size = str(intent.torch_compile_max_bs)
             options += [
@@ -212,7 +212,7 @@ class Engine:
             Option(
                 "--enable-metrics",
                 (),
-                "/metrics on the leader: its queue and speed, and whether a busy engine works",
+                "/metrics on the leader: queue, speed, and whether a busy engine makes progress",
             ),
         ]
         return tuple(options)
@@ -220,9 +220,10 @@ class Engine:
     def _pipeline(self, intent: Intent) -> Option:
         if self.names.pipeline_parallel is None:
             raise InputError(
-                f"SGLang {self.version} has no pipelines, and {intent.pipeline_parallel} stages are asked for",
+                f"SGLang {self.version} has no pipeline parallelism, but {intent.pipeline_parallel} stages were"
+                " requested",
                 where="command line",
-                fix="--pp 1, or a stack with SGLang 0.5",
+                fix="use --pp 1, or a stack with SGLang 0.5",
             )
         return Option(
             self.names.pipeline_parallel, (str(intent.pipeline_parallel),), "layout: pipeline parallel degree"
@@ -231,13 +232,15 @@ class Engine:
     def _experts(self, intent: Intent) -> list[Option]:
         if self.names.expert_parallel is None:
             raise InputError(
-                f"expert parallel {intent.expert_parallel} was asked of SGLang {self.version}, which can't",
+                f"SGLang {self.version} has no expert parallelism, but --ep {intent.expert_parallel} was requested",
                 where="command line",
-                fix="--ep 1, or a stack with SGLang 0.5",
+                fix="use --ep 1, or a stack with SGLang 0.5",
             )
         options = [Option(self.names.expert_parallel, (str(intent.expert_parallel),), "layout: expert parallel degree")]
         if intent.whole_dense:
-            reason = "dense layers stay whole on every rank: cut by TP they would not end on a quantisation block"
+            reason = (
+                "dense layers are kept complete on every rank: split by TP, they would not end on a quantisation block"
+            )
             options.append(Option("--moe-dense-tp-size", ("1",), reason))
         return options
 
@@ -246,7 +249,7 @@ class Engine:
             raise InputError(
                 f"SGLang {self.version} takes a random port for NCCL and has no flag to choose one",
                 where="inventory: l40s_nccl_port",
-                fix="leave l40s_nccl_port out, or use a stack with SGLang 0.5",
+                fix="remove l40s_nccl_port, or use a stack with SGLang 0.5",
             )
         return Option(self.names.nccl_port, (str(port),), "l40s_nccl_port in the inventory")
 
@@ -261,9 +264,10 @@ class Engine:
             return tuple(launch), (Option(self.names.config, (f"{folder}/{CONFIG_FILE}",), reason),)
         if "-m" not in launch:
             raise InputError(
-                f"an API key for SGLang {self.version} needs a stack launched by `python3 -m MODULE`, found {launch!r}",
+                f"an API key for SGLang {self.version} needs a stack that is launched by `python3 -m MODULE`; found"
+                f" {launch!r}",
                 where="stack: launch",
-                fix="leave l40s_api_key_file out, or launch the stack so",
+                fix="remove l40s_api_key_file, or launch the stack that way",
             )
         place = launch.index("-m")
         return (*launch[:place], f"{folder}/{STUB_FILE}", f"{folder}/{ARGUMENTS_FILE}", *launch[place + 1 :]), ()

@@ -84,7 +84,7 @@ class KnownFlags:
             word = words.pop(0)
             if not word.startswith("--") or word == "--":
                 raise InputError(
-                    f"{word!r} stands where a flag is wanted", where=where, fix="write `--flag value`, full names"
+                    f"found {word!r}, wanted a flag", where=where, fix="write `--flag value`, with the flag's full name"
                 )
             spelling, equals, inline = word.partition("=")
             known = self.flag(spelling, where=where)
@@ -111,7 +111,9 @@ class KnownFlags:
                 )
             if not _is(known.kind, value):
                 raise InputError(
-                    f"{spelling} {value!r} is no {known.kind}", where=where, fix=f"give {spelling} a {known.kind}"
+                    f"{spelling} {value!r} is not a valid {known.kind}",
+                    where=where,
+                    fix=f"give {spelling} a {known.kind}",
                 )
 
     def _instead_of(self, spelling: str) -> str:

@@ -96,9 +96,9 @@ def _differences(node: str, planned: Mapping[str, str], seen: Transport) -> Iter
             id="TRANSPORT-UNPROVEN",
             severity=Severity.UNKNOWN,
             node=node,
-            title="NCCL did not say which network it took",
-            effect="a fall to TCP would not be seen",
-            fix="leave NCCL_DEBUG at INFO, and NCCL_DEBUG_SUBSYS with INIT and NET in it",
+            title="NCCL did not log which network it uses",
+            effect="a fallback to TCP would go unnoticed",
+            fix="set NCCL_DEBUG to INFO, and include INIT and NET in NCCL_DEBUG_SUBSYS",
         )
         return
     wrong = [network for network in seen.networks if network != "IB"]
@@ -107,10 +107,10 @@ def _differences(node: str, planned: Mapping[str, str], seen: Transport) -> Iter
             id="TRANSPORT-NOT-RDMA",
             severity=Severity.SLOW,
             node=node,
-            title=f"the plan is RDMA, and NCCL took {', '.join(wrong)}",
+            title=f"the plan is RDMA, but NCCL uses {', '.join(wrong)}",
             evidence=(f"NCCL: Using network {wrong[0]}",),
             effect=price(Traffic.TCP),
-            fix="look for the NET/IB lines before it (`l40s-deploy logs`), and at `l40s-deploy doctor`",
+            fix="read the NET/IB lines before it (`l40s-deploy logs`), and run `l40s-deploy doctor`",
         )
         return
     missing = [port for port in _wanted(planned) if port not in seen.devices]
@@ -120,17 +120,17 @@ def _differences(node: str, planned: Mapping[str, str], seen: Transport) -> Iter
             severity=Severity.SLOW,
             node=node,
             devices=tuple(missing),
-            title=f"NCCL did not open {', '.join(missing)}, which the plan names",
+            title=f"NCCL did not open {', '.join(missing)}, which the plan uses",
             evidence=(f"NCCL: NET/IB : Using {', '.join(seen.devices) or 'nothing'}",),
             effect=price(Traffic.HALF_THE_PORTS),
-            fix="look at the port's state with `l40s-deploy doctor`; plan again where it is gone for good",
+            fix="check the port with `l40s-deploy doctor`; if it is gone for good, plan again",
         )
     if seen.staged:
         yield Finding(
             id="TRANSPORT-NO-GDR",
             severity=Severity.SLOW,
             node=node,
-            title="channels between nodes go without GPUDirect RDMA" + (" in part" if seen.direct else ""),
+            title="channels between nodes do not use GPUDirect RDMA" + (" in part" if seen.direct else ""),
             evidence=("NCCL: Channel ... via NET/IB without /GDRDMA",),
             effect=price(Traffic.HOST_STAGED),
             fix="load nvidia-peermem, or use NVIDIA's open kernel module (dma-buf); see `l40s-deploy doctor`",

@@ -52,7 +52,11 @@ def unlisted(stack: Stack, *, node: str = "") -> Finding | None:
         return None
     near = family.nearest(stack.engine_version)
     other = next((one.name for one in dialects().values() if one.lists(stack.engine_version)), "")
-    fix = f"set `dialect: {other}` in the stack's file" if other else f"use one of {', '.join(family.versions)}"
+    fix = (
+        f"set `dialect: {other}` in the stack's file"
+        if other
+        else (f"use one of the versions {', '.join(family.versions)}")
+    )
     return Finding(
         id=UNLISTED,
         severity=Severity.UNKNOWN,
@@ -60,7 +64,7 @@ def unlisted(stack: Stack, *, node: str = "") -> Finding | None:
         title=f"stack {stack.name}: SGLang {stack.engine_version} is not listed by dialect {family.name};"
         f" it is treated as {near}, the nearest version",
         evidence=(f"dialect {family.name} lists {', '.join(family.versions)}",),
-        effect="flags, health paths, log lines and folders of tuned configs may be others: a start may fail, progress"
-        " and causes may be missed",
-        fix=fix if other else f"{fix}, or compare the first start with `l40s-deploy logs`",
+        effect="its flags, health paths, log lines and tuned config folders may differ: a start may fail, and"
+        " progress and causes may be missed",
+        fix=fix if other else f"{fix}, or check the first start with `l40s-deploy logs`",
     )

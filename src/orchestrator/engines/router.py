@@ -16,7 +16,7 @@ from orchestrator.protocol.staging import CausePattern, StopOrder, Watch
 
 VERSION = "0.3.2"
 
-PYTHON_FIX = "l40s-deploy prepare --tags router_env, or name the router's virtual environment with l40s_router_venv"
+PYTHON_FIX = "run `l40s-deploy prepare --tags router_env`, or set l40s_router_venv to the router's virtual environment"
 
 WATCH = Watch(
     dialect="sglang-router-0.3",
@@ -24,14 +24,15 @@ WATCH = Watch(
         CausePattern(
             id="ROUTER-MISSING",
             pattern=r"No module named '?sglang_router",
-            text="the router's virtual environment lacks sglang-router",
-            fix=f"l40s-deploy prepare --tags router_env, or pip install sglang-router=={VERSION} there",
+            text="sglang-router is not installed in the router's virtual environment",
+            fix=f"run `l40s-deploy prepare --tags router_env`, or `pip install sglang-router=={VERSION}` in that"
+            " environment",
         ),
         CausePattern(
             id="PORT-IN-USE",
             pattern=r"[Aa]ddress already in use|Failed to bind",
-            text="a port that the router needs is taken",
-            fix="end what listens there (`ss -ltnp`), or fix l40s_router_port, l40s_router_metrics_port",
+            text="a port that the router needs is in use",
+            fix="find the listener with `ss -ltnp` and stop it, or change l40s_router_port or l40s_router_metrics_port",
         ),
     ),
     http={"alive": "/liveness"},
@@ -112,7 +113,7 @@ def workers(body: str) -> tuple[Worker, ...]:
             for one in raw
         )
     except (KeyError, TypeError) as wrong:
-        raise ValueError(f"no list of workers: {wrong!r}") from None
+        raise ValueError(f"the router's list of workers can't be read: {wrong!r}") from None
 
 
 def running_requests(body: str) -> int | None:

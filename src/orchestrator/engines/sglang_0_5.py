@@ -63,7 +63,7 @@ _SHARDS = (
     r".{0,256}\|\s{0,8}(?P<step>\d{1,6})/(?P<of>\d{1,6})\b"
 )
 
-_GONE = "gone since 0.4.4"
+_GONE = "removed after 0.4.4"
 _RENAMED = (
     ("--cuda-graph-max-bs", "use --cuda-graph-max-bs-decode, its name in this version"),
     ("--cuda-graph-bs", "use --cuda-graph-bs-decode, its name in this version"),

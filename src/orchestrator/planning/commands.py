@@ -64,7 +64,7 @@ def _refuse_ours(engine: Engine, flags: KnownFlags, spelling: str, where: str) -
     name = flags.flag(spelling, where=where).name
     for ours, instead in engine.ours.items():
         if ours in flags and flags.flag(ours, where=where).name == name:
-            raise InputError(f"{spelling} is set by the plan", where=where, fix=f"set it by {instead}")
+            raise InputError(f"{spelling} is set by the plan", where=where, fix=f"remove it; instead, use {instead}")
 
 
 def argv(launch: Sequence[str], chosen: Iterable[Option], *, venv: str) -> tuple[str, ...]:

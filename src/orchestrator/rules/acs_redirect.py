@@ -16,9 +16,9 @@ RULE = Rule(
     id="ACS-REDIRECT",
     title="ACS redirects peer-to-peer traffic",
     explain=(
-        "With P2P request redirect on, a switch sends every GPU-to-GPU and GPU-to-NIC packet to the CPU and back. "
-        "Judged on every downstream port on the way between GPUs and RDMA cards that share a switch, those of the "
-        "upper ones of nested switches too; elsewhere it costs nothing."
+        "With P2P request redirect on, a switch sends every GPU-to-GPU and GPU-to-NIC packet to the CPU and back. The"
+        " rule checks every downstream port on the path between GPUs and RDMA cards that share a switch, nested"
+        " switches included. Elsewhere it costs nothing."
     ),
     reads=("/sys/bus/pci/devices/*/config (beyond 64 bytes: root only)",),
     source="PCI Express Base Specification, ACS Extended Capability (id 0x000D); NCCL troubleshooting guide, nccl#2079",
@@ -75,9 +75,9 @@ def _finding(name: str, redirecting: Sequence[tuple[str, int]]) -> Finding:
         evidence=tuple(
             f"/sys/bus/pci/devices/{address}/config: ACSCtl = {control:#06x}" for address, control in redirecting
         ),
-        effect=price(Traffic.THROUGH_ROOT) + "; on some platforms a hang",
+        effect=price(Traffic.THROUGH_ROOT) + "; on some platforms it hangs",
         fix="; ".join(f"sudo setpci -s {address} ECAP_ACS+6.w=0000" for address, _ in redirecting)
-        + " (until the next boot; for good: disable ACS or VT-d/AMD-Vi in the BIOS)",
+        + " (until the next boot; to make it permanent, disable ACS or VT-d/AMD-Vi in the BIOS)",
     )
 
 

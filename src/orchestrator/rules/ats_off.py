@@ -15,8 +15,8 @@ RULE = Rule(
     id="ATS-OFF",
     title="ATS is off in a virtual machine",
     explain=(
-        "In a virtual machine the IOMMU translates; with Address Translation Services a card asks it once and then "
-        "sends peer-to-peer packets the direct way. On bare metal it does not matter, and is not looked at."
+        "In a virtual machine the IOMMU translates addresses. With Address Translation Services, a card asks it once"
+        " and then sends peer-to-peer packets directly. On bare metal it does not matter, and is not checked."
     ),
     reads=("/proc/cpuinfo (flag hypervisor)", "/sys/bus/pci/devices/*/config (ATS, id 0x000F)"),
     source="NCCL troubleshooting guide, virtual machines: ATS on the network card is a must for GPU Direct RDMA",
@@ -37,8 +37,9 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 devices=tuple(off),
                 title=f"ATS is off on {', '.join(off)}, in a virtual machine",
                 evidence=tuple(f"/sys/bus/pci/devices/{address}/config: ATSCtl enable = 0" for address in off.values()),
-                effect="if GPUDirect traffic goes through the IOMMU: " + price(Traffic.THROUGH_ROOT),
-                fix="mlxconfig -d DEVICE set ATS_ENABLED=true, then a cold boot; the hypervisor must pass it on",
+                effect="if GPUDirect traffic passes through the IOMMU: " + price(Traffic.THROUGH_ROOT),
+                fix="run `mlxconfig -d DEVICE set ATS_ENABLED=true`, then power-cycle the machine; the hypervisor"
+                " must pass ATS through",
             )
 
 

@@ -13,8 +13,8 @@ RULE = Rule(
     id="BOND-SHORT",
     title="a bond runs without some of its ports",
     explain=(
-        "Rendezvous, HTTP and, where RDMA is missing, all traffic cross the bond. A port whose link is up and that "
-        "the switch has not taken into the LACP group is in another aggregator, and carries nothing."
+        "Rendezvous, HTTP and, without RDMA, all traffic cross the bond. A port that is up but that the switch did"
+        " not add to the LACP group is in another aggregator, and carries nothing."
     ),
     reads=("/sys/class/net/*/bonding_slave/{mii_status,ad_aggregator_id}", "/sys/class/net/*/bonding/ad_aggregator"),
     source="Linux Documentation/networking/bonding.rst",
@@ -54,7 +54,8 @@ def _finding(node: Node, bond: Interface, idle: Mapping[str, str]) -> Finding:
         devices=(bond.name, *idle),
         title=f"{bond.name} runs on {alive} of {len(bond.slaves)} ports: {names} carries nothing",
         evidence=tuple(idle.values()),
-        effect=f"{bond.name} has {alive} of {len(bond.slaves)} of its bandwidth and no spare; weights load and "
-        "requests arrive over it",
-        fix=f"cable of {names}, and LACP on the switch ports; cat /proc/net/bonding/{bond.name}",
+        effect=f"{bond.name} has {alive} of {len(bond.slaves)} of its bandwidth and no spare port; requests arrive"
+        " over it, and weights where they are on the network",
+        fix=f"check the cable of {names} and LACP on the switch ports; `cat /proc/net/bonding/{bond.name}` shows the"
+        " state",
     )

@@ -11,9 +11,10 @@ from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="CLOCK-SKEW",
-    title="a node's clock is off",
-    explain="Nothing of ours compares clocks of two nodes, but log lines of several nodes can't be put in order.",
-    reads=("the node's clock in the moment of the look, and the controller's before and after it",),
+    title="a node's clock is wrong",
+    explain="l40s-deploy does not compare clocks of different nodes, but log lines of several nodes can't be put in"
+    " order.",
+    reads=("the node's clock when it was read, and the controller's before and after",),
     source="comparison with peers",
     weight=85,
 )
@@ -42,7 +43,9 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 severity=Severity.NOTE,
                 node=name,
                 title=f"the clock is {abs(offset - middle):.1f} s {'ahead' if offset > middle else 'behind'}",
-                evidence=(f"offset to the controller = {offset:+.2f} s ±{unsure:.2f}, median of all {middle:+.2f} s",),
-                effect="log lines of several nodes can't be put in order by their own times",
-                fix="timedatectl set-ntp true; chronyc tracking",
+                evidence=(
+                    f"offset from the controller = {offset:+.2f} s ±{unsure:.2f}, median of all nodes {middle:+.2f} s",
+                ),
+                effect="log lines of several nodes can't be put in order by their timestamps",
+                fix="run `timedatectl set-ntp true`, then check with `chronyc tracking`",
             )

@@ -16,17 +16,17 @@ MIB, GIB = 1 << 20, 1 << 30
 
 RULE = Rule(
     id="DISK-FULL",
-    title="a file system has no room for what a gang writes",
+    title="a file system has too little free space for a gang",
     explain=(
-        "Looks at the file systems of /, /tmp, the state directory (runs, logs, caches of compiled kernels) and the "
-        "model root. Less than 64 MiB where a start writes stops it. Wanted are 4 GiB for the state directory (each "
-        "of five runs keeps up to 128 MiB of its engine's log, the rest is for compiled kernels) and 1 GiB for / and "
-        "for /tmp. A full model root serves what lies there and takes no push; `checkpoint push` compares "
-        "the room with the checkpoint's size itself."
+        "Checks the file systems of /, /tmp, the state directory (runs, logs, caches of compiled kernels) and the"
+        " model root. Less than 64 MiB where a start writes is a stop. The state directory should have 4 GiB (each of"
+        " five runs keeps up to 128 MiB of its engine's log; the rest is for compiled kernels), / and /tmp 1 GiB"
+        " each. A full model root still serves the checkpoints it holds, but accepts no push; `checkpoint push`"
+        " itself compares the free space with the checkpoint's size."
     ),
     reads=("statvfs of /, /tmp, the state directory and l40s_model_root",),
-    source="statvfs(3), f_bavail; LOG_LIMIT of protocol/staging.py, RUNS_KEPT of node/verbs/stage.py; the room for "
-    "compiled kernels is an allowance, not measured",
+    source="statvfs(3), f_bavail; LOG_LIMIT of protocol/staging.py, RUNS_KEPT of node/verbs/stage.py; the space for"
+    " compiled kernels is an allowance, not measured",
     weight=7,
 )
 
@@ -102,13 +102,14 @@ def _short(node: Node, rooms: list[_Room]) -> Finding:
         severity=Severity.STOP if stops else Severity.NOTE,
         node=node.name,
         devices=tuple(room.path for room in rooms),
-        title=f"{first.path} is {used} % full: {_size(first.free)} free of {_size(first.size)}, {_size(wanted)} wanted "
-        f"for {held}",
+        title=f"{first.path} is {used} % full: {_size(first.free)} of {_size(first.size)} free, {_size(wanted)}"
+        f" needed for {held}",
         evidence=tuple(f"statvfs {room.path}: {room.free} of {room.size} bytes free" for room in rooms),
-        effect="no run can be staged, and an engine that runs loses its log and its compiled kernels"
+        effect="no run can be staged, and a running engine loses its log and its compiled kernels"
         if stops
         else "it may fill up while a gang runs, or during the next push",
-        fix=f"free space: `df -h {shlex.quote(first.path)}`, `du -xh --max-depth=2 {shlex.quote(first.path)} | sort -h`"
+        fix="free space there; find the largest directories with"
+        f" `du -xh --max-depth=2 {shlex.quote(first.path)} | sort -h`"
         + ("; or set l40s_state_dir to a larger disk" if any(room.place == "state" for room in rooms) else ""),
     )
 
@@ -120,10 +121,10 @@ def _unread(node: Node, path: str, error: object) -> Finding:
         severity=Severity.UNKNOWN,
         node=node.name,
         devices=(path,),
-        title=f"the free space of {path} could not be read" + (": its file system hangs" if hangs else ""),
+        title=f"the free space of {path} could not be read" + (": its file system does not respond" if hangs else ""),
         evidence=(f"statvfs {path}: {error}",),
-        effect="whether there is room is not known",
-        fix=f"`df -h {shlex.quote(path)}` on the node shows the same",
+        effect="it is not known whether there is enough free space",
+        fix=f"run `df -h {shlex.quote(path)}` on the node",
     )
 
 

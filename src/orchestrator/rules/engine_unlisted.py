@@ -13,9 +13,9 @@ RULE = Rule(
     id=UNLISTED,
     title="the engine's version is not listed by its dialect",
     explain=(
-        "Flags, health paths, log lines and folders of tuned configs change between versions of SGLang. A dialect "
-        "lists the versions whose wheels were read; another version is treated as the nearest of them, which may be "
-        "wrong. `up` goes on."
+        "Flags, health paths, log lines and tuned config folders change between versions of SGLang. A dialect lists"
+        " the versions whose wheels were read. Another version is treated as the nearest of them, which may be wrong."
+        " `up` continues."
     ),
     reads=("the stack's engine_version and dialect",),
     source="scripts/engine_facts.py, over the wheels of every listed version",

@@ -14,8 +14,8 @@ RULE = Rule(
     id="GDR-MISSING",
     title="GPUDirect RDMA is missing",
     explain=(
-        "NCCL finds it through nvidia-peermem, or through dma-buf where the driver is NVIDIA's open kernel module and "
-        "the kernel is 5.12 or newer. Without it NCCL still takes the cards, and stages through host memory."
+        "NCCL uses nvidia-peermem, or dma-buf with NVIDIA's open kernel module and kernel 5.12 or newer. Without"
+        " either, NCCL still uses the cards, but copies through host memory."
     ),
     reads=(
         "/sys/kernel/mm/memory_peers/nv_mem/version", "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
@@ -62,8 +62,9 @@ def _finding(node: Node) -> Finding:
         evidence=(
             *(f"{path}: {snapshot.errors.get(path, 'does not exist')}" for path in _PEERMEM),
             f"{_DRIVER} = {driver.splitlines()[0] if driver else 'not readable'}",
-            *([f"uname -r = {major}.{minor}, dma-buf needs 5.12"] if (major, minor) < _OLDEST_WITH_DMA_BUF else []),
+            *([f"uname -r = {major}.{minor}; dma-buf needs 5.12"] if (major, minor) < _OLDEST_WITH_DMA_BUF else []),
         ),
         effect=price(Traffic.HOST_STAGED),
-        fix="sudo modprobe nvidia-peermem (and add it to /etc/modules-load.d), or install NVIDIA's open kernel modules",
+        fix="run `sudo modprobe nvidia-peermem` and add it to /etc/modules-load.d, or install NVIDIA's open kernel"
+        " modules",
     )

@@ -11,10 +11,10 @@ from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
     id="GPU-BAR1-SMALL",
-    title="a GPU's window into its memory (BAR 1) is smaller than the memory",
+    title="a GPU's BAR 1 is smaller than its memory",
     explain=(
-        "Cards and other GPUs reach a GPU's memory through BAR 1. An L40S shows 64 GiB of it for its 48 GB of memory; "
-        "in display mode, or without 64-bit addresses above 4 GiB in the BIOS, it is 256 MiB."
+        "Cards and other GPUs access a GPU's memory through BAR 1. An L40S has a BAR 1 of 64 GiB for its 48 GB of"
+        " memory; in display mode, or without 64-bit addresses above 4 GiB in the BIOS, it is 256 MiB."
     ),
     reads=("NVML nvmlDeviceGetBAR1MemoryInfo", "NVML nvmlDeviceGetMemoryInfo"),
     source="NVIDIA GPUDirect RDMA documentation, BAR sizes; nvidia-smi -q of an L40S (BAR1 65536 MiB)",
@@ -36,7 +36,8 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 evidence=tuple(evidence for _, evidence in small),
                 effect="peer-to-peer and GPUDirect RDMA fail or fall back to host memory; "
                 + price(Traffic.HOST_STAGED),
-                fix="BIOS: Above 4G Decoding and resizable BAR on; displaymodeselector: physical display off",
+                fix="enable Above 4G Decoding and Resizable BAR in the BIOS; turn display mode off with NVIDIA's"
+                " displaymodeselector",
             )
 
 

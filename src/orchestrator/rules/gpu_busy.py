@@ -13,11 +13,12 @@ RULE = Rule(
     id="GPU-BUSY",
     title="processes hold GPU memory",
     explain=(
-        "An idle GPU shows some hundred MiB used by NVML's first form, which counts what the driver reserves: only "
-        "processes and used memory beyond the reserve count here. `up` checks again on the node before it starts."
+        "Only processes, and memory used beyond the driver's reserve, count here: an idle GPU shows a few hundred MiB"
+        " in the first version of NVML's call, which includes that reserve. `up` checks again on the node before it"
+        " starts."
     ),
     reads=("NVML nvmlDeviceGetComputeRunningProcesses", "NVML nvmlDeviceGetMemoryInfo"),
-    source="NVML API; four idle H200 that showed 615 MiB used by the first form",
+    source="NVML API; four idle H200s that showed 615 MiB used in the first version of the call",
     weight=60,
 )
 RESERVE = 1 << 30
@@ -36,8 +37,9 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 devices=tuple(gpu_address(device) for device in busy),
                 title=f"{len(busy)} GPU{'s are' if len(busy) > 1 else ' is'} in use",
                 evidence=tuple(_words(device) for device in busy),
-                effect="a gang can't start on them unless these processes are its own",
-                fix="`l40s-deploy status` shows whether they are ours; `nvidia-smi` names the processes",
+                effect="a gang can't start on them, unless these processes are its own",
+                fix="check with `l40s-deploy status` whether a gang uses them; otherwise find the processes with"
+                " `nvidia-smi` and stop them",
             )
 
 

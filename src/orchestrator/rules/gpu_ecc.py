@@ -10,10 +10,10 @@ from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="GPU-ECC",
-    title="ECC is off on GPUs, or on for some only",
+    title="ECC is off on some or all GPUs",
     explain=(
-        "With ECC off, broken memory gives wrong text instead of an error. On GDDR cards ECC takes a sixteenth of the "
-        "memory (L40S: 46068 instead of 49140 MiB); where GPUs differ, the smallest bounds the KV cache of the gang."
+        "With ECC off, faulty memory gives wrong text instead of an error. On GDDR cards ECC takes a sixteenth of the"
+        " memory (L40S: 46068 instead of 49140 MiB). Where GPUs differ, the smallest limits the KV cache of the gang."
     ),
     reads=("NVML nvmlDeviceGetEccMode",),
     source="NVIDIA Ada GPU memory error management; nvidia-smi -e",
@@ -39,11 +39,11 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 devices=tuple(off),
                 title=f"ECC is off on {len(off)} of {len(modes)} GPUs",
                 evidence=tuple(f"NVML of {address}: nvmlDeviceGetEccMode = 0" for address in off[:4]),
-                effect="memory errors go unnoticed and give wrong text; "
+                effect="memory errors are not detected and give wrong text; "
                 + (
-                    "the GPUs with ECC have about 6 % less memory and bound the KV cache of all"
+                    "the GPUs with ECC have about 6 % less memory, which limits the KV cache of all"
                     if mixed
                     else "ECC would take about 6 % of the memory of a GDDR card"
                 ),
-                fix="sudo nvidia-smi -e 1, then reset the GPUs or reboot",
+                fix="run `sudo nvidia-smi -e 1`, then reset the GPUs or reboot",
             )

@@ -11,10 +11,10 @@ from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
     id="GPU-GROUPS-UNEVEN",
-    title="the GPUs are not spread evenly behind the switches",
+    title="the GPUs are not spread evenly over the PCIe switches",
     explain=(
-        "Each switch should have the same number of GPUs: NCCL's rings run through a switch's GPUs and leave by its "
-        "card. A GPU on a root port, or a fifth one behind one switch, has no near card of its own."
+        "Each switch should have the same number of GPUs: NCCL's rings run through a switch's GPUs and leave by its"
+        " RDMA card. A GPU on a root port, or a fifth one behind a switch, has no nearby card of its own."
     ),
     reads=("/sys/bus/pci/devices/* (real paths)", "/sys/bus/pci/slots/*/address"),
     source="the articles' cluster (4 GPUs and one card behind each switch); NCCL src/graph/search.cc",
@@ -51,6 +51,6 @@ def _finding(node: Node, counts: dict[str, int], away: list[str]) -> Finding:
             *(f"switch {addresses[key]}: {count} GPUs" for key, count in counts.items()),
             *(f"GPU {address}: on a root port" for address in away),
         ),
-        effect="GPUs without a near card talk through the CPU; " + price(Traffic.CARD_ON_ROOT_PORT),
+        effect="GPUs without a nearby card communicate through the CPU; " + price(Traffic.CARD_ON_ROOT_PORT),
         fix=f"move the GPU {f'from {from_slots} ' if from_slots else ''}to a slot behind the switch with the fewest",
     )

@@ -12,7 +12,8 @@ from orchestrator.rules.support.registry import Rule
 RULE = Rule(
     id="GPU-HEALTH",
     title="a GPU has memory errors or is throttled",
-    explain="An uncorrectable ECC error ends the process that meets it. A throttled GPU slows all ranks of the gang.",
+    explain="An uncorrectable ECC error kills the process that hits it. A throttled GPU slows down all ranks of the"
+            " gang.",
     reads=(
         "NVML nvmlDeviceGetTotalEccErrors", "NVML nvmlDeviceGetRemappedRows",
         "NVML nvmlDeviceGetCurrentClocksEventReasons",
@@ -42,8 +43,8 @@ def _errors(name: str, device: Mapping[str, Any]) -> Iterator[Finding]:
             Severity.STOP,
             f"has {count} uncorrectable memory error{'s' if count > 1 else ''}",
             f"nvmlDeviceGetTotalEccErrors(uncorrected, volatile) = {count}",
-            "a process that meets such an error ends, and the gang with it",
-            "reset the GPU (nvidia-smi --gpu-reset) or reboot; if it comes back, replace the card",
+            "a process that hits such an error dies, and the gang with it",
+            "reset the GPU (`nvidia-smi --gpu-reset`) or reboot; if the errors return, replace the card",
         )
 
 
@@ -58,20 +59,20 @@ def _repairs(name: str, device: Mapping[str, Any]) -> Iterator[Finding]:
             name,
             device,
             Severity.STOP,
-            "could not repair a broken memory row",
+            "could not repair a faulty memory row",
             evidence,
-            "a process that meets it ends, and the gang with it",
-            "replace the card (nvidia-smi -q -d ROW_REMAPPER)",
+            "a process that hits it dies, and the gang with it",
+            "replace the card; `nvidia-smi -q -d ROW_REMAPPER` shows the rows",
         )
     elif rows[2]:
         yield _finding(
             name,
             device,
             Severity.SLOW,
-            "will repair a broken memory row at its next reset",
+            "will repair a faulty memory row at its next reset",
             evidence,
-            "until then a process may meet it and end, and the gang with it",
-            "reset the GPU (nvidia-smi --gpu-reset) or reboot before the gang starts",
+            "until then a process may hit it and die, and the gang with it",
+            "reset the GPU (`nvidia-smi --gpu-reset`) or reboot before the gang starts",
         )
 
 
@@ -85,8 +86,9 @@ def _throttling(name: str, device: Mapping[str, Any]) -> Iterator[Finding]:
             Severity.SLOW,
             f"is throttled: {', '.join(words)}",
             f"nvmlDeviceGetCurrentClocksEventReasons = {reasons:#x}",
-            "every step of the gang waits for this GPU (how much depends on how far its clocks fell)",
-            "fans, air flow and power supply of this node; nvidia-smi -q -d PERFORMANCE,TEMPERATURE",
+            "every step of the gang waits for this GPU (the cost depends on how far its clocks fell)",
+            "check the fans, air flow and power supply of this node; `nvidia-smi -q -d PERFORMANCE,TEMPERATURE` shows"
+            " the reason",
         )
 
 

@@ -12,7 +12,7 @@ from orchestrator.rules.support.registry import Rule
 RULE = Rule(
     id="GPU-MISSING",
     title="a GPU is missing or lost",
-    explain="Tensor parallelism needs every GPU: one that is off the bus stops the gang.",
+    explain="Tensor parallelism needs every GPU: one that fell off the bus stops the gang.",
     reads=("NVML device list", "/sys/bus/pci/devices/*/class", "`l40s_gpus` of the inventory"),
     source="NVML nvmlDeviceGetCount_v2, NVML_ERROR_GPU_IS_LOST",
     weight=5,
@@ -35,18 +35,19 @@ def _finding(node: Node, answering: int) -> Finding:
         severity=Severity.STOP,
         node=node.name,
         devices=tuple(gpu.address for gpu in lost),
-        title=f"{answering} GPUs answer, {wanted} are wanted"
+        title=f"{answering} GPUs respond, {wanted} are needed"
         + (f": {', '.join(_words(gpu) for gpu in lost)}" if lost else ""),
         evidence=(
-            f"NVML: {answering} devices answer",
+            f"NVML: {answering} devices respond",
             f"PCI: {len(gpus)} GPUs on the bus",
             f"inventory: l40s_gpus = {wanted}",
         ),
         effect="the gang can't start: every TP rank needs its GPU",
-        fix="look for Xid 79 in `dmesg`; reset or power-cycle the node; reseat the card if it stays away",
+        fix="check for Xid 79 with `dmesg -T | grep Xid`; reboot or power-cycle the node; if the GPU stays missing,"
+        " reseat the card",
     )
 
 
 def _words(gpu: Gpu) -> str:
     which = f"GPU {gpu.index}" if gpu.index >= 0 else "a GPU"
-    return f"{which} at {gpu.address} ({gpu.lost or 'on the bus, unknown to NVML'})"
+    return f"{which} at {gpu.address} ({gpu.lost or 'on the bus, not shown by NVML'})"

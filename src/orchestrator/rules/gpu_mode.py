@@ -11,10 +11,10 @@ from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="GPU-MODE",
-    title="a GPU's mode is in the way",
+    title="a GPU's mode prevents or slows a start",
     explain=(
-        "Compute mode 'prohibited' refuses every CUDA process. Without persistence mode the driver shuts a GPU down "
-        "when its last process ends, and start-up takes seconds longer."
+        "Compute mode 'prohibited' refuses every CUDA process. Without persistence mode, the driver shuts a GPU down"
+        " when its last process ends, and the next start takes a few seconds longer."
     ),
     reads=("NVML nvmlDeviceGetComputeMode", "NVML nvmlDeviceGetPersistenceMode"),
     source="NVML API, nvmlComputeMode_t (2 is prohibited)",
@@ -37,7 +37,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 title=f"compute mode of {_which(closed)} is prohibited",
                 evidence=(f"NVML of {_which(closed)}: nvmlDeviceGetComputeMode = 2",),
                 effect="no CUDA process can start there",
-                fix="sudo nvidia-smi -c DEFAULT",
+                fix="run `sudo nvidia-smi -c DEFAULT`",
             )
         if asleep:
             yield Finding(
@@ -47,8 +47,8 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 devices=_addresses(asleep),
                 title=f"persistence mode of {_which(asleep)} is off",
                 evidence=(f"NVML of {_which(asleep)}: nvmlDeviceGetPersistenceMode = 0",),
-                effect="each start of an engine waits some seconds for the driver; none while it runs",
-                fix="sudo systemctl enable --now nvidia-persistenced",
+                effect="each start of an engine waits a few seconds for the driver; no cost while it runs",
+                fix="run `sudo systemctl enable --now nvidia-persistenced`",
             )
 
 

@@ -11,10 +11,11 @@ from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="GPU-NOT-USED",
-    title="GPUs that this node may not use",
+    title="some GPUs of this node are not used",
     explain=(
-        "The PCI bus shows every GPU of the machine. A gang uses the first `l40s_gpus` that NVML shows; a container or "
-        "a shared machine shows NVML fewer than the bus has. The others take no part in any plan or prediction."
+        "The PCI bus shows every GPU of the machine. A gang uses the first `l40s_gpus` that NVML shows; in a"
+        " container or on a shared machine, NVML may show fewer than the bus has. The others are not part of any plan"
+        " or prediction."
     ),
     reads=("NVML device list", "/sys/bus/pci/devices/*/class", "`l40s_gpus` of the inventory"),
     source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES; NVML nvmlDeviceGetCount_v2",
@@ -46,8 +47,8 @@ def _finding(node: Node, idle: list[Gpu]) -> Finding:
             f"inventory: l40s_gpus = {wanted}",
             *(f"{gpu.address}: {_why(gpu)}" for gpu in idle[:4]),
         ),
-        effect="plan, memory and NCCL's groups count the others only",
-        fix=f"if the gang is to use them, set `l40s_gpus: {len(gpus)}`, and give a container all /dev/nvidia* files",
+        effect="the plan, memory and NCCL groups count only the other GPUs",
+        fix=f"to use them, set `l40s_gpus: {len(gpus)}`; a container also needs all /dev/nvidia* files",
     )
 
 

@@ -13,13 +13,14 @@ from orchestrator.topology.names import part_name
 
 RULE = Rule(
     id="GPU-OTHER-MAKER",
-    title="accelerators of another maker are not counted as GPUs",
+    title="accelerators of another vendor are not counted as GPUs",
     explain=(
-        "Only NVIDIA's display controllers count as GPUs. A recorded machine may be full of another maker's: "
-        "`--accelerator VENDOR:CLASS` counts those. Told where a node shows no GPU and at least two such cards."
+        "Only NVIDIA's display controllers count as GPUs. A recorded machine may have another vendor's:"
+        " `--accelerator VENDOR:CLASS` counts those. Reported where a node has no NVIDIA GPU and at least two such"
+        " cards."
     ),
     reads=("/sys/bus/pci/devices/*/{class,vendor}",),
-    source="PCI code and ID assignment: 03 display, 0b40 co-processor, 12 processing accelerator",
+    source="PCI Code and ID Assignment Specification: 03 display, 0b40 co-processor, 12 processing accelerator",
     weight=80,
 )
 _ACCELERATORS = (0x0300, 0x0302, 0x0380, 0x0B40, 0x1200)
@@ -52,6 +53,6 @@ def _finding(node: Node, vendor: int, kind: int) -> Finding:
         devices=tuple(one.address for one in found),
         title=f"{len(found)} accelerators ({part_name(vendor, found[0].device)}) are not counted as GPUs",
         evidence=tuple(f"/sys/bus/pci/devices/{one.address}/class = {one.class_code:#08x}" for one in found[:4]),
-        effect="nothing is said of where they sit; the engine needs NVIDIA's GPUs",
-        fix=f"for a recorded machine: --accelerator {vendor:04x}:{kind:04x}",
+        effect="their place in the PCIe tree is not checked; the engine needs NVIDIA GPUs",
+        fix=f"for a recorded machine, add `--accelerator {vendor:04x}:{kind:04x}`",
     )

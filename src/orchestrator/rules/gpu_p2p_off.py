@@ -14,11 +14,11 @@ from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
     id="GPU-P2P-OFF",
-    title="GPUs can't reach each other's memory",
+    title="GPUs can't access each other's memory",
     explain=(
-        "NCCL asks NVML whether reads and writes between two GPUs work. Where they do not, everything between them "
-        "passes through host memory. Judged for every pair that NCCL would connect directly: up to PXB by default, "
-        "farther on AMD with two GPUs or an NCCL before 2.23."
+        "NCCL asks NVML whether reads and writes between two GPUs work. If not, all data between them passes through"
+        " host memory. Checked for every pair that NCCL would connect directly: up to PXB by default, farther on AMD"
+        " with two GPUs or with NCCL before 2.23."
     ),
     reads=("NVML nvmlDeviceGetP2PStatus (read, write)",),
     source="NCCL src/graph/paths.cc ncclTopoCheckP2p; NVML nvmlGpuP2PStatus_t",
@@ -43,12 +43,12 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 severity=Severity.SLOW,
                 node=node.name,
                 devices=tuple(addresses[index] for index in gpus),
-                title=f"{len(broken)} pair{'s' if len(broken) > 1 else ''} of GPUs ({paths}) can't reach each "
-                f"other directly (GPUs {', '.join(map(str, gpus))})",
+                title=f"{len(broken)} pair{'s' if len(broken) > 1 else ''} of GPUs ({paths}) can't access each other"
+                f" directly (GPUs {', '.join(map(str, gpus))})",
                 evidence=tuple(words for *_, words in broken[:6]),
-                effect="NCCL stages through host memory between them; " + price(Traffic.CARD_ON_ROOT_PORT),
-                fix="check the driver's version and parameters (NVreg_*), ACS and IOMMU; `nvidia-smi topo -p2p rw` "
-                "shows all pairs",
+                effect="NCCL copies between them through host memory; " + price(Traffic.CARD_ON_ROOT_PORT),
+                fix="check the driver's version and parameters (NVreg_*), ACS and the IOMMU;"
+                " `nvidia-smi topo -p2p rw` shows all pairs",
             )
 
 

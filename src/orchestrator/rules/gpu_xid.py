@@ -12,10 +12,10 @@ from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="GPU-XID",
-    title="the driver reported an Xid that means broken hardware or a wedged GPU",
+    title="the driver reported an Xid error of failing hardware or a hung GPU",
     explain=(
-        "The kernel's log goes back to the last boot. A GPU that fell off the bus or hung once is likely to do it "
-        "again, and takes 32 ranks with it; what NVML still shows of it is told by GPU-MISSING and GPU-HEALTH."
+        "The kernel log goes back to the last boot. A GPU that fell off the bus or hung once is likely to do it"
+        " again, and stops all 32 ranks. GPU-MISSING and GPU-HEALTH report what NVML shows of it now."
     ),
     reads=("/dev/kmsg",),
     source="NVIDIA GPU Deployment and Management Documentation, XID Errors",
@@ -26,11 +26,11 @@ _MEANING = {
     48: "a memory error that can't be corrected",
     63: "a memory row was marked for repair",
     64: "a memory row could not be repaired",
-    74: "a fault of a GPU-to-GPU link",
+    74: "an error on a GPU-to-GPU link",
     79: "the GPU fell off the bus",
     94: "a contained memory error",
     95: "an uncontained memory error",
-    119: "the GPU's own processor (GSP) did not answer",
+    119: "the GPU's own processor (GSP) did not respond",
     120: "the GPU's own processor (GSP) failed",
 }
 
@@ -65,8 +65,8 @@ def _findings(node: Node, lines: Sequence[str]) -> Iterator[Finding]:
             + ", ".join(f"Xid {code} ({_MEANING[code]})" for code in codes)
             + " since the last boot",
             evidence=tuple(f"/dev/kmsg: {line.strip()[:200]}" for _, line in errors[-4:]),
-            effect="when it happens again, the gang ends (loading the weights again takes minutes)",
-            fix="reset the GPU or reboot; run dcgmi diag -r 3 before trusting it; replace it if the error comes back",
+            effect="if it happens again, the gang fails (loading the weights again takes minutes)",
+            fix="reset the GPU or reboot, then test it with `dcgmi diag -r 3`; replace it if the error returns",
         )
 
 
@@ -75,8 +75,8 @@ def _unknown(node: Node, why: str) -> Finding:
         id=RULE.id,
         severity=Severity.UNKNOWN,
         node=node.name,
-        title="whether the driver reported errors (Xid) could not be read",
+        title="the kernel log could not be read for driver errors (Xid)",
         evidence=(f"/dev/kmsg: {why}",),
-        effect="a GPU that failed since the last boot is not known of",
+        effect="a GPU that failed since the last boot goes unnoticed",
         fix=as_root(node),
     )

@@ -13,8 +13,8 @@ from orchestrator.topology.pci import number
 
 RULE = Rule(
     id="HOST-SETTING",
-    title="a host setting costs latency",
-    explain="Small things that add jitter to every one of the 122 all-reduces of a decode step.",
+    title="a host setting adds latency",
+    explain="Settings that add jitter to each of the 122 all-reduces of a decode step.",
     reads=(
         "/sys/devices/system/cpu/cpufreq/policy*/scaling_governor", "/sys/devices/system/cpu/cpu0/cpuidle/*",
         "/proc/sys/kernel/numa_balancing", "/proc/sys/vm/nr_hugepages",
@@ -43,7 +43,7 @@ def _governor(node: Node) -> tuple[str, str] | None:
         return None
     (common, count), *_ = Counter(governors.values()).most_common(1)
     first = next(path for path, value in governors.items() if value == common)
-    return f"scaling_governor is {common}, performance is better here", f"{first} = {common} (of {count} policies)"
+    return f"scaling_governor is {common}; performance is better here", f"{first} = {common} (of {count} policies)"
 
 
 def _deep_sleep(node: Node) -> tuple[str, str] | None:
@@ -53,7 +53,7 @@ def _deep_sleep(node: Node) -> tuple[str, str] | None:
         if latency > DEEP_US and node.snapshot.text(f"{folder}/{state}/disable") == "0":
             name = node.snapshot.text(f"{folder}/{state}/name") or state
             evidence = f"{folder}/{state}: name = {name}, latency = {latency} us, disable = 0"
-            return f"CPUs may sleep as deep as {name}, {latency} us from waking up", evidence
+            return f"CPUs may enter sleep state {name}, which takes {latency} us to leave", evidence
     return None
 
 
@@ -61,7 +61,7 @@ def _numa_balancing(node: Node) -> tuple[str, str] | None:
     value = node.snapshot.text("/proc/sys/kernel/numa_balancing")
     if number(value) == 0:
         return None
-    return f"numa_balancing is {value}, 0 is better here", f"/proc/sys/kernel/numa_balancing = {value}"
+    return f"numa_balancing is {value}; 0 is better here", f"/proc/sys/kernel/numa_balancing = {value}"
 
 
 def _hugepages(node: Node) -> tuple[str, str] | None:
@@ -72,14 +72,16 @@ def _hugepages(node: Node) -> tuple[str, str] | None:
     total = sum(domain.memory_bytes for domain in node.topology.numa) >> 30
     if not total or taken * 4 < total:
         return None
-    return f"{taken} GiB of {total} GiB are set aside as huge pages", f"/proc/sys/vm/nr_hugepages = {count}"
+    return f"{taken} GiB of {total} GiB of memory are reserved as huge pages", f"/proc/sys/vm/nr_hugepages = {count}"
 
 
 _SETTINGS = (
-    _Setting("scaling_governor", "sudo cpupower frequency-set -g performance", _governor),
-    _Setting("cpuidle", "sudo cpupower idle-set -D 10, or tuned-adm profile latency-performance", _deep_sleep),
-    _Setting("numa_balancing", "sudo sysctl -w kernel.numa_balancing=0", _numa_balancing),
-    _Setting("nr_hugepages", "sudo sysctl -w vm.nr_hugepages=0, unless something needs them", _hugepages),
+    _Setting("scaling_governor", "run `sudo cpupower frequency-set -g performance`", _governor),
+    _Setting(
+        "cpuidle", "run `sudo cpupower idle-set -D 10`, or `sudo tuned-adm profile latency-performance`", _deep_sleep
+    ),
+    _Setting("numa_balancing", "run `sudo sysctl -w kernel.numa_balancing=0`", _numa_balancing),
+    _Setting("nr_hugepages", "run `sudo sysctl -w vm.nr_hugepages=0`, unless something needs them", _hugepages),
 )
 
 
@@ -96,7 +98,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                     devices=(setting.name,),
                     title=found[0],
                     evidence=(found[1],),
-                    effect="less page cache for loading the weights"
+                    effect="less page cache for loading weights"
                     if setting.name == "nr_hugepages"
                     else "more jitter in every all-reduce (not measured)",
                     fix=setting.fix,

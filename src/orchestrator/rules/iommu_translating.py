@@ -12,7 +12,7 @@ from orchestrator.topology.speed import Traffic, price
 RULE = Rule(
     id="IOMMU-TRANSLATING",
     title="the IOMMU translates DMA",
-    explain="With translation on, peer-to-peer packets are sent to the root complex to be translated.",
+    explain="With translation on, peer-to-peer packets go to the root complex to be translated.",
     reads=("/sys/bus/pci/devices/*/iommu_group (link)", "/sys/kernel/iommu_groups/*/type"),
     source="NCCL troubleshooting guide, PCI access control; Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups",
     weight=26,
@@ -29,10 +29,11 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 severity=Severity.SLOW,
                 node=node.name,
                 devices=tuple(address for address, _ in translating),
-                title=f"the IOMMU translates DMA of {len(translating)} GPUs and cards",
+                title=f"the IOMMU translates the DMA of {len(translating)} GPUs and cards",
                 evidence=tuple(evidence for _, evidence in translating[:4]),
                 effect=price(Traffic.THROUGH_ROOT),
-                fix="boot with iommu=pt (or intel_iommu=off / amd_iommu=off), or turn VT-d/AMD-Vi off in the BIOS",
+                fix="boot with iommu=pt (or intel_iommu=off, amd_iommu=off) on the kernel command line, or disable"
+                " VT-d/AMD-Vi in the BIOS",
             )
 
 

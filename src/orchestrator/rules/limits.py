@@ -10,11 +10,11 @@ from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="LIMITS",
-    title="a limit is too small for the engine",
+    title="a resource limit is too low for the engine",
     explain=(
-        "RDMA pins memory: without an unlimited memlock, registration fails inside NCCL. Judged is what the engine "
-        "will have: under systemd its unit sets the limits (root only); elsewhere our agent raises them as far as "
-        "it may, and the probe tries how far that is, in its own process."
+        "RDMA pins memory: without an unlimited memlock, registration fails inside NCCL. The rule checks the limits"
+        " that the engine will have. Under systemd its unit sets them (root only); elsewhere the node agent raises"
+        " them as far as allowed, and the probe tries the same in its own process."
     ),
     reads=("RLIMIT_MEMLOCK, RLIMIT_NOFILE, RLIMIT_STACK of the probe", "/run/systemd/system", "size of /dev/shm"),
     source="NCCL troubleshooting guide (memlock, shm, stack); the agent's unit (LimitMEMLOCK=infinity)",
@@ -59,10 +59,10 @@ def _memlock(node: Node) -> Iterator[Finding]:
         severity=Severity.STOP,
         node=node.name,
         devices=("memlock",),
-        title=f"memlock is limited to {found >> 10} KiB where the engine will run",
+        title=f"memlock is {found >> 10} KiB where the engine will run; RDMA needs unlimited",
         evidence=(f"RLIMIT_MEMLOCK, raised as far as allowed = {found}", *_where(node)),
-        effect="NCCL can't register memory with the RDMA cards: ncclSystemError at the first collective",
-        fix="'* - memlock unlimited' in /etc/security/limits.d/l40s.conf, log in again; or LimitMEMLOCK=infinity",
+        effect="NCCL can't register memory with the RDMA cards: ncclSystemError in the first collective",
+        fix="run `l40s-deploy prepare --tags limits`; in a service of your own, set LimitMEMLOCK=infinity",
     )
 
 
@@ -80,10 +80,10 @@ def _files(node: Node) -> Iterator[Finding]:
             severity=Severity.NOTE,
             node=node.name,
             devices=("nofile",),
-            title=f"at most {found} open files",
+            title=f"at most {found} files may be open; 1048576 is recommended",
             evidence=(f"RLIMIT_NOFILE, raised as far as allowed = {found}",),
-            effect="many connections at once can run out of descriptors",
-            fix="'* - nofile 1048576' in /etc/security/limits.d/l40s.conf",
+            effect="the engine can run out of file descriptors with many connections",
+            fix="run `l40s-deploy prepare --tags limits`",
         )
 
 
@@ -96,10 +96,10 @@ def _stack(node: Node) -> Iterator[Finding]:
             severity=Severity.NOTE,
             node=node.name,
             devices=("stack",),
-            title="the stack's size is unlimited",
+            title="the thread stack size is unlimited",
             evidence=("RLIMIT_STACK (soft) = unlimited",),
-            effect="each of NCCL's threads may reserve very much memory for its stack",
-            fix="ulimit -s 8192 for the engine's user",
+            effect="each NCCL thread may reserve a large amount of memory for its stack",
+            fix="set `ulimit -s 8192` for the engine's user",
         )
 
 
@@ -111,8 +111,9 @@ def _shm(node: Node) -> Iterator[Finding]:
             severity=Severity.STOP,
             node=node.name,
             devices=("/dev/shm",),  # noqa: S108
-            title=f"/dev/shm has {size >> 20} MiB, 1 GiB is wanted",  # noqa: S108
+            title=f"/dev/shm has {size >> 20} MiB, 1 GiB is needed",  # noqa: S108
             evidence=(f"statvfs /dev/shm = {size} bytes",),
-            effect="NCCL and the engine's processes share memory there: 'unhandled system error' or a bus error",
-            fix="mount -o remount,size=16G /dev/shm (in a container: --shm-size 16g or --ipc host)",
+            effect="NCCL and the engine's processes share memory there: they fail with 'unhandled system error' or a"
+            " bus error",
+            fix="run `mount -o remount,size=16G /dev/shm` (in a container: --shm-size 16g or --ipc host)",
         )

@@ -11,10 +11,10 @@ from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="MODEL-ROOT-REMOTE",
-    title="the model root lies on a network file system",
+    title="the model root is on a network file system",
     explain=(
-        "Every node reads about half of a checkpoint at TP32, all at once from one server. sglang 0.5.23 ends itself "
-        "when a rank has waited 480 s for the others' loading (0.4.4: 300 s), and no flag changes that."
+        "At TP32 every node reads about half of a checkpoint, all at once from one server. SGLang 0.5.23 exits when a"
+        " rank has waited 480 s for the others to load (0.4.4: 300 s), and no flag changes that."
     ),
     reads=("/proc/mounts", "l40s_model_root of the inventory"),
     source="sglang 0.5.23 srt/model_executor/model_runner_components/load_model_utils.py and 0.4.4 model_runner.py, "
@@ -44,10 +44,10 @@ def check(cluster: Cluster) -> Iterator[Finding]:
             devices=(mount.point,),
             title=f"model root {node.spec.model_root} is on {mount.kind} from {mount.source}",
             evidence=(f"/proc/mounts: {mount.source} {mount.point} {mount.kind}",),
-            effect="all nodes load from one server; when one rank is 480 s behind the others the engine ends itself, "
-            "which a cold cache can bring about",
-            fix="l40s-deploy checkpoint push onto local disks, or read the files once on every node before `up` "
-            "(cat MODEL/*.safetensors >/dev/null)",
+            effect="all nodes load from one server; the engine exits if one rank is 480 s behind the others, which a"
+            " cold cache can cause",
+            fix="copy the checkpoint to local disks with `l40s-deploy checkpoint push`, or read the files on every"
+            " node before `up`: `cat MODEL/*.safetensors >/dev/null`",
         )
 
 

@@ -11,10 +11,10 @@ from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="NCCL-FILES",
-    title="a file on the node changes what NCCL does",
+    title="a file on the node changes NCCL's settings",
     explain=(
-        "NCCL reads /etc/nccl.conf wherever the environment does not say otherwise, and takes the topology from "
-        "virtualTopology.xml instead of looking, when it is there."
+        "NCCL reads every setting that the environment does not have from /etc/nccl.conf. If virtualTopology.xml"
+        " exists, NCCL reads the topology from it instead of the machine."
     ),
     reads=("/etc/nccl.conf", "/var/run/nvidia-topologyd/virtualTopology.xml"),
     source="NCCL src/misc/param.cc initEnv, src/graph/topo.cc ncclTopoGetSystem",
@@ -42,8 +42,8 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 devices=(_CONF,),
                 title=f"{_CONF} sets {', '.join(line.partition('=')[0] for line in settings[:6])}",
                 evidence=tuple(f"{_CONF}: {line}" for line in settings[:6]),
-                effect="; ".join(["they hold for every variable that the plan does not set", *_costs(settings)]),
-                fix=f"take the lines out, or compare them with `l40s-deploy plan` ({_CONF} of {node.name})",
+                effect="; ".join(["they apply to every variable that the plan does not set", *_costs(settings)]),
+                fix=f"remove the lines from {_CONF} on {node.name}, or compare them with `l40s-deploy plan`",
             )
         if node.snapshot.exists(_TOPOLOGY):
             yield Finding(
@@ -51,8 +51,9 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 severity=Severity.NOTE,
                 node=node.name,
                 devices=(_TOPOLOGY,),
-                title="NCCL takes the machine's topology from a file, not from the machine",
+                title="NCCL reads the topology from a file, not from the machine",
                 evidence=(f"{_TOPOLOGY}: exists",),
-                effect="what this page says of paths may not be what NCCL does",
-                fix=f"remove {_TOPOLOGY} on bare metal; `doctor --dump-xml DIR` writes what we see, to compare",
+                effect="NCCL may use other paths than those reported here",
+                fix=f"on bare metal, remove {_TOPOLOGY}; to compare, `l40s-deploy doctor --dump-xml DIR` writes the"
+                " topology of the machine",
             )

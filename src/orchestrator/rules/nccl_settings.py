@@ -11,10 +11,11 @@ from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="NCCL-SETTINGS",
-    title="l40s_env takes a transport from NCCL",
+    title="l40s_env turns off one of NCCL's transports",
     explain=(
-        "NCCL_P2P_DISABLE, NCCL_IB_DISABLE, NCCL_SHM_DISABLE and the like are passed on from machine to machine as "
-        "cures. Each closes a way that this machine may need. The same settings in /etc/nccl.conf are NCCL-FILES."
+        "NCCL_P2P_DISABLE, NCCL_IB_DISABLE, NCCL_SHM_DISABLE and similar settings are often copied from machine to"
+        " machine as workarounds. Each turns off a path that this machine may need. NCCL-FILES reports the same"
+        " settings in /etc/nccl.conf."
     ),
     reads=("`l40s_env` of the inventory",),
     source="NCCL user guide, environment variables",
@@ -36,5 +37,6 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                     title=f"l40s_env sets {name}={value}",
                     evidence=(f"inventory: {node.name}: l40s_env.{name} = {value}",),
                     effect=price,
-                    fix=f"remove {name} from l40s_env; `l40s-deploy doctor` says what it was meant to cure",
+                    fix=f"remove {name} from l40s_env, then run `l40s-deploy doctor` to find the problem that it"
+                    " worked around",
                 )

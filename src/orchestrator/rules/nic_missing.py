@@ -15,8 +15,8 @@ RULE = Rule(
     id="NIC-MISSING",
     title="a switch with GPUs has no RDMA card",
     explain=(
-        "Each switch with GPUs needs a card of its own. Told where another switch of the node has one and no card "
-        "sits elsewhere: then it is not plugged in, dead, or without its driver."
+        "Each switch with GPUs needs its own RDMA card. Reported where another switch of the node has one and no card"
+        " is elsewhere: the card is not plugged in, dead, or without its driver."
     ),
     reads=("/sys/class/infiniband/*/device (real path)", "/sys/bus/pci/devices/*/{vendor,device,driver}"),
     source="NCCL src/graph/topo.cc ncclTopoGetLocal; the articles' cluster (one card behind each switch)",
@@ -56,7 +56,7 @@ def _finding(node: Node, lonely: Sequence[Switch]) -> Finding:
         title=f"no RDMA card behind switch {names}" + (", only a card without an RDMA device" if silent else ""),
         evidence=found or tuple(f"switch {switch.address}: no network card behind it" for switch in lonely),
         effect=price(Traffic.CARD_ON_ROOT_PORT),
-        fix="load the card's driver: modprobe mlx5_ib; look at `dmesg | grep mlx5`"
+        fix="load the card's driver with `modprobe mlx5_ib`, then check `dmesg | grep mlx5`"
         if silent
-        else "look whether the card is seated and has power; `lspci | grep -i mellanox`",
+        else "check that the card is seated and has power: `lspci | grep -i mellanox`",
     )

@@ -16,8 +16,8 @@ RULE = Rule(
     id="NIC-NOT-UNDER-SWITCH",
     title="an RDMA card is not behind the GPUs' PCIe switch",
     explain=(
-        "A card behind the GPUs' own switch reaches them without the CPU (PIX). On a root port it is PHB: NCCL uses "
-        "no GPUDirect for it, and stops carrying traffic between the halves of the node over the cards."
+        "A card behind the GPUs' own switch reaches them without the CPU (PIX). On a root port the path is PHB: NCCL"
+        " does not use GPUDirect for it, and no longer carries traffic between the halves of the node over the cards."
     ),
     reads=("/sys/class/infiniband/*/device (real path)", "/sys/bus/pci/devices/*", "/sys/bus/pci/slots/*/address"),
     source="NCCL src/graph/paths.cc ncclTopoCheckNet, ncclTopoCheckGdr; the articles' first fault",
@@ -53,8 +53,8 @@ def _finding(node: Node, ports: Sequence[RdmaPort]) -> Finding:
         severity=Severity.SLOW,
         node=node.name,
         devices=(*devices, place),
-        title=f"RDMA card {place} ({', '.join(devices)}){f' in slot {slot}' if slot else ''} sits on a root port, "
-        "not behind a GPU switch",
+        title=f"RDMA card {place} ({', '.join(devices)}){f' in slot {slot}' if slot else ''} is on a root port, not"
+        " behind a GPU switch",
         evidence=(
             f"real path of {ports[0].device} = {ports[0].key}",
             f"slot of {place} = {slot or 'not named by the firmware'}",
@@ -69,7 +69,7 @@ def _finding(node: Node, ports: Sequence[RdmaPort]) -> Finding:
 def _without_a_card(node: Node) -> str:
     keys = {switch.key for switch in node.roles.lonely}
     count = sum(not keys.isdisjoint(node.places.above(gpu.key)) for gpu in node.topology.gpus)
-    return f"{count} of {len(node.topology.gpus)} GPUs have no card near them; " if count else ""
+    return f"{count} of {len(node.topology.gpus)} GPUs have no nearby card; " if count else ""
 
 
 def _unknown(node: Node, cards: Mapping[str, Sequence[RdmaPort]]) -> Finding:
@@ -79,10 +79,10 @@ def _unknown(node: Node, cards: Mapping[str, Sequence[RdmaPort]]) -> Finding:
         severity=Severity.UNKNOWN,
         node=node.name,
         devices=tuple(port.device for ports in cards.values() for port in ports),
-        title=f"whether {' or '.join(names)}, on a root port, is meant for the GPUs or for TCP was not recorded",
+        title=f"{' or '.join(names)} is on a root port; whether it serves the GPUs or TCP was not recorded",
         evidence=tuple(f"switch {switch.address} has GPUs and no RDMA card" for switch in node.roles.lonely),
-        effect="if it is meant for the GPUs: " + price(Traffic.CARD_ON_ROOT_PORT),
-        fix="`l40s-deploy doctor` on the node itself knows which card carries TCP",
+        effect="if it serves the GPUs: " + price(Traffic.CARD_ON_ROOT_PORT),
+        fix="run `l40s-deploy doctor` on the node itself, which shows the card that carries TCP",
     )
 
 

@@ -15,7 +15,7 @@ from orchestrator.rules.support.registry import Rule
 RULE = Rule(
     id="NO-COMMON-NETWORK",
     title="the nodes of a gang share no network",
-    explain="Rendezvous, Gloo, NCCL's bootstrap and our agents need one IPv4 network for all nodes.",
+    explain="Rendezvous, Gloo, NCCL's bootstrap and the node agents need one IPv4 network that all nodes share.",
     reads=("addresses of all interfaces", "l40s_address and l40s_socket_ifname of the inventory"),
     source="torch's TCPStore, Gloo and NCCL's bootstrap connect every rank with every other",
     weight=3,

@@ -17,8 +17,8 @@ RULE = Rule(
     id="NODE-DIFFERS",
     title="a node differs from its peers",
     explain=(
-        "Compares each node with the others of its gang (small gangs together); needs no list of known machines. "
-        "The odd one out is named; where no value has a majority, the disagreement is told of the cluster."
+        "Compares each node with the others of its gang (small gangs together); needs no list of known machines. The"
+        " finding is for the node that differs; where no value has a majority, it is for the cluster."
     ),
     reads=(
         "NVML versions and GPU names", "/proc/sys/kernel/osrelease", "/sys/class/infiniband/*/fw_ver",
@@ -132,54 +132,58 @@ _FACTS = (
     ),
     _Fact(
         "GPU set", "NVML nvmlDeviceGetName", Severity.SLOW,
-        f"{_SLOWEST}; the smallest memory bounds the KV cache", "use the same GPUs in one gang", _gpu_models,
+        f"{_SLOWEST}; the smallest memory limits the KV cache", "use the same GPUs in one gang", _gpu_models,
     ),
     _Fact(
         "best PCIe link of the GPUs", "/sys/bus/pci/devices/*/max_link_{speed,width}", Severity.SLOW,
-        f"{_SLOWEST} (not measured)", "put the GPUs into slots like the peers'", _gpu_links,
+        f"{_SLOWEST} (not measured)", "move the GPUs to the same kind of slots as on the peers", _gpu_links,
     ),
     _Fact(
         "best PCIe link of the RDMA cards", "/sys/bus/pci/devices/*/max_link_{speed,width}", Severity.SLOW,
-        "the slowest card bounds every all-reduce (not measured)", "use cards like the peers'", _card_links,
+        "the slowest card limits every all-reduce (not measured)", "use the same cards as the peers", _card_links,
     ),
     _Fact(
         "number of RDMA cards", "/sys/class/infiniband", Severity.SLOW,
-        "NCCL uses as many ports as the poorest node has; it says so at INFO level only",
-        "add the missing card, or look whether its driver is loaded", _card_count,
+        "NCCL uses as many ports as the node with the fewest has; it logs this only at INFO level",
+        "add the missing card, or check that its driver is loaded", _card_count,
     ),
     _Fact(
         "slots of the RDMA cards", "/sys/bus/pci/slots/*/address", Severity.NOTE,
-        "the other findings of this node say what it costs", "put the cards where the peers have them", _card_slots,
+        "see the other findings of this node for the cost", "move the cards to the same slots as on the peers",
+        _card_slots,
     ),
     _Fact(
         "population of the GPU switches", "PCI tree", Severity.NOTE,
-        "the other findings of this node say what it costs", "put the cards where the peers have them", _switch_groups,
+        "see the other findings of this node for the cost", "move the cards to the same slots as on the peers",
+        _switch_groups,
     ),
     _Fact(
         "GID index of the rails", "/sys/class/infiniband/*/ports/*/gids", Severity.NOTE,
-        "none where NCCL is 2.21 or newer: it finds each node's own; an older one needs one index for all",
+        "none with NCCL 2.21 or newer, which finds each node's own index; older versions need one index for all",
         "give the interfaces one IPv4 address each, in the same order", _gid_indices,
     ),
     _Fact("kernel", "uname -r", Severity.NOTE, _NO_EFFECT, "install the peers' kernel", _kernel),
     _Fact(
         "RDMA card firmware", "/sys/class/infiniband/*/fw_ver", Severity.NOTE, _NO_EFFECT,
-        "bring the cards to one firmware (mlxfwmanager)", _firmware,
+        "install the same firmware on all cards (`mlxfwmanager`)", _firmware,
     ),
     _Fact(
         "RDMA driver", "/sys/module/mlx5_core/version", Severity.NOTE, _NO_EFFECT, "install the peers' OFED",
         _file("/sys/module/mlx5_core/version"),
     ),
     _Fact(
-        "BIOS", "/sys/class/dmi/id/bios_version", Severity.NOTE, _NO_EFFECT, "bring the BIOS to one version",
+        "BIOS", "/sys/class/dmi/id/bios_version", Severity.NOTE, _NO_EFFECT, "install the same BIOS version on all"
+                                                                             " nodes",
         _file("/sys/class/dmi/id/bios_version"),
     ),
     _Fact("machine", "/sys/class/dmi/id/{sys_vendor,product_name}", Severity.NOTE, _NO_EFFECT, "none needed", _machine),
     _Fact(
         "GPU firmware (VBIOS)", "NVML nvmlDeviceGetVbiosVersion", Severity.NOTE, _NO_EFFECT,
-        "bring the GPUs to one VBIOS", _vbios,
+        "install the same VBIOS on all GPUs", _vbios,
     ),
     _Fact(
-        "CPU", "/proc/cpuinfo", Severity.NOTE, "NCCL takes other inter-socket speeds for other CPUs", "none needed",
+        "CPU", "/proc/cpuinfo", Severity.NOTE,
+        "NCCL assumes a different inter-socket speed for a different CPU", "none needed",
         lambda node: node.topology.cpu.name or None,
     ),
 )  # fmt: skip

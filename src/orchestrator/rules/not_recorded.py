@@ -13,10 +13,10 @@ from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="NOT-RECORDED",
-    title="this input does not hold everything",
+    title="this input is incomplete",
     explain=(
-        "A copy of /sys or NCCL's topology file shows where devices sit, and little else. Rules that need more are "
-        "silent on it: that is not a sign of health. A snapshot of `discover --save` holds everything."
+        "A copy of /sys or NCCL's topology file shows where devices are, and little else. Rules that need more report"
+        " nothing, which does not mean that all is well. A snapshot from `discover --save` contains everything."
     ),
     reads=("which kinds of facts the input holds",),
     source="design: what could not be read is unknown, never counted as fine",
@@ -40,7 +40,7 @@ def _any_path(part: str) -> Callable[[Node], bool]:
 
 
 _KINDS = (
-    _Kind("what NVML says", lambda node: bool(node.nvml_devices),
+    _Kind("NVML's answers", lambda node: bool(node.nvml_devices),
           ("GPU-HEALTH", "GPU-MISSING", "GPU-NOT-USED", "GPU-P2P-OFF", "GPU-BAR1-SMALL", "GPU-MODE", "GPU-BUSY",
            "GPU-ECC", "GDR-MISSING", "NVML-UNREADABLE")),
     _Kind("whether there are RDMA devices", lambda node: bool(node.topology.rdma or node.snapshot.files),
@@ -57,7 +57,7 @@ _KINDS = (
     _Kind("current link widths and speeds",
           lambda node: any(device.link != Link() for device in node.topology.pci) and bool(node.snapshot.files),
           ("PCIE-LINK-REDUCED",)),
-    _Kind("NUMA domains as each device names them", _any_file("/numa_node"), ("NUMA-UNKNOWN",)),
+    _Kind("the NUMA domain of each device", _any_file("/numa_node"), ("NUMA-UNKNOWN",)),
     _Kind("IOMMU groups", _any_path("/iommu_groups/"), ("IOMMU-TRANSLATING",)),
     _Kind("error counters", _any_path("/hw_counters/"), ("RDMA-LOSSES", "RDMA-CONGESTED", "PCIE-ERRORS")),
     _Kind("limits, clock, kernel log and device files", lambda node: "limits" in node.snapshot.host,
@@ -66,7 +66,7 @@ _KINDS = (
     _Kind("installed packages, settings and files", lambda node: "stack" in node.snapshot.host,
           ("ENGINE-UNLISTED", "STACK-ABSENT", "STACK-DIFFERS", "STACK-PATCHES", "TUNED-CONFIGS",
            "MODEL-ROOT-REMOTE", "NCCL-FILES", "NCCL-SETTINGS", "HOST-SETTING")),
-    _Kind("devices that are no GPU and no network card", lambda node: bool(node.snapshot.files), ("GPU-OTHER-MAKER",)),
+    _Kind("devices other than GPUs and network cards", lambda node: bool(node.snapshot.files), ("GPU-OTHER-MAKER",)),
     _Kind("other nodes", lambda _: False, ("NODE-DIFFERS", "RDMA-NAMES-DIFFER", "WAY-BLOCKED", "RAILS-ISOLATED")),
 )  # fmt: skip
 
@@ -82,9 +82,9 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 severity=Severity.UNKNOWN,
                 node=node.name,
                 devices=tuple(ids),
-                title=f"{len(ids)} rules could not judge: this input does not hold "
+                title=f"{len(ids)} rules could not run: this input does not contain "
                 + ", ".join(kind.words for kind in missing),
                 evidence=tuple(f"no {kind.words}: {', '.join(kind.rules)}" for kind in missing),
-                effect="what these rules look for may be there",
+                effect="the faults that these rules find may exist",
                 fix=record_again(node),
             )

@@ -11,10 +11,10 @@ from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
     id="NUMA-UNKNOWN",
-    title="the NUMA domain of GPUs or cards is not known or contradicts its switch",
+    title="the NUMA domain of GPUs or cards is unknown, or differs from their switch's",
     explain=(
-        "With numa_node -1 NCCL hangs everything off one CPU: it no longer sees that the halves are far apart. A "
-        "device that names another domain than the switch it sits behind gets its processes on the wrong socket."
+        "With numa_node -1, NCCL attaches everything to one CPU and no longer sees that the halves are far apart. A"
+        " device that reports another domain than its switch gets its processes on the wrong socket."
     ),
     reads=("/sys/bus/pci/devices/*/numa_node", "/sys/devices/system/node/node*"),
     source="NCCL src/graph/xml.cc (numaid of the top PCI node), src/graph/paths.cc",
@@ -38,10 +38,10 @@ def _unknown(node: Node) -> Iterator[Finding]:
             severity=Severity.SLOW,
             node=node.name,
             devices=tuple(gpu.address for gpu in lost),
-            title=f"{len(lost)} GPUs have no NUMA domain, the machine has {len(node.topology.numa)}",
+            title=f"{len(lost)} GPUs have no NUMA domain; the machine has {len(node.topology.numa)} domains",
             evidence=tuple(f"/sys/bus/pci/devices/{gpu.address}/numa_node = -1" for gpu in lost[:4]),
             effect="NCCL keeps traffic between the halves off the RDMA cards; " + price(Traffic.CARD_ON_ROOT_PORT),
-            fix="turn on NUMA (Node Interleaving off, SRAT) in the BIOS, update the BIOS",
+            fix="enable NUMA in the BIOS (Node Interleaving off, SRAT), or update the BIOS",
         )
 
 
@@ -60,11 +60,11 @@ def _contradicting(node: Node) -> Iterator[Finding]:
             severity=Severity.SLOW,
             node=node.name,
             devices=tuple(address for address, *_ in odd),
-            title=f"{', '.join(address for address, *_ in odd)} names another NUMA domain than the switch above",
+            title=f"{', '.join(address for address, *_ in odd)} reports another NUMA domain than its switch",
             evidence=tuple(
                 f"/sys/bus/pci/devices/{address}/numa_node = {own}, its switch's = {above}"
                 for address, own, above in odd
             ),
             effect="memory and processes are placed on the far socket (not measured)",
-            fix="update the BIOS (its tables, _PXM, are wrong)",
+            fix="update the BIOS; its _PXM tables are wrong",
         )

@@ -12,8 +12,8 @@ from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="NVML-UNREADABLE",
-    title="the NVIDIA driver does not answer",
-    explain="Without NVML there is no CUDA either; a call that does not come back is a wedged driver.",
+    title="the NVIDIA driver does not respond",
+    explain="Without NVML, CUDA does not work either. A call that never returns means that the driver hangs.",
     reads=("NVML nvmlInit, in a child process with a deadline",),
     source="NVML API reference, nvmlReturn_t",
     weight=4,
@@ -31,10 +31,10 @@ def check(cluster: Cluster) -> Iterator[Finding]:
             id=RULE.id,
             severity=Severity.STOP if asked else Severity.UNKNOWN,
             node=node.name,
-            title=f"NVML does not answer: {error}" if asked else "what NVML would say was not recorded",
+            title=f"NVML does not respond: {error}" if asked else "NVML's answers were not recorded",
             evidence=(f"nvmlInit: {error}", f"GPUs on the PCI bus: {len(node.topology.gpus)}"),
             effect="no engine can start on this node" if asked else "health, memory and P2P of the GPUs are not known",
-            fix="`nvidia-smi` on the node; reload the driver (modprobe nvidia) or reboot"
+            fix="run `nvidia-smi` on the node; reload the driver (`modprobe nvidia`) or reboot"
             if asked
             else record_again(node),
         )

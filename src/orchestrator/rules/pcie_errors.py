@@ -13,8 +13,8 @@ RULE = Rule(
     id="PCIE-ERRORS",
     title="a PCIe link has counted errors",
     explain=(
-        "Corrected errors are sent again and cost time; many of them on one link mean a bad contact, riser or "
-        "retimer. Errors that were not corrected end what was under way."
+        "After a corrected error the packet is sent again, which costs time; many of them on one link mean a bad"
+        " contact, riser or retimer. An uncorrected error fails the transfer."
     ),
     reads=("/sys/bus/pci/devices/*/aer_dev_{correctable,nonfatal,fatal}", "NVML nvmlDeviceGetPcieReplayCounter"),
     source="Linux Documentation/PCI/pcieaer-howto.rst, sysfs-bus-pci-devices-aer_stats",
@@ -40,8 +40,8 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                     if links
                 ),
                 evidence=(*uncorrected.values(), *corrected.values()),
-                effect="packets are sent again (not measured); an error that is not corrected ends the gang",
-                fix="reseat the card and its riser, swap slots to see whether it follows the card",
+                effect="packets are sent again (not measured); an uncorrected error stops the gang",
+                fix="reseat the card and its riser; swap slots to see whether the errors follow the card",
             )
 
 

@@ -14,11 +14,11 @@ from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
     id="PCIE-LINK-REDUCED",
-    title="a PCIe link runs narrower or slower than it can",
+    title="a PCIe link is narrower or slower than it could be",
     explain=(
-        "Width is judged on every GPU, RDMA card and switch uplink, against the device's own best: a slot with fewer "
-        "lanes than the card is as bad as a bent contact. Speed is judged on cards and switches only, against the "
-        "slower end: an idle L40S drops to generation 1 to save power and comes back under load."
+        "The width of every GPU, RDMA card and switch uplink is compared with the device's maximum: a slot with fewer"
+        " lanes than the card is as bad as a damaged contact. The speed is compared for cards and switches only, with"
+        " the slower end: an idle L40S drops to generation 1 to save power, and returns under load."
     ),
     reads=("/sys/bus/pci/devices/*/{current,max}_link_{speed,width}",),
     source="NCCL src/graph/xml.cc ncclTopoGetXmlFromSys (min of device and port above); nvidia-smi -q of an idle L40S",
@@ -81,7 +81,7 @@ def _finding(
         evidence.append(f"{folder}/current_link_width = {device.link.width}, max_link_width = {best.width}")
     if slow:
         evidence.append(
-            f"{folder}/current_link_speed = {device.link.speed_gts:g} GT/s, both ends can {best.speed_gts:g}"
+            f"{folder}/current_link_speed = {device.link.speed_gts:g} GT/s, both ends support {best.speed_gts:g}"
         )
     slot_is_narrow = bridge is not None and 0 < bridge.link_max.width < best.width
     if narrow and slot_is_narrow and bridge:
@@ -94,10 +94,11 @@ def _finding(
         severity=Severity.SLOW,
         node=node.name,
         devices=(device.address,),
-        title=f"{watched.words} at {device.address} runs at {now}, it can {could}",
+        title=f"{watched.words} at {device.address} runs at {now}, but supports {could}",
         evidence=tuple(evidence),
         effect=price(Traffic.NARROW_LINK),
         fix=f"move the card{slot} to a slot with {best.width} lanes, or change the slot's bifurcation in the BIOS"
         if narrow and slot_is_narrow
-        else f"reseat the card{slot} and its riser; look at its contacts; check bifurcation and link speed in the BIOS",
+        else f"reseat the card{slot} and its riser, and check the contacts; check bifurcation and link speed in the"
+        " BIOS",
     )

@@ -13,10 +13,10 @@ from orchestrator.topology.pci import card
 
 RULE = Rule(
     id="PCIE-SETTINGS",
-    title="an RDMA card's PCIe settings cost bandwidth",
+    title="an RDMA card's PCIe settings reduce its bandwidth",
     explain=(
-        "A card that may ask for 512 bytes at a time sends eight requests where one of 4096 would do. The packet "
-        "size (MaxPayload) of a card below that of its port wastes headers."
+        "A card that may read 512 bytes at a time sends eight requests instead of one for 4096 bytes. A packet size"
+        " (MaxPayload) below that of the card's port wastes bandwidth on headers."
     ),
     reads=("/sys/bus/pci/devices/*/config (PCI Express capability; beyond 64 bytes: root only)",),
     source="NVIDIA ConnectX tuning guide (MaxReadReq 4096); PCI Express Base Specification, Device Control",
@@ -56,8 +56,8 @@ def _note(node: Node, wrong: dict[str, str]) -> Finding:
         devices=tuple(wrong),
         title="; ".join(wrong.values()),
         evidence=tuple(f"/sys/bus/pci/devices/{words}" for words in wrong.values()),
-        effect="some bandwidth of the card (not measured)",
-        fix="PCI settings of the BIOS (Maximum Read Request, Maximum Payload); until the next boot: "
+        effect="the card loses some bandwidth (not measured)",
+        fix="change Maximum Read Request and Maximum Payload in the BIOS; until the next boot: "
         + "; ".join(f"sudo setpci -s {address} CAP_EXP+8.w=5000:7000" for address in wrong),
     )
 
@@ -74,6 +74,6 @@ def _unknown(node: Node, keys: list[str]) -> Finding:
             f"/sys/bus/pci/devices/{address}/config: {unread(node.snapshot, key)}"
             for address, key in zip(addresses, keys, strict=True)
         ),
-        effect="if they are small: some bandwidth of the card (not measured)",
+        effect="if they are small, the card loses some bandwidth (not measured)",
         fix=as_root(node),
     )

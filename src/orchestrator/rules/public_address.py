@@ -12,7 +12,7 @@ from orchestrator.rules.support.registry import Rule
 RULE = Rule(
     id="PUBLIC-ADDRESS",
     title="a node has a public address",
-    explain="torch's rendezvous store and the engine's queues bind to every address and ask for no password.",
+    explain="torch's rendezvous store and the engine's queues listen on every address, without a password.",
     reads=("addresses of all interfaces",),
     source="torch TCPStore; SGLang's ZMQ sockets",
     weight=70,
@@ -36,8 +36,8 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 devices=tuple(sorted({interface for interface, _ in public})),
                 title="public address: " + ", ".join(address for _, address in public),
                 evidence=tuple(f"address of {interface} = {address}" for interface, address in public),
-                effect="rendezvous and engine queues listen there too, without a password",
-                fix="a firewall that lets only the cluster's own network reach this node's ports",
+                effect="rendezvous and engine queues also listen there, without a password",
+                fix="add a firewall that lets only the cluster's own network reach this node's ports",
             )
 
 

@@ -13,8 +13,8 @@ from orchestrator.rules.support.registry import Rule
 RULE = Rule(
     id="RAIL-CROSSED",
     title="a rail is crossed",
-    explain="The ports in the same place on every node form a rail and share a subnet; a crossed cable or address "
-    "makes ports talk to the wrong peers, or to none.",
+    explain="The ports in the same place on every node form a rail and share a subnet. With a crossed cable or"
+    " address, ports connect to the wrong peers, or to none.",
     reads=("PCI place of each RDMA port", "addresses of its net device"),
     source="comparison with peers; NCCL_CROSS_NIC in NCCL's documentation",
     weight=34,
@@ -46,7 +46,9 @@ def _finding(name: str, odd: dict[RdmaPort, tuple[str, str]]) -> Finding:
         evidence=tuple(
             f"address of {port.netdev} is in {own}; PCI address = {port.address}" for port, (own, _) in odd.items()
         ),
-        effect="NCCL pairs ports that can't reach each other: ibv_modify_qp fails with 110 (ETIMEDOUT), or traffic "
-        "crosses the spine",
-        fix="swap the two cables or the two addresses" if len(odd) == 2 else "give it an address of its place's rail",
+        effect="NCCL pairs ports that can't reach each other: ibv_modify_qp fails with 110 (ETIMEDOUT), or traffic"
+        " crosses the spine switch",
+        fix="swap the two cables or the two addresses"
+        if len(odd) == 2
+        else "give it an address in the rail of its place",
     )

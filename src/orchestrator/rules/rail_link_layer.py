@@ -13,8 +13,8 @@ from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
     id="RAIL-LINK-LAYER",
-    title="a rail port speaks another link layer than the others",
-    explain="Cards with VPI ports can be set to InfiniBand or Ethernet; the two can't talk to each other.",
+    title="a rail port uses another link layer than its peers",
+    explain="VPI ports can be set to InfiniBand or Ethernet; the two can't communicate.",
     reads=("/sys/class/infiniband/*/ports/*/link_layer",),
     source="NCCL src/transport/net_ib/connect.cc (link layers of both ends must match)",
     weight=14,

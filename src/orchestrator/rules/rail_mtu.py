@@ -11,10 +11,10 @@ from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="RAIL-MTU",
-    title="a rail's MTU is small or differs from its peers",
+    title="a rail's MTU is small, or differs between nodes",
     explain=(
-        "RoCE packets take the largest of 256..4096 bytes that fits: below 4200 bytes of MTU it is 2048 or less. "
-        "Judged on ports that can carry traffic; what keeps the others from it is told elsewhere."
+        "RoCE uses the largest packet size of 256 to 4096 bytes that fits the MTU: below an MTU of 4200 it is 2048 or"
+        " less. Checked on ports that can carry traffic; other rules report why the rest can't."
     ),
     reads=("/sys/class/net/*/mtu of every RDMA port's net device",),
     source="Linux include/rdma/ib_addr.h iboe_get_mtu; NCCL takes the smaller of both ends",
@@ -53,7 +53,7 @@ def _finding(name: str, ports: Mapping[RdmaPort, tuple[Interface, int]]) -> Find
         wanted = max(peers, interface.mtu) if max(peers, interface.mtu) >= SMALLEST_FULL else _USUAL
         differs = f", on the other nodes {peers}" if peers != interface.mtu else ""
         parts.append(f"{interface.name} ({port.device}) is {interface.mtu}{differs}")
-        fixes.append(f"ip link set {interface.name} mtu {wanted}")
+        fixes.append(f"run `ip link set {interface.name} mtu {wanted}`")
     smallest = min(interface.mtu for interface, _ in ports.values())
     packet = max((size for size in (256, 512, 1024, 2048, 4096) if size + 72 <= smallest), default=256)
     return Finding(
@@ -65,6 +65,6 @@ def _finding(name: str, ports: Mapping[RdmaPort, tuple[Interface, int]]) -> Find
         evidence=tuple(f"/sys/class/net/{i.name}/mtu = {i.mtu}" for i, _ in ports.values()),
         effect=f"RoCE packets of {packet} bytes instead of 4096 (loss not measured)"
         if packet < 4096
-        else "NCCL takes the smaller of both ends; where a switch or peer drops larger frames, a hang",
-        fix="; ".join(fixes) + ", the same on the switch and in netplan",
+        else "NCCL uses the smaller of both ends; it hangs if a switch or peer drops larger frames",
+        fix="; ".join(fixes) + "; set the same on the switch and in netplan",
     )

@@ -13,13 +13,13 @@ from orchestrator.topology.halves import gpu_groups
 
 RULE = Rule(
     id="RAILS-ISOLATED",
-    title="rails can't reach each other, and NCCL needs it",
+    title="rails can't reach each other, which NCCL needs here",
     explain=(
-        "Where the cards are faster than the link between the sockets, NCCL counts each half of a node as a node. Its "
-        "rings then leave a half by card A and enter the other one, or the next node, by card B: all RDMA ports of a "
-        "gang must reach each other. With separate VLANs or subnets without a route the start fails. Tried between "
-        "nodes, out by the port's own interface; what holds between two nodes is taken to hold between the halves of "
-        "one, whose packets the kernel would not send out."
+        "Where the cards are faster than the link between the sockets, NCCL treats each half of a node as a node. Its"
+        " rings then leave a half by card A and enter the other half, or the next node, by card B: all RDMA ports of"
+        " a gang must reach each other. With separate VLANs, or subnets without a route, the start fails. Tested"
+        " between nodes, from each port's own interface; the result is assumed to hold between the halves of a node"
+        " too, whose packets the kernel would not send out."
     ),
     reads=("datagrams from each rail port to the other rails' ports of other nodes", "the PCI tree and port rates"),
     source="NCCL src/graph/paths.cc ncclTopoCheckNet, src/graph/connect.cc connectRings; NCCL_NET_DISABLE_INTRA",
@@ -68,15 +68,16 @@ def _finding(cluster: Cluster, gang: Sequence[Node], closed: Sequence[Trial], tr
         severity=Severity.STOP,
         node=blame[0][0] if len(blame) == 1 and len(gang) > 2 else "",
         devices=tuple(dict.fromkeys(device for trial in closed for device in (trial.side, trial.far))),
-        title=f"gang {gang[0].spec.gang}: rails can't reach each other: {first.side} of {first.source} does not reach "
-        f"{first.far} of {first.target} ({len(closed)} of {tried} ways between cards are closed)",
+        title=f"gang {gang[0].spec.gang}: rails can't reach each other: {first.side} of {first.source} does not reach"
+        f" {first.far} of {first.target} ({len(closed)} of {tried} paths between cards are closed)",
         evidence=tuple(
             f"{trial.source} {trial.side} -> {trial.target} {trial.far} ({trial.address}): {trial.outcome.value}"
             f"{f' {trial.detail}' if trial.detail else ''}"
             for trial in closed[:6]
         ),
-        effect=f"NCCL {version} counts the halves of a node as nodes and connects card to card: the start fails with "
-        "ibv_modify_qp 110 (ETIMEDOUT)",
-        fix="route between the rails' subnets, or put all rails into one network; or keep the halves on the CPU: "
-        "l40s_env: {NCCL_NET_DISABLE_INTRA: '1', NCCL_CROSS_NIC: '0'} (about 11 instead of 19 GB/s between them)",
+        effect=f"NCCL {version} treats the halves of a node as nodes and connects card to card: the start fails with"
+        " ibv_modify_qp 110 (ETIMEDOUT)",
+        fix="route between the rails' subnets, or put all rails into one network; or let the halves communicate"
+        " through the CPU: set l40s_env: {NCCL_NET_DISABLE_INTRA: '1', NCCL_CROSS_NIC: '0'} (about 11 instead of"
+        " 19 GB/s between them)",
     )

@@ -13,10 +13,10 @@ from orchestrator.topology.pci import number
 
 RULE = Rule(
     id="RAILS-SHARE-SUBNET",
-    title="several RDMA ports of a node are in one subnet",
+    title="several RDMA ports of a node share a subnet",
     explain=(
-        "Linux answers ARP for any of its addresses on any interface unless told otherwise, so that peers send to the "
-        "wrong port. Either one subnet a rail, with routes between them, or arp_ignore and arp_announce."
+        "By default, Linux answers ARP for any of its addresses on any interface, so peers may send to the wrong"
+        " port. Use one subnet per rail with routes between them, or set arp_ignore and arp_announce."
     ),
     reads=("addresses", "/proc/sys/net/ipv4/conf/{all,INTERFACE}/{arp_ignore,arp_announce,rp_filter}"),
     source="Linux Documentation/networking/ip-sysctl.rst; NVIDIA's advice on several ports in one IP subnet",
@@ -64,6 +64,7 @@ def _finding(node: Node, subnet: str, ports: Sequence[RdmaPort]) -> Finding:
             for port in ports
         ),
         effect="traffic for several ports can arrive on one of them (not measured)",
-        fix="one subnet a rail, with routes between the rails' subnets; or sysctl "
-        "net.ipv4.conf.all.arp_ignore=1 arp_announce=2 rp_filter=2",
+        fix="use one subnet per rail, with routes between them; or set arp_ignore=1, arp_announce=2 and rp_filter=2:"
+        " `sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
+        " net.ipv4.conf.all.rp_filter=2`",
     )

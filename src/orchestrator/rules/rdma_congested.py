@@ -13,12 +13,12 @@ from orchestrator.topology.pci import number
 
 RULE = Rule(
     id="RDMA-CONGESTED",
-    title="an RDMA port was slowed down by congestion",
+    title="congestion slowed an RDMA port down",
     explain=(
-        "A switch whose queue fills marks packets (ECN), the receiver answers with CNPs, and the sender slows down; "
-        "with PFC it is told to pause. No packet is lost, and that is how it should be; many of them say that a rail "
-        "is shared, oversubscribed or cabled through a narrow link. Pauses are told where the driver shows them "
-        "among its RDMA counters; mlx5 keeps them among those of ethtool -S, which are not read."
+        "A switch whose queue fills marks packets (ECN), the receiver sends CNPs, and the sender slows down; with PFC"
+        " the switch sends pause frames. No packet is lost, as intended. A high count means that a rail is shared,"
+        " oversubscribed or cabled through a narrow link. Pauses are reported where the driver shows them among its"
+        " RDMA counters; mlx5 has them in `ethtool -S`, which is not read."
     ),
     reads=("/sys/class/infiniband/*/ports/*/hw_counters/*", "/sys/class/infiniband/*/ports/*/counters/*"),
     source="NVIDIA, Understanding mlx5 Linux Counters (np_cnp_sent, rp_cnp_handled, np_ecn_marked_roce_packets, "
@@ -62,10 +62,10 @@ def _judged(node: Node, port: RdmaPort) -> Finding | None:
         severity=Severity.NOTE,
         node=node.name,
         devices=port_devices(port),
-        title=f"{port.device} was told {max(signs.values())} times to slow down"
+        title=f"{port.device} received {max(signs.values())} congestion notifications"
         + (f" in {packets} packets" if packets else ""),
         evidence=tuple(f"{folder}/{path} = {count}" for path, count in signs.items()),
         effect="collectives wait for the slowest rail (not measured)",
-        fix="see on the switch which ports fill their queues: a link of a lower speed, two rails over one uplink, "
-        "or other traffic in the same priority",
+        fix="check on the switch which queues fill up: look for a slower link, two rails over one uplink, or other"
+        " traffic in the same priority",
     )

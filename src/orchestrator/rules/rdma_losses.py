@@ -14,8 +14,8 @@ RULE = Rule(
     id="RDMA-LOSSES",
     title="an RDMA port lost packets",
     explain=(
-        "RoCE sends whole windows again when a packet is lost, and a lossless network loses none. Counted since the "
-        "driver was loaded; judged against the packets of the same time."
+        "When a packet is lost, RoCE sends the entire window again; a lossless network loses none. The counters start"
+        " when the driver is loaded, and are compared with the packets since then."
     ),
     reads=("/sys/class/infiniband/*/ports/*/hw_counters/*", "/sys/class/infiniband/*/ports/*/counters/*"),
     source="NVIDIA, Understanding mlx5 Linux Counters; Linux Documentation/ABI/stable/sysfs-class-infiniband",
@@ -60,7 +60,7 @@ def _judged(node: Node, port: RdmaPort) -> Finding | None:
         title=f"{port.device} counted {total} {'lost or repeated packets' if lost else 'link errors'}"
         + (f" in {packets} packets" if packets else ""),
         evidence=tuple(f"{folder}/{name} = {value}" for name, value in {**lost, **link}.items()),
-        effect="whole windows are sent again (not measured); a lossless network loses none",
-        fix="flow control on the switch and the card (PFC for one priority, ECN), NCCL_IB_TC of that priority; "
-        "a bad cable shows as symbol_error",
+        effect="entire windows are sent again (not measured); a lossless network loses no packets",
+        fix="check flow control on the switch and the card (PFC for one priority, ECN), and that NCCL_IB_TC matches"
+        " that priority; symbol_error means a bad cable",
     )

@@ -10,10 +10,10 @@ from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="RDMA-NAMES-DIFFER",
-    title="RDMA devices are named in another order than on the peers",
+    title="RDMA devices have a different name order than on the peers",
     explain=(
-        "Before 2.29.7 NCCL takes cards in the verbs library's order, which follows the names, and pairs them by "
-        "number between nodes. Where names and slots do not go together the same way everywhere, rails cross."
+        "Before 2.29.7, NCCL numbers cards in the verbs library's order, which follows their names, and pairs equal"
+        " numbers between nodes. If names do not follow the slots in the same way on every node, rails cross."
     ),
     reads=("/sys/class/infiniband/*/device (real path)",),
     source="NCCL src/transport/net_ib/init.cc (NCCL_IB_DEVICE_PCI_ORDER since 2.29.7)",
@@ -41,10 +41,10 @@ def _finding(name: str, places: list[tuple[Place, str, str]]) -> Finding:
         severity=Severity.SLOW,
         node=name,
         devices=tuple(device for _, device, _ in places),
-        title="RDMA devices are named in another order than on the other nodes: "
+        title="RDMA devices have a different name order than on the other nodes: "
         + ", ".join(f"{device} where they have {common}" for _, device, common in places),
         evidence=tuple(f"{device}: {place}; on the other nodes {common}" for place, device, common in places),
-        effect="NCCL older than 2.29.7 pairs ports of different rails: with separate rails ibv_modify_qp fails with "
-        "110 (ETIMEDOUT), else traffic crosses the spine (not measured)",
-        fix="persistent names by udev (rdma-core 60-rdma-persistent-naming.rules: NAME_PCI), then reboot",
+        effect="NCCL before 2.29.7 pairs ports of different rails: with separate rails ibv_modify_qp fails with 110"
+        " (ETIMEDOUT), otherwise traffic crosses the spine switch (not measured)",
+        fix="make the names persistent with udev (rdma-core 60-rdma-persistent-naming.rules: NAME_PCI), then reboot",
     )

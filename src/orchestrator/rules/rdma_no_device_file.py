@@ -12,8 +12,8 @@ RULE = Rule(
     id="RDMA-NO-DEVICE-FILE",
     title="RDMA device files or libraries are missing where the engine will run",
     explain=(
-        "libibverbs opens /dev/infiniband/uverbsN. In a container they must be passed in; on a host ib_uverbs must be "
-        "loaded. Without the library NCCL finds no RDMA at all."
+        "libibverbs opens /dev/infiniband/uverbsN. A container must be given these files; on a host, ib_uverbs must"
+        " be loaded. Without the library, NCCL finds no RDMA device."
     ),
     reads=("/sys/class/infiniband_verbs/*/ibdev", "names in /dev/infiniband", "dlopen of libibverbs.so.1"),
     source="rdma-core libibverbs; sglang issue 1427 (libibverbs missing in the runtime)",
@@ -46,7 +46,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 title=f"{', '.join(missing)} can't be opened: no device file" if missing else "libibverbs is missing",
                 evidence=tuple(evidence),
                 effect="NCCL finds no RDMA device and the gang fails to start (NCCL_NET=IB), or falls back to TCP",
-                fix="sudo modprobe ib_uverbs; in a container: --device=/dev/infiniband"
+                fix="run `sudo modprobe ib_uverbs`; in a container, add --device=/dev/infiniband"
                 if missing
-                else "sudo apt install libibverbs1 ibverbs-providers",
+                else "run `sudo apt install libibverbs1 ibverbs-providers`",
             )

@@ -17,8 +17,8 @@ RULE = Rule(
     id="RDMA-PORT-DOWN",
     title="RDMA ports have no link",
     explain=(
-        "NCCL drops ports that are not ACTIVE without a word; with none left it falls back to TCP sockets. Where some "
-        "ports of a node have no link, its unconfigured ones are told in the same finding."
+        "NCCL silently skips ports that are not ACTIVE; with none left it falls back to TCP sockets. If some ports of"
+        " a node have no link, its unconfigured ports are reported in the same finding."
     ),
     reads=("/sys/class/infiniband/*/ports/*/state", "/sys/class/infiniband/*/ports/*/phys_state"),
     source="NCCL src/transport/net_ib (ncclIbInit skips what is not IBV_PORT_ACTIVE); the articles' second fault",
@@ -80,8 +80,8 @@ def _note(node: Node, spare: Sequence[Trouble]) -> Finding:
         severity=Severity.NOTE,
         node=node.name,
         devices=tuple(one.port.device for one in spare),
-        title=f"the TCP side has no second port: {names} has no link",
+        title=f"the TCP side has no spare port: {names} has no link",
         evidence=tuple(one.evidence for one in spare),
-        effect="none on speed while RDMA carries the traffic; no spare for rendezvous and HTTP",
-        fix="cable it and make a bond of both ports",
+        effect="no cost while RDMA carries the traffic; rendezvous and HTTP have no spare port",
+        fix="cable it, and bond both ports",
     )

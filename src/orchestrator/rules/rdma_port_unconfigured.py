@@ -14,10 +14,10 @@ from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
     id="RDMA-PORT-UNCONFIGURED",
-    title="an RDMA port is up and has no RoCE v2 address",
+    title="an RDMA port is up but has no RoCE v2 address",
     explain=(
-        "RoCE v2 between nodes needs an IPv4 GID; the kernel makes one per address. On a node that also has ports "
-        "without a link, RDMA-PORT-DOWN tells of both."
+        "RoCE v2 between nodes needs an IPv4 GID; the kernel makes one per address. On a node that also has ports"
+        " without a link, RDMA-PORT-DOWN reports both."
     ),
     reads=("/sys/class/infiniband/*/ports/*/gids/*", ".../gid_attrs/types/*", ".../gid_attrs/ndevs/*"),
     source="NCCL src/transport/net_ib ncclIbGetGidIndex",
@@ -26,7 +26,7 @@ RULE = Rule(
 _WORDS = {
     "no address": "{ports} up without an IPv4 address",
     "RoCE v1": "{ports} offering RoCE v1 only",
-    "no GID": "{ports} with an address and no RoCE v2 GID for it",
+    "no GID": "{ports} with an address but no RoCE v2 GID for it",
 }
 
 

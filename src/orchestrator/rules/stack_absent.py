@@ -13,8 +13,8 @@ RULE = Rule(
     id="STACK-ABSENT",
     title="the stack is not installed",
     explain=(
-        "Looks for python3 in the virtual environment of the node's stack (l40s_venv, else /opt/l40s/venvs/STACK). "
-        "On hosts that were not prepared yet this is as it should be: a note, and nothing else is said of the stack."
+        "Checks for python3 in the virtual environment of the node's stack (l40s_venv, else /opt/l40s/venvs/STACK)."
+        " This is normal on hosts that are not prepared yet: it is a note, and the stack is not checked further."
     ),
     reads=("VENV/bin/python3", "VENV/lib/python3*/site-packages/*.dist-info"),
     source="the plan starts VENV/bin/python3 -m sglang.launch_server",
@@ -37,6 +37,6 @@ def check(cluster: Cluster) -> Iterator[Finding]:
             devices=(found.venv,),
             title=f"{name} is not installed: there is no python3 in {found.venv}",
             evidence=(f"{found.venv}/bin/python3 does not exist",),
-            effect="`up` refuses until it is there",
+            effect="`up` refuses to start until it is installed",
             fix=f"l40s-deploy prepare{f' --stack {stack.name}' if stack else ''}, or name its place with l40s_venv",
         )

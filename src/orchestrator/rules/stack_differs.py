@@ -13,11 +13,11 @@ from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="STACK-DIFFERS",
-    title="packages of the stack differ between nodes or from the stack's file",
+    title="the stack's packages differ between nodes, or from the stack's file",
     explain=(
-        "Compares the versions in the stack's virtual environment with the peers', and with what the stack's file "
-        "demands. Read from the names of *.dist-info folders: nothing is imported. Releases are compared with the "
-        "stack (0.4.4.post1 and 0.4.4 are one), whole versions between nodes."
+        "Compares the package versions in the stack's virtual environment with the peers', and with the stack's file."
+        " They are read from the names of *.dist-info folders; nothing is imported. The comparison with the stack"
+        " ignores suffixes (0.4.4.post1 equals 0.4.4); between nodes, complete versions are compared."
     ),
     reads=("VENV/lib/python3*/site-packages/*.dist-info", "inventory/stacks/*.yml"),
     source="NCCL src/init.cc (a version mismatch between ranks is fatal); one engine's ranks run the same code",
@@ -40,17 +40,18 @@ class _Kind:
 
 _KINDS = (
     _Kind("engine (sglang)", ("sglang",), Severity.STOP,
-          "the ranks of one gang speak different versions' messages, and `up` refuses what is not the stack's",
+          "ranks of different versions may not understand each other's messages; `up` refuses versions that are not"
+          " the stack's",
           lambda stack: stack.engine_version, refused=True),
     _Kind("torch", ("torch",), Severity.STOP,
-          "it brings NCCL and CUDA along: ranks that differ may not find each other, and `up` refuses what is not "
-          "the stack's", lambda stack: stack.torch_version, refused=True),
+          "torch determines the NCCL and CUDA versions: different ranks may not find each other; `up` refuses"
+          " versions that are not the stack's", lambda stack: stack.torch_version, refused=True),
     _Kind("NCCL", ("nvidia-nccl-cu12", "nvidia-nccl-cu13"), Severity.STOP,
-          "NCCL ends at start where ranks have different versions", lambda stack: stack.nccl_version),
+          "NCCL fails at start if ranks have different versions", lambda stack: stack.nccl_version),
     _Kind("kernels (sglang-kernel, sgl-kernel)", ("sglang-kernel", "sgl-kernel"), Severity.SLOW,
-          "not measured: ranks compute with different kernels, and the slowest is waited for", lambda _: ""),
+          "not measured: ranks use different kernels, and all wait for the slowest", lambda _: ""),
     _Kind("Triton", ("triton",), Severity.SLOW,
-          "not measured: tuned configs are looked up by its version, so that nodes run different tiles",
+          "not measured: tuned configs depend on its version, so nodes run different tiles",
           lambda stack: stack.triton_version),
 )  # fmt: skip
 
@@ -93,7 +94,7 @@ def _against_the_stack(cluster: Cluster, kind: _Kind, seen: Mapping[str, Install
         if stack and version and wanted and release(version) != release(wanted):
             severity = Severity.STOP if kind.refused else Severity.NOTE
             yield _finding(
-                kind, name, f"{kind.words} is {version}, and the stack {stack.name} has {wanted}", found, severity
+                kind, name, f"{kind.words} is {version}, but the stack {stack.name} has {wanted}", found, severity
             )
 
 
@@ -110,8 +111,10 @@ def _finding(kind: _Kind, node: str, title: str, found: Installed, severity: Sev
         devices=(kind.words,),
         title=title,
         evidence=tuple(f"{found.venv}: {name}" for name in there) or (f"{found.venv}",),
-        effect=kind.effect if severity is not Severity.NOTE else "not measured: what is planned rests on the stack's",
-        fix="l40s-deploy prepare puts the stack's own packages there; or choose the stack that is there with --stack",
+        effect=kind.effect
+        if severity is not Severity.NOTE
+        else "not measured: the plan is based on the stack's version",
+        fix="install the stack's packages with `l40s-deploy prepare`, or choose the installed stack with --stack",
     )
 
 
@@ -121,8 +124,8 @@ def _unreadable(name: str, found: Installed) -> Finding:
         severity=Severity.UNKNOWN,
         node=name,
         devices=(found.venv,),
-        title="which packages are installed can't be read",
+        title="the installed packages can't be read",
         evidence=(f"no *.dist-info of {', '.join(PACKAGES[:2])} below {found.venv}/lib",),
-        effect="whether the nodes' engines are alike is not known",
+        effect="it is not known whether the nodes have the same engine",
         fix="install the stack with `l40s-deploy prepare`, or let the SSH user read the environment",
     )

@@ -12,11 +12,11 @@ from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="STACK-PATCHES",
-    title="the installed engine lacks what the stack has for this GPU",
+    title="the installed engine lacks the stack's patches for this GPU",
     explain=(
-        "A stack's file names source files of the engine and a text that must stand in each (`evidence`). Without the "
-        "SM89 tiles, attention asks for more shared memory than the GPU has. What is compiled (the int8 dispatch in "
-        "sgl-kernel) can't be read from disk and is not judged. Only on GPUs of compute capability 8.9."
+        "A stack's file lists source files of the engine and a text that each must contain (`evidence`). Without the"
+        " SM89 tiles, attention requests more shared memory than the GPU has. Compiled code (the int8 dispatch in"
+        " sgl-kernel) is not checked. Applies to GPUs of compute capability 8.9 only."
     ),
     reads=("files of the engine that inventory/stacks/*.yml names under `evidence`",),
     source="sglang PR 4418; CUDA C++ Programming Guide: 99 KB of shared memory a block on compute capability 8.9",
@@ -52,10 +52,10 @@ def _judged(node: Node, found: Installed, stack: str, file: str, text: str) -> I
         severity=Severity.UNKNOWN if unread else Severity.STOP,
         node=node.name,
         devices=(file,),
-        title=f"whether the engine has the SM89 tiles of {stack} can't be read" if unread
+        title=f"the engine's sources can't be read to check for the SM89 tiles of {stack}" if unread
         else f"the engine lacks the SM89 tiles of {stack}",
         evidence=(f"{path}: {'not readable' if unread else f'no {text!r}'}",),
-        effect="attention asks for more than this GPU's 101376 bytes of shared memory: OutOfResources at the first "
-        "long prompt",
-        fix=f"install {stack} as its file says; a stock wheel of the same version is not enough",
+        effect="attention requests more than this GPU's 101376 bytes of shared memory: OutOfResources at the first"
+               " long prompt",
+        fix=f"install {stack} as its file describes; the stock wheel of the same version does not have the patches",
     )  # fmt: skip

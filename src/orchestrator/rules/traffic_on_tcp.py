@@ -12,8 +12,8 @@ from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
     id="TRAFFIC-ON-TCP",
-    title="all traffic between the nodes would cross TCP",
-    explain="One node without a usable RDMA port takes RDMA from the whole gang: NCCL needs one network on all ranks.",
+    title="all traffic between the nodes would use TCP",
+    explain="If one node has no usable RDMA port, all nodes of the gang use TCP: NCCL needs one network on all ranks.",
     reads=("everything that decides whether an RDMA port is usable",),
     source="NCCL src/plugin/net.cc (one network for a communicator); the articles' third fault",
     weight=12,
@@ -43,8 +43,7 @@ def _finding(node: Node, severity: Severity) -> Finding:
         severity=severity,
         node=node.name,
         devices=(choice.interface,) if choice else (),
-        title="no RDMA port of this node can carry the gang's traffic: everything crosses "
-        + (port if choice else "TCP"),
+        title="no RDMA port of this node can carry the gang's traffic: all of it uses " + (port if choice else "TCP"),
         evidence=(
             *(
                 f"{port.device}: {port.state or 'state unreadable'}, "

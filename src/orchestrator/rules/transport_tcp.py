@@ -11,12 +11,12 @@ from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id=TCP,
-    title="traffic between the nodes runs over TCP",
+    title="traffic between the nodes uses TCP",
     explain=(
-        "NCCL needs one network on all ranks, so one node without an RDMA device takes RDMA from the whole gang. Slow "
-        "where tensor parallelism crosses nodes, a note where only pipeline stages do: judged by the layout that runs, "
-        "else by the plan's, else as tensor parallelism over all nodes. A node that has cards and no usable port is "
-        "TRAFFIC-ON-TCP."
+        "NCCL needs one network on all ranks, so if one node has no RDMA device, all nodes of the gang use TCP."
+        " Severity: slow where tensor parallelism crosses nodes, note where only pipeline stages do. The rule uses"
+        " the running layout, else the plan's, else tensor parallelism over all nodes. TRAFFIC-ON-TCP reports a node"
+        " with cards but no usable port."
     ),
     reads=("/sys/class/infiniband", "l40s_transport", "the layout of the running gang"),
     source="NCCL src/plugin/net.cc (one network for a communicator); the articles' third fault",

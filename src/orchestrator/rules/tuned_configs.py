@@ -18,9 +18,9 @@ RULE = Rule(
     id="TUNED-CONFIGS",
     title="tuned kernel configs differ, can't be used, or are missing",
     explain=(
-        "Compares the tuned configs for this GPU between nodes and judges each (tiles that give wrong text, tiles that "
-        "do not fit). `up` knows the model and layout: it also says which of the files that the engine will look for, "
-        "by its version's rules, are not there. docs/tuning.md has the rules."
+        "Compares the tuned configs for this GPU between nodes and checks each (tiles that give wrong text, tiles"
+        " that do not fit). `up` knows the model and layout, so it also reports which files the engine will look for"
+        " and not find. docs/tuning.md has the rules."
     ),
     reads=("E=*.json and N=*.json for this GPU below the engine's config folders", "triton-*.dist-info"),
     source="sglang fused_moe_triton_config.get_moe_configs, fp8_kernel.get_w8a8_block_fp8_configs; sglang issue 39626",
@@ -86,10 +86,11 @@ def _odd(node: str, differing: list[tuple[str, str]]) -> Finding:
         severity=Severity.SLOW,
         node=node,
         devices=tuple(name for name, _ in differing),
-        title=f"{count}: not the other nodes'" if node else f"the nodes differ in {count}",
+        title=f"{count} from the other nodes" if node else f"the nodes differ in {count}",
         evidence=tuple(said for _, said in differing),
         effect="not measured: every step of the gang waits for the node with the slower tiles",
-        fix="l40s-deploy tuning pull --from a node that is right, then l40s-deploy tuning push",
+        fix="copy them from a node that has the right ones: `l40s-deploy tuning pull --from NODE`, then"
+        " `l40s-deploy tuning push`",
     )
 
 
@@ -122,8 +123,9 @@ def _unusable(node: Node, found: Holdings, taken: set[str]) -> Iterator[Finding]
                         devices=(name,),
                         title=f"the tuned config {name} can't be used",
                         evidence=(f"{folder}/{name}: {flaw.text}",),
-                        effect="an engine whose model looks for it fails, or answers with wrong text",
-                        fix="l40s-deploy tuning push --remove where it was pushed, or remove the file and tune again",
+                        effect="an engine that uses it fails, or generates wrong text",
+                        fix="if it was pushed, run `l40s-deploy tuning push --remove`; otherwise delete the file and"
+                        " tune again",
                     )
 
 
@@ -136,8 +138,9 @@ def _missing(node: Node, planned: list[tuple[Wanted, Holding]]) -> Iterator[Find
             severity=Severity.NOTE,
             node=node.name,
             devices=(),
-            title=f"{len(missing)} of the {len(needed)} tuned configs that the model looks for are not there",
+            title=f"{len(missing)} of the {len(needed)} tuned configs for this model are missing",
             evidence=tuple(f"{one.folder}/{one.name}" for one in missing),
-            effect="these kernels run with the engine's default tiles; the price is not measured",
-            fix="l40s-deploy tuning status --model NAME lists them; docs/tuning.md says how they are made and carried",
+            effect="these kernels run with the engine's default tiles; the cost is not measured",
+            fix="list them with `l40s-deploy tuning status --model NAME`; docs/tuning.md describes how to make and"
+            " install them",
         )

@@ -13,11 +13,11 @@ from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
     id="WAY-BLOCKED",
-    title="a node can't be reached from another",
+    title="a node can't be reached from another node",
     explain=(
-        "Tried with real packets between all nodes: the plan's ports and an ephemeral one over TCP, and datagrams of "
-        "the interface's full MTU that must not be fragmented. Silence is told from a refusal. The fewest nodes that "
-        "explain all failures are named."
+        "Tested with real packets between all nodes: the plan's ports and an ephemeral one over TCP, and datagrams of"
+        " the interface's full MTU that must not be fragmented. Dropped and refused connections are told apart. The"
+        " findings name the fewest nodes that explain all failures."
     ),
     reads=("connections and datagrams between the nodes",),
     source="torch's store and Gloo, NCCL's bootstrap and SGLang's queues use fixed and ephemeral TCP ports",
@@ -87,13 +87,13 @@ def _unreachable(node: str, side: str, trials: Sequence[Trial]) -> Finding:
         severity=Severity.SLOW if rail else Severity.STOP,
         node=node,
         devices=(side,) if rail else (),
-        title=f"nothing passes {'on the rail of ' + side + ' ' if rail else ''}{_way_words(node, trials)}: "
-        + ("it is dropped on the way" if silent else "the way is closed"),
+        title=f"no connection {'on the rail of ' + side + ' ' if rail else ''}{_way_words(node, trials)}: "
+        + ("packets are dropped" if silent else "the path is blocked"),
         evidence=_evidence(trials),
-        effect=price(Traffic.HALF_THE_PORTS) if rail else "the gang can't start: ranks can't meet",
-        fix="check the rail's cable, VLAN and address (ping from the peers)"
+        effect=price(Traffic.HALF_THE_PORTS) if rail else "the gang can't start: its ranks can't connect",
+        fix="check the rail's cable, VLAN and address (`ping` from the peers)"
         if rail
-        else "check routes and firewalls between the nodes (iptables -L, nft list ruleset, security groups)",
+        else "check routes and firewalls between the nodes (`iptables -L`, `nft list ruleset`, security groups)",
     )
 
 
@@ -104,11 +104,11 @@ def _blocked(node: str, port: int, trials: Sequence[Trial]) -> Finding:
         severity=Severity.STOP,
         node=node,
         devices=(f"tcp/{port or 'ephemeral'}",),
-        title=f"TCP port {port or trials[0].port}{'' if port else ' (any ephemeral one)'} is "
-        f"{'dropped by a firewall' if silent else 'not to be reached'} "
-        f"{_way_words(node, trials)}, other ports are open",
+        title=f"TCP port {port or trials[0].port}{'' if port else ' (any ephemeral one)'} is"
+        f" {'dropped by a firewall' if silent else 'not to be reached'} {_way_words(node, trials)}; other ports"
+        " are open",
         evidence=_evidence(trials),
-        effect="the gang can't start: a rank waits for its peers until its time-out",
+        effect="the gang can't start: a rank waits for its peers until it times out",
         fix=f"open {f'TCP {port} and ' if port else ''}the ephemeral range "
         "(/proc/sys/net/ipv4/ip_local_port_range) between the nodes",
     )
@@ -125,5 +125,5 @@ def _too_big(node: str, side: str, trials: Sequence[Trial]) -> Finding:
         title=f"packets of {size} bytes don't pass {where} {_way_words(node, trials)}, smaller ones do",
         evidence=_evidence(trials),
         effect="large transfers hang or fall back to small packets (not measured)",
-        fix=f"bring the MTU to {size} on every switch port and interface of this network, or lower it everywhere",
+        fix=f"set the MTU to {size} on every switch port and interface of this network, or lower it everywhere",
     )

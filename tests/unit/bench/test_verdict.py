@@ -74,7 +74,7 @@ def test_another_case_is_not_judged(other: dict[str, object]) -> None:
 def test_causes_come_in_the_order_of_their_evidence() -> None:
     found = causes(
         transport=["traffic on TCP"],
-        remarks=["the disk is slow", "no tuned MoE kernel configuration"],
+        remarks=["the disk is slow", "no tuned MoE kernel config"],
         graph_batch=32,
         load=Load(),
         wrong=INT8[1],

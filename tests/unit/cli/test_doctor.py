@@ -51,8 +51,8 @@ def test_nothing_wrong(right: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_findings_on_the_screen(broken: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--from", broken]) == 3
     shown = capsys.readouterr().out
-    assert "slow    node2: RDMA card 0000:c1:00 (mlx5_2, mlx5_3) in slot 6 sits on a root port" in shown
-    assert "costs: 4 of 8 GPUs have no card near them" in shown
+    assert "slow    node2: RDMA card 0000:c1:00 (mlx5_2, mlx5_3) in slot 6 is on a root port" in shown
+    assert "costs: 4 of 8 GPUs have no nearby card" in shown
     assert "all but node2 carry traffic between their halves" in shown
     assert shown.index("NIC-NOT-UNDER-SWITCH") < shown.index("GPU-MODE")
 

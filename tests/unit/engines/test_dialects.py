@@ -76,7 +76,7 @@ def test_every_flag_is_of_the_version_itself(engine: Engine) -> None:
 
 
 def test_pipelines_are_refused_where_the_version_has_none() -> None:
-    with pytest.raises(InputError, match="no pipelines"):
+    with pytest.raises(InputError, match="no pipeline parallelism"):
         VERSIONS["0.4.4.post1"].options(replace(INTENT, pipeline_parallel=2))
 
 

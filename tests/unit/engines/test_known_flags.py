@@ -73,13 +73,13 @@ def test_values_are_taken_and_checked() -> None:
     [
         ("--tp 32", "no flag --tp"),
         ("--mem-fraction-static", "needs one value"),
-        ("--mem-fraction-static high", "is no float"),
-        ("--max-running-requests 1.5", "is no int"),
+        ("--mem-fraction-static high", "is not a valid float"),
+        ("--max-running-requests 1.5", "is not a valid int"),
         ("--quantization int8", "does not offer this value"),
-        ("--enable-metrics yes", "'yes' stands where a flag is wanted"),
+        ("--enable-metrics yes", "found 'yes', wanted a flag"),
         ("--enable-metrics=yes", "takes no value"),
         ("--cuda-graph-bs-decode", "at least one value"),
-        ("serve", "stands where a flag is wanted"),
+        ("serve", "wanted a flag"),
         ("--no-such-flag", "no flag --no-such-flag"),
     ],
 )

@@ -136,7 +136,7 @@ def test_the_kind_of_card_tells_the_misplaced_one_from_storage() -> None:
 
 @pytest.mark.parametrize(
     ("host", "words"),
-    [(None, "ansible_become: true in the inventory"), ("saved", "`l40s-deploy discover --save"),
+    [(None, "`ansible_become: true` in the inventory"), ("saved", "`l40s-deploy discover --save"),
      ("recording", "hwloc-gather-topology"), ("xml", "on the node itself")],
 )  # fmt: skip
 def test_the_fix_of_what_only_root_reads_fits_the_input(host: str | None, words: str) -> None:

@@ -117,4 +117,4 @@ def test_a_card_that_left_its_branch_is_misplaced() -> None:
         node.links[path.replace("88:00", "d1:00")] = node.links.pop(path).replace("88:00", "d1:00")
     found = [finding for finding in findings(node) if finding.severity.value == "slow"]
     assert [(finding.id, finding.devices[-1]) for finding in found] == [("NIC-NOT-UNDER-SWITCH", "0000:d1:00")]
-    assert "4 of 8 GPUs have no card near them" in found[0].effect
+    assert "4 of 8 GPUs have no nearby card" in found[0].effect

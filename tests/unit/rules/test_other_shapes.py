@@ -79,7 +79,7 @@ def test_virtual_functions_that_the_inventory_names_are_judged() -> None:
 
 def test_a_machine_of_another_makers_gpus_says_how_to_count_them() -> None:
     node = healthy_node()
-    fault("GPUs of another maker").breaks(node)
+    fault("GPUs of another vendor").breaks(node)
     examination = examine_saved({"node0": node.machine.snapshot(nvml={"error": "not recorded"}, host={})})
     assert bad(examination.findings) == []
     (hint,) = [one for one in examination.findings if one.id == "GPU-OTHER-MAKER"]

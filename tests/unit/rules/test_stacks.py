@@ -64,7 +64,7 @@ def test_all_nodes_alike_and_not_the_stacks() -> None:
             node.files[f"{SITE}/{new}.dist-info/WHEEL"] = node.files.pop(f"{SITE}/{old}.dist-info/WHEEL")
     torch, triton = grouped(found(cluster_of(nodes), "STACK-DIFFERS"))
     assert (torch.finding.severity, len(torch.nodes)) == (Severity.STOP, 4)
-    assert torch.finding.title == "torch is 2.13.0, and the stack sglang-0.5.23 has 2.14.1"
+    assert torch.finding.title == "torch is 2.13.0, but the stack sglang-0.5.23 has 2.14.1"
     assert (triton.finding.severity, len(triton.nodes)) == (Severity.NOTE, 4)
 
 

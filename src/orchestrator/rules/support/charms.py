@@ -5,11 +5,11 @@ from __future__ import annotations
 from orchestrator.topology.speed import Traffic, price
 
 _COSTS = {
-    "NCCL_P2P_DISABLE": ("GPUs of one switch talk through host memory; ", Traffic.CARD_ON_ROOT_PORT),
+    "NCCL_P2P_DISABLE": ("GPUs behind one switch communicate through host memory; ", Traffic.CARD_ON_ROOT_PORT),
     "NCCL_IB_DISABLE": ("everything between nodes crosses TCP; ", Traffic.TCP),
-    "NCCL_NET_GDR_DISABLE": ("every byte between card and GPU passes through host memory; ", Traffic.HOST_STAGED),
+    "NCCL_NET_GDR_DISABLE": ("all data between card and GPU passes through host memory; ", Traffic.HOST_STAGED),
 }
-_SHM = "the halves of a node meet over the RDMA cards alone; without a card for each half the start fails"
+_SHM = "the halves of a node communicate only over the RDMA cards; without a card for each half the start fails"
 
 
 def cost(name: str, value: str) -> str:

@@ -25,14 +25,14 @@ def input_of(node: Node) -> Input:
 
 
 _AS_ROOT = {
-    Input.LIVE: "set ansible_become: true in the inventory: only root may read it",
+    Input.LIVE: "set `ansible_become: true` in the inventory; only root can read it",
     Input.SNAPSHOT: "save the snapshot again with ansible_become: true: `l40s-deploy discover --save DIR`",
     Input.RECORDING: "record the machine again as root: `sudo hwloc-gather-topology DIR`, or `l40s-deploy discover "
     "--save DIR` with ansible_become: true",
     Input.XML: "NCCL's file has no such data: run `l40s-deploy doctor` on the node itself, with ansible_become: true",
 }
 _AGAIN = {
-    Input.LIVE: "read it by hand on the node; `l40s-deploy discover --save DIR` shows what was readable",
+    Input.LIVE: "read it yourself on the node; `l40s-deploy discover --save DIR` shows what was readable",
     Input.SNAPSHOT: "save the snapshot again: `l40s-deploy discover --save DIR`",
     Input.RECORDING: "`l40s-deploy discover --save DIR` on the running machine records it",
     Input.XML: "NCCL's file has no such data: run `l40s-deploy doctor` on the node itself",

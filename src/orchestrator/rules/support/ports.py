@@ -38,7 +38,7 @@ def trouble(port: RdmaPort, node: Node, others: Iterable[Node] = ()) -> Trouble 
 def _down(port: RdmaPort) -> Trouble:
     where = f"/sys/class/infiniband/{port.device}/ports/{port.port}"
     states = f"state = {port.state or 'unreadable'}, phys_state = {port.phys_state or 'unreadable'}"
-    up = f"ip link set {port.netdev} up" if port.netdev else f"look at `rdma link show {port.name}`"
+    up = f"run `ip link set {port.netdev} up`" if port.netdev else f"check `rdma link show {port.name}`"
     return Trouble(port, "down", f"{where}: {states}, netdev = {port.netdev or 'none'}", up)
 
 
@@ -58,7 +58,10 @@ def _unconfigured(port: RdmaPort, node: Node, others: Iterable[Node]) -> Trouble
             f"allow RoCE v2 for {port.device}: cma_roce_mode -d {port.device} -m 2, or mlxconfig ROCE_CONTROL",
         )
     if addresses:
-        again = f"ip link set {port.netdev} down && ip link set {port.netdev} up; then look at show_gids {port.device}"
+        again = (
+            f"run `ip link set {port.netdev} down && ip link set {port.netdev} up`, then check"
+            f" `show_gids {port.device}`"
+        )
         return Trouble(port, "no GID", evidence, again)
     rail = f"give {port.netdev or port.device} an address in its rail's subnet (netplan)"
     return Trouble(port, "no address", evidence, rail + _example(port, others))

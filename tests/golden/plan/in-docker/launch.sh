@@ -55,14 +55,14 @@ export USER="$user" LOGNAME="$user"
 #   --dist-init-addr: rendezvous on the leader, the same on every node
 #   --nnodes: nodes in the gang's inventory group
 #   --node-rank: this node's position in the gang's inventory group
-#   --served-model-name: the profile's name: what clients ask for, in place of a path
-#   --trust-remote-code: the profile: the checkpoint brings its own code
+#   --served-model-name: the profile's name, which clients ask for instead of a path
+#   --trust-remote-code: the profile: the checkpoint contains its own code
 #   --enable-torch-compile: the profile asks for torch.compile
 #   --torch-compile-max-bs: the profile: largest batch that is compiled
 #   --cuda-graph-max-bs: the profile: largest batch captured as a CUDA graph
 #   --host: l40s_http_host; on every node, or a worker's /health is loopback only
 #   --port: l40s_http_port; on every node for the same reason
-#   --enable-metrics: /metrics on the leader: its queue and speed, and whether a busy engine works
+#   --enable-metrics: /metrics on the leader: queue, speed, and whether a busy engine makes progress
 #
 # Inside, a shell becomes the engine after it has left a process that reads our standard input: when that ends,
 # because the agent or docker's own client was killed, the engine is killed and the container with it.

@@ -59,12 +59,12 @@ export FLASHINFER_WORKSPACE_BASE=/var/lib/l40s-deploy/cache/sglang-0.5.23/flashi
 #   --dist-init-addr: rendezvous on the leader, the same on every node
 #   --nnodes: nodes in the gang's inventory group
 #   --node-rank: this node's position in the gang's inventory group
-#   --served-model-name: the profile's name: what clients ask for, in place of a path
-#   --trust-remote-code: the profile: the checkpoint brings its own code
+#   --served-model-name: the profile's name, which clients ask for instead of a path
+#   --trust-remote-code: the profile: the checkpoint contains its own code
 #   --cuda-graph-max-bs-decode: the profile: largest batch captured as a CUDA graph
 #   --host: l40s_http_host; on every node, or a worker's /health is loopback only
 #   --port: l40s_http_port; on every node for the same reason
-#   --enable-metrics: /metrics on the leader: its queue and speed, and whether a busy engine works
+#   --enable-metrics: /metrics on the leader: queue, speed, and whether a busy engine makes progress
 #   --tool-call-parser: profile DeepSeek-V3-0324-Block64x64
 cd -- /var/lib/l40s-deploy
 exec /opt/l40s/venvs/sglang-0.5.23/bin/python3 -m sglang.launch_server \
