@@ -133,8 +133,8 @@ class GpuLab(SmallLab):
     def write_inventory(self, **more: Any) -> None:
         """With the router on this machine where it is installed."""
         document = self.lab_inventory()
-        if not self.real:
-            document["all"]["vars"]["l40s_env"] = {"STANDIN_SPEED": "0.2", **self.env}
+        if env := {**({} if self.real else {"STANDIN_SPEED": "0.2"}), **self.env}:
+            document["all"]["vars"]["l40s_env"] = env
         if self.gangs > 1 and (venv := self.router_venv()) is not None:
             from tests.support.router import router_group
 

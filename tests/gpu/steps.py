@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.gpu import answers, cards
+from tests.gpu import answers, cards, measuring
 from tests.gpu.figures import Result, now
 from tests.gpu.stage import (
     HOME,
@@ -72,6 +72,11 @@ def one_gang(gpus: int) -> Shape:
 def two_gangs(gpus: int) -> Shape:
     """Every GPU a node, in two gangs."""
     return Shape(2, gpus // 2 * 2, 1)
+
+
+def one_node(gpus: int) -> Shape:
+    """Every GPU in one node."""
+    return Shape(1, 1, gpus)
 
 
 def several_nodes(gpus: int) -> Shape:
@@ -571,6 +576,8 @@ STEPS = (
     Step("kills", "each rank of one gang killed", kills_of_one_gang, one_gang, 70),
     Step("original", "the checkpoint before it was re-blocked", original, one_gang, 75, alone=True),
     Step("down", "an answer under way, then nothing left", down, one_gang, 30),
+    Step("golden", "accepted answers, asked again", lambda stage, _: measuring.golden(stage), one_gang, 110),
+    Step("bench", "beside the engine's client by hand", lambda stage, _: measuring.bench(stage), one_gang, 150),
     Step("both", "two gangs behind the router", both_up, two_gangs, 70, gpus=2),
     Step("kills side by side", "each rank of two gangs killed", kills_of_two_gangs, two_gangs, 80, gpus=2),
     Step("rolling", "restart --rolling under load", rolling, two_gangs, 120, gpus=2),
@@ -579,4 +586,5 @@ STEPS = (
     Step("pipeline", "pipeline parallel over two nodes", pipeline, two_nodes, 60, gpus=2),
     Step("tensor", "tensor parallel over two nodes of several GPUs", tensor, two_nodes, 60, gpus=FEWEST),
     Step("restart", "the gang as a whole", restart, two_nodes, 60, gpus=2),
+    Step("gate", "NCCL on sockets", lambda stage, _: measuring.gate(stage), one_node, 240, alone=True, gpus=2),
 )

@@ -32,7 +32,8 @@ def load_inventory(path: str | Path) -> Inventory:
     """Read an Ansible YAML inventory: the child groups of `gangs` are the gangs, a host's place is its node rank.
 
     group_vars/ and host_vars/ beside the file count, as for Ansible. Raises InputError that names the file, the
-    path inside it, what was found and what is wanted. From then on stacks and profiles beside this file are known.
+    path inside it, what was found and what is wanted. From then on stacks and profiles beside this file are known, and
+    stacks that it names by a path.
     """
     file = Path(path)
     own.remember(file)
@@ -43,6 +44,7 @@ def load_inventory(path: str | Path) -> Inventory:
         _refuse_disagreement(gang, variables)
     _refuse_two_gangs(source, gangs)
     _refuse_shared_addresses(gangs, variables)
+    own.remember_stacks({node.stack for gang in gangs for node in gang.nodes if node.stack})
     return Inventory(path=str(file), gangs=gangs, router=_router(source, gangs))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -11,17 +12,28 @@ Kind = Literal["models", "stacks"]
 
 _beside: list[Path] = []
 """The folder of the inventory that this process reads; empty until it has read one."""
+_by_path: list[Path] = []
+"""Folders of stack files that this inventory names by their path: what runs is known by the stack's name alone."""
 
 
 def remember(inventory: Path) -> None:
     """Count the folder of this inventory among those that are searched, before all others."""
     _beside[:] = [inventory.absolute().parent]
+    _by_path.clear()
+
+
+def remember_stacks(names: Iterable[str]) -> None:
+    """Count the folders of those that are a path to a .yml among those that are searched for stacks."""
+    paths = {Path(name).absolute().parent for name in names if name.endswith((".yml", ".yaml"))}
+    _by_path[:] = sorted(paths)
 
 
 def folders(kind: Kind) -> tuple[Path, ...]:
     """Every folder that may hold NAME.yml, the first that has it wins: DIR/stacks and DIR/inventory/stacks of the
-    inventory's DIR, inventory/stacks of the working directory, the shipped one. The same for models."""
+    inventory's DIR, where a stack's path leads that the inventory names, inventory/stacks of the working directory,
+    the shipped one. The same for models, but for paths."""
     beside = [place for folder in _beside for place in (folder / kind, folder / "inventory" / kind)]
+    beside += _by_path if kind == "stacks" else ()
     return (*beside, Path("inventory") / kind, data_dir("inventory") / kind)
 
 

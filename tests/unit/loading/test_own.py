@@ -48,6 +48,17 @@ def test_a_stack_beside_the_inventory(tmp_path: Path, below: str) -> None:
     assert load_stack("mine").name == "mine" and {"mine", "sglang-0.5.23"} <= set(stack_names())
 
 
+def test_a_stack_that_the_inventory_names_by_its_path_is_known_by_its_name_too(tmp_path: Path) -> None:
+    copied("stacks", "sglang-0.5.23", tmp_path / "kept/mine.yml", name="mine")
+    file = inventory(tmp_path / "cluster")
+    file.write_text(file.read_text().replace("{a: }", f"{{a: {{l40s_stack: {tmp_path}/kept/mine.yml}}}}"))
+    load_inventory(file)
+    assert load_stack("mine").name == "mine"
+    load_inventory(inventory(tmp_path / "other"))
+    with pytest.raises(InputError):
+        load_stack("mine")
+
+
 def test_a_profile_beside_the_inventory_comes_before_a_shipped_one(tmp_path: Path) -> None:
     file = tmp_path / "cluster/models/tiny-deepseek-v3.yml"
     copied("models", "tiny-deepseek-v3", file)
