@@ -102,7 +102,7 @@ def answer(row):
     pools.get_parallel = lambda: SimpleNamespace(attn_tp_size=tensor, attn_dcp_size=1)
     kv.get_available_gpu_memory = lambda *_, **__: row["loaded"] / (1 << 30)
     element = torch.float8_e4m3fn if dtype.startswith("fp8") else torch.bfloat16
-    mla = bool(getattr(config.hf_config, "kv_lora_rank", None))
+    mla = bool(getattr(config.hf_text_config, "kv_lora_rank", None))
     import sglang.srt.layers.cp.utils as cp
 
     cp.get_glm_dsa_layer_split_effective_num_layers = lambda _, layers: layers

@@ -30,7 +30,7 @@ GROUPED = "grouped-query attention"
 
 
 class Row(NamedTuple):
-    """A model, its layout, flags after `--`, flags of the profile and of l40s_args."""
+    """A model, its layout, flags after `--`, flags of the profile and of l40s_args; nodes of 8 GPUs where not 4."""
 
     model: str
     layout: str
@@ -38,6 +38,7 @@ class Row(NamedTuple):
     profile: str = ""
     inventory: str = ""
     gpus: int = 8
+    nodes: int = 0
 
 
 FRACTION = "--mem-fraction-static 0.8"
@@ -82,6 +83,15 @@ ROWS = [
     Row(STOCK, "8x4", "--chunked-prefill-size 8192"),
     Row(STOCK, "16x2"),
     Row(STOCK, "16x2", "--mem-fraction-static 0.85"),
+    Row("MiniMax-M2", "4x2", nodes=1),
+    Row("MiniMax-M2.7", "4x2", "--mem-fraction-static 0.85", nodes=1),
+    Row("Qwen3-235B-A22B-Thinking-2507-FP8", "4x2", nodes=1),
+    Row("GLM-4.7-FP8", "8x2", nodes=2),
+    Row("GLM-4.6-FP8", "32"),
+    Row("Kimi-K2-Instruct-0905", "8x4"),
+    Row("Kimi-K2.5", "8x4"),
+    Row("Kimi-K2.6", "8x4", "--language-only"),
+    Row("DeepSeek-V3.1-Terminus", "8x4"),
     Row(GROUPED, "8", gpus=2),
     Row(GROUPED, "8", "--chunked-prefill-size 2048", gpus=2),
     Row(GROUPED, "8", "--cuda-graph-max-bs-prefill 1024", gpus=2),
@@ -113,7 +123,7 @@ def profile_of(row: Row) -> ModelProfile:
 
 def planned(row: Row) -> GangPlan:
     tensor, _, stages = row.layout.partition("x")
-    nodes = 4 if row.gpus == 8 else int(tensor) * int(stages or 1) // row.gpus
+    nodes = row.nodes or 4 if row.gpus == 8 else int(tensor) * int(stages or 1) // row.gpus
     spec = gang(nodes, gpus=row.gpus, overrides=Overrides(args=tuple(row.inventory.split())))
     options = PlanOptions(
         tensor_parallel=int(tensor), pipeline_parallel=int(stages or 1), extra_args=tuple(row.extra.split()),

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.checkpoint.dimensions import impossible
 from orchestrator.checkpoint.judgement import Judgement
 from orchestrator.model.errors import InputError
-from orchestrator.model.profile import Canary, Dimensions, ModelProfile, Quantisation
+from orchestrator.model.profile import Canary, Dimensions, ModelProfile, Part, Quantisation
 
 _NEEDED = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
@@ -40,6 +40,7 @@ def draft(judgement: Judgement, *, name: str, directory: str, source: str) -> Dr
             f"it does not say {', '.join(lacking)}", where=where, fix="complete it from the model's own page"
         )
     quantisation, guess = _quantisation(judgement, where)
+    group = _group(judgement, quantisation, where)
     unknown = dict(_unknown(judgement))
     if guess:
         unknown["quantisation"] = guess
@@ -51,6 +52,9 @@ def draft(judgement: Judgement, *, name: str, directory: str, source: str) -> Dr
             architecture=judgement.architecture,
             quantisation=quantisation,
             block=_block(judgement) if quantisation == "fp8-block" else (0, 0),
+            group=group,
+            parts=_parts(judgement) if group else (),
+            attention="mla" if judgement.dimensions.kv_lora_rank else "gqa",
             dimensions=judgement.dimensions,
             bytes=_bytes(judgement.facts),
             shards=int(judgement.facts["shards"]["named"]),
@@ -71,6 +75,8 @@ def _block(judgement: Judgement) -> tuple[int, int]:
 def _quantisation(judgement: Judgement, where: str) -> tuple[Quantisation, str]:
     """The kind, and where it had to be guessed from the tensors, how."""
     method = judgement.method
+    if method == "mxfp4" or _weights(judgement).get("num_bits") == 4:
+        return ("mxfp4" if method == "mxfp4" else "int4-group"), ""
     kinds = set(judgement.facts["tensors"]["by_dtype"])
     if judgement.facts["block"] and method == "fp8":
         return "fp8-block", ""
@@ -87,6 +93,55 @@ def _quantisation(judgement: Judgement, where: str) -> tuple[Quantisation, str]:
         " weights need on a GPU is not known here",
         where=where,
         fix="write the profile by hand (inventory/models/*.yml are examples), or take an FP8, INT8 or BF16 version",
+    )
+
+
+def _weights(judgement: Judgement) -> Mapping[str, Any]:
+    """What compressed-tensors says of the weights of its first group; empty where it says nothing."""
+    groups = _quantised(judgement).get("config_groups")
+    group: object = next(iter(groups.values()), {}) if isinstance(groups, Mapping) else {}
+    weights = group.get("weights") if isinstance(group, Mapping) else {}
+    return weights if isinstance(weights, Mapping) else {}
+
+
+def _quantised(judgement: Judgement) -> Mapping[str, Any]:
+    config = judgement.facts["config"]
+    text = config.get("text_config")
+    nested = text.get("quantization_config") if isinstance(text, Mapping) else None
+    found = config.get("quantization_config") or nested
+    return found if isinstance(found, Mapping) else {}
+
+
+def _group(judgement: Judgement, quantisation: Quantisation, where: str) -> int:
+    """Weights that share one scale; 0 where that is not how they are stored."""
+    if quantisation == "mxfp4":
+        return 32
+    if quantisation != "int4-group":
+        return 0
+    size = _weights(judgement).get("group_size")
+    if type(size) is not int or not 0 < size <= 65536:
+        raise InputError(
+            f"quantization_config has 4 bits and group_size {size!r:.40}, wanted a positive integer",
+            where=where,
+            fix="complete it from the model's own page, or write the profile by hand",
+        )
+    return size
+
+
+_LEFT_OUT: Mapping[Part, tuple[str, ...]] = {
+    "attention": ("self_attn",),
+    "shared": ("shared_expert",),
+    "dense": ("mlp.gate_proj", "mlp.gate_up_proj", "mlp.(gate", "mlp\\.(gate"),
+}
+"""What the lists of modules that are not quantised say of a part, as the published checkpoints write it."""
+
+
+def _parts(judgement: Judgement) -> tuple[tuple[Part, Quantisation], ...]:
+    said = _quantised(judgement)
+    lists = (said.get("ignore"), said.get("modules_to_not_convert"))
+    words = [str(word) for one in lists if isinstance(one, list) for word in one]
+    return tuple(
+        (part, "none") for part, marks in _LEFT_OUT.items() if any(mark in word for word in words for mark in marks)
     )
 
 

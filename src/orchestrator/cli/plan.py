@@ -36,6 +36,9 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tp", type=_degree, metavar="N", help="tensor parallel degree")
     parser.add_argument("--pp", type=_degree, metavar="N", help="pipeline parallel degree")
     parser.add_argument("--ep", type=_degree, metavar="N", help="expert parallel degree")
+    parser.add_argument(
+        "--layout", metavar="NAME", default="", help="a layout that the model's profile names (`models` lists them)"
+    )
     parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="only this gang (repeatable)")
     parser.add_argument("engine_args", nargs="*", metavar="-- FLAGS", help="extra engine flags, after --")
 
@@ -43,7 +46,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 def request_of(args: argparse.Namespace) -> PlanRequest:
     """The request that these options mean. Raises InputError for none, and for a plan file with other wishes."""
     if args.plan:
-        if args.model or args.stack or args.tp or args.pp or args.ep or args.gang or args.engine_args:
+        if args.model or args.stack or args.tp or args.pp or args.ep or args.layout or args.gang or args.engine_args:
             raise InputError(
                 "--plan FILE was combined with options that the saved plan already sets",
                 where="command line",
@@ -54,12 +57,19 @@ def request_of(args: argparse.Namespace) -> PlanRequest:
         raise InputError(
             "no model was given", where="command line", fix="add --model NAME; run `l40s-deploy models` for the list"
         )
+    if args.layout and (args.tp or args.pp or args.ep):
+        raise InputError(
+            "--layout was combined with --tp, --pp or --ep",
+            where="command line",
+            fix="use --layout alone, or the degrees",
+        )
     return PlanRequest(
         model=args.model,
         stack=args.stack,
         tp=args.tp,
         pp=args.pp,
         ep=args.ep,
+        layout=args.layout,
         extra_args=tuple(args.engine_args),
         gangs=tuple(args.gang),
     )

@@ -16,6 +16,8 @@ from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder
 CONFIG_FILE = "engine-secrets.yml"
 ARGUMENTS_FILE = "engine-secrets.args"
 STUB_FILE = "launch_with_secrets.py"
+CONCURRENCY = 128
+"""Requests at once that a pipeline is laid out for: the most of the articles' tables."""
 GRAPH_STEPS = r"(?:Capturing|Compiling) [a-z ]{1,32}\(.{0,256}\|\s{0,8}(?P<step>\d{1,6})/(?P<of>\d{1,6})\b"
 """Rank 0's progress through the batch sizes of its CUDA graphs: tqdm's bar, in all versions (cuda_graph_runner.py)."""
 
@@ -42,6 +44,7 @@ class Intent:
 
     dist_init:   host:port of the rendezvous, '' where one node needs none
     whole_dense: dense layers are kept whole on every rank, since their cut would not end on a block
+    micro_batch: most requests in a pipeline stage at once; None spreads CONCURRENCY over the stages
     """
 
     model_path: str
@@ -49,6 +52,7 @@ class Intent:
     tensor_parallel: int
     pipeline_parallel: int = 1
     expert_parallel: int = 1
+    micro_batch: int | None = None
     whole_dense: bool = False
     nnodes: int = 1
     node_rank: int = 0
@@ -77,6 +81,7 @@ class Names:
     tensor_parallel: str
     pipeline_parallel: str | None
     expert_parallel: str | None
+    micro_batch: str | None
     nccl_port: str | None
     cuda_graph_max_bs: str
     torch_compile: str | None
@@ -179,7 +184,7 @@ class Engine:
             Option(self.names.tensor_parallel, (str(intent.tensor_parallel),), "layout: tensor parallel degree"),
         ]
         if intent.pipeline_parallel > 1:
-            options.append(self._pipeline(intent))
+            options += self._pipeline(intent)
         if intent.expert_parallel > 1:
             options += self._experts(intent)
         if intent.nnodes > 1:
@@ -217,7 +222,7 @@ class Engine:
         ]
         return tuple(options)
 
-    def _pipeline(self, intent: Intent) -> Option:
+    def _pipeline(self, intent: Intent) -> list[Option]:
         if self.names.pipeline_parallel is None:
             raise InputError(
                 f"SGLang {self.version} has no pipeline parallelism, but {intent.pipeline_parallel} stages were"
@@ -225,9 +230,17 @@ class Engine:
                 where="command line",
                 fix="use --pp 1, or a stack with SGLang 0.5",
             )
-        return Option(
-            self.names.pipeline_parallel, (str(intent.pipeline_parallel),), "layout: pipeline parallel degree"
-        )
+        stages = intent.pipeline_parallel
+        options = [Option(self.names.pipeline_parallel, (str(stages),), "layout: pipeline parallel degree")]
+        if self.names.micro_batch is not None:
+            size = intent.micro_batch or -(-CONCURRENCY // stages)
+            reason = (
+                "the profile: most requests in a stage at once"
+                if intent.micro_batch
+                else f"{CONCURRENCY} requests spread over {stages} stages; by default one stage may take them all"
+            )
+            options.append(Option(self.names.micro_batch, (str(size),), reason))
+        return options
 
     def _experts(self, intent: Intent) -> list[Option]:
         if self.names.expert_parallel is None:

@@ -14,6 +14,7 @@ class MemoryAsked:
     flags:   every flag of the command line, by its first spelling, with its values
     gpu_mib: the GPU's memory in MiB, as NVML says it
     mla:     the model has multi-head latent attention
+    vision:  layers and hidden size of a multimodal model's encoder
     """
 
     flags: Mapping[str, tuple[str, ...]]
@@ -21,6 +22,7 @@ class MemoryAsked:
     pipeline_parallel: int
     gpu_mib: int
     mla: bool
+    vision: tuple[int, int] | None = None
 
     def number(self, flag: str) -> int | None:
         """A flag's only value as an integer; None where it is not given."""

@@ -25,6 +25,7 @@ def _engine(version: str) -> Engine:
             tensor_parallel="--tp-size",
             pipeline_parallel=None,
             expert_parallel=None,
+            micro_batch=None,
             nccl_port=None,
             cuda_graph_max_bs="--cuda-graph-max-bs",
             torch_compile="--enable-torch-compile",

@@ -98,6 +98,7 @@ def _engine(version: str) -> Engine:
             tensor_parallel="--tp-size",
             pipeline_parallel="--pp-size",
             expert_parallel="--ep-size",
+            micro_batch="--pp-max-micro-batch-size",
             nccl_port="--nccl-port",
             cuda_graph_max_bs=_GRAPH_SIZE.at(version),
             # "out of maintenance and might cause error": its manual, docs/advanced_features/server_arguments.md
@@ -202,7 +203,17 @@ def _own_fraction(version: str, asked: MemoryAsked, chunk: int, graphs: _Graphs,
         reserved = max(reserved, 10 * 1024)
     fraction = round((mib - reserved) / mib, 3)
     sums = " + ".join(words for words, size in parts if size)
-    return fraction, f"({mib} - ({sums})) / {mib} MiB = {fraction:g}: sglang {version}'s own"
+    words = f"({mib} - ({sums})) / {mib} MiB = {fraction:g}: sglang {version}'s own"
+    if asked.vision is None or "--language-only" in asked.flags or "--language-model-only" in asked.flags:
+        return fraction, words
+    factor = _vision_factor(*asked.vision)
+    return fraction * factor, f"{words}; x {factor:.3f} for the vision encoder = {fraction * factor:.3f}"
+
+
+def _vision_factor(layers: int, hidden: int) -> float:
+    """adjust_mem_fraction_for_vlm: 0.95, and a tenth less for each doubling over ViT-L/14, between 0.8 and 1.05."""
+    over = layers * hidden**2 / (24 * 1024**2) - 1.0
+    return 0.95 * max(0.8, min(1.05, 1.0 - 0.1 * over))
 
 
 def _attention_groups(asked: MemoryAsked) -> int:

@@ -5,11 +5,26 @@ from __future__ import annotations
 from orchestrator.loading import own, yaml_fields
 from orchestrator.loading.yaml_fields import Section
 from orchestrator.model.benchmark import FIGURES, Expected, Load, Wiring
-from orchestrator.model.profile import Canary, Dimensions, ModelProfile, Quantisation
+from orchestrator.model.profile import (
+    Attention,
+    Canary,
+    Dimensions,
+    ModelProfile,
+    NamedLayout,
+    Part,
+    Quantisation,
+    Refusal,
+    Vision,
+)
 
 _QUANTISATIONS: dict[str, Quantisation] = {
     "none": "none", "fp8-block": "fp8-block", "fp8-channel": "fp8-channel", "int8-channel": "int8-channel",
+    "int4-group": "int4-group", "mxfp4": "mxfp4",
 }  # fmt: skip
+_GROUPED = {"int4-group": 0, "mxfp4": 32}
+"""Quantisations with one scale per group of weights, and how many weights that is where the profile need not say."""
+_PARTS: dict[str, Part] = {"attention": "attention", "dense": "dense", "shared": "shared", "experts": "experts"}
+_ATTENTIONS: dict[str, Attention] = {"mla": "mla", "gqa": "gqa", "dsa": "dsa", "hybrid": "hybrid"}
 _WIRINGS: dict[str, Wiring] = {"right": "right", "wrong": "wrong"}
 _REQUIRED = {
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
@@ -29,6 +44,8 @@ def profile_names() -> tuple[str, ...]:
 
 def _profile(top: Section) -> ModelProfile:
     quantisation = _QUANTISATIONS[top.text("quantisation", choices=tuple(_QUANTISATIONS))]
+    dimensions = _dimensions(top.section("dimensions"))
+    usual = "mla" if dimensions.kv_lora_rank else "gqa"
     profile = ModelProfile(
         name=top.text("name"),
         source=top.text("source"),
@@ -36,19 +53,27 @@ def _profile(top: Section) -> ModelProfile:
         architecture=top.text("architecture"),
         quantisation=quantisation,
         block=_block(top, quantisation),
-        dimensions=_dimensions(top.section("dimensions")),
+        group=_group(top, quantisation),
+        parts=_parts(top.section("parts")),
+        attention=_ATTENTIONS[top.text("attention", usual, choices=tuple(_ATTENTIONS))],
+        dimensions=dimensions,
         bytes=top.number("bytes", 0),
         shards=top.number("shards", 0),
         tensor_parallel=top.optional_number("tensor_parallel"),
         pipeline_parallel=top.optional_number("pipeline_parallel"),
         expert_parallel=top.optional_number("expert_parallel"),
+        micro_batch=top.optional_number("micro_batch"),
         tried=top.texts("tried"),
         measured=top.words("measured"),
         expected=_expected(top.section("expected")),
         trust_remote_code=top.flag("trust_remote_code"),
         cuda_graph_max_bs=top.optional_number("cuda_graph_max_bs"),
         torch_compile_max_bs=top.optional_number("torch_compile_max_bs"),
-        flags=_flags(top.section("flags")),
+        flags=_by_version(top.section("flags")),
+        env=_by_version(top.section("env")),
+        refused=_refused(top.section("refused")),
+        layouts=_layouts(top.section("layouts")),
+        vision=_vision(top.section("vision")) if "vision" in top.names() else None,
         canary=_canary(top.section("canary")),
     )
     top.done()
@@ -75,12 +100,81 @@ def _dimensions(section: Section) -> Dimensions:
     return Dimensions(**values)
 
 
-def _flags(section: Section) -> tuple[tuple[str, str, str], ...]:
-    """Stack version prefix ('' for every version) -> flag -> value."""
-    flags = []
+def _group(top: Section, quantisation: Quantisation) -> int:
+    if quantisation not in _GROUPED:
+        if "group" in top.names():
+            raise top.wrong("group", f"found a group size with quantisation {quantisation}, wanted none")
+        return 0
+    return top.number("group", _GROUPED[quantisation] or None, least=1)
+
+
+def _parts(section: Section) -> tuple[tuple[Part, Quantisation], ...]:
+    """Part -> quantisation, of those that differ."""
+    found = tuple(
+        (part, _QUANTISATIONS[section.text(name, choices=tuple(_QUANTISATIONS))])
+        for name, part in _PARTS.items()
+        if name in section.names()
+    )
+    section.done()
+    return found
+
+
+def _by_version(section: Section) -> tuple[tuple[str, str, str], ...]:
+    """Stack version prefix ('' for every version) -> name -> value."""
+    return tuple((_version(prefix), name, value) for prefix in section.names() for name, value in section.words(prefix))
+
+
+def _version(prefix: str) -> str:
+    return "" if prefix == "all" else prefix
+
+
+def _refused(section: Section) -> tuple[Refusal, ...]:
+    """By prefix of the engine version."""
+    found = []
     for prefix in section.names():
-        flags += [(prefix if prefix != "all" else "", flag, value) for flag, value in section.words(prefix)]
-    return tuple(flags)
+        entry = section.section(prefix)
+        found.append(
+            Refusal(
+                versions=_version(prefix),
+                below=entry.number("below", 0),
+                reason=entry.text("reason"),
+                source=entry.text("source"),
+            )
+        )
+        entry.done()
+    return tuple(found)
+
+
+def _layouts(section: Section) -> tuple[NamedLayout, ...]:
+    """By a name of their own."""
+    found = []
+    for name in section.names():
+        entry = section.section(name)
+        found.append(
+            NamedLayout(
+                name=name,
+                tensor_parallel=entry.number("tensor_parallel", least=1),
+                pipeline_parallel=entry.number("pipeline_parallel", 1, least=1),
+                expert_parallel=entry.number("expert_parallel", 1, least=1),
+                micro_batch=entry.optional_number("micro_batch"),
+                flags=entry.words("flags"),
+                env=entry.words("env"),
+                versions=_version(entry.text("versions", "all")),
+                note=entry.text("note", ""),
+            )
+        )
+        entry.done()
+    return tuple(found)
+
+
+def _vision(section: Section) -> Vision:
+    vision = Vision(
+        layers=section.number("layers", least=1),
+        hidden_size=section.number("hidden_size", least=1),
+        bytes=section.number("bytes", least=1),
+    )
+    section.done()
+    return vision
 
 
 def _expected(section: Section) -> tuple[Expected, ...]:

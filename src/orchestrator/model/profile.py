@@ -10,7 +10,16 @@ from orchestrator.model.benchmark import Expected
 Install = Literal["venv", "docker", "podman"]
 """What a stack runs in: a virtual environment, or a container that Docker or podman starts."""
 
-Quantisation = Literal["none", "fp8-block", "fp8-channel", "int8-channel"]
+Quantisation = Literal["none", "fp8-block", "fp8-channel", "int8-channel", "int4-group", "mxfp4"]
+"""How weights are stored. int4-group: 4 bits and a bf16 scale a group; mxfp4: 4 bits and one byte of scale per 32."""
+
+Part = Literal["attention", "dense", "shared", "experts"]
+"""What a model is made of beside embeddings and head, which are always bf16: attention, the dense layers' feed-forward,
+shared experts, routed experts."""
+
+Attention = Literal["mla", "gqa", "dsa", "hybrid"]
+"""mla: one latent for all heads; gqa: key-value heads; dsa: DeepSeek's sparse attention over a latent; hybrid: layers
+of several kinds (sliding window or linear state beside full attention)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +58,51 @@ class Canary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why some stacks can't serve a model on some GPUs.
+
+    versions: prefix of the engine versions that it holds for, '' for all
+    below:    the compute capability from which it works, as 90 for 9.0; 0 where no GPU is known to work
+    source:   where that was read or seen
+    """
+
+    versions: str
+    below: int
+    reason: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vision:
+    """A vision encoder, a copy of which is on every rank. bytes: its weights with the projector, as bf16."""
+
+    layers: int
+    hidden_size: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedLayout:
+    """A layout that the profile's author names, for `plan --layout NAME`.
+
+    micro_batch: most requests in a pipeline stage at once, None for the plan's own figure
+    flags, env:  what this layout asks for beside the profile's, as (name, value)
+    versions:    prefix of the engine versions that can, '' for all
+    note:        what is known about it, in one honest sentence
+    """
+
+    name: str
+    tensor_parallel: int
+    pipeline_parallel: int = 1
+    expert_parallel: int = 1
+    micro_batch: int | None = None
+    flags: tuple[tuple[str, str], ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    versions: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
     """One checkpoint.
 
@@ -56,10 +110,18 @@ class ModelProfile:
     bytes:     size of all weight files; 0 where unknown
     shards:    number of weight files; 0 where unknown
     block:     FP8 block (n, k), (0, 0) for other quantisations
+    group:     weights that share one scale, of int4-group and mxfp4
+    parts:     parts that are stored in another way than `quantisation` says
+    attention: kind of attention, which decides the KV cache's size
+    micro_batch: most requests in a pipeline stage at once, None for the plan's own figure
     tried:     dialects that it was tried with, the one to prefer first; () where nobody said
     measured:  what somebody has measured on L40S, as (stack, layout): sglang-0.4.4-l40s, TP32
     expected:  speeds that `bench` compares with
     flags:     engine flags that this checkpoint asks for, as (stack version prefix, flag, value or '')
+    env:       environment variables that it asks for, as (stack version prefix, name, value)
+    refused:   stacks and GPUs that can't serve it
+    layouts:   layouts with a name
+    vision:    of multimodal models
     """
 
     name: str
@@ -68,12 +130,16 @@ class ModelProfile:
     architecture: str
     quantisation: Quantisation
     block: tuple[int, int] = (0, 0)
+    group: int = 0
+    parts: tuple[tuple[Part, Quantisation], ...] = ()
+    attention: Attention
     dimensions: Dimensions
     bytes: int = 0
     shards: int = 0
     tensor_parallel: int | None = None
     pipeline_parallel: int | None = None
     expert_parallel: int | None = None
+    micro_batch: int | None = None
     tried: tuple[str, ...] = ()
     measured: tuple[tuple[str, str], ...] = ()
     expected: tuple[Expected, ...] = ()
@@ -81,7 +147,15 @@ class ModelProfile:
     cuda_graph_max_bs: int | None = None
     torch_compile_max_bs: int | None = None
     flags: tuple[tuple[str, str, str], ...] = ()
+    env: tuple[tuple[str, str, str], ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    layouts: tuple[NamedLayout, ...] = ()
+    vision: Vision | None = None
     canary: Canary
+
+    def stored(self, part: Part) -> Quantisation:
+        """How a part's weights are stored."""
+        return dict(self.parts).get(part, self.quantisation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, Layout, Memory, NodePlan, Plan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.topology import Gpu, Topology
-from orchestrator.planning import commands, containers, layout, memory, places, transport
+from orchestrator.planning import commands, containers, layout, memory, named, places, transport
 from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices
 from orchestrator.planning.digest import facts_digest, plan_id, short_digest
 from orchestrator.planning.environment import Surroundings, environment
@@ -45,6 +45,8 @@ def build_plan(
     Raises InputError (a layout, flag or setting that can't be) or FindingsError (the hardware does not allow it).
     """
     engine = engine_of(stack)
+    if options.layout:
+        profile = named.laid_out(profile, options.layout, stack)
     plans, facts, findings = [], list[Fact](), list(_stack_notes(stack))
     for gang in gangs:
         plan, its_facts, its_findings = _Gang(gang, profile, stack, engine, topologies, options).plan()
@@ -102,6 +104,8 @@ class _Gang:
         _check_ports(self.gang)
         self._check_gpu_counts()
         self.gpus = {node.name: self._gpus(node) for node in self.gang.nodes}
+        seen = [gpu for gpus in self.gpus.values() for gpu in gpus]
+        named.refuse(self.profile, self.stack, seen, f"gang {self.gang.name}")
         extra = self.options.extra_args
         self.flags = commands.asked(self.engine, self.profile, self.stack, leader, extra)
         self.layout = self._layout()
@@ -283,6 +287,7 @@ class _Gang:
             node=node,
             stack=self.stack,
             engine=self.engine,
+            profile=self.profile,
             transport=self.decision.kind,
             transport_reason=self.decision.reason,
             tcp=self.tcp[node.name],
@@ -304,6 +309,7 @@ class _Gang:
             tensor_parallel=self.layout.tensor_parallel,
             pipeline_parallel=self.layout.pipeline_parallel,
             expert_parallel=self.layout.expert_parallel,
+            micro_batch=self.profile.micro_batch,
             whole_dense=self._whole[0],
             nnodes=self.layout.nnodes,
             node_rank=node.node_rank,

@@ -10,13 +10,13 @@ never forbids a layout; TP x PP divides by the number of nodes. Expert paralleli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.checkpoint.parallel import DENSE, MOE, Cut, cuts
 from orchestrator.model.errors import InputError
 from orchestrator.model.plan import Layout
-from orchestrator.model.profile import ModelProfile
+from orchestrator.model.profile import ModelProfile, Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def kept_whole(profile: ModelProfile, tensor: int) -> tuple[bool, bool]:
     dims = profile.dimensions
     return (
         bool(dims.first_k_dense_replace) and bool(_misfit(profile, DENSE, dims.intermediate_size, tensor)),
-        bool(dims.n_shared_experts) and bool(_misfit(profile, MOE, dims.moe_intermediate_size, tensor)),
+        bool(dims.n_shared_experts) and bool(_misfit(profile, MOE, dims.moe_intermediate_size, tensor, "shared")),
     )
 
 
@@ -107,14 +107,23 @@ def _quantised_cuts(profile: ModelProfile, tensor: int) -> list[Cut]:
     )
 
 
-def _misfit(profile: ModelProfile, what: str, size: int, ways: int) -> list[str]:
+_PARTS: Mapping[str, Part] = {MOE: "experts", DENSE: "dense"}
+"""Which part of a model a cut dimension is of; all others are attention's."""
+_MARLIN_TILE = 64
+"""A share of an expert in groups of int4 must be a multiple of it: check_moe_marlin_supports_layer in sglang 0.5.23."""
+
+
+def _misfit(profile: ModelProfile, what: str, size: int, ways: int, part: Part | None = None) -> list[str]:
     if size % ways:
         return [f"{what} {size}/{ways} is not a whole number"]
     share = size // ways
+    stored = profile.stored(part or _PARTS.get(what, "attention"))
+    if stored == "int4-group" and share % _MARLIN_TILE:
+        return [f"{what} {size}/{ways} = {share} is not a multiple of {_MARLIN_TILE}, the tile of the int4 kernels"]
     return [
         f"{what} {size}/{ways} = {share} is no multiple of the quantisation block {block}"
         for block in dict.fromkeys(profile.block)
-        if profile.quantisation == "fp8-block" and share % block
+        if stored == "fp8-block" and share % block
     ]
 
 

@@ -10,13 +10,14 @@ Checked against the articles' log of DeepSeek-R1-Channel-INT8 at TP32: 21.27 GB 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from orchestrator.engines.memory import Division, MemoryAsked
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.plan import Layout, Memory
-from orchestrator.model.profile import ModelProfile, Stack
+from orchestrator.model.profile import ModelProfile, Part, Stack
 from orchestrator.planning.layout import degrees_of, head_dim, kept_whole
 
 GIB = 1 << 30
@@ -51,6 +52,10 @@ def budget(
         if profile.dimensions.kv_lora_rank
         else f"KV cache: {per_token:,} bytes a token",
     ]
+    if profile.attention == "hybrid":
+        lines.append("KV cache: every layer counted as full attention; sliding-window layers need less")
+    if profile.vision:
+        lines.append(f"vision encoder: {_gib(profile.vision.bytes)} GiB, a copy on every rank, counted as weights")
     if stack.device == "cpu" or gpu_total is None:
         lines.append("KV tokens: not computed, no GPU memory was read")
         return Memory(gpu_total=gpu_total, weights=weights, kv_bytes_per_token=per_token, explanation=tuple(lines))
@@ -96,6 +101,7 @@ def _division(profile: ModelProfile, stack: Stack, layout: Layout, flags: Flags,
             pipeline_parallel=layout.pipeline_parallel,
             gpu_mib=(gpu_total or 0) // _MIB or _ASSUMED_MIB,
             mla=bool(profile.dimensions.kv_lora_rank),
+            vision=(profile.vision.layers, profile.vision.hidden_size) if profile.vision else None,
         )
     )
 
@@ -124,10 +130,11 @@ def weights_per_gpu(profile: ModelProfile, layout: Layout, division: Division | 
         dense = 0
     whole_dense, whole_shared = kept_whole(profile, tensor) if layout.expert_parallel > 1 else (False, False)
     total = layers * _attention(profile, attention)
-    total += dense * _mlp(profile, dims.intermediate_size, 1 if whole_dense else tensor)
+    total += dense * _mlp(profile, "dense", dims.intermediate_size, 1 if whole_dense else tensor)
     sparse = _experts(profile, tensor, 1 if whole_shared else tensor)
     total += (layers - dense) * sparse
     vocabulary = dims.vocab_size * dims.hidden_size * 2 // tensor
+    total += profile.vision.bytes if profile.vision else 0
     if division is not None and division.draft and dims.num_nextn_predict_layers:
         projection = 2 * dims.hidden_size * dims.hidden_size * 2
         total += dims.num_nextn_predict_layers * (_attention(profile, attention) + sparse + projection)
@@ -141,9 +148,11 @@ def checkpoint_bytes(profile: ModelProfile) -> int:
     dims = profile.dimensions
     dense = dims.num_hidden_layers if not dims.n_routed_experts else dims.first_k_dense_replace
     layers = dims.num_hidden_layers + dims.num_nextn_predict_layers
-    total = layers * (_attention(profile, 1, absorbed=False)) + dense * _mlp(profile, dims.intermediate_size, 1)
+    total = layers * _attention(profile, 1, absorbed=False)
+    total += dense * _mlp(profile, "dense", dims.intermediate_size, 1)
     total += (layers - dense) * _experts(profile, 1, 1)
     mtp = dims.num_nextn_predict_layers * (2 * dims.hidden_size * dims.hidden_size * 2)
+    total += profile.vision.bytes if profile.vision else 0
     return total + mtp + (2 + 2 * dims.num_nextn_predict_layers) * dims.vocab_size * dims.hidden_size * 2
 
 
@@ -151,29 +160,30 @@ def _attention(profile: ModelProfile, tensor: int, *, absorbed: bool = True) -> 
     """One layer's attention. absorbed: with the bf16 halves of kv_b that MLA's decode keeps beside it."""
     dims = profile.dimensions
     heads = dims.num_attention_heads
+    linear = partial(_linear, profile, "attention")
     if not dims.kv_lora_rank:
         head = head_dim(profile)
         kv_heads = max(1, dims.num_key_value_heads // tensor)
-        return _linear(profile, (heads // tensor + 2 * kv_heads) * head, dims.hidden_size) + _linear(
-            profile, dims.hidden_size, heads * head // tensor
+        return linear((heads // tensor + 2 * kv_heads) * head, dims.hidden_size) + linear(
+            dims.hidden_size, heads * head // tensor
         )
     query = heads * (dims.qk_nope_head_dim + dims.qk_rope_head_dim) // tensor
     key_value = heads * (dims.qk_nope_head_dim + dims.v_head_dim) // tensor
     if dims.q_lora_rank:
-        total = _linear(profile, dims.q_lora_rank, dims.hidden_size) + _linear(profile, query, dims.q_lora_rank)
+        total = linear(dims.q_lora_rank, dims.hidden_size) + linear(query, dims.q_lora_rank)
     else:
-        total = _linear(profile, query, dims.hidden_size)
-    total += _linear(profile, dims.kv_lora_rank + dims.qk_rope_head_dim, dims.hidden_size)
-    total += _linear(profile, key_value, dims.kv_lora_rank)
-    total += _linear(profile, dims.hidden_size, heads * dims.v_head_dim // tensor)
+        total = linear(query, dims.hidden_size)
+    total += linear(dims.kv_lora_rank + dims.qk_rope_head_dim, dims.hidden_size)
+    total += linear(key_value, dims.kv_lora_rank)
+    total += linear(dims.hidden_size, heads * dims.v_head_dim // tensor)
     if absorbed:
         total += key_value * dims.kv_lora_rank * 2
     return total
 
 
-def _mlp(profile: ModelProfile, inner: int, tensor: int) -> int:
+def _mlp(profile: ModelProfile, part: Part, inner: int, tensor: int) -> int:
     hidden = profile.dimensions.hidden_size
-    return 2 * _linear(profile, inner // tensor, hidden) + _linear(profile, hidden, inner // tensor)
+    return 2 * _linear(profile, part, inner // tensor, hidden) + _linear(profile, part, hidden, inner // tensor)
 
 
 def _experts(profile: ModelProfile, tensor: int, shared: int) -> int:
@@ -183,16 +193,19 @@ def _experts(profile: ModelProfile, tensor: int, shared: int) -> int:
     if not dims.n_routed_experts:
         return 0
     router = dims.n_routed_experts * dims.hidden_size * 2
-    routed = dims.n_routed_experts * _mlp(profile, dims.moe_intermediate_size, tensor)
-    return router + routed + dims.n_shared_experts * _mlp(profile, dims.moe_intermediate_size, shared)
+    routed = dims.n_routed_experts * _mlp(profile, "experts", dims.moe_intermediate_size, tensor)
+    return router + routed + dims.n_shared_experts * _mlp(profile, "shared", dims.moe_intermediate_size, shared)
 
 
-def _linear(profile: ModelProfile, rows: int, columns: int) -> int:
-    """Bytes of one weight matrix with its scales (float32)."""
-    if profile.quantisation == "none":
+def _linear(profile: ModelProfile, part: Part, rows: int, columns: int) -> int:
+    """Bytes of one weight matrix with its scales: float32, but bf16 for groups of int4 and one byte for MXFP4."""
+    stored = profile.stored(part)
+    if stored == "none":
         return rows * columns * 2
-    if profile.quantisation in ("int8-channel", "fp8-channel"):
+    if stored in ("int8-channel", "fp8-channel"):
         return rows * columns + rows * 4
+    if stored in ("int4-group", "mxfp4"):
+        return rows * columns // 2 + rows * -(-columns // profile.group) * (2 if stored == "int4-group" else 1)
     height, width = profile.block
     return rows * columns + -(-rows // height) * -(-columns // width) * 4
 

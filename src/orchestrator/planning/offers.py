@@ -10,7 +10,7 @@ from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import Layout
 from orchestrator.model.profile import ModelProfile, Stack
-from orchestrator.planning import commands, layout, memory
+from orchestrator.planning import commands, layout, memory, named
 from orchestrator.planning.build import abilities
 
 L40S_BYTES = L40S.nvml_mib << 20
@@ -21,12 +21,14 @@ L40S_BYTES = L40S.nvml_mib << 20
 class Fit:
     """One layout that works and fits.
 
+    name:      what the profile calls it, '' for nothing
     weights:   bytes on the fullest GPU
     kv_tokens: None for an engine on CPU
     default:   what `plan` takes where nobody pins anything
     """
 
     degrees: layout.Degrees
+    name: str
     weights: int | None
     kv_tokens: int | None
     measured: bool
@@ -64,6 +66,7 @@ def offer(profile: ModelProfile, stack: Stack, gang: GangSpec, *, gpu_total: int
         return _kv_tokens(profile, stack, candidate, flags, gpu_total)
 
     try:
+        named.refuse(profile, stack, (), where)
         chosen = layout.choose(
             profile,
             nodes=nodes,
@@ -77,13 +80,15 @@ def offer(profile: ModelProfile, stack: Stack, gang: GangSpec, *, gpu_total: int
     except InputError as wrong:
         refusal, advice = wrong.what, wrong.fix
     fits = []
-    for degrees in layout.working(profile, gpus=nodes * each, nodes=nodes, able=able):
+    refused = named.refusal(profile, stack) is not None
+    for degrees in () if refused else layout.working(profile, gpus=nodes * each, nodes=nodes, able=able):
         candidate = layout.layout_of(degrees, nodes, each)
         tokens = tokens_of(candidate)
         if tokens != 0:
             fits.append(
                 Fit(
                     degrees=degrees,
+                    name=named.name_of(profile, degrees.tensor, degrees.pipeline, degrees.expert),
                     weights=memory.weights_per_gpu(profile, candidate),
                     kv_tokens=tokens,
                     measured=(stack.name, str(degrees)) in profile.measured,

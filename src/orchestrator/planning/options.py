@@ -37,6 +37,7 @@ class HostFacts:
 class PlanOptions:
     """Pinned degrees (None lets the profile or the number of GPUs decide) and extra engine flags.
 
+    layout: name of one of the profile's layouts, '' for none
     debug: NCCL says at start which transport it took (NCCL_DEBUG=INFO)
     api_keys: fingerprint of the API key, by name of the gangs that ask for one
     """
@@ -44,6 +45,7 @@ class PlanOptions:
     tensor_parallel: int | None = None
     pipeline_parallel: int | None = None
     expert_parallel: int | None = None
+    layout: str = ""
     extra_args: tuple[str, ...] = ()
     debug: bool = True
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)

@@ -26,7 +26,8 @@ MOE_DTYPES: Mapping[Quantisation, str] = {
     "fp8-channel": "fp8_w8a8",
     "int8-channel": "int8_w8a8",
 }
-"""get_config_dtype_str of both versions."""
+"""get_config_dtype_str of both versions. Experts in int4 groups go to Marlin and MXFP4 ones to triton_kernels: neither
+reads such a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +85,10 @@ def moe_folder(lookup: Lookup, triton: str, moe_directory: str = "") -> str:
 
 def _moe(profile: ModelProfile, layout: Layout, lookup: Lookup, device: str, folder: str) -> Iterator[Wanted]:
     moe = experts(profile, layout, lookup)
-    if moe is None:
+    stored = profile.stored("experts")
+    if moe is None or stored not in MOE_DTYPES:
         return
-    channel = lookup.channel_in_name and profile.quantisation in ("int8-channel", "fp8-channel")
+    channel = lookup.channel_in_name and stored in ("int8-channel", "fp8-channel")
     for down in (False, True) if lookup.down else (False,):
         yield Wanted(
             kernel="moe",
@@ -97,7 +99,7 @@ def _moe(profile: ModelProfile, layout: Layout, lookup: Lookup, device: str, fol
                 moe.number,
                 moe.inner,
                 device,
-                MOE_DTYPES[profile.quantisation],
+                MOE_DTYPES[stored],
                 profile.block,
                 channel=channel,
                 down=down,

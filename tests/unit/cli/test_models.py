@@ -46,7 +46,8 @@ def test_every_profile_with_what_fits_the_reference_cluster(capsys: pytest.Captu
     assert all(name in shown for name in profile_names())
     assert "gang gang0: 4 x 8 GPUs, by sglang-0.4.4-l40s" in shown
     assert "TP32* 211k measured" in shown
-    assert "DeepSeek-R1, DeepSeek-R1-0528, DeepSeek-V3-0324, DeepSeek-V3.1: TP32 does not work: " in shown
+    stock = "DeepSeek-R1, DeepSeek-R1-0528, DeepSeek-V3-0324, DeepSeek-V3.1, DeepSeek-V3.1-Terminus"
+    assert f"{stock}: TP32 does not work: " in shown
     assert "needs a stack with SGLang 0.5" in shown
     assert "48 GB L40S (46068 MiB by NVML), assumed" in shown
 
@@ -117,9 +118,45 @@ def test_nothing_is_written_over_silently(home: Path, tmp_path: Path, capsys: py
 
 
 @pytest.mark.parametrize(
+    ("quantised", "kind", "group", "parts"),
+    [
+        (
+            {"quant_method": "compressed-tensors", "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"],
+             "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 64}}}},
+            "int4-group", 64, (("attention", "none"), ("shared", "none")),
+        ),
+        ({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}, "mxfp4", 32,
+         (("attention", "none"),)),
+    ],
+)  # fmt: skip
+def test_four_bits_and_what_is_left_out_of_them_are_read(
+    home: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    quantised: dict[str, Any],
+    kind: str,
+    group: int,
+    parts: tuple[tuple[str, str], ...],
+) -> None:
+    said(capsys, "add", str(checkpoint(tmp_path / "m", {"quantization_config": quantised})))
+    profile = load_profile(str(home / "inventory/models/m.yml"))
+    assert (profile.quantisation, profile.group, profile.parts) == (kind, group, parts)
+
+
+@pytest.mark.parametrize(
     ("changes", "words", "says"),
     [
-        ({"quantization_config": {"quant_method": "mxfp4"}}, (), "quant_method is 'mxfp4'"),
+        ({"quantization_config": {"quant_method": "nvfp4"}}, (), "quant_method is 'nvfp4'"),
+        (
+            {
+                "quantization_config": {
+                    "quant_method": "compressed-tensors",
+                    "config_groups": {"a": {"weights": {"num_bits": 4, "group_size": "x"}}},
+                }
+            },
+            (),
+            "4 bits and group_size 'x'",
+        ),
         ({"hidden_size": None, "architectures": []}, (), "it does not say architectures, hidden_size"),
         ({}, ("--name", "../x"), "is not a valid model name"),
         ({}, ("--out", "no/where.yml"), "can't be written"),

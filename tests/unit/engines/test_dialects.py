@@ -46,8 +46,9 @@ def test_the_articles_command_in_0_4_4s_full_names() -> None:
 
 def test_the_same_in_0_5s_full_names() -> None:
     assert argv(VERSIONS["0.5.23"], replace(INTENT, pipeline_parallel=4, tensor_parallel=8, nccl_port=5001)) == (
-        "--model-path /workspace/M --tp-size 8 --pp-size 4 --dist-init-addr 10.0.0.11:5000 --nnodes 4"
-        " --node-rank 1 --trust-remote-code --cuda-graph-max-bs-decode 32 --nccl-port 5001 --host 0.0.0.0"
+        "--model-path /workspace/M --tp-size 8 --pp-size 4 --pp-max-micro-batch-size 32"
+        " --dist-init-addr 10.0.0.11:5000 --nnodes 4 --node-rank 1"
+        " --trust-remote-code --cuda-graph-max-bs-decode 32 --nccl-port 5001 --host 0.0.0.0"
         " --port 8000 --enable-metrics"
     )
 

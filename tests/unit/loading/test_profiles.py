@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.lab.engine import model as engine_model
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.errors import InputError
+from orchestrator.planning.memory import checkpoint_bytes
 
 GOOD = {
     "name": "m",
@@ -51,7 +52,57 @@ def test_every_shipped_profile_loads_under_its_own_name(name: str) -> None:
 def test_the_models_that_the_product_promises_are_there() -> None:
     families = ("DeepSeek-V3-0324", "DeepSeek-R1", "DeepSeek-R1-0528", "DeepSeek-V3.1")
     wanted = {*families, *(f"{family}-Block64x64" for family in families)}
-    assert wanted | {"DeepSeek-R1-Channel-INT8", "tiny-deepseek-v3"} == set(profile_names())
+    later = {
+        "MiniMax-M2", "MiniMax-M2.5", "MiniMax-M2.7", "Qwen3-235B-A22B-Instruct-2507-FP8",
+        "Qwen3-235B-A22B-Thinking-2507-FP8", "GLM-4.6-FP8", "GLM-4.7-FP8", "Kimi-K2-Instruct-0905", "Kimi-K2.5",
+        "Kimi-K2.6", "gpt-oss-120b", "DeepSeek-V3.1-Terminus",
+    }  # fmt: skip
+    refused = {"DeepSeek-V3.2", "DeepSeek-V4-Flash", "GLM-5-FP8"}
+    assert wanted | later | refused | {"DeepSeek-R1-Channel-INT8", "tiny-deepseek-v3"} == set(profile_names())
+    assert all(load_profile(name).refused for name in refused)
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes"),
+    [
+        ("MiniMax-M2", 230), ("Qwen3-235B-A22B-Instruct-2507-FP8", 236), ("Kimi-K2-Instruct-0905", 1029),
+        ("Kimi-K2.5", 595), ("gpt-oss-120b", 65), ("GLM-4.6-FP8", 362),
+    ],
+)  # fmt: skip
+def test_sizes_counted_from_dimensions_fit_the_published_parameter_counts(name: str, gigabytes: int) -> None:
+    """The published numbers of parameters, by the bytes that each is stored in."""
+    assert checkpoint_bytes(load_profile(name)) / 1e9 == pytest.approx(gigabytes, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("change", "inside"),
+    [
+        ({"quantisation": "int4-group", "block": None}, "group"),
+        ({"group": 32}, "group"),
+        ({"parts": {"attention": "int3"}}, "parts.attention"),
+        ({"parts": {"vision": "none"}}, "parts.vision"),
+        ({"attention": "sparse"}, "attention"),
+        ({"refused": {"all": {"reason": "why"}}}, "refused.all.source"),
+        ({"layouts": {"a": {"tensor_parallel": 0}}}, "layouts.a.tensor_parallel"),
+        ({"layouts": {"a": {"tensor_parallel": 8, "speed": 9}}}, "layouts.a.speed"),
+        ({"vision": {"layers": 1, "hidden_size": 2}}, "vision.bytes"),
+        ({"micro_batch": 0}, "micro_batch"),
+    ],
+)
+def test_what_a_profile_says_of_parts_and_layouts_is_checked(
+    tmp_path: Path, change: dict[str, object], inside: str
+) -> None:
+    content = {key: value for key, value in {**GOOD, **change}.items() if value is not None}
+    with pytest.raises(InputError) as caught:
+        load_profile(write(tmp_path, content))
+    assert caught.value.where.endswith(f": {inside}")
+
+
+def test_parts_that_are_stored_in_another_way(tmp_path: Path) -> None:
+    content = {**GOOD, "parts": {"attention": "none"}, "env": {"0.5": {"NAME": 1}}}
+    profile = load_profile(write(tmp_path, content))
+    assert (profile.stored("attention"), profile.stored("experts")) == ("none", "fp8-block")
+    assert profile.env == (("0.5", "NAME", "1"),)
 
 
 def test_the_tiny_one_is_the_model_that_the_lab_makes() -> None:

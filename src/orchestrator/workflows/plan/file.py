@@ -50,6 +50,7 @@ def _request(path: Path, document: Mapping[str, Any]) -> PlanRequest:
         tp=_degree(asked["tp"]),
         pp=_degree(asked["pp"]),
         ep=_degree(asked["ep"]),
+        layout=str(asked.get("layout", "")),
         extra_args=tuple(str(word) for word in asked["extra_args"]),
         gangs=tuple(str(name) for name in asked["gangs"]),
         saved=saved_plan(str(path), document),

@@ -57,6 +57,8 @@ def _model(listed: Listed) -> dict[str, Any]:
         "architecture": profile.architecture,
         "quantisation": profile.quantisation,
         "block": list(profile.block) if any(profile.block) else None,
+        "parts": dict(profile.parts),
+        "attention": profile.attention,
         "bytes": checkpoint_bytes(profile),
         "measured": [{"stack": stack, "layout": layout} for stack, layout in profile.measured],
         "gangs": [_offer(each) for each in listed.offers],
@@ -72,6 +74,7 @@ def _offer(each: Offer) -> dict[str, Any]:
         "layouts": [
             {
                 "name": str(fit.degrees),
+                "layout": fit.name or None,
                 "flags": fit.degrees.flags,
                 "tensor_parallel": fit.degrees.tensor,
                 "pipeline_parallel": fit.degrees.pipeline,

@@ -46,6 +46,7 @@ class PlanRequest:
     tp: int | None = None
     pp: int | None = None
     ep: int | None = None
+    layout: str = ""
     extra_args: tuple[str, ...] = ()
     gangs: tuple[str, ...] = ()
     saved: SavedPlan | None = None
@@ -81,6 +82,7 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> Plann
         tensor_parallel=request.tp,
         pipeline_parallel=request.pp,
         expert_parallel=request.ep,
+        layout=request.layout,
         extra_args=request.extra_args,
         hosts=hosts,
         api_keys={gang.name: fingerprint(key) for gang in gangs if (key := api_key(gang))},

@@ -1,6 +1,6 @@
 #!/bin/sh
 # DeepSeek-V3-0324 by sglang-0.5.23 on node3: node rank 3 of 4 in gang gang0.
-# Written by l40s-deploy from plan 5947e3087659. To run a gang by hand, run each node's script on its
+# Written by l40s-deploy from plan 9cbb512141e8. To run a gang by hand, run each node's script on its
 # node within a few minutes of each other; the leader then serves http://10.0.0.11:8000
 set -eu
 
@@ -59,6 +59,7 @@ export FLASHINFER_WORKSPACE_BASE=/var/lib/l40s-deploy/cache/sglang-0.5.23/flashi
 #   --model-path: the profile's directory below the node's model root
 #   --tp-size: layout: tensor parallel degree
 #   --pp-size: layout: pipeline parallel degree
+#   --pp-max-micro-batch-size: 128 requests spread over 4 stages; by default one stage may take them all
 #   --dist-init-addr: rendezvous on the leader, the same on every node
 #   --nnodes: nodes in the gang's inventory group
 #   --node-rank: this node's position in the gang's inventory group
@@ -74,6 +75,7 @@ exec /opt/l40s/venvs/sglang-0.5.23/bin/python3 -m sglang.launch_server \
     --model-path /workspace/DeepSeek-V3-0324 \
     --tp-size 8 \
     --pp-size 4 \
+    --pp-max-micro-batch-size 32 \
     --dist-init-addr 10.0.0.11:5000 \
     --nnodes 4 \
     --node-rank 3 \

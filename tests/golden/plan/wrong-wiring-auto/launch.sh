@@ -1,6 +1,6 @@
 #!/bin/sh
 # DeepSeek-R1-Channel-INT8 by sglang-0.4.4-l40s on node3: node rank 3 of 4 in gang gang0.
-# Written by l40s-deploy from plan 764938c36c67. To run a gang by hand, run each node's script on its
+# Written by l40s-deploy from plan d9550942fddd. To run a gang by hand, run each node's script on its
 # node within a few minutes of each other; the leader then serves http://10.0.0.11:8000
 set -eu
 
@@ -28,6 +28,10 @@ export SGLANG_HOST_IP=10.0.0.14
 export NCCL_NET=Socket
 # l40s_transport is auto; node0: no RDMA port is ACTIVE with a RoCE v2 address over IPv4 of its own (mlx5_0:1 DOWN, mlx5_1:1 DOWN, mlx5_2:1 DOWN, mlx5_3:1 DOWN, mlx5_4:1 ACTIVE, mlx5_5:1 DOWN; mlx5_4:1 carries TCP)
 export NCCL_IB_DISABLE=1
+# 16 connections to each peer in place of one: NCCL's manual advises 4 x 4 on networks of 100 Gb/s
+export NCCL_SOCKET_NTHREADS=4
+# 16 connections to each peer in place of one: NCCL's manual advises 4 x 4 on networks of 100 Gb/s
+export NCCL_NSOCKS_PERTHREAD=4
 # GPU numbers mean the same to CUDA, NVML and the plan
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # where the kernels' just-in-time compilers look for nvcc

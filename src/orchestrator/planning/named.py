@@ -1,0 +1,90 @@
+"""What a profile's author says beside the model's dimensions: layouts with a name, and where it can't be served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from orchestrator.model.errors import InputError
+from orchestrator.model.gpu_facts import L40S, facts_of
+from orchestrator.model.profile import ModelProfile, NamedLayout, Refusal, Stack
+from orchestrator.model.topology import Gpu
+
+
+def laid_out(profile: ModelProfile, name: str, stack: Stack) -> ModelProfile:
+    """The profile with this layout's degrees, flags and environment in the place of its own.
+
+    Raises InputError for a name that the profile does not have, and for a layout that the stack's version can't do.
+    """
+    chosen = next((each for each in profile.layouts if each.name == name), None)
+    where = f"command line: --layout {name}"
+    if chosen is None:
+        known = ", ".join(each.name for each in profile.layouts)
+        raise InputError(
+            f"the profile {profile.name} has no layout {name!r}",
+            where=where,
+            fix=f"use one of: {known}" if known else "use --tp, --pp and --ep: this profile names no layouts",
+        )
+    if not stack.engine_version.startswith(chosen.versions):
+        raise InputError(
+            f"the layout {name} needs SGLang {chosen.versions}, and the stack {stack.name} is {stack.engine_version}",
+            where=where,
+            fix="choose another stack with --stack, or another layout",
+        )
+    return replace(
+        profile,
+        tensor_parallel=chosen.tensor_parallel,
+        pipeline_parallel=chosen.pipeline_parallel,
+        expert_parallel=chosen.expert_parallel,
+        micro_batch=chosen.micro_batch,
+        flags=(*profile.flags, *(("", flag, value) for flag, value in chosen.flags)),
+        env=(*profile.env, *(("", variable, value) for variable, value in chosen.env)),
+    )
+
+
+def name_of(profile: ModelProfile, tensor: int, pipeline: int, expert: int) -> str:
+    """The name that the profile gives these degrees, '' for none."""
+    return next((each.name for each in profile.layouts if _degrees(each) == (tensor, pipeline, expert)), "")
+
+
+def _degrees(layout: NamedLayout) -> tuple[int, int, int]:
+    return layout.tensor_parallel, layout.pipeline_parallel, layout.expert_parallel
+
+
+def refusal(profile: ModelProfile, stack: Stack, gpus: Iterable[Gpu] = ()) -> Refusal | None:
+    """Why this stack can't serve the model on these GPUs; an L40S is assumed where none is known."""
+    capability = min((_capability(gpu) for gpu in gpus), default=L40S.sm)
+    return next(
+        (
+            each
+            for each in profile.refused
+            if stack.engine_version.startswith(each.versions)
+            and (not each.below or (stack.device == "cuda" and capability < each.below))
+        ),
+        None,
+    )
+
+
+def _capability(gpu: Gpu) -> int:
+    known = facts_of(gpu.name)
+    return gpu.sm or (known.sm if known else L40S.sm)
+
+
+def refuse(profile: ModelProfile, stack: Stack, gpus: Iterable[Gpu], where: str) -> None:
+    """Raises InputError with the reason where this stack can't serve the model on these GPUs."""
+    against = refusal(profile, stack, gpus)
+    if against is not None:
+        raise InputError(
+            f"{profile.name} can't be served by the stack {stack.name} here: {against.reason} ({against.source})",
+            where=where,
+            fix=instead(against),
+        )
+
+
+def instead(against: Refusal) -> str:
+    """What an operator can do about a refusal."""
+    if against.below and against.versions:
+        return f"use GPUs of compute capability {against.below / 10:g} or newer, another stack, or another model"
+    if against.below:
+        return f"use GPUs of compute capability {against.below / 10:g} or newer, or another model"
+    return "choose another stack with --stack, or another model"

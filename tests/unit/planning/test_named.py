@@ -1,0 +1,112 @@
+"""Layouts with a name, and models that a stack can't serve on some GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.support.reference_cluster import gang, topologies
+
+from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.errors import InputError
+from orchestrator.model.profile import NamedLayout, Refusal
+from orchestrator.model.topology import Gpu
+from orchestrator.planning.build import build_plan
+from orchestrator.planning.named import laid_out, refusal
+from orchestrator.planning.offers import offer
+from orchestrator.planning.options import PlanOptions
+
+NEW, OLD, CPU = (load_stack(name) for name in ("sglang-0.5.23", "sglang-0.4.4-l40s", "sglang-0.5.23-cpu"))
+STOCK = load_profile("DeepSeek-V3-0324")
+SPARSE = load_profile("DeepSeek-V3.2")
+
+
+def gpu(name: str = "NVIDIA L40S", sm: int = 0) -> Gpu:
+    found = next(iter(next(iter(topologies(gang()).values())).gpus))
+    return replace(found, name=name, sm=sm)
+
+
+def test_a_layout_brings_its_degrees_flags_and_environment() -> None:
+    spec = gang()
+    made = build_plan([spec], STOCK, NEW, topologies(spec), PlanOptions(layout="node-stages-pcie-ipc"))
+    plan = made.gangs[0]
+    assert (plan.layout.tensor_parallel, plan.layout.pipeline_parallel) == (8, 4)
+    assert dict(plan.nodes[0].env)["SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"] == "1"
+    assert dict(plan.nodes[0].sources)["SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"] == "profile DeepSeek-V3-0324"
+    assert plan.nodes[0].argv[plan.nodes[0].argv.index("--pp-max-micro-batch-size") + 1] == "32"
+
+
+def test_a_layout_says_how_many_requests_a_stage_takes() -> None:
+    spec = gang()
+    mine = NamedLayout(
+        name="mine", tensor_parallel=8, pipeline_parallel=4, micro_batch=7, flags=(("--log-level", "info"),)
+    )
+    made = build_plan([spec], replace(STOCK, layouts=(mine,)), NEW, topologies(spec), PlanOptions(layout="mine"))
+    argv = made.gangs[0].nodes[0].argv
+    assert argv[argv.index("--pp-max-micro-batch-size") + 1] == "7"
+    assert "--log-level" in argv
+
+
+@pytest.mark.parametrize(
+    ("name", "stack", "words"),
+    [
+        ("nope", NEW, "no layout 'nope'"),
+        ("node-stages", OLD, "needs SGLang 0.5"),
+    ],
+)
+def test_a_layout_that_can_not_be_is_refused(name: str, stack: object, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        laid_out(STOCK, name, stack)  # type: ignore[arg-type]
+    assert words in caught.value.what
+    assert "--layout" in caught.value.where
+
+
+@pytest.mark.parametrize(
+    ("gpus", "refused"),
+    [
+        ((), True),
+        ((gpu(),), True),
+        ((gpu("NVIDIA H200", 90),), False),
+        ((gpu("NVIDIA H100 80GB HBM3"),), False),
+        ((gpu("NVIDIA H200", 90), gpu()), True),
+        ((gpu("Somebody's GPU"),), True),
+    ],
+)
+def test_the_weakest_gpu_decides(gpus: tuple[Gpu, ...], refused: bool) -> None:
+    assert (refusal(SPARSE, NEW, gpus) is not None) is refused
+
+
+def test_kernels_of_gpus_are_no_matter_on_a_cpu() -> None:
+    assert refusal(SPARSE, CPU) is None
+
+
+def test_a_version_that_lacks_the_model_is_refused_on_every_gpu() -> None:
+    profile = replace(STOCK, refused=(Refusal(versions="0.4", below=0, reason="why", source="where"),))
+    assert refusal(profile, OLD, [gpu("NVIDIA H200", 90)]) is not None
+    assert refusal(profile, NEW) is None
+
+
+def test_a_plan_of_a_refused_model_names_the_reason_and_what_to_do() -> None:
+    spec = gang()
+    with pytest.raises(InputError) as caught:
+        build_plan([spec], SPARSE, NEW, topologies(spec), PlanOptions())
+    assert "sparse attention" in caught.value.what
+    assert "compute capability 9 or newer" in caught.value.fix
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_every_shipped_model_is_offered_on_the_reference_cluster_or_refused_with_a_reason(name: str) -> None:
+    made = offer(load_profile(name), NEW if not name.startswith("tiny") else CPU, gang())
+    assert made.fits or made.refusal
+    assert not (made.fits and "kernels" in made.refusal)
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_named_layouts_of_shipped_models_work(name: str) -> None:
+    profile = load_profile(name)
+    for each in profile.layouts:
+        spec = gang(each.tensor_parallel * each.pipeline_parallel // 8)
+        plan = build_plan([spec], profile, NEW, topologies(spec), PlanOptions(layout=each.name))
+        assert plan.gangs[0].memory.kv_tokens
+        assert each.note
