@@ -480,6 +480,12 @@ FAULTS = (
     Fault("settings in /etc/nccl.conf",
           _set(lambda n: n.files.update({"/etc/nccl.conf": "# old\nNCCL_P2P_DISABLE=1\n"})), "NCCL-FILES", NOTE,
           ("/etc/nccl.conf",)),
+    Fault("settings in .nccl.conf of the engine's user", _set(lambda n: n.host.update(
+        nccl_conf={"path": "/home/l40s/.nccl.conf", "text": "NCCL_SHM_DISABLE=1\n"})), "NCCL-FILES", NOTE,
+          ("/home/l40s/.nccl.conf",)),
+    Fault("unreadable .nccl.conf of the engine's user", _set(lambda n: n.host.update(
+        nccl_conf={"path": "/home/l40s/.nccl.conf", "error": "EACCES"})), "NCCL-FILES", UNKNOWN,
+          ("/home/l40s/.nccl.conf",)),
     Fault("peer-to-peer switched off by l40s_env", _set(lambda n: n.spec.update(overrides=Overrides(
         env=(("NCCL_P2P_DISABLE", "1"), ("NCCL_IB_DISABLE", "0"))))), "NCCL-SETTINGS", SLOW, ("NCCL_P2P_DISABLE",)),
     Fault("ECC off on one GPU", _gpu(5, ecc={"enabled": 0, "corrected": 0, "uncorrected": 0}), "GPU-ECC", NOTE,

@@ -2,49 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.rules.support.charms import cost
-from orchestrator.rules.support.cluster import Cluster
+from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
     id="NCCL-FILES",
     title="a file on the node changes NCCL's settings",
     explain=(
-        "NCCL reads every setting that the environment does not have from /etc/nccl.conf. If virtualTopology.xml"
-        " exists, NCCL reads the topology from it instead of the machine."
+        "NCCL reads every setting that the environment does not have from .nccl.conf in the home directory of the"
+        " engine's user, then from /etc/nccl.conf. If virtualTopology.xml exists, NCCL reads the topology from it"
+        " instead of the machine."
     ),
-    reads=("/etc/nccl.conf", "/var/run/nvidia-topologyd/virtualTopology.xml"),
-    source="NCCL src/misc/param.cc initEnv, src/graph/topo.cc ncclTopoGetSystem",
+    reads=("/etc/nccl.conf", "/var/run/nvidia-topologyd/virtualTopology.xml", "~/.nccl.conf of the engine's user"),
+    source="NCCL src/misc/param.cc initEnvFunc, src/graph/topo.cc ncclTopoGetSystem",
     weight=62,
 )
-_CONF, _TOPOLOGY = RULE.reads
-
-
-def _costs(settings: list[str]) -> list[str]:
-    """What those cost that take a transport from NCCL."""
-    pairs = [line.partition("=") for line in settings]
-    return [f"{name.strip()}: {words}" for name, _, value in pairs if (words := cost(name.strip(), value))]
+_CONF, _TOPOLOGY = RULE.reads[:2]
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One note for each file and node."""
+    """One note for each file and node; unknown where the user's file could not be read."""
     for node in cluster.nodes:
-        lines = [line.strip() for line in node.snapshot.text(_CONF).splitlines()]
-        settings = [line for line in lines if line and not line.startswith("#")]
-        if settings:
-            yield Finding(
-                id=RULE.id,
-                severity=Severity.NOTE,
-                node=node.name,
-                devices=(_CONF,),
-                title=f"{_CONF} sets {', '.join(line.partition('=')[0] for line in settings[:6])}",
-                evidence=tuple(f"{_CONF}: {line}" for line in settings[:6]),
-                effect="; ".join(["they apply to every variable that the plan does not set", *_costs(settings)]),
-                fix=f"remove the lines from {_CONF} on {node.name}, or compare them with `l40s-deploy plan`",
-            )
+        yield from _settings(cluster, node, _CONF, node.snapshot.text(_CONF))
+        yield from _of_the_user(cluster, node)
         if node.snapshot.exists(_TOPOLOGY):
             yield Finding(
                 id=RULE.id,
@@ -57,3 +41,41 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 fix=f"on bare metal, remove {_TOPOLOGY}; to compare, `l40s-deploy doctor --dump-xml DIR` writes the"
                 " topology of the machine",
             )
+
+
+def _of_the_user(cluster: Cluster, node: Node) -> Iterator[Finding]:
+    said = node.snapshot.host.get("nccl_conf")
+    if not isinstance(said, Mapping):
+        return
+    path, error = str(said.get("path") or ""), str(said.get("error") or "")
+    if not error:
+        yield from _settings(cluster, node, path, str(said.get("text") or ""))
+        return
+    yield Finding(
+        id=RULE.id,
+        severity=Severity.UNKNOWN,
+        node=node.name,
+        devices=(path,),
+        title=f"{path} could not be read",
+        evidence=(f"{path}: {error}",),
+        effect="settings there apply to every variable that the plan does not set",
+        fix=f"read {path} as the engine's user, or set ansible_become: true in the inventory",
+    )
+
+
+def _settings(cluster: Cluster, node: Node, path: str, text: str) -> Iterator[Finding]:
+    lines = [line for line in text.splitlines() if "=" in line and not line.startswith("#")]
+    if not lines:
+        return
+    pairs = [(line.partition("=")[0], line.partition("=")[2]) for line in lines]
+    costs = [f"{name}: {words}" for name, value in pairs if (words := cost(cluster, node, name, value))]
+    yield Finding(
+        id=RULE.id,
+        severity=Severity.NOTE,
+        node=node.name,
+        devices=(path,),
+        title=f"{path} sets {', '.join(name for name, _ in pairs[:6])}",
+        evidence=tuple(f"{path}: {line}" for line in lines[:6]),
+        effect="; ".join(["they apply to every variable that the plan does not set", *costs]),
+        fix=f"remove the lines from {path} on {node.name}, or compare them with `l40s-deploy plan`",
+    )

@@ -14,11 +14,12 @@ RULE = Rule(
     title="l40s_env turns off one of NCCL's transports",
     explain=(
         "NCCL_P2P_DISABLE, NCCL_IB_DISABLE, NCCL_SHM_DISABLE and similar settings are often copied from machine to"
-        " machine as workarounds. Each turns off a path that this machine may need. NCCL-FILES reports the same"
-        " settings in /etc/nccl.conf."
+        " machine as workarounds. Each turns off a path that this machine may need; one that turns off nothing here is"
+        " not reported. NCCL-FILES reports the same settings in nccl.conf. A unit's or a shell's NCCL_* have no"
+        " effect: the launch script clears what the plan did not set."
     ),
-    reads=("`l40s_env` of the inventory",),
-    source="NCCL user guide, environment variables",
+    reads=("`l40s_env` of the inventory", "path types of GPUs and RDMA cards"),
+    source="NCCL user guide, environment variables; templates/launch.sh.j2",
     weight=27,
 )
 
@@ -27,7 +28,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding a node and setting."""
     for node in cluster.nodes:
         for name, value in node.spec.overrides.env:
-            price = cost(name, value)
+            price = cost(cluster, node, name, value)
             if price:
                 yield Finding(
                     id=RULE.id,

@@ -192,6 +192,8 @@ def _host(host: Mapping[str, Any], names: Pseudonyms) -> dict[str, Any]:
     for name in ("uname", "python"):  # versions of four numbers are no addresses
         if name in host:
             answer[name] = host[name]
+    if "nccl_conf" in answer:
+        answer["nccl_conf"] = {**answer["nccl_conf"], "path": "/home/engine/.nccl.conf"}
     if "fs_root" in host:
         answer["fs_root"] = "/" if host["fs_root"] == "/" else "/root-of-it"
     return answer

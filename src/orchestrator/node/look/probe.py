@@ -2,7 +2,7 @@
 
 Request: {"node": name in the inventory, "fs_root": where hardware is read ('/'), "nvml_deadline_s": seconds,
 "stack": what to read of the installed engine (node/look/stack_files.py), or nothing, "state_dir", "model_root": places
-whose free space is asked, each may be missing}.
+whose free space is asked, each may be missing, "engine_user": whom the engine runs as, where that is not who asks}.
 Answer: the fields of a snapshot (files, links, errors, nvml, host; see model/snapshot.py) with "format": 1.
 """
 
@@ -20,9 +20,11 @@ from typing import Any
 from orchestrator.node import files
 from orchestrator.node.look import stack_files
 from orchestrator.node.look.disks import free_space
+from orchestrator.node.look.hardware import Part
 from orchestrator.node.look.kernel_log import driver_errors
 from orchestrator.node.look.nvml import NvmlChild
 from orchestrator.node.look.patience import read_hardware
+from orchestrator.node.look.reading import Reader
 from orchestrator.node.network.addresses import addresses
 
 FORMAT = 1
@@ -49,6 +51,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     hardware = read_hardware(root)
     host = host_facts(root)
     host["disks"] = free_space(_written_places(request))
+    host["nccl_conf"] = _nccl_conf(str(request.get("engine_user") or ""))
     host["probe_seconds"] = {"files": round(time.monotonic() - started, 4)}
     nvml = question.answer(float(request.get("nvml_deadline_s") or NVML_DEADLINE_S))
     if isinstance(request.get("stack"), dict):
@@ -70,6 +73,24 @@ def _written_places(request: dict[str, Any]) -> dict[str, str]:
     directory; models are read where they lie, and pushed there."""
     places = {"root": "/", "tmp": _TMP, "state": files.state_dir(request)}
     return places | ({"models": str(request["model_root"])} if request.get("model_root") else {})
+
+
+def _nccl_conf(engine_user: str) -> dict[str, str]:
+    """What NCCL reads in the home directory of the engine's user: {'path', 'text' or 'error'}. An unknown user has
+    none yet."""
+    user = engine_user or os.environ.get("SUDO_USER", "")
+    try:
+        home = (pwd.getpwnam(user) if user else pwd.getpwuid(os.geteuid())).pw_dir
+    except KeyError:
+        return {}
+    path = f"{home.rstrip('/')}/.nccl.conf"
+
+    def one_file(reader: Reader) -> None:
+        reader.text(path)
+
+    read = read_hardware("/", parts=(Part("the user's nccl.conf", one_file),))
+    error = next(iter(read["errors"].values()), "")
+    return {"path": path, "error": error} if error else {"path": path, "text": "".join(read["files"].values())}
 
 
 def _stack(asked: dict[str, Any], nvml: dict[str, Any], hardware: dict[str, Any]) -> dict[str, Any]:

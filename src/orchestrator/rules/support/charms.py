@@ -1,22 +1,121 @@
-"""What the settings cost that take a transport from NCCL."""
+"""What the settings cost that take a transport from NCCL, on the machine where they are set.
+
+Names and values: NCCL user guide, environment variables. Figures in GB/s are NCCL's own (topology/bandwidth.py).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+from orchestrator.model.topology import Gpu, PathType
+from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.topology.bandwidth import Bandwidths, p2p_level
+from orchestrator.topology.distance import Distances
+from orchestrator.topology.halves import Groups, gpu_groups
 from orchestrator.topology.speed import Traffic, price
 
-_COSTS = {
-    "NCCL_P2P_DISABLE": ("GPUs behind one switch communicate through host memory; ", Traffic.CARD_ON_ROOT_PORT),
-    "NCCL_IB_DISABLE": ("everything between nodes crosses TCP; ", Traffic.TCP),
-    "NCCL_NET_GDR_DISABLE": ("all data between card and GPU passes through host memory; ", Traffic.HOST_STAGED),
-}
-_SHM = "the halves of a node communicate only over the RDMA cards; without a card for each half the start fails"
+_OFF = ("", "0")
+_NEVER = ("0", "LOC")
+"""Values of a *_LEVEL that let nothing through between two devices."""
 
 
-def cost(name: str, value: str) -> str:
-    """What a setting costs, in words; '' for one that takes nothing away."""
-    if value.strip() in ("", "0"):
+@dataclass(frozen=True)
+class _Machine:
+    """One node, as far as a setting can take something from it."""
+
+    node: Node
+    nccl: tuple[int, ...]
+    alone: bool
+    """Its gang has no other node."""
+
+    @cached_property
+    def distances(self) -> Distances:
+        return Distances(self.node.topology)
+
+    @cached_property
+    def pairs(self) -> list[tuple[Gpu, Gpu]]:
+        known = {device.key for device in self.node.topology.pci}
+        return list(combinations([gpu for gpu in self.node.gpus if gpu.key in known], 2))
+
+    @cached_property
+    def direct(self) -> list[tuple[Gpu, Gpu]]:
+        """Pairs of GPUs that NCCL connects without the host's memory."""
+        level = p2p_level(self.node.topology, self.nccl)
+        return [pair for pair in self.pairs if self.distances.path_type(pair[0].key, pair[1].key) <= level]
+
+    @cached_property
+    def groups(self) -> Groups:
+        return gpu_groups(self.node.topology, self.nccl)
+
+    def near_a_card(self) -> bool:
+        """Whether a usable card and a GPU have no CPU between them, as GPUDirect RDMA wants it."""
+        return any(
+            self.distances.path_type(gpu.key, port.key) <= PathType.PXB
+            for gpu in self.node.gpus
+            for port in self.node.usable
+            if gpu.key and port.key
+        )
+
+    def apart(self) -> list[tuple[Gpu, Gpu]]:
+        """Pairs that meet in the host's memory: neither directly nor over the cards."""
+        home = {index: place for place, group in enumerate(self.groups.groups) for index in group}
+        return [pair for pair in self.pairs if pair not in self.direct and home.get(pair[0].index) == home.get(
+            pair[1].index)]  # fmt: skip
+
+
+def _no_p2p(machine: _Machine) -> str:
+    joined = len(machine.direct)
+    if not joined:
         return ""
-    if name == "NCCL_SHM_DISABLE":
-        return _SHM
-    known = _COSTS.get(name)
-    return known[0] + price(known[1]) if known else ""
+    many = f"{joined} of {len(machine.pairs)} pairs of GPUs communicate through host memory, not directly"
+    return f"{many}; {price(Traffic.CARD_ON_ROOT_PORT)}"
+
+
+def _no_rdma(machine: _Machine) -> str:
+    if not machine.node.usable or (machine.alone and not machine.groups.over_network):
+        return ""
+    where = "between the halves of the node" if machine.alone else "between nodes"
+    ports = "1 RDMA port stays" if len(machine.node.usable) == 1 else f"{len(machine.node.usable)} RDMA ports stay"
+    return f"everything {where} crosses TCP, {ports} unused; {price(Traffic.TCP)}"
+
+
+def _no_shm(machine: _Machine) -> str:
+    apart = machine.apart()
+    if not apart:
+        return ""
+    many = "1 pair of GPUs communicates" if len(apart) == 1 else f"{len(apart)} pairs of GPUs communicate"
+    if not machine.node.usable:
+        return f"{many} over TCP instead of host memory: no RDMA port is usable; {price(Traffic.TCP)}"
+    bandwidths = Bandwidths(machine.node.topology, machine.nccl)
+    inside = min(bandwidths.between(one.key, other.key) for one, other in apart)
+    card = max(port.rate_gbps for port in machine.node.usable) / 8
+    return f"{many} over the RDMA cards ({card:g} GB/s a port) instead of host memory ({inside:g} GB/s)"
+
+
+def _no_gdr(machine: _Machine) -> str:
+    if not machine.near_a_card():
+        return ""
+    return f"all data between card and GPU passes through host memory; {price(Traffic.HOST_STAGED)}"
+
+
+_Cost = Callable[[_Machine], str]
+_COSTS: Mapping[str, tuple[Callable[[str], bool], _Cost]] = {
+    "NCCL_P2P_DISABLE": (lambda value: value not in _OFF, _no_p2p),
+    "NCCL_P2P_LEVEL": (lambda value: value in _NEVER, _no_p2p),
+    "NCCL_IB_DISABLE": (lambda value: value not in _OFF, _no_rdma),
+    "NCCL_NET": (lambda value: value.lower() == "socket", _no_rdma),
+    "NCCL_SHM_DISABLE": (lambda value: value not in _OFF, _no_shm),
+    "NCCL_NET_GDR_LEVEL": (lambda value: value in _NEVER, _no_gdr),
+}
+
+
+def cost(cluster: Cluster, node: Node, name: str, value: str) -> str:
+    """What a setting costs on this node, in words; '' for one that takes nothing away here."""
+    takes, words = _COSTS.get(name, (None, None))
+    if takes is None or words is None or not takes(value.strip()):
+        return ""
+    alone = sum(spec.gang == node.spec.gang for spec in cluster.specs.values()) < 2
+    return words(_Machine(node, cluster.nccl_version(node), alone))

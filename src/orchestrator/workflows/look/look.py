@@ -42,6 +42,7 @@ def _look_at(session: Session, stack: Stack | None) -> Snapshot:
         "nvml_deadline_s": NVML_S,
         "state_dir": spec.state_dir,
         "model_root": spec.model_root,
+        "engine_user": spec.engine_user or "",
     }
     if question := _about_the_stack(spec, stack or named_stack(spec.stack)):
         request["stack"] = question

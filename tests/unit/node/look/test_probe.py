@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tests.support.machine_files import reference_machine
 
 from orchestrator.model.snapshot_json import snapshot_from_json
-from orchestrator.node.look.probe import answer, host_facts
+from orchestrator.node.look.probe import _nccl_conf, answer, host_facts
 from orchestrator.topology.build import build
 
 pytestmark = pytest.mark.filterwarnings(
@@ -103,3 +103,23 @@ def test_the_clock_and_the_age_of_the_process_are_told() -> None:
 @pytest.mark.parametrize("request_", [{}, {"fs_root": ""}, {"fs_root": None, "nvml_deadline_s": 0}])
 def test_requests_with_little_in_them(request_: dict[str, Any]) -> None:
     assert answer({**request_, "nvml_deadline_s": 20})["host"]["fs_root"] == "/"
+
+
+def test_nccls_settings_in_the_home_of_the_engines_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Entry(NamedTuple):
+        pw_dir: str
+
+    def entry(name: str) -> Entry:
+        if name != "l40s":
+            raise KeyError(name)
+        return Entry(str(tmp_path))
+
+    monkeypatch.setattr("orchestrator.node.look.probe.pwd.getpwnam", entry)
+    path = str(tmp_path / ".nccl.conf")
+    assert _nccl_conf("l40s") == {"path": path, "text": ""}
+    (tmp_path / ".nccl.conf").write_text("NCCL_P2P_DISABLE=1\n")
+    assert _nccl_conf("l40s") == {"path": path, "text": "NCCL_P2P_DISABLE=1\n"}
+    assert _nccl_conf("nobody-here") == {}
+    (tmp_path / ".nccl.conf").unlink()
+    (tmp_path / ".nccl.conf").symlink_to("/proc/1/mem" if os.geteuid() else "/proc/self/clear_refs")
+    assert set(_nccl_conf("l40s")) == {"path", "error"}
