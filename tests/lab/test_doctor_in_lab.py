@@ -60,7 +60,16 @@ def test_rails_that_switches_keep_apart_stop_the_start(labs: Callable[[str], Run
     assert code == 3
     (found,) = [one for one in said["findings"] if one["severity"] in ("stop", "slow")]
     assert (found["id"], found["severity"]) == ("RAILS-ISOLATED", "stop")
-    assert "16 of 16 paths between cards are closed" in found["title"]
+    assert "32 of 32 paths between cards are closed" in found["title"]  # 16 between the nodes, 8 within each
+
+
+def test_a_single_node_tries_the_way_between_its_cards(labs: Callable[[str], RunningLab]) -> None:
+    for name, wiring, severities in (("isolated", "rails-isolated", ["stop"]), ("routed", "right", [])):
+        lab = labs(f"doctor-one-{name}")
+        lab.run("up", "--wiring", wiring, "--nodes", "1")
+        _, said, _ = doctor(lab)
+        assert [one["severity"] for one in said["findings"] if one["id"] == "RAILS-ISOLATED"] == severities
+        lab.run("down")
 
 
 def test_level_0_shows_the_misplaced_card_too(labs: Callable[[str], RunningLab]) -> None:

@@ -19,12 +19,13 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One way from one node to another, tried until it passed or `tries` were enough.
+    """One way from one node to another, or from card to card of one, tried until it passed or `tries` were enough.
 
     kind: 'tcp' (a connection to `port`) or 'mtu' (a datagram of `size` bytes that must not be fragmented)
     side: 'tcp' for the rendezvous network, else the name of the RDMA device whose rail was tried
     far:  the RDMA device that was tried to reach from `side`, where it is of another rail; '' for the same rail
     ms:   time to the answer of the try that passed; None where there was none
+    resolved: False where a silent one's address was not resolved on the interface that it had to leave by
     """
 
     source: str
@@ -39,3 +40,4 @@ class Trial:
     detail: str = ""
     far: str = ""
     tries: int = 1
+    resolved: bool = True

@@ -35,6 +35,7 @@ class Dialed(Message):
     detail: str = ""
     far: str = ""
     tries: int = 1
+    resolved: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

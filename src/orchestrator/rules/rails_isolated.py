@@ -8,6 +8,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.reach import Outcome, Trial
 from orchestrator.rules.support.blame import blamed
 from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.ports import hears_itself
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.halves import gpu_groups
 
@@ -18,27 +19,51 @@ RULE = Rule(
         "Where the cards are faster than the link between the sockets, NCCL treats each half of a node as a node. Its"
         " rings then leave a half by card A and enter the other half, or the next node, by card B: all RDMA ports of"
         " a gang must reach each other. With separate VLANs, or subnets without a route, the start fails. Tested"
-        " between nodes, from each port's own interface; the result is assumed to hold between the halves of a node"
-        " too, whose packets the kernel would not send out."
+        " between nodes and from card to card of one, from each port's own interface. Linux drops packets of its own"
+        " machine unless accept_local is set. Without it, an ARP request that gets no answer is unknown, since RDMA"
+        " resolves addresses by the same ARP; behind a router, what holds between nodes is assumed to hold within one."
     ),
-    reads=("datagrams from each rail port to the other rails' ports of other nodes", "the PCI tree and port rates"),
-    source="NCCL src/graph/paths.cc ncclTopoCheckNet, src/graph/connect.cc connectRings; NCCL_NET_DISABLE_INTRA",
+    reads=(
+        "datagrams from each rail port to the ports of other cards, on other nodes and the same",
+        "/proc/net/arp",
+        "the PCI tree and port rates",
+        "/proc/sys/net/ipv4/conf/{all,INTERFACE}/{accept_local,rp_filter}",
+    ),
+    source="NCCL src/graph/paths.cc ncclTopoCheckNet, src/graph/connect.cc connectRings; NCCL_NET_DISABLE_INTRA; "
+    "Linux drivers/infiniband/core/addr.c addr_resolve, net/ipv4/fib_frontend.c fib_validate_source",
     weight=6,
 )
 _CLOSED = (Outcome.SILENT, Outcome.UNREACHABLE, Outcome.REFUSED)
 """Refused: the packet came in by another port of the machine, where RDMA does not take it."""
 _STAYS_INSIDE = "NCCL_NET_DISABLE_INTRA"
+_INSIDE = (
+    "let the halves communicate through the CPU: set l40s_env: {NCCL_NET_DISABLE_INTRA: '1', NCCL_CROSS_NIC: '0'}"
+    " (about 11 instead of 19 GB/s between them)"
+)
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One stop a gang, where its nodes fall into halves and a port can't reach one of another card."""
+    """One stop a gang, where its nodes fall into halves and a port can't reach one of another card; unknown where
+    that could not be seen within a node."""
     for gang in cluster.gangs:
         names = {node.name: node for node in gang}
         across = [trial for trial in cluster.trials if trial.far and {trial.source, trial.target} <= set(names)]
         needed = [trial for trial in across if _other_card(names[trial.source], names[trial.target], trial)]
-        closed = [trial for trial in needed if trial.outcome in _CLOSED]
-        if closed and _falls_apart(cluster, gang):
-            yield _finding(cluster, gang, closed, len(needed))
+        shut = [trial for trial in needed if trial.outcome in _CLOSED]
+        unheard = [trial for trial in shut if trial.source == trial.target and not _heard(names[trial.source], trial)]
+        closed = [trial for trial in shut if trial not in unheard]
+        if not shut or not _falls_apart(cluster, gang):
+            continue
+        if closed:
+            yield _finding(cluster, gang, closed, len(needed) - len(unheard))
+        elif unresolved := [trial for trial in unheard if not trial.resolved]:
+            yield _unknown(cluster, gang, unresolved)
+
+
+def _heard(node: Node, trial: Trial) -> bool:
+    """Whether both ends take packets of their own machine."""
+    netdevs = [port.netdev for port in node.usable if port.device in (trial.side, trial.far)]
+    return all(hears_itself(node, netdev) for netdev in netdevs)
 
 
 def _other_card(source: Node, target: Node, trial: Trial) -> bool:
@@ -52,32 +77,56 @@ def _other_card(source: Node, target: Node, trial: Trial) -> bool:
 
 def _falls_apart(cluster: Cluster, gang: Sequence[Node]) -> bool:
     """Whether NCCL will carry traffic inside a node over the network, by the version of its stack."""
-    if len(gang) < 2 or not all(node.usable for node in gang):
+    if not all(node.usable for node in gang):
         return False
     if any(dict(node.spec.overrides.env).get(_STAYS_INSIDE) == "1" for node in gang):
         return False
     return any(gpu_groups(node.topology, cluster.nccl_version(node)).over_network for node in gang)
 
 
+def _unknown(cluster: Cluster, gang: Sequence[Node], unresolved: Sequence[Trial]) -> Finding:
+    nodes = list(dict.fromkeys(trial.source for trial in unresolved))
+    return Finding(
+        id=RULE.id,
+        severity=Severity.UNKNOWN,
+        node=nodes[0] if len(nodes) == 1 else "",
+        devices=tuple(dict.fromkeys(device for trial in unresolved for device in (trial.side, trial.far))),
+        title=f"gang {gang[0].spec.gang}: whether the cards of one node reach each other could not be tried on "
+        + ", ".join(nodes),
+        evidence=(
+            *(f"{one.source} {one.side} -> {one.far} ({one.address}): no answer to ARP" for one in unresolved[:6]),
+            "net.ipv4.conf: accept_local = 0, or rp_filter = 1",
+        ),
+        effect=f"NCCL {_version(cluster, gang)} treats the halves of a node as nodes and connects card to card within "
+        "it too. RDMA resolves the address by ARP, and this node does not answer its own: the start may fail with "
+        "ibv_modify_qp 110 (ETIMEDOUT)",
+        fix="run `sudo sysctl -w net.ipv4.conf.all.accept_local=1 net.ipv4.conf.all.rp_filter=2` on each of them, then"
+        f" `l40s-deploy doctor` again; or {_INSIDE}",
+    )
+
+
+def _version(cluster: Cluster, gang: Sequence[Node]) -> str:
+    return ".".join(map(str, cluster.nccl_version(gang[0])))
+
+
 def _finding(cluster: Cluster, gang: Sequence[Node], closed: Sequence[Trial], tried: int) -> Finding:
     first = closed[0]
-    blame = list(blamed({(trial.source, trial.target) for trial in closed}))
-    version = ".".join(map(str, cluster.nccl_version(gang[0])))
+    pairs = {(trial.source, trial.target) for trial in closed}
+    blame = list(blamed(pairs))
+    one = len(blame) == 1 and (len(gang) > 2 or all(source == target for source, target in pairs))
     return Finding(
         id=RULE.id,
         severity=Severity.STOP,
-        node=blame[0][0] if len(blame) == 1 and len(gang) > 2 else "",
+        node=blame[0][0] if one else "",
         devices=tuple(dict.fromkeys(device for trial in closed for device in (trial.side, trial.far))),
         title=f"gang {gang[0].spec.gang}: rails can't reach each other: {first.side} of {first.source} does not reach"
         f" {first.far} of {first.target} ({len(closed)} of {tried} paths between cards are closed)",
         evidence=tuple(
             f"{trial.source} {trial.side} -> {trial.target} {trial.far} ({trial.address}): {trial.outcome.value}"
-            f"{f' {trial.detail}' if trial.detail else ''}"
+            f"{f' {trial.detail}' if trial.detail else ''}{'' if trial.resolved else ', no answer to ARP'}"
             for trial in closed[:6]
         ),
-        effect=f"NCCL {version} treats the halves of a node as nodes and connects card to card: the start fails with"
-        " ibv_modify_qp 110 (ETIMEDOUT)",
-        fix="route between the rails' subnets, or put all rails into one network; or let the halves communicate"
-        " through the CPU: set l40s_env: {NCCL_NET_DISABLE_INTRA: '1', NCCL_CROSS_NIC: '0'} (about 11 instead of"
-        " 19 GB/s between them)",
+        effect=f"NCCL {_version(cluster, gang)} treats the halves of a node as nodes and connects card to card: the "
+        "start fails with ibv_modify_qp 110 (ETIMEDOUT)",
+        fix=f"route between the rails' subnets, or put all rails into one network; or {_INSIDE}",
     )

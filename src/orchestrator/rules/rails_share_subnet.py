@@ -8,8 +8,8 @@ from ipaddress import ip_interface
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RdmaPort
 from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.ports import ipv4_setting
 from orchestrator.rules.support.registry import Rule
-from orchestrator.topology.pci import number
 
 RULE = Rule(
     id="RAILS-SHARE-SUBNET",
@@ -37,17 +37,11 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 yield _finding(node, subnet, ports)
 
 
-def _setting(node: Node, netdev: str, name: str) -> int:
-    """The kernel takes the larger of `all` and the interface's own."""
-    folder = "/proc/sys/net/ipv4/conf"
-    return max(number(node.snapshot.text(f"{folder}/{scope}/{name}")) for scope in ("all", netdev))
-
-
 def _kept_apart(node: Node, port: RdmaPort) -> bool:
     return (
-        _setting(node, port.netdev, "arp_ignore") >= 1
-        and _setting(node, port.netdev, "arp_announce") >= 2
-        and _setting(node, port.netdev, "rp_filter") != 1
+        ipv4_setting(node, port.netdev, "arp_ignore") >= 1
+        and ipv4_setting(node, port.netdev, "arp_announce") >= 2
+        and ipv4_setting(node, port.netdev, "rp_filter") != 1
     )
 
 
@@ -60,7 +54,7 @@ def _finding(node: Node, subnet: str, ports: Sequence[RdmaPort]) -> Finding:
         devices=tuple(word for port in ports for word in (port.device, port.netdev)),
         title=f"{', '.join(port.device for port in ports)} share the subnet {subnet}",
         evidence=tuple(
-            f"{port.netdev}: " + ", ".join(f"{name} = {_setting(node, port.netdev, name)}" for name in names)
+            f"{port.netdev}: " + ", ".join(f"{name} = {ipv4_setting(node, port.netdev, name)}" for name in names)
             for port in ports
         ),
         effect="traffic for several ports can arrive on one of them (not measured)",

@@ -117,6 +117,9 @@ def configure(machine: NodeMachine, gateway: str) -> None:
             commands.append(f"link set {interface.name} up")
     commands.append(f"route add default via {gateway}")
     batch([*commands, *rail_routes(machine, machine.interfaces)])
+    for one in machine.interfaces:
+        if one.rail:  # as RDMA between the cards of one node asks for it
+            Path(f"/proc/sys/net/ipv4/conf/{one.name}/accept_local").write_text("1")
 
 
 def batch(commands: Iterable[str], *, network: str | None = None) -> None:

@@ -39,7 +39,7 @@ _SETTINGS = (
     "net/ipv4/ip_local_reserved_ports", "net/core/rmem_max", "net/core/wmem_max", "vm/nr_hugepages",
     "vm/max_map_count", "vm/overcommit_memory",
 )  # fmt: skip
-_ARP_SETTINGS = ("arp_ignore", "arp_announce", "rp_filter")
+_ARP_SETTINGS = ("arp_ignore", "arp_announce", "rp_filter", "accept_local")
 _PLAIN_FILES = (
     "/proc/meminfo", "/proc/uptime", "/proc/cmdline", "/proc/mounts", "/proc/driver/nvidia/version",
     "/proc/driver/nvidia/params", "/proc/net/vlan/config", "/etc/os-release", "/etc/nccl.conf",

@@ -1,10 +1,11 @@
 """Verb `dial`: try the way from this node to others, all at once, each with its own deadline.
 
 Request: {"targets": [{"name", "address", "port", "kind": "tcp" | "mtu", "source": address or null, "size": 9000,
-"timeout_s": 1.0, "device": interface that it must leave by}], "tries": 4, "spacing_s": 0.5}. The answer repeats each
-target with "outcome" (open, refused, silent, unreachable, too-big), "ms", "detail" and "tries". A silent drop is told
+"timeout_s": 1.0, "device": interface that it must leave by, "once": true}], "tries": 4, "spacing_s": 0.5}. The answer
+repeats each target with "outcome" (open, refused, silent, unreachable, too-big), "ms", "detail" and "tries". A silent drop is told
 from a refusal; a datagram must pass without being fragmented. What did not pass is tried again, up to `tries` times:
-a lost packet is no firewall.
+a lost packet is no firewall; but not with "once". A silent one that had to leave by an interface also has "resolved":
+whether ARP was answered there.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ SENDS = 3
 """Datagrams of one try, within its time."""
 FINAL = ("open", "too-big")
 """Outcomes that another try would not change: the second one is this machine's own word."""
+_NEIGHBOURS, _COLUMNS, _COMPLETE = "/proc/net/arp", 6, 0x2
+"""Address, type, flags (ATF_COM of include/uapi/linux/if_arp.h), MAC, mask, interface."""
 
 
 @dataclass
@@ -46,9 +49,8 @@ def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
     left = list(request.get("targets") or ())
     for number in range(1, tries + 1):
         said = [{**each, "tries": number} for each in _once(left)]
-        last = number == tries
-        results += [each for each in said if last or each["outcome"] in FINAL]
-        left = [each for each in said if not last and each["outcome"] not in FINAL]
+        left = [each for each in said if number < tries and each["outcome"] not in FINAL and not each.get("once")]
+        results += [each for each in said if each not in left]
         if not left:
             break
         time.sleep(spacing_s)
@@ -127,7 +129,20 @@ def _outcome(sock: socket.socket, attempt: _Attempt, *, answered: bool, now: flo
             _send(sock, attempt)
     except OSError as wrong:
         return _failed(attempt, wrong.errno or 0)
-    return _said(attempt, "silent") if now >= attempt.deadline else None
+    return {**_said(attempt, "silent"), **_resolution(attempt.target)} if now >= attempt.deadline else None
+
+
+def _resolution(target: dict[str, Any]) -> dict[str, bool]:
+    """Whether somebody has said whose the address is on the interface that the packet had to leave by; nothing for an
+    address behind a router."""
+    try:
+        with open(_NEIGHBOURS, encoding="ascii", errors="replace") as file:
+            rows = [line.split() for line in file][1:]
+    except OSError:
+        return {}
+    asked = (target["address"], target.get("device"))
+    states = [int(row[2], 16) & _COMPLETE for row in rows if len(row) == _COLUMNS and (row[0], row[-1]) == asked]
+    return {"resolved": any(states)} if states else {}
 
 
 def _failed(attempt: _Attempt, code: int) -> dict[str, Any]:

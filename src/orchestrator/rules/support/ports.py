@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orchestrator.model.topology import RdmaPort
 from orchestrator.rules.support.cluster import Node
 from orchestrator.topology.network import gid_index
+from orchestrator.topology.pci import number
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,18 @@ def trouble(port: RdmaPort, node: Node, others: Iterable[Node] = ()) -> Trouble 
     if port.link_layer == "InfiniBand" or not port.gids_recorded or gid_index(port, node.topology).index is not None:
         return None
     return _unconfigured(port, node, others)
+
+
+def ipv4_setting(node: Node, netdev: str, name: str) -> int:
+    """A setting of net.ipv4.conf: the kernel takes the larger of `all` and the interface's own."""
+    folder = "/proc/sys/net/ipv4/conf"
+    return max(number(node.snapshot.text(f"{folder}/{scope}/{name}")) for scope in ("all", netdev))
+
+
+def hears_itself(node: Node, netdev: str) -> bool:
+    """Whether Linux takes a packet that comes in by this interface from an address of the same machine, and answers
+    its ARP: not by default (net/ipv4/fib_frontend.c, fib_validate_source)."""
+    return ipv4_setting(node, netdev, "accept_local") >= 1 and ipv4_setting(node, netdev, "rp_filter") != 1
 
 
 def _down(port: RdmaPort) -> Trouble:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,3 +118,31 @@ def test_what_never_passes_is_tried_as_often_as_was_asked(listening: dict[str, A
         "closed": ("refused", 3),
         "open": ("open", 1),
     }
+
+
+NEIGHBOURS = """IP address       HW type     Flags       HW address            Mask     Device
+10.2.0.11        0x1         0x0         00:00:00:00:00:00     *        ens2
+10.3.0.11        0x1         0x2         52:09:72:45:96:0c     *        ens2
+10.3.0.11        0x1         0x0         00:00:00:00:00:00     *        ens3
+"""
+
+
+@pytest.mark.parametrize(
+    ("address", "device", "said"),
+    [
+        ("10.2.0.11", "ens2", {"resolved": False}),
+        ("10.3.0.11", "ens2", {"resolved": True}),
+        ("10.3.0.11", "ens3", {"resolved": False}),
+        ("10.4.0.11", "ens2", {}),
+        ("10.2.0.11", None, {}),
+    ],
+)
+def test_whether_arp_was_answered_on_an_interface(
+    address: str, device: str | None, said: dict[str, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "arp"
+    table.write_text(NEIGHBOURS)
+    monkeypatch.setattr(dial, "_NEIGHBOURS", str(table))
+    assert dial._resolution({"address": address, "device": device}) == said
+    monkeypatch.setattr(dial, "_NEIGHBOURS", str(tmp_path / "missing"))
+    assert dial._resolution({"address": address, "device": device}) == {}

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.healthy_cluster import cluster_of, healthy_nodes
 from tests.support.ports import free_port
 
 from orchestrator.model.errors import NodeError
@@ -154,3 +156,17 @@ def test_an_odd_answer_is_that_nodes_failure(
     assert try_ways(fleet, cluster) == ()  # type: ignore[arg-type]
     assert [failure.where for failure in said if isinstance(failure, NodeError)] == ["a"]
     assert verb in str(said[0])
+
+
+def test_within_a_node_every_port_tries_those_of_its_other_cards() -> None:
+    node = cluster_of(healthy_nodes(1)).nodes[0]
+    mine = dict(connectivity._rail_addresses(node))
+    rails = {address: 4001 + place for place, (address, _) in enumerate(mine.values())}
+    listening = Listening(tcp={}, ephemeral=1, udp={}, rails=rails)
+    tried = list(connectivity._within(node, mine, listening))
+    assert {(one["name"], *sorted((one["side"], one["far"]))) for one in tried} == {
+        ("node0", here, there) for here, there in product(("mlx5_0", "mlx5_1"), ("mlx5_2", "mlx5_3"))
+    }
+    assert len(tried) == 8
+    assert {one["timeout_s"] for one in tried} == {connectivity.UNHEARD_S}
+    assert all(mine[one["side"]] == (one["source"], one["device"]) for one in tried)
