@@ -540,9 +540,10 @@ def faults_page() -> str:
     lines = [
         "# What `doctor` finds",
         "",
-        "Each row is one fault on one of four nodes, and the finding that reports it on that node and no other. Each row is",
-        "a test (`tests/unit/rules/test_every_fault.py`; `tests/support/faults.py` writes this page). `doctor --explain ID`",
-        "shows what a rule reads and its sources. Severities: stop, slow, note, unknown (could not be read).",
+        "Each row is one fault on one of four nodes, and the finding that reports it on that node and no other. Each row",
+        "is a test (`tests/unit/rules/test_every_fault.py`; `tests/support/faults.py` writes this page).",
+        "`doctor --explain ID` shows what a rule reads and its sources. Severities: stop, slow, note, unknown (could not",
+        "be read).",
         "",
         "| fault | severity | finding | other findings |",
         "|---|---|---|---|",
