@@ -27,6 +27,7 @@ WITH_PROCESSES = (
     "unit/lab/standin",
     "unit/loading/test_ansible_random.py",
     "unit/loading/test_ansible_yaml.py",
+    "unit/loading/test_sources.py",
     "unit/node/agent",
     "unit/node/checkpoint/test_checkpoint_memory.py",
     "unit/node/checkpoint/test_checkpoint_target.py",

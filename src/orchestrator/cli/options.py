@@ -25,7 +25,7 @@ def add_inventory(parser: argparse.ArgumentParser) -> None:
         "-i",
         "--inventory",
         metavar="FILE",
-        help="Ansible YAML inventory (default: $L40S_INVENTORY, ./inventory/hosts.yml, the running lab's)",
+        help="Ansible inventory (default: $L40S_INVENTORY, ./inventory/hosts.yml, the running lab's)",
     )
 
 

@@ -1,7 +1,8 @@
 """Run one of our playbooks: progress as values, and what became of each host as a value too.
 
-Ansible runs with our settings only: no ansible.cfg of the user's takes part, nothing is written to the user's home, and
-every connection is given up when it stays silent (`ServerAliveInterval`).
+Ansible runs with our settings only: of the user's ansible.cfg, what reads the inventory counts (vaults, plugins) and
+nothing else. Nothing is written to the user's home, and every connection is given up when it stays silent
+(`ServerAliveInterval`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, Literal
 import ansible_runner
 
 from orchestrator.host_setup.messages import advice, diff_text, failure_message, unreachable_message
+from orchestrator.loading.ansible_settings import reading_settings
 from orchestrator.loading.resources import data_dir
 from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
 from orchestrator.model.per_node import PerNode
@@ -259,29 +261,34 @@ def _options(tags: Collection[str], check: bool) -> str | None:
 
 
 def _settings(folder: Path, forks: int, become_password: str | None) -> dict[str, str]:
-    """Ansible's environment: ours alone, so that a run depends on nothing that a user has configured elsewhere."""
+    """Ansible's environment: ours alone, but for how the inventory is read, so that a run depends on nothing else that
+    a user has configured elsewhere."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
     if become_password is not None:
         secret = folder / "become"
         secret.touch(mode=0o600)
         secret.write_text(become_password)
         inherited["ANSIBLE_BECOME_PASSWORD_FILE"] = str(secret)
-    return inherited | {
-        # ansible-playbook stands beside our interpreter, which need not be on PATH
-        "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
-        "LC_ALL": "C.UTF-8",  # Ansible refuses to run in a locale without UTF-8
-        "ANSIBLE_CONFIG": str(_empty_file(folder / "ansible.cfg")),
-        "ANSIBLE_HOME": str(folder / "home"),
-        "ANSIBLE_LOCAL_TEMP": str(folder / "local"),
-        "ANSIBLE_NOCOLOR": "1",
-        "ANSIBLE_PIPELINING": "1",
-        "ANSIBLE_PYTHON_INTERPRETER": "/usr/bin/python3",  # where the inventory names none: no guessing on the host
-        "ANSIBLE_FORKS": str(forks),
-        "ANSIBLE_TIMEOUT": "10",
-        "ANSIBLE_RETRY_FILES_ENABLED": "0",
-        "ANSIBLE_SSH_ARGS": SSH_ARGUMENTS,
-        "ANSIBLE_SSH_CONTROL_PATH_DIR": str(folder / "cp"),
-    }
+    return (
+        inherited
+        | reading_settings()
+        | {
+            # ansible-playbook stands beside our interpreter, which need not be on PATH
+            "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
+            "LC_ALL": "C.UTF-8",  # Ansible refuses to run in a locale without UTF-8
+            "ANSIBLE_CONFIG": str(_empty_file(folder / "ansible.cfg")),
+            "ANSIBLE_HOME": str(folder / "home"),
+            "ANSIBLE_LOCAL_TEMP": str(folder / "local"),
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_PIPELINING": "1",
+            "ANSIBLE_PYTHON_INTERPRETER": "/usr/bin/python3",  # where the inventory names none: no guessing on the host
+            "ANSIBLE_FORKS": str(forks),
+            "ANSIBLE_TIMEOUT": "10",
+            "ANSIBLE_RETRY_FILES_ENABLED": "0",
+            "ANSIBLE_SSH_ARGS": SSH_ARGUMENTS,
+            "ANSIBLE_SSH_CONTROL_PATH_DIR": str(folder / "cp"),
+        }
+    )
 
 
 def _empty_file(path: Path) -> Path:

@@ -11,8 +11,6 @@ stands twice, one name for a group and a host), we stop: on a cluster a skipped 
 from __future__ import annotations
 
 import os
-import re
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -25,7 +23,7 @@ from orchestrator.model.errors import InputError
 
 _SECTIONS = ("hosts", "vars", "children")
 _VARS_EXTENSIONS = ("", ".yml", ".yaml", ".json")  # Ansible's YAML_FILENAME_EXTENSIONS, the bare name first
-_VAULT_HEADER = "$ANSIBLE_VAULT;"
+VAULT_HEADER = "$ANSIBLE_VAULT;"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,58 +133,21 @@ class AnsibleInventory:
         return merged
 
 
-_INI_SECTION = re.compile(r"\[[\w.-]+(:(children|vars|hosts))?\]\s*([#;].*)?")
-
-
-def _refuse_ini(path: Path, shown: str) -> None:
-    """Ansible's other format begins with hosts, or with a section that YAML would take for a list."""
-    try:
-        lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError):
-        return
-    for number, line in enumerate(lines, 1):
-        if _INI_SECTION.fullmatch(line) and any(lines[number:]):
-            raise InputError(
-                f"is an INI inventory ({line}); wanted a YAML one", where=f"{shown}:{number}", fix=_as_yaml(shown)
-            )
-
-
-def _as_yaml(shown: str) -> str:
-    """`ansible-inventory --list --yaml` sorts hosts by name, and their order is their node rank."""
-    return (
-        "write it as one YAML file (inventory/reference.yml is an annotated example) with each gang's hosts in the "
-        f"order that `ansible GROUP -i {shlex.quote(shown)} --list-hosts` shows: it is their node rank"
-    )
-
-
 def read_ansible_inventory(path: Path) -> AnsibleInventory:
-    """Read one YAML inventory file. Raises InputError with the file, the path inside it and what is wanted."""
+    """Read one plain YAML inventory file. Raises InputError with the file, the path inside it and what is wanted."""
     shown = str(path)
-    if path.is_dir():
-        raise InputError(
-            "is a directory; wanted one YAML inventory file",
-            where=shown,
-            fix=_as_yaml(shown),
-        )
-    _refuse_ini(path, shown)
     data = read_yaml(path, shown)
     if not isinstance(data, Marked):
         raise InputError(
             f"contains {_kind(data)}; wanted a mapping of groups, as an Ansible YAML inventory has it",
             where=shown,
-            fix=_as_yaml(shown),
-        )
-    if data.get("plugin"):
-        raise InputError(
-            "configures an inventory plugin; wanted hosts and groups",
-            where=shown,
-            fix=_as_yaml(shown),
+            fix="begin with `gangs:`; inventory/reference.yml is an annotated example",
         )
     inventory = AnsibleInventory(path, shown)
     top = Origin(shown, 0, "")
     for name, body in data.items():
         _read_group(inventory, name, body, top.below(name, data.lines.get(name, 0)), ())
-    _refuse_shared_names(inventory)
+    refuse_shared_names(inventory)
     return inventory
 
 
@@ -294,7 +255,8 @@ def _entries(content: object, place: Origin) -> Mapping[Any, Any]:
     raise _wrong(place, f"found {_kind(content)}", "a mapping", "end each name with a colon instead of a dash")
 
 
-def _refuse_shared_names(inventory: AnsibleInventory) -> None:
+def refuse_shared_names(inventory: AnsibleInventory) -> None:
+    """Raises InputError where one name is a host's and a group's: Ansible warns, and a pattern means both."""
     for name, host in inventory.hosts.items():
         if name in inventory.groups:
             raise _wrong(host.origin, f"{name!r} is both a host and a group", "two names", "rename one of them")
@@ -328,7 +290,7 @@ def _read_vars(path: Path, shown: str) -> dict[str, Variable]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", where=shown, fix="check the file") from None
-    if text.startswith(_VAULT_HEADER):
+    if text.startswith(VAULT_HEADER):
         return {}
     data = parse_yaml(text, shown)
     if not data:

@@ -1,14 +1,15 @@
-"""The user's inventory file as gangs of nodes."""
+"""The user's inventory as gangs of nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.loading import own
-from orchestrator.loading.ansible_yaml import AnsibleInventory, read_ansible_inventory
-from orchestrator.loading.node_spec import node_spec
+from orchestrator.loading.ansible_yaml import AnsibleInventory
+from orchestrator.loading.node_spec import ANSIBLES, OURS, node_spec
 from orchestrator.loading.router_spec import router_spec
+from orchestrator.loading.sources import Values, evaluated, read_source
 from orchestrator.loading.variables import Variables
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, RouterSpec
@@ -29,23 +30,31 @@ _EQUAL_IN_A_GANG: Mapping[str, Callable[[NodeSpec], object]] = {
 
 
 def load_inventory(path: str | Path) -> Inventory:
-    """Read an Ansible YAML inventory: the child groups of `gangs` are the gangs, a host's place is its node rank.
+    """Read an Ansible inventory: the child groups of `gangs` are the gangs, a host's place is its node rank.
 
     group_vars/ and host_vars/ beside the file count, as for Ansible. Raises InputError that names the file, the
     path inside it, what was found and what is wanted. From then on stacks and profiles beside this file are known, and
     stacks that it names by a path.
     """
+    return read_cluster(path)[0]
+
+
+def read_cluster(path: str | Path) -> tuple[Inventory, dict[str, Values]]:
+    """load_inventory, with all variables of every host, those that we read evaluated."""
     file = Path(path)
     own.remember(file)
-    source = read_ansible_inventory(file)
-    gangs = tuple(_gang(source, name) for name in _gang_names(source))
-    variables = {host: _variables(source, host) for gang in gangs for host in (node.name for node in gang.nodes)}
+    source = read_source(file, (TOP_GROUP, ROUTER_GROUP))
+    hosts = {name: source.hosts_of(name) for name in [*_gang_names(source), *_router_group(source)]}
+    values = evaluated(source, [host for group in hosts.values() for host in group], (*OURS, *ANSIBLES))
+    variables = {host: Variables(host, source.hosts[host].origin, known) for host, known in values.items()}
+    gangs = tuple(_gang(source, name, [variables[host] for host in hosts[name]]) for name in _gang_names(source))
     for gang in gangs:
         _refuse_disagreement(gang, variables)
     _refuse_two_gangs(source, gangs)
     _refuse_shared_addresses(gangs, variables)
     own.remember_stacks({node.stack for gang in gangs for node in gang.nodes if node.stack})
-    return Inventory(path=str(file), gangs=gangs, router=_router(source, gangs))
+    router = _router(source, gangs, [variables[host] for host in hosts.get(ROUTER_GROUP, ())])
+    return Inventory(path=str(file), gangs=gangs, router=router), values
 
 
 def _gang_names(source: AnsibleInventory) -> list[str]:
@@ -71,8 +80,11 @@ def _gang_names(source: AnsibleInventory) -> list[str]:
     return top.children
 
 
-def _gang(source: AnsibleInventory, name: str) -> GangSpec:
-    hosts = source.hosts_of(name)
+def _router_group(source: AnsibleInventory) -> list[str]:
+    return [ROUTER_GROUP] if ROUTER_GROUP in source.groups else []
+
+
+def _gang(source: AnsibleInventory, name: str, hosts: Sequence[Variables]) -> GangSpec:
     if not hosts:
         raise InputError(
             f"found no host in gang {name!r}; wanted at least one",
@@ -85,32 +97,27 @@ def _gang(source: AnsibleInventory, name: str) -> GangSpec:
             where=str(source.groups[name].origin),
             fix="rename the group",
         )
-    nodes = tuple(node_spec(_variables(source, host), gang=name, node_rank=rank) for rank, host in enumerate(hosts))
+    nodes = tuple(node_spec(variables, gang=name, node_rank=rank) for rank, variables in enumerate(hosts))
     return GangSpec(name=name, nodes=nodes)
 
 
-def _router(source: AnsibleInventory, gangs: tuple[GangSpec, ...]) -> RouterSpec | None:
+def _router(source: AnsibleInventory, gangs: tuple[GangSpec, ...], hosts: Sequence[Variables]) -> RouterSpec | None:
     """The one host of the group `router`; it may be a gang's node too."""
     group = source.groups.get(ROUTER_GROUP)
     if group is None:
         return None
-    hosts = source.hosts_of(ROUTER_GROUP)
     if len(hosts) != 1 or any(gang.name == ROUTER_GROUP for gang in gangs):
         raise InputError(
             f"found {len(hosts)} hosts in the group {ROUTER_GROUP!r}; wanted one, which runs the router",
             where=str(group.origin),
             fix=f"{ROUTER_GROUP}: {{hosts: {{head: }}}} beside {TOP_GROUP}, see inventory/reference.yml",
         )
-    return router_spec(_variables(source, hosts[0]), group=ROUTER_GROUP)
+    return router_spec(hosts[0], group=ROUTER_GROUP)
 
 
 def _is_plain(name: str) -> bool:
     """Fit for a folder's name on the nodes."""
     return name.isascii() and name[0].isalnum() and len(name) <= 100 and all(c.isalnum() or c in "._-" for c in name)
-
-
-def _variables(source: AnsibleInventory, host: str) -> Variables:
-    return Variables(host, source.hosts[host].origin, source.variables_of(host))
 
 
 def _refuse_disagreement(gang: GangSpec, variables: dict[str, Variables]) -> None:

@@ -24,6 +24,14 @@ OURS = (
 )  # fmt: skip
 """Every variable of ours; inventory/reference.yml explains each."""
 
+ANSIBLES = (
+    "ansible_become", "ansible_become_method", "ansible_become_user", "ansible_connection", "ansible_host",
+    "ansible_host_key_checking", "ansible_port", "ansible_private_key_file", "ansible_python_interpreter",
+    "ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_host", "ansible_ssh_host_key_checking",
+    "ansible_ssh_port", "ansible_ssh_private_key_file", "ansible_ssh_user", "ansible_sudo_user", "ansible_user",
+)  # fmt: skip
+"""Every variable of Ansible's that we read."""
+
 _CONNECTIONS: dict[str, Literal["ssh", "local"]] = {
     "ssh": "ssh", "smart": "ssh", "paramiko": "ssh", "paramiko_ssh": "ssh", "local": "local",
 }  # fmt: skip

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.loading.ansible_yaml import Origin, Variable
-from orchestrator.loading.marked_yaml import Vaulted
 from orchestrator.model.errors import InputError
 
 _TRUE = {"yes", "on", "true", "1", "y", "t"}  # as Ansible's boolean(), module_utils/parsing/convert_bool.py
 _FALSE = {"no", "off", "false", "0", "n", "f"}
-_TEMPLATE = re.compile(r"\{[{%#]")
 
 
 class Variables:
@@ -100,7 +98,6 @@ class Variables:
         items = value if isinstance(value, list) else [value]
         if not all(isinstance(item, str) and item and item.isprintable() for item in items):
             raise self.wrong(name, "a list of strings", f"write `{name}: [first, second]`, numbers in quotes")
-        self._refuse_templates(name, items)
         return tuple(items)
 
     def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
@@ -110,7 +107,6 @@ class Variables:
             return ()
         if not isinstance(value, dict):
             raise self.wrong(name, "a mapping of names to values", f"write `{name}: {{NCCL_DEBUG: INFO}}`")
-        self._refuse_templates(name, list(value.values()))
         return tuple((self._env_name(name, key), self._env_value(name, key, item)) for key, item in value.items())
 
     def _env_name(self, name: str, key: object) -> str:
@@ -132,27 +128,7 @@ class Variables:
         )
 
     def _plain(self, name: str) -> Any:
-        """The value, refused where only Ansible could say what it stands for."""
-        if name not in self._values:
-            return None
-        value = self._values[name].value
-        if isinstance(value, Vaulted):
-            raise InputError(
-                "found a vaulted value; wanted a plain one",
-                where=self.place(name),
-                fix=f"write {name} as plain text; it is not a secret, and vault values are not supported",
-            )
-        self._refuse_templates(name, [value])
-        return value
-
-    def _refuse_templates(self, name: str, values: Sequence[object]) -> None:
-        for value in values:
-            if isinstance(value, str) and _TEMPLATE.search(value):
-                raise InputError(
-                    f"found the template {_shown(value)}; wanted a plain value",
-                    where=self.place(name),
-                    fix=f"write the value itself: Ansible templates in {name} are not supported",
-                )
+        return self._values[name].value if name in self._values else None
 
 
 def _shown(value: object) -> str:

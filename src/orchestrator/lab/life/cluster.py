@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from orchestrator.lab.life.addressing import MAX_NODES
 from orchestrator.lab.node.files import PLAYS
-from orchestrator.loading.ansible_yaml import read_ansible_inventory
-from orchestrator.loading.inventory import load_inventory
+from orchestrator.loading.inventory import read_cluster
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory
 
@@ -74,14 +72,13 @@ def like(path: str, *, same_hardware: bool) -> Cluster:
     same_hardware: the lab shows recordings of these very machines
     Raises InputError for a wrong inventory, and for a node that cannot be a machine's name.
     """
-    inventory = load_inventory(path)
+    inventory, known = read_cluster(path)
     _check_names(inventory)
     kept = (*_KEPT, *(_OF_THE_HARDWARE if same_hardware else ()))
-    source = read_ansible_inventory(Path(path))
     variables: dict[str, dict[str, Any]] = {}
     left_out: set[str] = set()
     for node in inventory.nodes:
-        ours = {name: one.value for name, one in source.variables_of(node.name).items() if name.startswith("l40s_")}
+        ours = {name: one.value for name, one in known[node.name].items() if name.startswith("l40s_")}
         if ours.get("l40s_stack", "") not in ("", *PLAYS):
             left_out.add(f"l40s_stack {ours.pop('l40s_stack')}")
         left_out |= ours.keys() - {*kept}
