@@ -108,6 +108,7 @@ def facts_of(archive: zipfile.ZipFile) -> dict[str, Any]:
         "moe_name": _moe_name(sources),
         "paths": sorted(_paths(sources)),
         "ranks_die_with_launcher": _dies_with_parent(sources),
+        "shared_names": _shared_names(sources),
         "variables": [name for name in _VARIABLES if any(name in text for text in sources.values())],
         "wordings": sorted(_wordings(sources)),
     }
@@ -170,6 +171,12 @@ def _skipped(sources: Mapping[str, str]) -> bool:
 def _dies_with_parent(sources: Mapping[str, str]) -> bool:
     text = sources["sglang/srt/managers/scheduler.py"]
     return re.search(r"^\s+kill_itself_when_parent_died\(\)", text, re.MULTILINE) is not None
+
+
+def _shared_names(sources: Mapping[str, str]) -> list[str]:
+    """What names of files in shared memory begin with, where the rest is made up."""
+    begins = r"/dev/shm/(\w+?)\{"  # noqa: S108 - a pattern over sources
+    return sorted({match for text in sources.values() for match in re.findall(begins, text)})
 
 
 def _wordings(sources: Mapping[str, str]) -> set[str]:

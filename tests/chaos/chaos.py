@@ -102,10 +102,14 @@ def play_all(
 def _in_turn(rows: Sequence[Row], known: Collection[int]) -> list[int]:
     """Places of the rows that are to be played: one that mostly waits to two that work, as long as there are any.
 
-    Rows that begin with a gang that is ready come first: such a gang may be left by the row before.
+    Rows that begin with a gang that is ready come first: such a gang may be left by the row before. Rows whose ranks
+    die alike come together.
     """
     left = [place for place in range(len(rows)) if place not in known]
-    quick = sorted((place for place in left if not rows[place].slow), key=lambda place: rows[place].at != "ready")
+    quick = sorted(
+        (place for place in left if not rows[place].slow),
+        key=lambda place: (rows[place].deaths, rows[place].at != "ready"),
+    )
     slow = deque(place for place in left if rows[place].slow)
     turns: list[int] = []
     for number, place in enumerate(quick):
@@ -175,9 +179,9 @@ def document(results: Sequence[Result], labs: int, seconds: float, before: Seque
         (
             f"`make chaos` plays tests/chaos/table.yml: {good} of {played} rows ended as the table says{apart}, in "
             f"{seconds / 60:.0f} minutes with {labs} labs side by side. Each lab has four systemd nodes with two ranks "
-            "each; its stand-in engine's ranks take no notice of each other's death. What is looked at after every row "
-            "where the gang does not run: processes, GPU memory, units and listening ports on every node. Requests are "
-            "counted by clients that never ask twice."
+            "each; its stand-in engine's ranks take no notice of each other's death, but where it says so. What is "
+            "looked at after every row where the gang does not run: processes, GPU memory, units and listening ports "
+            "on every node. Requests are counted by clients that never ask twice."
         ),
         "",
         *((f"The runs just before it: {'; '.join(before)}.", "") if before else ()),
@@ -191,6 +195,7 @@ def document(results: Sequence[Result], labs: int, seconds: float, before: Seque
         row = result.row
         ended = "so" if not result.trouble else f"**{result.trouble[:300]}**".replace("|", "/")
         how = f"{row.how}, with {row.first}" if row.first else row.how
+        how += f", dying as with {row.deaths.upper()}" if row.deaths != "plain" else ""
         lines.append(
             f"| {row.hit} | {row.where} | {row.at} | {how} | {_wanted(row)} | {ended} | {result.seconds:.0f} |"
         )

@@ -15,7 +15,7 @@ from tests.chaos.rows import Row
 from tests.chaos.watch import NodeGone, Watch
 from tests.support.load import Load
 from tests.support.preloaded import Preloaded
-from tests.support.small_lab import MODEL, SmallLab
+from tests.support.small_lab import ENVIRONMENT, MODEL, SmallLab
 
 from orchestrator.lab.breaking.breaking import break_node, heal_node
 from orchestrator.lab.processes import wait_until
@@ -61,6 +61,8 @@ class Stage:
     """Nodes that have a fault of the lab now."""
     off: set[str] = field(default_factory=set)
     """Nodes that are switched off now."""
+    deaths: str = "plain"
+    """How the ranks of the next start die."""
     serving: bool = False
     """The last row has left a gang that is ready: the next may take it."""
     _fleet: Fleet | None = None
@@ -139,6 +141,17 @@ class Stage:
             del os.environ["L40S_LAB_ROOT"]
             if before is not None:
                 os.environ["L40S_LAB_ROOT"] = before
+
+    def die(self, deaths: str) -> None:
+        """From the next start on the stand-in's ranks die so: the engine's environment says what a lab's own would."""
+        if deaths == self.deaths:
+            return
+        self.lab.deploy("down", "--now")
+        self.serving, self.deaths = False, deaths
+        of_ranks = {} if deaths == "plain" else {"STANDIN_DEATHS": deaths}
+        env = {**ENVIRONMENT, **self.lab.env, **of_ranks}
+        self.lab.write_inventory(vars={"l40s_lease": LEASE_S, "l40s_env": env})
+        self.let_go()
 
     def _put_back(self, node: str) -> None:
         """A lab's node has its disk in memory: once it has booted, the model is copied again."""
@@ -232,6 +245,7 @@ class _Game:
 
     def play(self) -> None:
         row, stage = self.row, self.stage
+        stage.die(row.deaths)
         ready, stage.serving = stage.serving, False
         if ready and (row.first or row.at not in ("ready", *ENDING)):
             stage.lab.deploy("down", "--now")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ ENDS = ("state", "blames", "verb", "meanwhile", "then", "failed_requests", "says
 class Row:
     """One line of the table: what is hit, on which node, at which moment, how, and how it must end.
 
-    slow: it waits for a lease or longer, and leaves the machine to others meanwhile
+    deaths: how the ranks die, as `lab up --deaths` says
+    slow:   it waits for a lease or longer, and leaves the machine to others meanwhile
     """
 
     hit: str
@@ -30,6 +31,7 @@ class Row:
     how: str
     end: Mapping[str, Any] = field(hash=False)
     first: str = ""
+    deaths: str = "plain"
     ci: bool = False
 
     @property
@@ -37,6 +39,7 @@ class Row:
         """A name of its own."""
         words = [self.where, self.hit, self.how, "at", self.at]
         words += ["with", self.first] if self.first else []
+        words += ["dying", "as", self.deaths] if self.deaths != "plain" else []
         words += ["then", *self.steps] if self.steps else []
         return "-".join("-".join(words).replace(" ", "-").split("-"))
 
@@ -72,8 +75,9 @@ def read(document: Mapping[str, Any]) -> Iterator[Row]:
     marked = set(document.get("ci") or ())
     for group in document["rows"]:
         for where, at, how in product(*(_list(group[key]) for key in ("where", "at", "how"))):
-            row = Row(group["hit"], where, at, how, group["end"], first=group.get("with", ""))
-            yield Row(row.hit, where, at, how, row.end, first=row.first, ci=row.id in marked)
+            first, deaths = group.get("with", ""), group.get("deaths", "plain")
+            row = Row(group["hit"], where, at, how, group["end"], first=first, deaths=deaths)
+            yield replace(row, ci=row.id in marked)
 
 
 def _list(value: Any) -> list[str]:

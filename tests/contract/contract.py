@@ -19,10 +19,11 @@ class Row:
     """One observable behaviour.
 
     asks:     what is looked at, in words
-    answer:   what the real engine shows; for a version that is never run here, what its source says
+    answer:   what the real engine shows; for a version that is never run here, what its source says; where it takes a
+              GPU, what was seen there
     stand_in: what the stand-in shows, None where it is the same
     why:      why the stand-in's answer differs; said if and only if it does
-    source:   where the answer was taken from, for a version that is never run here
+    source:   where the answer was taken from, where the real engine is not run here
     """
 
     name: str
@@ -49,7 +50,7 @@ class Scenario:
     told: the story, for the document
     runs: `always` for what every run of the test suite plays with the real engine, `full` for what only
           `make contract` plays with it, `lab` for what only `make contract` plays, with either engine in a lab that
-          needs root, `never` for a version that can't run here
+          needs root, `never` for a version that can't run here, `gpu` for what takes a GPU
     pace: multiplies the length of the stand-in's phases and pauses
     """
 
@@ -57,9 +58,14 @@ class Scenario:
     told: str
     rows: tuple[Row, ...]
     play: Callable[[EngineUnderTest, See], None]
-    runs: Literal["always", "full", "lab", "never"] = "full"
+    runs: Literal["always", "full", "lab", "never", "gpu"] = "full"
     plays: str = "0.5.23"
     pace: float = 0.02
+
+    @property
+    def here(self) -> bool:
+        """The real engine can be played on any machine."""
+        return self.runs not in ("never", "gpu")
 
     def answers(self, engine: str) -> dict[str, str]:
         """What the rows say of the real engine or of the stand-in."""

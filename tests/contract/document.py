@@ -21,14 +21,15 @@ observable behaviour, looked at in the same way on the real SGLang 0.5.23 (on CP
 stand-in. The rows are in `tests/contract/scenarios`; `make contract` plays all of them on both engines and writes
 this page; `make test` plays all of them but the lab's on the stand-in, and those marked so on the real engine.
 
-SGLang 0.4.4 is never run here: what its rows say comes from the source that they name, and only the stand-in is
-looked at.
+SGLang 0.4.4 is never run here, and no GPU is: what such rows say comes from the source that they name, and only the
+stand-in is looked at.
 """
 _RUNS = {
     "always": "Played with the real engine in every run of `make test`.",
     "full": "Played with the real engine by `make contract`.",
     "lab": "Played with either engine by `make contract` alone, as root.",
     "never": "Version 0.4.4, never run here.",
+    "gpu": "It takes a GPU, and is not run here.",
 }
 
 
@@ -43,23 +44,24 @@ def page(scenarios: Sequence[Scenario], seen: Seen) -> str:
 
 
 def _summary(scenarios: Sequence[Scenario]) -> str:
-    rows = [row for scenario in scenarios if scenario.runs != "never" for row in scenario.rows]
-    old = sum(len(scenario.rows) for scenario in scenarios if scenario.runs == "never")
+    rows = [row for scenario in scenarios if scenario.here for row in scenario.rows]
+    old, on_gpus = (sum(len(one.rows) for one in scenarios if one.runs == runs) for runs in ("never", "gpu"))
     equal = sum(row.equal for row in rows)
-    return f"{len(rows)} rows on both engines, {equal} of them equal; {old} rows of 0.4.4.\n"
+    both = f"{len(rows)} rows on both engines, {equal} of them equal"
+    return f"{both}; {old} rows of 0.4.4 and {on_gpus} of GPUs on the stand-in alone.\n"
 
 
 def _section(scenario: Scenario, seen: Seen) -> Iterator[str]:
     yield f"## {scenario.name}\n"
     yield f"{scenario.told} {_RUNS[scenario.runs]}\n"
-    if scenario.runs == "never":
+    if not scenario.here:
         yield "| row | what is looked at | by its source | stand-in | source |"
     else:
         yield "| row | what is looked at | real | stand-in | equal |"
     yield "|---|---|---|---|---|"
     real, stand_in = (seen.get((scenario.name, engine), {}) for engine in (REAL, STAND_IN))
     for row in scenario.rows:
-        first = row.answer if scenario.runs == "never" else real.get(row.name, NOT_SEEN)
+        first = row.answer if not scenario.here else real.get(row.name, NOT_SEEN)
         second = stand_in.get(row.name, NOT_SEEN)
         cells = (row.name, row.asks, first, second, row.source or _verdict(row, first, second))
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -51,8 +51,8 @@ def test_a_row_says_why_if_and_only_if_it_is_unequal(scenario: Scenario, row: Ro
 
 
 @pytest.mark.parametrize(("scenario", "row"), EVERY_ROW, ids=_name)
-def test_a_row_names_its_source_if_and_only_if_it_is_never_run(scenario: Scenario, row: Row) -> None:
-    assert bool(row.source) == (scenario.runs == "never")
+def test_a_row_names_its_source_if_and_only_if_the_real_engine_is_not_run_here(scenario: Scenario, row: Row) -> None:
+    assert bool(row.source) != scenario.here
 
 
 def test_names_are_unique() -> None:

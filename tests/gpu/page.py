@@ -51,7 +51,7 @@ def _kills(kills: list[Result]) -> Iterator[str]:
     if not kills:
         yield "Not played.\n"
         return
-    right = sum(one.outcome == "as it should" for one in kills)
+    right = sum(map(_right, kills))
     yield f"SIGKILL to one rank's process: `status` named node, TP rank and signal in {right} of {len(kills)} kills."
     yield "Seconds are from the kill: until `status` had answered with the cause, until the main threads of all the"
     yield "gang's processes were dead, and until the memory of its GPUs was free."
@@ -68,7 +68,7 @@ def _kills(kills: list[Result]) -> Iterator[str]:
             "under load" if have.get("load") else "idle",
             _cell(told),
             *(str(have.get(name, "")) for name in ("told_s", "processes_dead_s", "memory_free_s")),
-            "yes" if one.outcome == "as it should" else "NO",
+            "yes" if _right(one) else "NO",
         ]
         yield f"| {' | '.join(cells)} |"
     yield ""
@@ -86,8 +86,18 @@ def _failures(figures: Figures) -> Iterator[str]:
     yield ""
     if not wrong:
         yield "Nothing."
-    yield from (f"- {one.at}, {one.step}: {_cell(one.said)}" for one in wrong)
+    yield from (f"- {one.at}, {one.step}: {_cell(one.said)}{_since(figures, one)}" for one in wrong)
     yield ""
+
+
+def _since(figures: Figures, failure: Result) -> str:
+    """What became of it; a kill is one of many."""
+    last = figures.of_step(failure.step)[-1]
+    return f" (as it should when played again, {last.at})" if failure.step != "kill" and _right(last) else ""
+
+
+def _right(result: Result) -> bool:
+    return result.outcome == "as it should"
 
 
 def _details(figures: Figures) -> Iterator[str]:

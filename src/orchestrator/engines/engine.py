@@ -120,6 +120,7 @@ class Engine:
                loads: how many requests it has. Where a version lacks one, it is left out
     variables: environment variables by meaning: address (rank 0 tells the others), whole_shared (shared experts are
                not cut)
+    shared_names: patterns (glob) of files that it leaves in shared memory and whose names hold no process id
     tuned:     where it looks for tuned kernel configs
     bench:     modules of its own benchmarks: serving, one_batch
     bench_flags: what the first needs beside the load, so that a run does not hit the cache that its warm-up filled
@@ -140,6 +141,7 @@ class Engine:
     bench: Mapping[str, str]
     memory: Callable[[MemoryAsked], Division]
     bench_flags: tuple[str, ...] = ()
+    shared_names: tuple[str, ...] = ()
     stop: Mapping[str, Any]
     barrier_s: float
     """How long a rank that has its weights waits for the others (UNBALANCED_MODEL_LOADING_TIMEOUT_S, can't be set)."""
@@ -309,4 +311,5 @@ class Engine:
             probe=ProbeOrder(**self.probe),
             stop=StopOrder(**self.stop),
             barrier_s=self.barrier_s,
+            shared_names=self.shared_names,
         )

@@ -46,6 +46,8 @@ _BENCH_FLAGS = since(
         ("--flush-cache", "--warmup-requests", "1", "--ready-check-timeout-sec", "0", "--output-details"),
     ),
 )
+_SHARED_NAMES = since(("0.5.10", ()), ("0.5.17", ("sglang_loads_*.shm",)))
+"""Each start's figures of load, never removed (srt/managers/load_snapshot.py, shm_path_for)."""
 _PREFILL_OFF = ("--disable-cuda-graph", "--disable-prefill-cuda-graph", "--disable-piecewise-cuda-graph")
 _NO_PREFILL_GRAPHS = since(
     ("0.5.10", (*_PREFILL_OFF, "--enable-torch-compile", "--enable-dp-attention", "--speculative-algorithm",
@@ -141,6 +143,7 @@ def _engine(version: str) -> Engine:
             variable="SGLANG_MOE_CONFIG_DIR",
             skips_compiled=True,
         ),
+        shared_names=_SHARED_NAMES.at(version),
         bench=_BENCH.at(version),
         bench_flags=_BENCH_FLAGS.at(version),
         memory=partial(_memory, version),

@@ -73,6 +73,7 @@ class Watch(Message):
     http:         paths by purpose: alive, generate, metrics, models, completions
     barrier_s:    how long loaded ranks wait for the others, 0 where they do not
     allowed_s:    seconds that each phase of a healthy start of this model may take on slow hardware
+    shared_names: patterns (glob) of files that it leaves in shared memory and whose names hold no process id
     """
 
     dialect: str = ""
@@ -88,6 +89,7 @@ class Watch(Message):
     stop: StopOrder = StopOrder()
     barrier_s: float = 0.0
     allowed_s: Mapping[str, float] = field(default_factory=dict)
+    shared_names: tuple[str, ...] = ()
 
     def hung_after(self, seconds: float | None) -> Watch:
         """The same with another patience before an engine counts as hung; None: as it is."""

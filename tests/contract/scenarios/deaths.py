@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tests.contract.contract import Row, Scenario, See
 from tests.contract.under_test import EngineUnderTest, Node, Request
+
+_CAUSES = "causes that the catalogue finds: leader's log, worker's"
+_ON_GPUS = "4 H200, SGLang 0.5.17: the end showed 210 to 390 ms after the kill, the main thread was dead after 3 ms"
 
 
 def _serving(engine: EngineUnderTest, **how: Any) -> tuple[Node, Node]:
@@ -30,7 +37,7 @@ def _end_rows(leader: str, worker: str, causes: str) -> tuple[Row, ...]:
         Row("leader", "the leader's exit code", leader),
         Row("worker", "the worker's exit code", worker),
         Row("left", "what outlives the launchers", "nothing, nothing"),
-        Row("causes", "causes that the catalogue finds: leader's log, worker's", causes),
+        Row("causes", _CAUSES, causes),
     )
 
 
@@ -44,6 +51,37 @@ def _rank_killed(engine: EngineUnderTest, see: See) -> None:
     see("leader-line", leader.says(r"Scheduler hit an exception: Traceback"))
     see("peer-line", leader.says(r"RuntimeError: .*Connection (closed|reset) by peer"))
     see("sigquit-line", leader.says(r"SIGQUIT received\. .*It usually means one child failed"))
+
+
+def _rank_killed_on_a_gpu(engine: EngineUnderTest, see: See) -> None:
+    leader, worker = _serving(engine, settings={"STANDIN_DEATHS": "cuda"})
+    rank = worker.child("sglang::scheduler_TP1")
+    states, held_s = _dying(rank, engine.patience)
+    see("main-thread", "Z" if "Z" in states else "".join(states))
+    see("held", held_s >= _HELD_S)
+    leader.until_says(r"RuntimeError: .*(Read error|Connection closed by peer) \[127\.0\.0\.\d\]:\d+")
+    see("peer-line", True)
+    see("causes", f"{leader.cause()}, {worker.cause()}")
+    _ = leader.exit_code(), worker.exit_code()
+    see("left", f"{leader.left_behind()}, {worker.left_behind()}")
+
+
+_HELD_S = 0.2
+
+
+def _dying(pid: int, patience_s: float) -> tuple[list[str], float]:
+    """Kill a process: its main thread's states until its end shows to whoever waits for it, and how long that takes."""
+    states = list[str]()
+    end = os.pidfd_open(pid)
+    try:
+        began = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        while not select.select([end], [], [], 0.001)[0] and time.monotonic() - began < patience_s:
+            with contextlib.suppress(OSError):  # it went in between
+                states.append(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1])
+        return states, time.monotonic() - began
+    finally:
+        os.close(end)
 
 
 def _node_killed(engine: EngineUnderTest, see: See) -> None:
@@ -133,6 +171,23 @@ DEATHS = (
             Row("leader-line", "leader: `Scheduler hit an exception: Traceback`", "True"),
             Row("peer-line", "leader: `RuntimeError: .. Connection closed by peer`, or reset", "True"),
             Row("sigquit-line", "leader: `SIGQUIT received. .. one child failed`", "True"),
+        ),
+    ),
+    Scenario(
+        name="rank-killed-on-a-gpu",
+        told="SIGKILL to the worker's one rank, whose CUDA context holds its exit (`STANDIN_DEATHS=cuda`).",
+        runs="gpu",
+        play=_rank_killed_on_a_gpu,
+        rows=(
+            Row("main-thread", "the killed rank's main thread before its end shows", "Z", source=_ON_GPUS),
+            Row(
+                "held", "the end shows to whoever waits for it 0.2 s after the kill, or later", "True", source=_ON_GPUS
+            ),
+            Row(
+                "peer-line", "leader: Gloo's error, with the address of the rank that is gone", "True", source=_ON_GPUS
+            ),
+            Row("causes", _CAUSES, "PEER-LOST (secondary), none", source=_ON_GPUS),
+            Row("left", "what outlives the launchers", "nothing, nothing", source=_ON_GPUS),
         ),
     ),
     Scenario(

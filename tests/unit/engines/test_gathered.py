@@ -49,6 +49,14 @@ def test_paths(version: str) -> None:
 
 
 @EVERY
+def test_names_in_shared_memory(version: str) -> None:
+    """Of those that are made up at each start; a lock is for all that run, a pool of pages for the host's cache."""
+    others = {"sglang_download_lock_", "sglang_host_pool_"}
+    named = {pattern.partition("*")[0] for pattern in engine(version).shared_names}
+    assert named == set(GATHERED[version]["shared_names"]) - others
+
+
+@EVERY
 def test_folders_and_names_of_tuned_configs(version: str) -> None:
     said, tuned = GATHERED[version], engine(version).tuned
     moe = f"{tuned.moe_parent}/configs" + ("/triton_X_Y_Z" if tuned.by_triton else "")

@@ -53,6 +53,7 @@ def _clean_up(part: Part) -> None:
     scratch.remove(part.run.folder)
     if part.run.container is None:
         scratch.forget_shared(part.tree.ever, part.run.engine_user)
+        scratch.forget_named(part.run)
 
 
 def _remove_container(part: Part, *, wait: bool) -> None:

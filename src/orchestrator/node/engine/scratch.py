@@ -1,7 +1,9 @@
 """What a run's engine leaves outside its folder: temporary files, and names in shared memory.
 
 Each run has a TMPDIR of its own, which goes with the run. Names in /dev/shm that hold the id of a process of ours are
-removed once that process is dead (`sem.loky-13485-45r7sj5i`).
+removed once that process is dead (`sem.loky-13485-45r7sj5i`). Other names are removed where the engine's family says
+that it makes such ones (`sglang_loads_7d535b4ba690_469f67e4.shm`), the file has come since our engine was started, and
+no process has it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import stat
 from collections.abc import Collection
 
 from orchestrator.node import processes
-from orchestrator.node.agent.run import Run
+from orchestrator.node.agent.run import RUN_FILE, Run
 
 LONGEST = 74
 """Characters of a folder in which sockets are made: sun_path holds 107 (unix(7)), and Python's multiprocessing adds 33
@@ -71,6 +73,41 @@ def forget_shared(pids: Collection[int], user: str | None, where: str = SHARED) 
                 path.unlink()
                 removed.append(path.name)
     return removed
+
+
+def forget_named(run: Run, where: str = SHARED) -> list[str]:
+    """Remove files that the engine's family names, that came after the run was staged and that no process has any more.
+
+    Returns their names.
+    """
+    try:
+        since = os.stat(run.path(RUN_FILE)).st_mtime
+    except OSError:
+        return []
+    patterns = run.watch.shared_names
+    ours = [path for path in _files_of(run.engine_user, where) if any(path.match(pattern) for pattern in patterns)]
+    had = _had_by_anybody(where) if ours else set()
+    removed = []
+    for path in ours:
+        with contextlib.suppress(OSError):
+            if path.lstat().st_ctime >= since and str(path) not in had:
+                path.unlink()
+                removed.append(path.name)
+    return removed
+
+
+def _had_by_anybody(where: str) -> set[str]:
+    """Files below this folder that a living process has open or mapped (proc(5)), of those that we may look at."""
+    had: set[str] = set()
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            lines = (process / "maps").read_text(errors="surrogateescape").splitlines()
+            had.update(line[line.index("/") :] for line in lines if f" {where}/" in line)
+        with contextlib.suppress(OSError):
+            for entry in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    had.add(os.readlink(entry))
+    return had
 
 
 def _files_of(user: str | None, where: str) -> list[pathlib.Path]:

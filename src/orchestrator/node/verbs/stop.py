@@ -52,7 +52,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     if not after.alive and told and not after.state.over:
         held = _await_memory(folder)  # its agent was killed, and could not
     if not after.alive:
-        scratch.remove(folder)
+        _clean_up(folder)
         after = _settle(folder, after, because, clear=bool(request.get("clear")))
     return StopAnswer(
         state=after.state.value,
@@ -60,6 +60,15 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         left_behind=tuple(sorted({*left, *_living(after.left_behind)})),
         held=held,
     ).as_json()
+
+
+def _clean_up(folder: str) -> None:
+    """What an agent that was killed could not remove."""
+    scratch.remove(folder)
+    with contextlib.suppress(Failure):
+        run = staged_in(folder)
+        if run.container is None:
+            scratch.forget_named(run)
 
 
 def _await_end(folder: str, deadline_s: float, *, now: bool) -> None:

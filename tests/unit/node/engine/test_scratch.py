@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from tests.support.linked_run import linked_run
 
 from orchestrator.node.engine import scratch
+from orchestrator.protocol.staging import Watch
 
 
 def folder_of(state: str, gang: str = "gang0", run: str = "20261122-152110-88e4") -> str:
@@ -68,3 +70,29 @@ def test_shared_memory_of_dead_processes_of_ours_is_removed_and_nothing_else(tmp
     assert scratch.forget_shared({ours, living}, None, str(tmp_path)) == sorted(goes)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(stays)
     assert scratch.forget_shared({ours}, None, str(tmp_path / "none")) == []
+
+
+def test_names_without_a_process_id_go_where_the_engine_makes_such_and_no_process_has_them(tmp_path: Path) -> None:
+    shared, staged = tmp_path / "shm", tmp_path / "run"
+    shared.mkdir()
+    staged.mkdir()
+    run = linked_run("a", str(staged), watch=Watch(shared_names=("sglang_loads_*.shm",)))
+    (shared / "sglang_loads_0.shm").touch()
+    assert scratch.forget_named(run, str(shared)) == [], "nothing was staged"
+    (shared / "sglang_loads_0.shm").unlink()
+    ours, mapped, opened, other = (shared / f"{name}.shm" for name in (*[f"sglang_loads_{n}" for n in "123"], "else"))
+    for file in (ours, mapped, opened, other):
+        file.write_bytes(b"x" * mmap.PAGESIZE)
+    now = ours.stat().st_ctime
+    (staged / "run.json").touch()
+    os.utime(staged / "run.json", (now, now))
+    with opened.open() as held:
+        with mapped.open("r+b") as source:
+            memory = mmap.mmap(source.fileno(), 0)
+        assert scratch.forget_named(run, str(shared)) == ["sglang_loads_1.shm"]
+        memory.close()
+        assert scratch.forget_named(run, str(shared)) == ["sglang_loads_2.shm"]
+        assert not held.closed
+    os.utime(staged / "run.json", (now + 1e6, now + 1e6))
+    assert scratch.forget_named(run, str(shared)) == [], "it was there before"
+    assert sorted(path.name for path in shared.iterdir()) == ["else.shm", "sglang_loads_3.shm"]
