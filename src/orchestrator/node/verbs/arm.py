@@ -18,7 +18,7 @@ from orchestrator.node import files, itself, processes
 from orchestrator.node.agent import staged_files
 from orchestrator.node.agent.run import AGENT_LOG, GOAL_FILE, Run, staged_in
 from orchestrator.node.failure import Failure
-from orchestrator.node.verbs import report
+from orchestrator.node.verbs import lock, report, sharing
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.verbs import StateAnswer
 
@@ -41,6 +41,7 @@ PROPERTIES = (
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """{"state": "armed"}, or "staged" where the checks have passed and the leader's agent is not reached yet; a
     refusal is raised as it was told."""
+    lock.refuse_a_former_holder(request)
     folder = files.wanted_run(request)
     with files.told(folder):
         if not processes.alive(*report.agent(folder)):
@@ -52,15 +53,10 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_anothers_run(run: Run, node: str) -> None:
-    """Every node was staged for: one that finds another node's part here shares its state directory with it."""
+    """Every node was staged for: one that finds another node's part here shares its state directory with it, and its
+    mark has not told so (a full disk, or no lock)."""
     if run.node != node:
-        state = run.folder.partition("/gangs/")[0]
-        raise Failure(
-            "shared-state",
-            f"the state directory is not {node}'s own: {run.node} writes to it too (a shared home or an NFS mount?)",
-            state,
-            "set l40s_state_dir to a directory on a local disk of each node, then run the command again",
-        )
+        raise sharing.shared(run.folder.partition("/gangs/")[0], node, run.node)
 
 
 def _start(run: Run) -> None:

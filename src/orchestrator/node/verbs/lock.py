@@ -19,11 +19,16 @@ from typing import Any
 
 from orchestrator.node import files, processes
 from orchestrator.node.failure import Failure
+from orchestrator.node.verbs import sharing
+from orchestrator.protocol.shape import Unreadable
+from orchestrator.protocol.verbs import LockHolder
 
 STALE_S = 60.0
 AUDIT = "audit.jsonl"
 BEGUN = "begun.json"
 RENEWED = "lock.renewed"
+DAMAGED = "damaged"
+"""The token of a lock file that can't be read (a full disk, a power cut): nobody's, so it goes stale or by force."""
 ATTEMPTS = 3
 """Others may take and leave the lock between two of our steps."""
 _HOLDER = ("token", "who", "host", "pid", "start", "boot", "pid_namespace", "command", "since", "why")
@@ -32,6 +37,7 @@ _HOLDER = ("token", "who", "host", "pid", "start", "boot", "pid_namespace", "com
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """op acquire | renew | release | begin | finish | show; {"held": holder or null, "mine": bool}.
 
+    acquire and release name the `node`, whose mark shows a state directory that another node shares.
     begin keeps `begun` for the holder of the lock, finish forgets it; show answers with it too.
     """
     state = files.state_dir(request)
@@ -39,10 +45,14 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     op = request.get("op")
     with files.told(state):
         if op == "acquire":
-            return _acquire(f"{gang}/lock", _holder(request), str(request.get("over") or ""))
+            told = _acquire(f"{gang}/lock", _holder(request), str(request.get("over") or ""))
+            if told["mine"] and request.get("node"):
+                sharing.leave_mark(gang, str(_holder(request)["token"]), str(request["node"]))
+            return told
         if op == "renew":
             return _renew(f"{gang}/lock", str(request.get("token") or ""))
         if op == "release":
+            sharing.take_mark_away(gang, str(request.get("token") or ""), str(request.get("node") or ""))
             return _release(f"{gang}/lock", str(request.get("token") or ""), force=bool(request.get("force")))
         if op in ("begin", "finish"):
             return _begun(gang, str(request.get("token") or ""), request.get("begun") if op == "begin" else None)
@@ -106,8 +116,7 @@ def _take_away(path: str, token: str) -> None:
     aside = f"{path}.{os.getpid()}.old"
     with contextlib.suppress(FileNotFoundError):
         os.rename(path, aside)
-        moved = files.read_json(aside)
-        if moved.get("token") != token:
+        if _kept(aside)["token"] != token:
             with contextlib.suppress(FileExistsError):
                 os.link(aside, path)
         pathlib.Path(aside).unlink(missing_ok=True)
@@ -173,13 +182,21 @@ def _age(path: str, token: str) -> float:
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    holder = files.read_json(path)
-    known = {name: holder.get(name) for name in _HOLDER}
+    known = _kept(path)
     try:
-        age = _age(path, str(known["token"]))
+        age = _age(path, known["token"])
     except FileNotFoundError:
         return None
-    return {**known, "token": str(known["token"]), "age_s": age, "stale": age > STALE_S or age < -STALE_S}
+    return {**known, "age_s": age, "stale": age > STALE_S or age < -STALE_S}
+
+
+def _kept(path: str) -> dict[str, Any]:
+    """Who the file names; nobody where it can't be read."""
+    holder = files.read_json(path)
+    known = {name: holder.get(name) for name in _HOLDER}
+    if isinstance(LockHolder.read(known), Unreadable):
+        return {**dict.fromkeys(_HOLDER), "token": DAMAGED}
+    return known
 
 
 def _holder(request: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from orchestrator.node.agent import record, secret_files, staged_files
 from orchestrator.node.agent import run as runs
 from orchestrator.node.engine import scratch
 from orchestrator.node.failure import Failure
-from orchestrator.node.verbs import lock, report
+from orchestrator.node.verbs import lock, report, sharing
 from orchestrator.protocol.verbs import StageAnswer
 
 RUNS_KEPT = 5
@@ -27,6 +27,10 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """
     lock.refuse_a_former_holder(request)
     state = files.state_dir(request)
+    if request.get("token"):
+        gang = files.gang_dir(state, request.get("gang"))
+        others = [str(other) for other in request.get("others") or ()]
+        sharing.refuse_anothers_mark(gang, str(request["token"]), str(request.get("node")), others)
     folder = files.run_dir(state, request.get("gang"), request.get("run_id"))
     with files.told(state):
         staged_files.refuse_others_folder(folder)

@@ -110,10 +110,10 @@ def _lock(gang: str, node: str, held: Mapping[str, Any] | None) -> NodeLock:
         gang=gang,
         node=node,
         token=str(held.get("token")),
-        who=str(held.get("who")),
-        host=str(held.get("host")),
+        who=str(held.get("who") or "unknown"),
+        host=str(held.get("host") or "unknown"),
         pid=pid if isinstance(pid, int) else 0,
-        command=str(held.get("command")),
+        command=str(held.get("command") or "a lock file that can't be read"),
         age_s=float(held.get("age_s") or 0.0),
         stale=bool(held.get("stale")) or has_ended(held),
     )

@@ -164,7 +164,8 @@ class GangLock:
         holder = self._holder()
 
         def again(session: Session) -> Any:
-            request = {**where(session.spec, self.gang.name), "op": "acquire", "holder": holder}
+            place = {**where(session.spec, self.gang.name), "node": session.spec.name}
+            request = {**place, "op": "acquire", "holder": holder}
             return ask_lock(session, {**request, "over": over.get(session.spec.name, "")})
 
         return self.fleet.on_every(again, only=self._nodes)
@@ -174,7 +175,7 @@ class GangLock:
 
     def _ask(self, request: Mapping[str, Any], fleet: Fleet | None = None) -> PerNode[Any]:
         def one(session: Session) -> Any:
-            return ask_lock(session, {**where(session.spec, self.gang.name), **request})
+            return ask_lock(session, {**where(session.spec, self.gang.name), "node": session.spec.name, **request})
 
         return (fleet or self.fleet).on_every(one, only=self._nodes)
 
@@ -192,6 +193,13 @@ class GangLock:
         node, answer = next(iter(held.items()))
         holder = answer.get("held") or {}
         age = float(holder.get("age_s") or 0)
+        if not holder.get("who"):
+            return LockHeld(
+                f"the lock file of gang {self.gang.name} can't be read (a full disk, or a power cut?); it was touched "
+                f"{age:.0f} s ago",
+                where=node,
+                fix="run the command again after a minute, or now: l40s-deploy lock release --force",
+            )
         return LockHeld(
             f"{holder.get('who')}@{holder.get('host')} (pid {holder.get('pid')}) holds gang {self.gang.name} "
             f"with `{holder.get('command')}`, last heartbeat {age:.0f} s ago",

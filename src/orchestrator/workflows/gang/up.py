@@ -361,7 +361,7 @@ class _Rise:
         requests = self.rising.requests(run_id, secrets.token_hex(32))
         self.goal = replace(self.goal, run_id=run_id)
         nodes = tuple(node.name for node in self.gang.nodes)
-        self._all(nodes, "stage", lambda name: requests[name].as_json(), STAGE_S)
+        self._all(nodes, "stage", lambda name: {**requests[name].as_json(), "others": nodes}, STAGE_S)
         self._at_once(Do.ARM, nodes, "staged")
         self._arm(nodes)
 

@@ -16,6 +16,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import locks, up
+from orchestrator.workflows.gang.lock_keeping import release
 from orchestrator.workflows.gang.locks import GangLock, still_ours
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.gang.restart import again
@@ -194,3 +195,20 @@ def test_a_node_that_came_back_with_an_empty_disk_is_locked_again(local: Local) 
         take_again(fleet, gang.gang)
         still_ours(fleet, [gang.gang])
         assert all(file.exists() for file in files)
+
+
+def test_a_damaged_lock_file_is_told_in_words_and_given_back_by_force(local: Local) -> None:
+    gang = local()
+    file = Path(gang.state_dir(1), "gangs/gang0/lock")
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b'{"token": "half')
+    with Fleet(gang.gang.nodes) as fleet:
+        with pytest.raises(LockHeld, match="can't be read") as held, GangLock(fleet, gang.gang, "down"):
+            pass
+        assert held.value.where == "node1" and "lock release --force" in held.value.fix
+        with pytest.raises(LockHeld, match="can't be read"):
+            release(gang.inventory)
+        (found,) = (lock for lock in release(gang.inventory, force=True) if lock.token)
+        assert found.node == "node1" and not file.exists()
+        with GangLock(fleet, gang.gang, "down"):
+            pass

@@ -1,0 +1,99 @@
+"""The lock's file on a node: damaged ones, those of two nodes in one directory, and who may change a gang."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.node.failure import Failure
+from orchestrator.node.verbs import arm, go, lock, stage, stop
+from orchestrator.protocol.shape import Unreadable
+from orchestrator.protocol.verbs import LockAnswer
+
+HOLDER = {"token": "mine", "who": "ann", "host": "h", "pid": 7, "command": "up"}
+DAMAGED = {
+    "empty": b"",
+    "half": b'{"token": "t", "who": "a',
+    "zeros": bytes(512),
+    "a list": b"[1]",
+    "no text": b"\xff\xfe\x00{",
+    "no token": b'{"who": "ann"}',
+    "a list for a token": b'{"token": ["t"]}',
+    "a text for a pid": b'{"token": "t", "who": "ann", "pid": "7"}',
+    "deep": b"[" * 100_000,
+    "a number beyond all": b'{"token": "t", "pid": 1' + b"0" * 5000 + b"}",
+}
+
+
+def ask(state: Path, op: str, **more: Any) -> Any:
+    answer = lock.answer({"state_dir": str(state), "gang": "g", "op": op, **more})
+    assert not isinstance(LockAnswer.read(answer), Unreadable), "the controller can read it"
+    return answer
+
+
+@pytest.fixture(params=DAMAGED, ids=str)
+def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    file = tmp_path / "gangs/g/lock"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(DAMAGED[request.param])
+    return file
+
+
+def test_a_damaged_lock_holds_others_off_until_it_is_stale(damaged: Path, tmp_path: Path) -> None:
+    held = ask(tmp_path, "show")["held"]
+    assert (held["token"], held["who"], held["stale"]) == (lock.DAMAGED, None, False)
+    assert not ask(tmp_path, "acquire", holder=HOLDER)["mine"]
+    assert not ask(tmp_path, "renew", token="t")["mine"]
+    long_ago = time.time() - lock.STALE_S - 1
+    os.utime(damaged, (long_ago, long_ago))
+    assert ask(tmp_path, "acquire", holder=HOLDER)["mine"]
+
+
+def test_a_damaged_lock_is_given_back_by_force(damaged: Path, tmp_path: Path) -> None:
+    seen = ask(tmp_path, "show")["held"]["token"]
+    assert ask(tmp_path, "release", token=seen)["held"] is None
+    assert not damaged.exists()
+    assert ask(tmp_path, "acquire", holder=HOLDER)["mine"]
+
+
+@pytest.mark.parametrize("verb", [stage, arm, go, stop])
+def test_who_has_lost_the_lock_changes_nothing(tmp_path: Path, verb: Any) -> None:
+    ask(tmp_path, "acquire", holder={**HOLDER, "token": "theirs", "who": "bob"})
+    request = {"state_dir": str(tmp_path), "gang": "g", "run_id": "r", "token": "mine"}
+    with pytest.raises(Failure, match=r"taken over or released: bob@h has it") as refused:
+        verb.answer(request)
+    assert refused.value.kind == "lock-lost"
+
+
+def test_a_node_that_finds_another_one_s_mark_in_its_directory_is_refused(tmp_path: Path) -> None:
+    for node in ("node0", "node1"):
+        assert ask(tmp_path, "acquire", holder=HOLDER, node=node)["mine"]
+    request = {"state_dir": str(tmp_path), "gang": "g", "run_id": "r", "token": "mine", "node": "node1"}
+    with pytest.raises(Failure, match=r"not node1's own: node0 writes to it too") as refused:
+        stage.answer({**request, "others": ["node0", "node1"]})
+    assert refused.value.kind == "shared-state"
+    assert [path.name for path in (tmp_path / "gangs/g").iterdir() if path.is_dir()] == [], "nothing was staged"
+
+
+def test_a_mark_goes_with_its_lock_and_a_killed_holder_s_with_the_next_one(tmp_path: Path) -> None:
+    def marks() -> int:
+        return len(list((tmp_path / "gangs/g").glob("lock.mark-*")))
+
+    ask(tmp_path, "acquire", holder=HOLDER, node="node0")
+    assert marks() == 1
+    ask(tmp_path, "release", token="mine", node="node0")
+    assert marks() == 0
+    ask(tmp_path, "acquire", holder={**HOLDER, "token": "killed"}, node="node0")
+    assert ask(tmp_path, "acquire", holder=HOLDER, over="killed", node="node0")["mine"]
+    assert marks() == 1
+
+
+def test_the_words_of_a_mark_are_no_path(tmp_path: Path) -> None:
+    ask(tmp_path, "acquire", holder={**HOLDER, "token": "../../x"}, node="../../../etc/cron.d/x")
+    assert {path.parent for path in tmp_path.rglob("lock.mark-*")} == {tmp_path / "gangs/g"}
+    assert json.loads((tmp_path / "gangs/g/lock").read_text())["token"] == "../../x"
