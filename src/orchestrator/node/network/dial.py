@@ -4,8 +4,8 @@ Request: {"targets": [{"name", "address", "port", "kind": "tcp" | "mtu", "source
 "timeout_s": 1.0, "device": interface that it must leave by, "once": true}], "tries": 4, "spacing_s": 0.5}. The answer
 repeats each target with "outcome" (open, refused, silent, unreachable, too-big), "ms", "detail" and "tries". A silent
 drop is told from a refusal; a datagram must pass without being fragmented. What did not pass is tried again, up to
-`tries` times, unless "once" is set: a lost packet is no firewall. A silent one that had to leave by an interface also has
-"resolved": whether ARP was answered there.
+`tries` times, unless "once" is set: a lost packet is no firewall. A silent one that had to leave by an interface also
+has "resolved": whether ARP was answered there.
 """
 
 from __future__ import annotations
