@@ -70,7 +70,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.json:
         screen.json(document(examination, expectations))
     else:
-        _show(examination, expectations, screen)
+        show(examination, expectations, screen)
     if examination.failures:
         return Exit.UNREACHABLE
     return Exit.FINDINGS if examination.worst else 0
@@ -149,7 +149,8 @@ def _node_json(node: Node) -> dict[str, Any]:
     }
 
 
-def _show(examination: Examination, expectations: Sequence[Expected], screen: Screen) -> None:
+def show(examination: Examination, expectations: Sequence[Expected], screen: Screen) -> None:
+    """Findings for people, gravest first, and what each machine looks like."""
     for name, failure in examination.failures.items():
         screen.out.print(f"{printable(name)}: not examined: {printable(failure.what)}", style="bold red")
         screen.out.print(f"  fix: {printable(failure.fix)}")

@@ -42,6 +42,7 @@ GROUPS = {
         "golden": "check that a gang still returns the answers that you accepted",
     },
     "prepare": {
+        "init": "write an inventory: asks for hosts, checks host keys, sudo and networks, runs doctor",
         "prepare": "set up the hosts: packages, user, limits, sudo rule, stack; --remove undoes it",
         "stack": "pack a stack's packages into one file, for nodes that reach no package index",
         "checkpoint": "re-block, inspect, copy and verify checkpoints",

@@ -48,7 +48,7 @@ def check(target: Target, kind: str, key: bytes, known: Sequence[KnownKey]) -> N
     if plain:
         raise _changed(target, kind, key, plain[0])
     if target.accept_new:
-        _record(target, kind, encoded)
+        record(target, kind, encoded)
         return
     raise _unknown(target, kind, key, known)
 
@@ -82,8 +82,8 @@ def _keyscan(target: Target) -> str:
     return f"ssh-keyscan {port}{shlex.quote(target.host)} >> {shlex.quote(str(file))}"
 
 
-def _record(target: Target, kind: str, encoded: str) -> None:
-    """Append the key, as OpenSSH does; where the file cannot be written the key is used for this time only."""
+def record(target: Target, kind: str, encoded: str) -> None:
+    """Append the key (in base64), as OpenSSH does; where the file cannot be written it is used for this time only."""
     if not target.known_hosts:
         return
     path = target.known_hosts[0]

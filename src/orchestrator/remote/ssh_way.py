@@ -13,7 +13,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.remote import host_key
 from orchestrator.remote.deadline import Deadline, Passed
 from orchestrator.remote.heartbeat import Heartbeat
+from orchestrator.remote.known_hosts import KnownKey
 from orchestrator.remote.ssh_keys import candidates
 from orchestrator.remote.ssh_target import Target
 
@@ -79,6 +80,29 @@ def open_way(target: Target, deadline_s: float) -> Way:
         heartbeat = Heartbeat(way.transport, way.close)
         closers.append(heartbeat.stop)
     return way
+
+
+def shown_key(target: Target, deadline_s: float) -> tuple[str, bytes]:
+    """The host key that a server shows, as (kind, key), whether we know it or not; nobody logs in there.
+
+    Jump hosts in front of it must be known. Raises as open_way does.
+    """
+    deadline = Deadline(deadline_s)
+    closers: list[Callable[[], object]] = []
+    through: paramiko.Transport | None = None
+    hop = target
+    try:
+        for hop in target.jumps:
+            through = _logged_in(hop, through, deadline, closers)
+        hop = target
+        transport = _transport(hop, through, deadline, closers)
+        return _exchange(hop, transport, deadline, host_key.known_keys(hop))
+    except Passed:
+        raise _silent(hop, deadline_s) from None
+    except (paramiko.SSHException, EOFError, OSError) as fault:
+        raise _no_ssh(hop, fault) from None
+    finally:
+        _close_all(closers)
 
 
 def _logged_in(
@@ -235,6 +259,15 @@ def _proxy(command: str, closers: list[Callable[[], object]]) -> socket.socket:
 def _prove(hop: Target, transport: paramiko.Transport, deadline: Deadline) -> None:
     """Key exchange, their key, our key."""
     known = host_key.known_keys(hop)
+    kind, key = _exchange(hop, transport, deadline, known)
+    host_key.check(hop, kind, key, known)
+    _log_in(hop, transport, deadline)
+
+
+def _exchange(
+    hop: Target, transport: paramiko.Transport, deadline: Deadline, known: Sequence[KnownKey]
+) -> tuple[str, bytes]:
+    """The server's host key, as (kind, key), of a kind that we know where there is one."""
     security = transport.get_security_options()
     security.key_types = host_key.preferred(security.key_types, known)
     budget = deadline.left()
@@ -247,8 +280,7 @@ def _prove(hop: Target, transport: paramiko.Transport, deadline: Deadline) -> No
         deadline.left()
         raise _no_ssh(hop, transport.get_exception())
     key = transport.get_remote_server_key()
-    host_key.check(hop, key.get_name(), key.asbytes(), known)
-    _log_in(hop, transport, deadline)
+    return key.get_name(), key.asbytes()
 
 
 def _log_in(hop: Target, transport: paramiko.Transport, deadline: Deadline) -> None:
