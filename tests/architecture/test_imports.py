@@ -11,7 +11,10 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
 STAND_IN = SOURCE / "lab" / "standin"
 
-CORE = {"topology", "rules", "planning", "engines", "gang", "rendering", "checkpoint", "tuning", "golden", "bench"}
+CORE = {
+    "topology", "rules", "planning", "engines", "gang", "rendering", "checkpoint", "tuning", "golden", "bench",
+    "nettest",
+}  # fmt: skip
 SHARED = {"model", "protocol"}
 OUTSIDE = {"remote", "host_setup", "node", "records", "loading"}
 MAY_IMPORT = {

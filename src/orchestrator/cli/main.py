@@ -38,6 +38,7 @@ GROUPS = {
         "discover": "show each node as a tree: NUMA domains, switches, GPUs, NICs, ports",
     },
     "verify": {
+        "nettest": "measure the network between GPUs and nodes with the stack's own libraries, and name what is slow",
         "bench": "measure the speed with the engine's own benchmark, and compare it with the expected one",
         "golden": "check that a gang still returns the answers that you accepted",
     },

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli import plan as plan_verb
 from orchestrator.cli.gangs import gang_block
+from orchestrator.cli.nettest import add_nettest_min
 from orchestrator.cli.options import (
     add_drain_timeout,
     add_examples,
@@ -43,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64",
         "l40s-deploy up --model DeepSeek-R1-Channel-INT8 --stack sglang-0.4.4-l40s --dry-run",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 -- --mem-fraction-static 0.8",
+        "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --nettest --nettest-min 70",
         "l40s-deploy up --plan plan.json --replace        # replace the running plan of the only gang",
     )
     add_inventory(parser)
@@ -69,6 +71,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_drain_timeout(parser, "how long to drain a gang that serves another plan")
     add_hung_after(parser)
     parser.add_argument(
+        "--nettest",
+        action="store_true",
+        help="test the network of each gang that starts before its ranks do; refuse with exit code 7 if it is slow",
+    )
+    add_nettest_min(parser)
+    parser.add_argument(
         "--undo-on-interrupt",
         action="store_true",
         help="on Ctrl-C, stop what was started (default: detach and leave it running)",
@@ -91,6 +99,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         replace=args.replace,
         drain_s=args.drain_timeout,
         hung_after_s=args.hung_after,
+        nettest=args.nettest_min / 100 if args.nettest else None,
     )
     try:
         with RisingProgress(screen) as shown:

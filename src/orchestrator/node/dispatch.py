@@ -31,6 +31,7 @@ VERBS = {
     "staged": "orchestrator.node.verbs.staged",
     "ask": "orchestrator.node.verbs.ask",
     "bench": "orchestrator.node.verbs.bench",
+    "nettest": "orchestrator.node.verbs.nettest",
     "listen": "orchestrator.node.network.listen",
     "dial": "orchestrator.node.network.dial",
     "push-offer": "orchestrator.node.push.offer",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 from orchestrator.lab.faults.registry import Words
@@ -30,6 +31,14 @@ def number(words: Words, place: int, *, what: str, lowest: int, highest: int, de
             f"found {found}, wanted {what}, {lowest} to {highest}", where="ARG", fix="l40s-deploy lab faults"
         )
     return int(text)
+
+
+def rate(words: Words, place: int, *, default: str) -> str:
+    """Bits a second as tc(8) writes them: 20mbit, 1gbit."""
+    text = words[place] if place < len(words) else default
+    if not re.fullmatch(r"[1-9]\d{0,5}[kmg]bit", text):
+        raise InputError(f"found {text!r}, wanted a rate such as {default}", where="ARG", fix="kbit, mbit or gbit")
+    return text
 
 
 def gpu(node: NodeMachine, words: Words) -> int:

@@ -43,6 +43,14 @@ def check(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
     return [failure for step in steps for failure in step()]
 
 
+def check_for_test(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
+    """The same for a program that takes the engine's place and loads no model."""
+    if run.device == "cuda" and run.gpus:
+        memory.ask(time.monotonic())
+    steps = (_python(run), _ports(run), _gpus(run, memory))
+    return [failure for step in steps for failure in step]
+
+
 def _python(run: Run) -> Iterator[Failure]:
     if run.venv_python and not _may(run, run.venv_python, os.X_OK):
         exists = pathlib.Path(run.venv_python).exists()

@@ -11,11 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import pwd
 import re
 import select
 import shutil
-import signal
 import stat
 import subprocess
 import tempfile
@@ -23,10 +21,10 @@ import time
 from functools import partial
 from typing import Any
 
-from orchestrator.node import files, kernel, processes
+from orchestrator.node import files, kernel
 from orchestrator.node.agent.run import Run, staged_in
-from orchestrator.node.engine import scratch
-from orchestrator.node.engine.guardian import change_user, engine_environment
+from orchestrator.node.engine import beside, scratch
+from orchestrator.node.engine.guardian import engine_environment
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import os_told
 from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell
@@ -34,7 +32,6 @@ from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell
 MOST_BYTES = 64 << 20
 """Of a result file; 256 answers of 200 tokens take about a megabyte."""
 KEPT_LOG = 16 << 10
-KILL_FOR_S = 10.0
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
@@ -61,21 +58,14 @@ def _folder(run: Run) -> pathlib.Path:
     """Below the run's own temporary directory, which goes with the run whatever becomes of us."""
     below = scratch.place(run.folder)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="bench-", dir=below if os.path.isdir(below) else None))
-    if (owner := _owner(run)) is not None:
+    if (owner := beside.owner(run)) is not None:
         os.chown(folder, *owner)
     return folder
 
 
-def _owner(run: Run) -> tuple[int, int] | None:
-    if run.engine_user is None or os.geteuid() != 0:
-        return None
-    user = pwd.getpwnam(run.engine_user)
-    return user.pw_uid, user.pw_gid
-
-
 def _measure(request: dict[str, Any], run: Run, folder: pathlib.Path, words: list[str]) -> None:
     paths = {"{dataset}": str(folder / "dataset.json"), "{result}": str(folder / "result.jsonl")}
-    files.write(paths["{dataset}"], str(request.get("dataset") or "[]"), owner=_owner(run))
+    files.write(paths["{dataset}"], str(request.get("dataset") or "[]"), owner=beside.owner(run))
     kernel.adopt_orphans()
     child = subprocess.Popen(
         [run.venv_python, "-m", *(paths.get(word, word) for word in words)],
@@ -84,16 +74,16 @@ def _measure(request: dict[str, Any], run: Run, folder: pathlib.Path, words: lis
         stderr=subprocess.STDOUT,
         cwd=folder,
         env=_environment(run, folder),
-        preexec_fn=partial(_become, run, os.getpid()),  # noqa: PLW1509 - one thread
+        preexec_fn=partial(beside.become, run, os.getpid()),  # noqa: PLW1509 - one thread
     )
     try:
         log = _follow(child, re.compile(str(request.get("progress") or r"(?!)")), float(request["deadline_s"]))
     finally:
-        _end(child)
+        beside.end(child)
     for word in sorted(run.hidden_words(), key=len, reverse=True):
         log = log.replace(word, "***")
     if child.returncode != 0:
-        said = _last_words(log)
+        said = beside.last_words(log)
         fix = "l40s-deploy logs shows what the engine said; l40s-deploy status whether it serves"
         if "No module named" in said:
             fix = f"install that package for {run.venv_python}"
@@ -118,14 +108,6 @@ def _environment(run: Run, folder: pathlib.Path) -> dict[str, str]:
     }
     key = run.authorization().removeprefix("Bearer ")
     return {**environment, "OPENAI_API_KEY": key} if key else environment
-
-
-def _become(run: Run, parent: int) -> None:
-    os.setsid()
-    change_user(run)
-    kernel.die_with_parent(signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _follow(child: subprocess.Popen[bytes], progress: re.Pattern[str], deadline_s: float) -> str:
@@ -153,28 +135,6 @@ def _follow(child: subprocess.Popen[bytes], progress: re.Pattern[str], deadline_
             counts = progress.findall(kept.decode("utf-8", "replace"))
             if counts:
                 tell({"answered": int(counts[-1][0]), "of": int(counts[-1][1])})
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Nothing that it started outlives it."""
-    deadline = time.monotonic() + KILL_FOR_S
-    while time.monotonic() < deadline:
-        child.poll()
-        below = [one for one in processes.descendants([os.getpid()], processes.everything()) if not one.gone]
-        if not below:
-            break
-        for process in below:
-            processes.send(process.pid, process.start, signal.SIGKILL)
-        time.sleep(0.02)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(1.0)
-    if child.stdout is not None:
-        child.stdout.close()
-
-
-def _last_words(log: str) -> str:
-    lines = [line.strip() for line in re.split(r"[\r\n]+", log) if line.strip()]
-    return (lines[-1] if lines else "it said nothing")[:300]
 
 
 def _result(path: str) -> str:

@@ -36,7 +36,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         staged_files.refuse_others_folder(folder)
         _make_folders(state, folder)
         _refuse_beside_a_living_run(state, request)
-        run = runs.run_of({**request, "engine_user": _engine_user(request), **_digest(request)}, folder)
+        run = runs.run_of({**request, "engine_user": engine_user(request), **_digest(request)}, folder)
         owner = _owner(run)
         _make_cache(state, run, owner)
         files.write_json(run.path(runs.RUN_FILE), run.kept())
@@ -96,7 +96,7 @@ def _refuse_beside_a_living_run(state: str, request: dict[str, Any]) -> None:
         )
 
 
-def _engine_user(request: dict[str, Any]) -> str | None:
+def engine_user(request: dict[str, Any]) -> str | None:
     """The named user, else the one who called sudo: the engine is never root unless somebody asks for it."""
     asked = request.get("engine_user")
     if asked:

@@ -41,6 +41,10 @@ def _transport(name: str, title: str, explain: str) -> Entry:
     return Entry(name, "transport", title, explain, (_NCCL,), "NCCL src/init.cc, src/transport/net_ib")
 
 
+def _nettest(name: str, title: str, explain: str) -> Entry:
+    return Entry(name, "nettest", title, explain, ("the figures of the test",), "docs/measure.md")
+
+
 def _checkpoint(name: str, title: str, explain: str) -> Entry:
     return Entry(name, "checkpoint", title, explain, (_FILES,), "safetensors format; SGLang's model loader")
 
@@ -78,6 +82,14 @@ _OTHERS = (
     Entry("BENCH-SLOW", "bench", "a measured speed is more than 20 % below what was measured before",
           "The profile's expected figures, or the fastest earlier run of the same case, were faster.",
           ("the benchmark's record",), "inventory/models: expected; docs/measure.md"),
+    _nettest("NETTEST-SLOW-LINK", "links are slow, and others of their kind are not",
+             "Below 80 % of what is expected, or under half the median of its kind, in both tries."),
+    _nettest("NETTEST-SLOW-NODE", "a node is slow towards every other one",
+             "All slow links begin or end at this node."),
+    _nettest("NETTEST-SLOW", "the all-reduce is slow, and no single link is",
+             "The collective takes longer than its expected time, while each pair of GPUs is as fast as it should be."),
+    _nettest("NETTEST-TRANSPORT", "NCCL sends another way than the topology allows",
+             "Its own lines count other nodes than the PCIe tree gives, or send inside a node over the network."),
     _transport("TRANSPORT-UNPROVEN", "NCCL did not log which network it uses",
                "Without its INFO lines, a fallback to TCP goes unnoticed."),
     _transport("TRANSPORT-NOT-RDMA", "the plan is RDMA, but NCCL uses another network",

@@ -21,6 +21,7 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.planning.diff import GangDiff, summary
 from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.gang.nettested import tested_before
 from orchestrator.workflows.gang.operation import Operation, begun_on
 from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.gang.restart import stop
@@ -81,7 +82,15 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
         begin = time.monotonic()
         begun = begun_on(here.fleet, here.gangs)
         change = _change(inventory, here, request, watcher)
-        first = raise_gangs(here.fleet, change.rise, here.plan, request, watcher, running=change.same)
+        first = raise_gangs(
+            here.fleet,
+            change.rise,
+            here.plan,
+            request,
+            watcher,
+            running=change.same,
+            before_go=tested_before(here, request, watcher),
+        )
         if not change.turns:
             return replace(first, begun=begun)
         enrol(inventory, see(here.fleet, here.gangs), watcher, command=request.command)

@@ -23,6 +23,7 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode, together
 from orchestrator.model.plan import GangPlan, Plan
+from orchestrator.model.topology import Topology
 from orchestrator.planning.document import plan_json
 from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.shape import Message
@@ -70,6 +71,8 @@ class UpRequest:
     replace:   gangs that serve another plan are taken down for this one even where nobody serves meanwhile
     drain_s:   how long the requests of a gang that serves another plan are waited for
     hung_after_s: how long a started engine may show no progress before it counts as hung; None: its dialect's
+    nettest:   share of the expected speed that a network test of each gang must show before its ranks start; None: no
+        test
     """
 
     plan: PlanRequest
@@ -81,6 +84,7 @@ class UpRequest:
     replace: bool = False
     drain_s: float = 1800.0
     hung_after_s: float | None = None
+    nettest: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +126,10 @@ class Raised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What `up` stands on before it starts anything: every node answers, is locked, and is planned for."""
+    """What `up` stands on before it starts anything: every node answers, is locked, and is planned for.
+
+    topologies: by node name, as the plan saw them
+    """
 
     fleet: Fleet
     gangs: tuple[GangSpec, ...]
@@ -130,6 +137,12 @@ class Ground:
     plan: Plan
     locks: Mapping[str, GangLock]
     """By gang."""
+    topologies: Mapping[str, Topology]
+
+
+BeforeGo = Callable[[GangSpec, Mapping[str, StagingRequest]], None]
+"""Called once all nodes of a gang are armed with these requests, and before the first rank starts; raises DeployError
+where it may not."""
 
 
 @contextmanager
@@ -150,7 +163,7 @@ def ground(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Iterat
         plan = examined(planned, gangs, fleet if quiet else None, accept=request.accept)
         watcher.planned(plan)
         refuse(plan.findings, strict=request.strict)
-        yield Ground(fleet=fleet, gangs=gangs, views=views, plan=plan, locks=locks)
+        yield Ground(fleet=fleet, gangs=gangs, views=views, plan=plan, locks=locks, topologies=planned.topologies)
 
 
 def raise_gangs(
@@ -161,6 +174,7 @@ def raise_gangs(
     watcher: Watcher,
     *,
     running: Mapping[str, str] = MappingProxyType({}),
+    before_go: BeforeGo | None = None,
 ) -> Outcome:
     """Carry out the part of a plan that is these gangs'; they rise side by side, and one that fails does not take
     another with it. running: ids of plans that mean the same as this one, by gang.
@@ -173,6 +187,7 @@ def raise_gangs(
         watcher,
         timeout_s=request.timeout_s,
         undo_on_interrupt=request.undo_on_interrupt,
+        before_go=before_go,
     )
     return Outcome(plan=plan, views=raised.views, ready_before=raised.ready_before, seconds=raised.seconds)
 
@@ -218,10 +233,11 @@ def raise_all(
     *,
     timeout_s: float,
     undo_on_interrupt: bool = False,
+    before_go: BeforeGo | None = None,
 ) -> Raised:
     """Raise gangs, wherever their plans come from. Raises as `up` does, with nothing of a failed gang left."""
     begin = time.monotonic()
-    rises = [_Rise(fleet, rising, watcher) for rising in risings]
+    rises = [_Rise(fleet, rising, watcher, before_go) for rising in risings]
     try:
         views = _follow(fleet, rises, timeout_s, watcher, begin)
     except KeyboardInterrupt:
@@ -279,6 +295,7 @@ class _Rise:
     fleet: Fleet
     rising: Rising
     watcher: Watcher
+    before_go: BeforeGo | None = None
     goal: Goal = field(init=False)
     record: RunRecord | None = None
     done: bool = False
@@ -289,6 +306,8 @@ class _Rise:
     """It is on its way by the same plan, and not by our doing."""
     broke: Cause | None = None
     """What broke the start here: no agent can know of it."""
+    staged: Mapping[str, StagingRequest] = field(default_factory=dict)
+    """What we have staged, by node."""
 
     def __post_init__(self) -> None:
         self.goal = Goal(want=Want.RUN, plan_id=self.rising.plan_id)
@@ -359,7 +378,7 @@ class _Rise:
         self.record = RunRecord.open(f"{run_id}-{self.gang.name}", self.rising.document)
         self.watcher.step(self.gang.name, "staging")
         requests = self.rising.requests(run_id, secrets.token_hex(32))
-        self.goal = replace(self.goal, run_id=run_id)
+        self.goal, self.staged = replace(self.goal, run_id=run_id), requests
         nodes = tuple(node.name for node in self.gang.nodes)
         self._all(nodes, "stage", lambda name: {**requests[name].as_json(), "others": nodes}, STAGE_S)
         self._at_once(Do.ARM, nodes, "staged")
@@ -380,6 +399,9 @@ class _Rise:
         self._event(do.value, nodes=nodes, why=why)
 
     def _go(self, nodes: Sequence[str]) -> None:
+        if self.before_go is not None and self.staged:
+            self.before_go(self.gang, self.staged)
+            self.staged = {}
         still_ours(self.fleet, [self.gang])
         self.watcher.step(self.gang.name, "go")
         self._all(nodes, "go", lambda _: {"run_id": self.goal.run_id}, GO_S)

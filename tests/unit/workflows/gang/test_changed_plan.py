@@ -42,7 +42,9 @@ def up(
     def ground(*_: object) -> Iterator[Ground]:
         with Fleet(gang.gang.nodes) as fleet, GangLock(fleet, gang.gang, "up") as lock:
             gangs = (gang.gang,)
-            yield Ground(fleet=fleet, gangs=gangs, views=see(fleet, gangs), plan=plan, locks={"gang0": lock})
+            yield Ground(
+                fleet=fleet, gangs=gangs, views=see(fleet, gangs), plan=plan, locks={"gang0": lock}, topologies={}
+            )
 
     monkeypatch.setattr(changed_plan, "ground", ground)
     request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0, replace=replace_it, undo_on_interrupt=undo)

@@ -1,0 +1,164 @@
+"""`l40s-deploy nettest`: does the network do what it should? Measured in the engine's place, the odd one named."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.options import (
+    add_examples,
+    add_gangs,
+    add_inventory,
+    add_json,
+    command_line,
+    open_inventory,
+)
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.exit_codes import Exit
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from orchestrator.nettest.report import Result
+    from orchestrator.nettest.verdict import Link
+    from orchestrator.workflows.measure.nettest import Tested
+
+ENOUGH_PERCENT = 80.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_examples(
+        parser,
+        "l40s-deploy nettest",
+        "l40s-deploy nettest --model DeepSeek-V3-0324-Block64x64 --json",
+        "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --nettest     # before every rank starts",
+    )
+    add_inventory(parser)
+    add_gangs(parser)
+    parser.add_argument("--model", metavar="MODEL", help="whose decode sizes to measure (default: what ran last)")
+    parser.add_argument("--stack", metavar="STACK", help="whose torch and NCCL to use (default: as `plan` chooses)")
+    add_nettest_min(parser)
+    add_json(parser)
+
+
+def add_nettest_min(parser: argparse.ArgumentParser) -> None:
+    """--nettest-min PERCENT."""
+    parser.add_argument(
+        "--nettest-min",
+        type=_percent,
+        default=ENOUGH_PERCENT,
+        metavar="PERCENT",
+        help="less than this of what is expected is slow (80)",
+    )
+
+
+def _percent(text: str) -> float:
+    try:
+        found = float(text.removesuffix("%"))
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= 100:
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted per cent, more than 0 and at most 100")
+    return found
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when nothing is slow, 7 when something is."""
+    from orchestrator.cli.progress import counting
+    from orchestrator.workflows.measure import nettest
+
+    inventory = open_inventory(args, screen)
+    order = nettest.Order(
+        gangs=tuple(args.gang),
+        model=args.model,
+        stack=args.stack,
+        enough=args.nettest_min / 100,
+        command=command_line(),
+    )
+    with counting(screen, "measurements") as at:
+        found = nettest.run_now(inventory, order, at)
+    if args.json:
+        screen.json(nettest.nettest_json(found))
+    else:
+        for one in found:
+            show(one, screen)
+    return Exit.DIFFERS if any(one.result.verdict.value == "slow" for one in found) else Exit.DONE
+
+
+def show(tested: Tested, screen: Screen) -> None:
+    """Figures, then what they mean."""
+    from orchestrator.nettest.report import findings
+
+    say, result = screen.out.print, tested.result
+    say(printable(f"{result.gang}: {result.ranks} ranks on {len(result.nodes)} nodes, {result.seconds:.1f} s"))
+    for words in sorted({f"{node}: {words}" for node, words in result.transport.items()}):
+        say(printable(f"  {words}"))
+    _tests(result, screen)
+    _links(result, screen)
+    for finding in findings(result):
+        say(printable(f"  {finding.id}: {finding.title}"))
+        if finding.effect:
+            say(printable(f"    cost: {finding.effect}"))
+        say(printable(f"    fix: {finding.fix}"))
+    say(printable(f"  verdict: {result.verdict.value}; kept in {tested.file}"))
+
+
+def _tests(result: Result, screen: Screen) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    if not result.tests:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("  all-reduce")
+    for title in ("bytes", "us", "expected"):
+        table.add_column(title, justify="right")
+    table.add_column("")
+    for test in result.tests:
+        where = "" if test.where == "all" else f", {test.where}"
+        size = f"{test.bytes}" if test.bytes == test.wanted else f"{test.bytes} (of {test.wanted})"
+        expected = f"{test.expected.value:.0f} {test.expected.basis}" if test.expected else "-"
+        graph = " in CUDA graphs" if test.captured else ""
+        cells = (f"  {test.between.value}{where}{graph}", size, f"{test.us:.0f}", expected)
+        table.add_row(*(Text(printable(cell)) for cell in cells), _verdict(test.verdict.value))
+    screen.out.print(table)
+
+
+def _links(result: Result, screen: Screen) -> None:
+    """Of many links of a kind the slowest; each slow one."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("  link")
+    for title in ("Gb/s", "expected"):
+        table.add_column(title, justify="right")
+    table.add_column("")
+    for kind in dict.fromkeys(link.between for link in result.links):
+        links = [link for link in result.links if link.between is kind]
+        for link in _shown(links):
+            expected = f"{link.expected.value:.3g} {link.expected.basis}" if link.expected else "-"
+            cells = (f"  {link.start} to {link.end}", f"{link.best:.3g}", expected)
+            table.add_row(*(Text(printable(cell)) for cell in cells), _verdict(link.verdict.value))
+        bests = [link.best for link in links]
+        table.add_row(Text(f"  {kind.value}, {len(links)} links"), Text(f"{min(bests):.3g} to {max(bests):.3g}"))
+    if result.links:
+        screen.out.print(table)
+
+
+MOST_LINKS = 12
+
+
+def _shown(links: Sequence[Link]) -> Sequence[Link]:
+    if len(links) <= MOST_LINKS:
+        return links
+    slow = [link for link in links if link.verdict.value == "slow"]
+    return (slow or [min(links, key=lambda link: link.best)])[:MOST_LINKS]
+
+
+def _verdict(verdict: str) -> Text:
+    from rich.text import Text
+
+    return Text("" if verdict == "not judged" else verdict, "bold red" if verdict == "slow" else "")

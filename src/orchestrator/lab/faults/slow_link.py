@@ -1,0 +1,50 @@
+"""The way between two nodes is slow; every other way is not."""
+
+from __future__ import annotations
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.registry import Fault, Undo, Words
+from orchestrator.lab.namespaces import pace
+from orchestrator.lab.node.living import LivingNode, find_node
+from orchestrator.model.errors import InputError
+
+FAULT = Fault(
+    name="slow-link",
+    argument="NODE [RATE]",
+    summary="between this node and NODE no more than RATE (default: 20mbit) pass on the TCP side, in each direction",
+    shows="`l40s-deploy nettest` names the two nodes; everything else is as fast as before",
+    levels=(1, 2),
+    outside=True,
+)
+DEFAULT = "20mbit"
+
+
+def strike(node: LivingNode, asked: Words) -> Undo:
+    """At the other end of both nodes' cables, where the switch is."""
+    words.at_most(asked, 2)
+    if not asked or asked[0] == node.name:
+        raise InputError(
+            f"found {asked[0] if asked else 'nothing'}, wanted the other node",
+            where="ARG",
+            fix="l40s-deploy lab status",
+        )
+    peer = find_node(node.blueprint.name, asked[0])
+    rate = words.rate(asked, 1, default=DEFAULT)
+    ends = [(node, peer), (peer, node)]
+    for receiver, sender in ends:
+        pace.run(node.supervisor, pace.slow(_link(receiver), rate, senders=_addresses(sender)))
+    return {"links": [_link(receiver) for receiver, _ in ends]}
+
+
+def heal(node: LivingNode, undo: Undo) -> None:
+    """The queues hold nothing else."""
+    for link in undo["links"]:
+        pace.run(node.supervisor, pace.as_before(str(link)))
+
+
+def _link(node: LivingNode) -> str:
+    return node.link(words.any_port(node.machine, ()).name)
+
+
+def _addresses(node: LivingNode) -> list[str]:
+    return [address.partition("/")[0] for address in words.any_port(node.machine, ()).ipv4]

@@ -1,0 +1,35 @@
+"""A node whose TCP side is slow in both directions, towards everybody."""
+
+from __future__ import annotations
+
+from orchestrator.lab.faults import words
+from orchestrator.lab.faults.registry import Fault, Undo, Words
+from orchestrator.lab.namespaces import pace
+from orchestrator.lab.node.living import LivingNode
+
+FAULT = Fault(
+    name="slow-node",
+    argument="[RATE [DEV]]",
+    summary="no more than RATE (default: 20mbit) pass into and out of DEV (default: the TCP side)",
+    shows="`l40s-deploy nettest` names the node; SSH to it is slow too",
+    levels=(1, 2),
+    outside=True,
+)
+DEFAULT = "20mbit"
+
+
+def strike(node: LivingNode, asked: Words) -> Undo:
+    """A queue at each end of the cable."""
+    words.at_most(asked, 2)
+    rate = words.rate(asked, 0, default=DEFAULT)
+    port = words.any_port(node.machine, asked[1:])
+    link = node.link(port.name)
+    pace.run(node.supervisor, pace.slow(link, rate))
+    pace.run(node.pid, pace.slow(port.name, rate))
+    return {"link": link, "port": port.name}
+
+
+def heal(node: LivingNode, undo: Undo) -> None:
+    """A node that was started anew has a new interface, without the queue."""
+    pace.run(node.supervisor, pace.as_before(str(undo["link"])))
+    pace.run(node.pid, pace.as_before(str(undo["port"])))

@@ -1,0 +1,255 @@
+"""A network test as findings and as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.engines import nccl_log
+from orchestrator.engines.nccl_log import Transport
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.nettest.schedule import BYTES_A_NUMBER, TOKENS, Between
+from orchestrator.nettest.verdict import Expectation, Link, Odd, Test, Verdict, odd, overall
+
+AGAIN = "then test again: l40s-deploy nettest"
+_REDUCES_A_LAYER = 2
+"""After attention and after the MLP, where both are cut by TP."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Of the model: what a decode step reduces."""
+
+    hidden_size: int
+    layers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """All that one test of a gang says.
+
+    transport: by node, in words; counted: (nodes NCCL counts, nodes it should count by the topology), None on CPUs
+    moved:     findings about NCCL's transport
+    seconds:   of the whole command; steps_s: of the measurements in it
+    """
+
+    gang: str
+    nodes: tuple[str, ...]
+    ranks: int
+    links: tuple[Link, ...]
+    tests: tuple[Test, ...]
+    transport: Mapping[str, str]
+    moved: tuple[Finding, ...]
+    shape: Shape
+    seconds: float
+    steps_s: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """Slow where anything is, and where NCCL took another network than the plan's."""
+        return Verdict.SLOW if self.moved else overall((*self.links, *self.tests))
+
+    @property
+    def odd(self) -> Odd | None:
+        """What alone is slow."""
+        return odd(self.links)
+
+
+def findings(result: Result) -> tuple[Finding, ...]:
+    """The gravest first: transport, then the odd one, else every slow link, else what is slow as a whole."""
+    return (*result.moved, *_slow(result))
+
+
+def _slow(result: Result) -> Iterator[Finding]:
+    slow = [link for link in result.links if link.verdict is Verdict.SLOW]
+    one, cost = result.odd, price(result)
+    evidence = tuple(words(link) for link in sorted(slow, key=lambda link: link.best / link.limit))[:8]
+    if one is not None:
+        node = one.node or one.start.split()[0]
+        yield Finding(
+            id="NETTEST-SLOW-NODE" if one.node and one.gpu is None else "NETTEST-SLOW-LINK",
+            severity=Severity.SLOW,
+            node=node,
+            devices=() if one.gpu is None else (f"GPU {one.gpu}",),
+            title=f"{one.name} is slow, and nothing else is: {one.why}",
+            evidence=evidence,
+            effect=cost,
+            fix=f"{_place(one)}, {AGAIN}",
+        )
+    elif slow:
+        names = "; ".join(dict.fromkeys(f"{link.start} to {link.end}" for link in slow))
+        yield Finding(
+            id="NETTEST-SLOW-LINK",
+            severity=Severity.SLOW,
+            node="",
+            title=f"{len(slow)} of {len(result.links)} links are slow: {names[:200]}",
+            evidence=evidence,
+            effect=cost,
+            fix=f"look at what these links share with `l40s-deploy doctor` and at the switch, {AGAIN}",
+        )
+    else:
+        tests = [test for test in result.tests if test.verdict is Verdict.SLOW]
+        if tests:
+            worst = min(tests, key=lambda test: test.share)
+            wanted = worst.expected.value if worst.expected else 0.0
+            yield Finding(
+                id="NETTEST-SLOW",
+                severity=Severity.SLOW,
+                node="",
+                title=f"the all-reduce of {worst.between.value} is slow, and no single link is: "
+                f"{worst.us:.0f} us for {worst.bytes} bytes, expected {wanted:.0f}",
+                evidence=tuple(test_words(test) for test in tests)[:8],
+                effect=cost,
+                fix=f"compare NCCL's transport and ports with the plan: l40s-deploy doctor, {AGAIN}",
+            )
+
+
+def _place(one: Odd) -> str:
+    if one.node and one.gpu is not None:
+        return f"check the PCIe link and power of GPU {one.gpu} on {one.node}, and the NIC beside it"
+    if one.node:
+        return f"check the NICs, cables and switch ports of {one.node} (`ethtool -S`, `l40s-deploy doctor`)"
+    return f"check cables, switch ports and routes between {one.start} and {one.end}"
+
+
+def price(result: Result) -> str:
+    """What the measured all-reduce of all ranks lets a decode step take at best; '' where none was measured."""
+    most = max(TOKENS)
+    wanted = most * result.shape.hidden_size * BYTES_A_NUMBER
+    test = next((one for one in result.tests if one.between is Between.ALL and one.wanted == wanted), None)
+    if test is None or not test.us:
+        return ""
+    us = test.us * wanted / test.bytes
+    count = _REDUCES_A_LAYER * result.shape.layers
+    step_s = count * us / 1e6
+    instead = ""
+    if test.expected is not None:
+        instead = f" instead of {count * test.expected.value / 1e6 * 1e3:.3g} ms ({test.expected.basis})"
+    return (
+        f"the all-reduces of one decode step of {most} requests take {step_s * 1e3:.3g} ms{instead}: "
+        f"{count} of {us:.0f} us each over all {result.ranks} ranks; no more than {most / step_s:.0f} tokens/s "
+        "(calculated from this test)"
+    )
+
+
+def words(link: Link) -> str:
+    """One line: 'node1 to node2: 18.9 and 19.1 Gb/s, expected 92 (calculated: ...)'."""
+    tries = " and ".join(f"{one:.3g}" for one in link.gbps)
+    return f"{link.start} to {link.end}, {link.between.value}: {tries} Gb/s, {_wanted(link.expected, 'Gb/s')}"
+
+
+def test_words(test: Test) -> str:
+    """One line of an all-reduce."""
+    return (
+        f"all-reduce of {test.bytes} bytes over {test.between.value} ({test.where}): {test.us:.0f} us, "
+        f"{_wanted(test.expected, 'us')}"
+    )
+
+
+def _wanted(expected: Expectation | None, unit: str) -> str:
+    return (
+        f"expected {expected.value:.3g} {unit} ({expected.basis}: {expected.source})" if expected else "no figure known"
+    )
+
+
+def transport_findings(
+    node: str, env: Mapping[str, str], lines: Sequence[str], nodes: int, predicted: int
+) -> tuple[Finding, ...]:
+    """What NCCL's own lines say against the plan.
+
+    nodes: of the gang; predicted: `nNodes` by the topology, 0 where unknown
+    """
+    seen = nccl_log.read(lines)
+    found = list(nccl_log.findings(node, env, lines)) if nodes > 1 else []
+    channels = seen.direct + seen.staged
+    if nodes == 1 and predicted == 1 and channels:
+        found.append(_other_way(node, f"NCCL sends between the GPUs of one node over the network ({_net(seen)})"))
+    elif predicted and seen.nodes and seen.nodes != predicted:
+        what = f"NCCL counts {seen.nodes} nodes, and should count {predicted} by the PCIe topology"
+        found.append(_other_way(node, what))
+    return tuple(found)
+
+
+def _other_way(node: str, title: str) -> Finding:
+    return Finding(
+        id="NETTEST-TRANSPORT",
+        severity=Severity.SLOW,
+        node=node,
+        title=title,
+        evidence=("NCCL's lines: Channel ... via NET, comm ... nNodes",),
+        effect="the GPUs do not use the way that is the fastest between them",
+        fix="unset NCCL_P2P_DISABLE, NCCL_SHM_DISABLE and NCCL_P2P_LEVEL in l40s_env; see l40s-deploy doctor",
+    )
+
+
+def _net(seen: Transport) -> str:
+    return " and ".join(seen.networks) or "unknown"
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """The document of `nettest --json`, without what the command adds."""
+    one = result.odd
+    return {
+        "gang": result.gang,
+        "nodes": list(result.nodes),
+        "ranks": result.ranks,
+        "verdict": result.verdict.value,
+        "transport": dict(result.transport),
+        "tests": [_test_json(test) for test in result.tests],
+        "links": [_link_json(link) for link in result.links],
+        "odd": None if one is None else {**_odd_json(one), "why": one.why},
+        "findings": [
+            {
+                "id": finding.id,
+                "severity": finding.severity.value,
+                "node": finding.node,
+                "devices": list(finding.devices),
+                "title": finding.title,
+                "evidence": list(finding.evidence),
+                "effect": finding.effect,
+                "fix": finding.fix,
+            }
+            for finding in findings(result)
+        ],
+        "price": price(result),
+        "seconds": round(result.seconds, 3),
+        "measuring_s": round(result.steps_s, 3),
+    }
+
+
+def _odd_json(one: Odd) -> dict[str, Any]:
+    return {"node": one.node, "gpu": one.gpu} if one.node else {"from": one.start, "to": one.end}
+
+
+def _test_json(test: Test) -> dict[str, Any]:
+    return {
+        "kind": test.between.value,
+        "where": test.where,
+        "ranks": test.ranks,
+        "bytes": test.bytes,
+        "wanted_bytes": test.wanted,
+        "captured": test.captured,
+        "measured_us": test.us,
+        "expected_us": test.expected.value if test.expected else None,
+        **_source(test.expected),
+        "verdict": test.verdict.value,
+    }
+
+
+def _link_json(link: Link) -> dict[str, Any]:
+    return {
+        "from": str(link.start),
+        "to": str(link.end),
+        "kind": link.between.value,
+        "measured_gbps": round(link.best, 4),
+        "tries_gbps": [round(one, 4) for one in link.gbps],
+        "expected_gbps": link.expected.value if link.expected else None,
+        **_source(link.expected),
+        "limit_gbps": round(link.limit, 4) or None,
+        "verdict": link.verdict.value,
+    }
+
+
+def _source(expected: Expectation | None) -> dict[str, Any]:
+    return {"basis": expected.basis, "source": expected.source} if expected else {"basis": None, "source": None}

@@ -1,0 +1,146 @@
+"""Which ranks measure what, and in what order. A link is one direction from a rank to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from orchestrator.protocol.nettest import ALL_REDUCE, PAIRS, NettestStep
+
+TOKENS = (1, 4, 32, 128)
+"""Requests that decode at once: those that the articles measured."""
+BYTES_A_NUMBER = 2
+LARGE = 64 << 20
+BOX_S = 0.25
+"""For one size of one measurement: 60 ms of a 64 MiB transfer at 1 GB/s, four times."""
+TRIES = 2
+"""Every way between nodes, with all others measured in between: what slows one try down has gone."""
+
+
+class Between(Enum):
+    """What a measurement is between, as operators read it."""
+
+    ALL = "all ranks"
+    NODE = "the ranks of each node"
+    SWITCH = "the GPUs below each switch"
+    SAME_SWITCH = "two GPUs below one switch"
+    ACROSS_SOCKETS = "two GPUs across the sockets"
+    SAME_NODE = "two GPUs of one node"
+    NODES = "the same GPU of two nodes"
+    OTHER_HALF = "GPUs in different halves of two nodes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One node's ranks.
+
+    ranks:   all ranks of the test on this node, in the order of its GPUs
+    gpus:    NVML's indices; () on CPUs
+    switch:  of each GPU, '' where none or unknown; numa: its NUMA node, -1 where unknown
+    """
+
+    node: str
+    ranks: tuple[int, ...]
+    gpus: tuple[int, ...] = ()
+    switch: tuple[str, ...] = ()
+    numa: tuple[int, ...] = ()
+
+
+def schedule(places: Sequence[Place], hidden_size: int) -> tuple[NettestStep, ...]:
+    """All steps, numbered from 0. hidden_size: of the model, whose decode steps reduce tokens x hidden x 2 bytes."""
+    decode = tuple(dict.fromkeys(max(2, tokens * hidden_size * BYTES_A_NUMBER) for tokens in TOKENS))
+    steps = [*_collectives(places, (*decode, LARGE))]
+    for _ in range(TRIES):
+        steps += _between_nodes(places)
+        steps += _inside(places)
+    return tuple(
+        NettestStep(id=number, kind=kind, between=between.value, groups=groups, bytes=sizes, box_s=BOX_S,
+                    captured=kind == ALL_REDUCE)
+        for number, (kind, between, groups, sizes) in enumerate(steps)
+    )  # fmt: skip
+
+
+_Step = tuple[str, Between, tuple[tuple[int, ...], ...], tuple[int, ...]]
+
+
+def _collectives(places: Sequence[Place], sizes: tuple[int, ...]) -> Iterator[_Step]:
+    everybody = tuple(rank for place in places for rank in place.ranks)
+    if len(everybody) > 1:
+        yield ALL_REDUCE, Between.ALL, (everybody,), sizes
+    if len(places) > 1 and all(len(place.ranks) > 1 for place in places):
+        yield ALL_REDUCE, Between.NODE, tuple(place.ranks for place in places), sizes
+    below = tuple(group for place in places for group in switch_groups(place) if 1 < len(group) < len(place.ranks))
+    if below:
+        yield ALL_REDUCE, Between.SWITCH, below, sizes
+
+
+def switch_groups(place: Place) -> tuple[tuple[int, ...], ...]:
+    """Ranks below one switch each; those of GPUs without one are in none."""
+    named = [name for name in dict.fromkeys(place.switch) if name]
+    return tuple(
+        tuple(rank for rank, switch in zip(place.ranks, place.switch, strict=True) if switch == name) for name in named
+    )
+
+
+def _between_nodes(places: Sequence[Place]) -> Iterator[_Step]:
+    """Rounds in which every node has one partner and all its GPUs send at once, in one direction and then the other."""
+    for pairs in rounds(places):
+        same = [(one, two) for here, there in pairs for one, two in zip(here.ranks, there.ranks, strict=False)]
+        yield from _there_and_back(Between.NODES, same)
+    pairs = next(iter(rounds(places)), ())
+    crossed = [
+        (one, two)
+        for here, there in pairs
+        if len(here.ranks) > 1
+        for one, two in zip(here.ranks, _other_half(there.ranks), strict=False)
+    ]
+    yield from _there_and_back(Between.OTHER_HALF, crossed)
+
+
+def _other_half(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    half = len(ranks) // 2
+    return ranks[half:] + ranks[:half]
+
+
+def rounds(places: Sequence[Place]) -> Iterator[tuple[tuple[Place, Place], ...]]:
+    """Every pair of nodes once, each node in one pair of a round (the circle method)."""
+    ring: list[Place | None] = [*places]
+    if len(ring) % 2:
+        ring.append(None)
+    for _ in range(len(ring) - 1):
+        half = len(ring) // 2
+        pairs = zip(ring[:half], reversed(ring[half:]), strict=True)
+        yield tuple((one, two) for one, two in pairs if one is not None and two is not None)
+        ring = [ring[0], ring[-1], *ring[1:-1]]
+
+
+def _inside(places: Sequence[Place]) -> Iterator[_Step]:
+    """Neighbours below a switch, then across the sockets; one GPU of each pair is in no other of its round."""
+    near = [pair for place in places for group in switch_groups(place) for pair in _neighbours(group)]
+    yield from _there_and_back(Between.SAME_SWITCH, near)
+    far = [pair for place in places for pair in _across(place)]
+    yield from _there_and_back(Between.ACROSS_SOCKETS, far)
+    if not near and not far:
+        others = [pair for place in places for pair in _neighbours(place.ranks)]
+        yield from _there_and_back(Between.SAME_NODE, others)
+
+
+def _neighbours(ranks: Sequence[int]) -> Iterator[tuple[int, int]]:
+    return zip(ranks[::2], ranks[1::2], strict=False)
+
+
+def _across(place: Place) -> Iterable[tuple[int, int]]:
+    sockets = [number for number in dict.fromkeys(place.numa) if number >= 0]
+    if len(sockets) != 2:
+        return ()
+    one, two = (
+        [rank for rank, numa in zip(place.ranks, place.numa, strict=True) if numa == socket] for socket in sockets
+    )
+    return zip(one, two, strict=False)
+
+
+def _there_and_back(between: Between, pairs: Sequence[tuple[int, int]]) -> Iterator[_Step]:
+    if pairs:
+        yield PAIRS, between, tuple(pairs), (LARGE,)
+        yield PAIRS, between, tuple((two, one) for one, two in pairs), (LARGE,)

@@ -1,0 +1,270 @@
+"""What the figures of a network test say: a verdict for each link and test, and the one that is odd."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from orchestrator.nettest.schedule import Between, Place
+from orchestrator.protocol.nettest import ALL_REDUCE, NettestStep
+
+ENOUGH = 0.8
+"""Of what is expected."""
+HALF = 0.5
+"""Of the median of its kind, where nothing is expected."""
+TENTH = 0.1
+"""Of the best of its kind: where most are slow, the median is slow too."""
+
+
+class Verdict(str, Enum):
+    """Of a link, of a test, of all."""
+
+    OK = "ok"
+    SLOW = "slow"
+    NONE = "not judged"
+    """Nothing is expected, and there is nothing of its kind beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One figure of the ranks. us: of one operation on the slowest rank; captured: in a CUDA graph
+
+    beside_us: of the same transfer over another link of its kind just before; 0 where it was not repeated
+    """
+
+    step: int
+    group: int
+    bytes: int
+    us: float
+    beside_us: float = 0.0
+    captured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a figure should be, and who says so. value: us of an all-reduce, Gb/s of a link; basis: calculated or
+    measured; source: in words; enough: share of it that will do, 0 for what the operator says"""
+
+    value: float
+    basis: str
+    source: str
+    enough: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of a link. gpu: NVML's index; None on a CPU"""
+
+    node: str
+    rank: int
+    gpu: int | None = None
+
+    def __str__(self) -> str:
+        return self.node if self.gpu is None else f"{self.node} GPU {self.gpu}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One direction between two ranks, in all its tries. gbps: of each try, in Gb/s; limit: below it is slow"""
+
+    start: End
+    end: End
+    between: Between
+    gbps: tuple[float, ...]
+    expected: Expectation | None
+    limit: float
+    verdict: Verdict
+
+    @property
+    def best(self) -> float:
+        """Of its tries, in Gb/s."""
+        return max(self.gbps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Test:
+    """One size of an all-reduce over some ranks. wanted: bytes that were to be reduced; bytes: that were"""
+
+    between: Between
+    where: str
+    ranks: int
+    wanted: int
+    bytes: int
+    us: float
+    captured: bool
+    expected: Expectation | None
+    verdict: Verdict
+
+    @property
+    def share(self) -> float:
+        """Of the expected speed; 1 where nothing is expected."""
+        return self.expected.value / self.us if self.expected and self.us else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Odd:
+    """What is slow, and nothing else is. node, or both ends of a link"""
+
+    node: str = ""
+    gpu: int | None = None
+    start: str = ""
+    end: str = ""
+    why: str
+
+    @property
+    def name(self) -> str:
+        """'node2', 'node1 GPU 3', 'node1 - node2'."""
+        if self.node:
+            return self.node if self.gpu is None else f"{self.node} GPU {self.gpu}"
+        return f"{self.start} - {self.end}"
+
+
+Expected = Mapping[tuple[Between, int], Expectation]
+"""By what is measured, and bytes of an all-reduce or the sending rank of a link."""
+
+
+def ends(places: Iterable[Place]) -> dict[int, End]:
+    """Every rank's node and GPU."""
+    return {
+        rank: End(place.node, rank, place.gpus[number] if place.gpus else None)
+        for place in places
+        for number, rank in enumerate(place.ranks)
+    }
+
+
+def judge_links(
+    steps: Sequence[NettestStep],
+    figures: Sequence[Measured],
+    places: Sequence[Place],
+    expected: Expected,
+    *,
+    enough: float = ENOUGH,
+) -> tuple[Link, ...]:
+    """Every link that was measured, in the order of the schedule; its verdict is that of all its tries together.
+
+    Where nothing is expected, a link that was as fast as another of its kind in the same seconds is not slow.
+    """
+    by_id, where = {step.id: step for step in steps}, ends(places)
+    tries: dict[tuple[Between, int, int], list[float]] = defaultdict(list)
+    first: dict[tuple[Between, int, int], float] = {}
+    cleared = set()
+    for one in figures:
+        step = by_id[one.step]
+        if step.kind != ALL_REDUCE and one.us > 0:
+            start, end = step.groups[one.group]
+            link = Between(step.between), start, end
+            tries[link].append(one.bytes * 8e-3 / one.us)
+            if not one.beside_us:
+                first[link] = max(tries[link])
+            elif one.us <= one.beside_us / HALF:
+                cleared.add(link)
+    kinds: dict[Between, list[float]] = defaultdict(list)
+    for (between, _, _), best in first.items():
+        kinds[between].append(best)
+    found = []
+    for (between, start, end), gbps in tries.items():
+        wanted = expected.get((between, start))
+        limit = wanted.value * (wanted.enough or enough) if wanted else usual(kinds[between])
+        slow = max(gbps) < limit and (wanted is not None or (between, start, end) not in cleared)
+        verdict = Verdict.NONE if not limit else Verdict.SLOW if slow else Verdict.OK
+        found.append(
+            Link(start=where[start], end=where[end], between=between, gbps=tuple(gbps), expected=wanted, limit=limit,
+                 verdict=verdict)
+        )  # fmt: skip
+    return tuple(found)
+
+
+def usual(bests: Sequence[float]) -> float:
+    """Below it one of its kind is slow; 0 where there are not three of them to compare, or two that differ widely."""
+    if len(bests) < 3:
+        return 0.0
+    return max(HALF * statistics.median(bests), TENTH * max(bests))
+
+
+def judge_tests(
+    steps: Sequence[NettestStep],
+    figures: Sequence[Measured],
+    places: Sequence[Place],
+    expected: Expected,
+    *,
+    enough: float = ENOUGH,
+) -> tuple[Test, ...]:
+    """Every all-reduce, a size at a time."""
+    where = ends(places)
+    found = []
+    for step in steps:
+        if step.kind != ALL_REDUCE:
+            continue
+        between, seen = Between(step.between), dict[int, int]()
+        for one in (figure for figure in figures if figure.step == step.id):
+            number = seen[one.group] = seen.get(one.group, -1) + 1
+            wanted = step.bytes[number]
+            expectation = expected.get((between, wanted))
+            share = enough if expectation is None else expectation.enough or enough
+            slow = expectation is not None and (one.bytes < wanted or one.us > expectation.value / share)
+            verdict = Verdict.NONE if expectation is None else Verdict.SLOW if slow else Verdict.OK
+            ranks = step.groups[one.group]
+            found.append(
+                Test(between=between, where=_where(between, ranks, where), ranks=len(ranks), wanted=wanted,
+                     bytes=one.bytes, us=one.us, captured=one.captured, expected=expectation, verdict=verdict)
+            )  # fmt: skip
+    return tuple(found)
+
+
+def _where(between: Between, ranks: Sequence[int], where: Mapping[int, End]) -> str:
+    if between is Between.ALL:
+        return "all"
+    first = where[ranks[0]]
+    if between is Between.NODE or first.gpu is None:
+        return first.node
+    return f"{first.node} GPUs {', '.join(str(where[rank].gpu) for rank in ranks)}"
+
+
+def odd(found: Sequence[Link]) -> Odd | None:
+    """The one thing that all slow links have in common, the smallest such thing; None where there is none.
+
+    A GPU or a node is named where it is slow towards more than one other; two nodes where their other links are not.
+    """
+    slow = [link for link in found if link.verdict is Verdict.SLOW]
+    if not slow:
+        return None
+    worst = min(slow, key=lambda link: link.best / link.limit)
+    why = f"{worst.start} to {worst.end}: {worst.best:.3g} Gb/s, {_than(worst)}"
+    common = set.intersection(*({link.start, link.end} for link in slow))
+    if len(common) == 1 and len(_peers(slow, common)) > 1:
+        end = next(iter(common))
+        return Odd(node=end.node, gpu=end.gpu, why=why)
+    if len(common) == 2:
+        return Odd(start=str(worst.start), end=str(worst.end), why=why)
+    pairs = {_nodes(link) for link in slow}
+    if len(pairs) == 1:
+        return _pair(next(iter(pairs)), why)
+    nodes = set.intersection(*(set(pair) for pair in pairs))
+    return Odd(node=next(iter(nodes)), why=why) if len(nodes) == 1 else None
+
+
+def _nodes(link: Link) -> tuple[str, ...]:
+    return tuple(sorted({link.start.node, link.end.node}))
+
+
+def _peers(slow: Iterable[Link], common: set[End]) -> set[End]:
+    return {end for link in slow for end in (link.start, link.end)} - common
+
+
+def _pair(nodes: tuple[str, ...], why: str) -> Odd:
+    return Odd(node=nodes[0], why=why) if len(nodes) == 1 else Odd(start=nodes[0], end=nodes[1], why=why)
+
+
+def _than(link: Link) -> str:
+    if link.expected is not None:
+        return f"and {link.expected.value:.3g} are expected ({link.expected.basis}: {link.expected.source})"
+    return f"the others of its kind at least {link.limit:.3g}"
+
+
+def overall(found: Iterable[Link | Test]) -> Verdict:
+    """Slow where anything is."""
+    verdicts = {one.verdict for one in found}
+    return next((one for one in (Verdict.SLOW, Verdict.OK) if one in verdicts), Verdict.NONE)

@@ -1,0 +1,57 @@
+"""A program beside the engine, or in its place: as the engine's user, and ended with us."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import signal
+import subprocess
+import time
+
+from orchestrator.node import kernel, processes
+from orchestrator.node.agent.run import Run
+from orchestrator.node.engine.guardian import change_user
+
+KILL_FOR_S = 10.0
+
+
+def owner(run: Run) -> tuple[int, int] | None:
+    """User and group of what the program is to write; None for our own."""
+    if run.engine_user is None or os.geteuid() != 0:
+        return None
+    user = pwd.getpwnam(run.engine_user)
+    return user.pw_uid, user.pw_gid
+
+
+def become(run: Run, parent: int) -> None:
+    """In the child, before the program: its own session, the engine's user, and no life without its parent."""
+    os.setsid()
+    change_user(run)
+    kernel.die_with_parent(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """Nothing that it started outlives it. Orphans must come to us: `kernel.adopt_orphans`."""
+    deadline = time.monotonic() + KILL_FOR_S
+    while time.monotonic() < deadline:
+        child.poll()
+        below = [one for one in processes.descendants([os.getpid()], processes.everything()) if not one.gone]
+        if not below:
+            break
+        for process in below:
+            processes.send(process.pid, process.start, signal.SIGKILL)
+        time.sleep(0.02)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(1.0)
+    if child.stdout is not None:
+        child.stdout.close()
+
+
+def last_words(log: str) -> str:
+    """The last line that says something."""
+    lines = [line.strip() for line in re.split(r"[\r\n]+", log) if line.strip()]
+    return (lines[-1] if lines else "it said nothing")[:300]

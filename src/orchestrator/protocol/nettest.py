@@ -1,0 +1,95 @@
+"""A network test between nodes: what the controller orders, and what a node's ranks say meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.protocol.shape import Message
+from orchestrator.protocol.staging import StagingRequest
+
+ALL_REDUCE = "all-reduce"
+PAIRS = "pairs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NettestStep(Message):
+    """One measurement that all ranks come to together.
+
+    kind:     ALL_REDUCE of each group, or PAIRS: the first rank of a group sends to the second
+    between:  what is measured, in the schedule's words
+    groups:   ranks; no rank is in two groups
+    bytes:    sizes, one after the other; as many of them as fit into the box
+    box_s:    seconds that one size may take
+    captured: in CUDA graphs, as an engine decodes
+    """
+
+    id: int
+    kind: str
+    between: str
+    groups: tuple[tuple[int, ...], ...]
+    bytes: tuple[int, ...]
+    box_s: float
+    captured: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksOrder(Message):
+    """What templates/nettest.py reads.
+
+    ranks:     of this node, in the order of its GPUs; world: of all nodes
+    host:      of the rendezvous, which rank 0 serves
+    reach_s:   how long the ranks wait for each other there; timeout_s: for each other in a step
+    """
+
+    ranks: tuple[int, ...]
+    world: int
+    host: str
+    port: int
+    device: str
+    steps: tuple[NettestStep, ...]
+    reach_s: float
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NettestOrder(Message):
+    """One node's part.
+
+    run:     as for an engine, whose user, rights and environment the ranks have
+    program: the text of templates/nettest.py
+    """
+
+    run: StagingRequest
+    program: str
+    ranks: RanksOrder
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NettestLine(Message):
+    """One line of a node. A measurement has `step`, a rank's end `died` or `failed`, the node's end `ended`.
+
+    group:   place in the step's groups; us: of one operation on the slowest rank
+    beside_us: of the same transfer over another link of its kind, measured just before
+    done:    the step that all ranks have behind them, after so many seconds
+    died:    rank that a signal ended; failed: one that ended with an error, in words
+    started: process ids by rank
+    log:     NCCL's lines, in parts; ended: exit status of the node's ranks together, 0 where all were done
+    """
+
+    step: int = -1
+    group: int = -1
+    bytes: int = 0
+    us: float = 0.0
+    beside_us: float = 0.0
+    captured: bool = False
+    done: int = -1
+    seconds: float = 0.0
+    died: int = -1
+    signal: int = 0
+    failed: int = -1
+    what: str = ""
+    started: Mapping[str, int] = field(default_factory=dict)
+    log: str = ""
+    ended: int = -1

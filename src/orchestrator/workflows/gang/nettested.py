@@ -1,0 +1,37 @@
+"""`up --nettest`: between *armed* and *go* the network is tested, and a slow one keeps the ranks from starting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestrator.model.errors import VerificationDiffers
+from orchestrator.model.inventory import GangSpec
+from orchestrator.nettest.verdict import Verdict
+from orchestrator.protocol.staging import StagingRequest
+from orchestrator.workflows.gang.up import BeforeGo, UpRequest, Watcher
+from orchestrator.workflows.gang.up import Ground as Standing
+from orchestrator.workflows.measure import nettest
+
+
+def tested_before(here: Standing, request: UpRequest, watcher: Watcher) -> BeforeGo | None:
+    """What `raise_gangs` calls before a gang's ranks start; None where nobody asked for a test."""
+    enough = request.nettest
+    if enough is None:
+        return None
+
+    def before(gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:
+        watcher.step(gang.name, "testing the network in the engine's place")
+        shape = nettest.shape_of(request.plan.model, requests)
+        ground = nettest.Ground(gang=gang, requests=requests, topologies=here.topologies, shape=shape)
+        if sum(len(one.tp_ranks) for one in requests.values()) < 2:
+            return
+        tested = nettest.test(here.fleet, ground, enough=enough, progress=lambda *_: None)
+        if tested.result.verdict is Verdict.SLOW:
+            raise VerificationDiffers(
+                f"the network is slow, and no rank was started: {nettest.why_slow(tested)}",
+                where=f"gang {gang.name}",
+                fix="l40s-deploy nettest shows every figure; without --nettest the gang starts all the same",
+            )
+        watcher.step(gang.name, f"the network is {tested.result.verdict.value} ({tested.result.seconds:.0f} s)")
+
+    return before

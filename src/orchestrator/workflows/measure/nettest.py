@@ -1,0 +1,459 @@
+"""`nettest`: what the network of a gang does, measured by the stack's own libraries in the engine's place."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from orchestrator.engines import nccl_log
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.templates import template
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.topology import Topology
+from orchestrator.nettest import report
+from orchestrator.nettest.expected import Machine, expectations
+from orchestrator.nettest.report import Result, Shape
+from orchestrator.nettest.schedule import Between, Place, schedule
+from orchestrator.nettest.verdict import HALF, Expectation, Measured, Verdict, judge_links, judge_tests
+from orchestrator.protocol.nettest import NettestLine, NettestOrder, NettestStep, RanksOrder
+from orchestrator.protocol.shape import Unreadable, parsed
+from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest, Watch
+from orchestrator.records.nettests import last_good, write_nettest
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import stream
+from orchestrator.remote.session import Session
+from orchestrator.topology.build import build
+from orchestrator.topology.halves import gpu_groups
+from orchestrator.topology.halves import nccl_log as predicted_log
+from orchestrator.workflows.gang.locks import GangLock, fence
+from orchestrator.workflows.gang.replay import staged_plan
+from orchestrator.workflows.gang.staging import staging_requests
+from orchestrator.workflows.look.look import look
+from orchestrator.workflows.look.nccl import VERSIONS
+from orchestrator.workflows.plan.plan import PlanRequest, launch_scripts, make_plan
+from orchestrator.workflows.status.reports import see, where
+
+PROGRAM = "nettest.py"
+REACH_S = 60.0
+"""For the ranks to find each other: torch is imported meanwhile, from a cold disk perhaps."""
+STEP_S = 60.0
+DEADLINE_S = 240.0
+"""For all of it on a node; the boxes of the steps make some 15 s of 4 nodes."""
+GRACE_S = 1.0
+"""After the first sign of a failure, for what the others say of it."""
+UNKNOWN_SHAPE = Shape(hidden_size=7168, layers=61)
+"""DeepSeek-V3's, where nobody knows the model."""
+Progress = Callable[[str, int, int], None]
+"""(gang, steps done, of)."""
+_TORN = re.compile(
+    r"(?i)connection (closed|reset)|broken pipe|timed? ?out|remote process|peer|ncclRemoteError|no rendez"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What to test. model: None for what the gang ran last; enough: share of what is expected"""
+
+    gangs: tuple[str, ...] = ()
+    model: str | None = None
+    stack: str | None = None
+    enough: float
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tested:
+    """One gang's test, as it was kept. file: where"""
+
+    result: Result
+    record: Mapping[str, Any]
+    file: str
+
+
+def run_now(inventory: Inventory, order: Order, progress: Progress) -> tuple[Tested, ...]:
+    """Test gang after gang, each in the place of its engine.
+
+    Raises InputError where a gang runs or nobody knows what it will run, LockHeld, and why a node's ranks did not get
+    through; nothing of them is left then.
+    """
+    chosen = chosen_gangs(inventory, order.gangs)
+    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+        return tuple(_one(inventory, fleet, gang, order, progress) for gang in chosen)
+
+
+def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, order: Order, progress: Progress) -> Tested:
+    begin = time.monotonic()
+    _refuse_running(fleet, gang)
+    with GangLock(fleet, gang, order.command):
+        if order.model is None:
+            requests = _last_requests(fleet, gang)
+            topologies = _topologies(fleet, gang)
+        else:
+            asked = PlanRequest(model=order.model, stack=order.stack, gangs=(gang.name,))
+            planned = make_plan(inventory, asked, fleet)
+            plan, scripts = planned.plan.gangs[0], launch_scripts(planned.plan)
+            requests = staging_requests(gang, plan, scripts, plan_id=planned.plan.plan_id, run_id="nettest", key="")
+            topologies = planned.topologies
+        ground = Ground(gang=gang, requests=requests, topologies=topologies, shape=shape_of(order.model, requests))
+        return test(fleet, ground, enough=order.enough, progress=progress, begin=begin)
+
+
+def _refuse_running(fleet: Fleet, gang: GangSpec) -> None:
+    (view,) = see(fleet, [gang])
+    for node in view.unreachable:
+        if node.error is not None:
+            raise node.error
+    if view.running:
+        raise InputError(
+            f"it is {view.state.value}: its engine and the test would slow each other down",
+            where=f"gang {gang.name}",
+            fix="l40s-deploy down, or test at the next start: l40s-deploy up --nettest",
+        )
+
+
+def _last_requests(fleet: Fleet, gang: GangSpec) -> Mapping[str, StagingRequest]:
+    try:
+        return staged_plan(fleet, gang).requests
+    except InputError as nothing:
+        raise InputError(nothing.what, where=nothing.where, fix="name it: l40s-deploy nettest --model NAME") from None
+
+
+def _topologies(fleet: Fleet, gang: GangSpec) -> Mapping[str, Topology]:
+    return {name: build(snapshot) for name, snapshot in look(fleet, gang.nodes).all().items()}
+
+
+def shape_of(model: str | None, requests: Mapping[str, StagingRequest]) -> Shape:
+    """The model's, by its profile; that of DeepSeek-V3 where there is none at hand."""
+    name = model or next(iter(requests.values())).model
+    try:
+        dimensions = load_profile(name).dimensions
+    except DeployError:
+        return UNKNOWN_SHAPE
+    return Shape(hidden_size=dimensions.hidden_size, layers=dimensions.num_hidden_layers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What a test stands on. requests: as the engine would be staged, by node"""
+
+    gang: GangSpec
+    requests: Mapping[str, StagingRequest]
+    topologies: Mapping[str, Topology]
+    shape: Shape
+
+
+def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, begin: float | None = None) -> Tested:
+    """Run the ranks on every node of a gang, judge their figures, keep them. Raises as `run_now` does."""
+    began, at = time.monotonic() if begin is None else begin, time.time()
+    places = _places(ground)
+    if sum(len(place.ranks) for place in places) < 2:
+        raise InputError("it has a single rank: there is no network to test", where=f"gang {ground.gang.name}",
+                         fix="nothing: start it with l40s-deploy up")  # fmt: skip
+    steps = schedule(places, ground.shape.hidden_size)
+    heard = _Heard(ground.gang.name, len(steps), progress)
+    _run(fleet, ground, places, steps, heard)
+    request = ground.requests[ground.gang.leader.name]
+    expected = expectations(steps, places, _machines(ground)) if request.device == "cuda" else {}
+    if request.device == "cuda":
+        before = last_good(ground.gang.name, [*ground.requests], request.stack, sum(len(p.ranks) for p in places))
+        expected = {**_as_before(before, places, steps), **expected}
+    result = Result(
+        gang=ground.gang.name,
+        nodes=tuple(ground.requests),
+        ranks=sum(len(place.ranks) for place in places),
+        links=judge_links(steps, heard.figures, places, expected, enough=enough),
+        tests=judge_tests(steps, heard.figures, places, expected, enough=enough),
+        transport=_transport(ground, heard),
+        moved=_moved(ground, heard),
+        shape=ground.shape,
+        seconds=time.monotonic() - began,
+        steps_s=heard.seconds,
+    )
+    record = {**report.as_json(result), "plan_id": request.plan_id, "model": request.model, "stack": request.stack}
+    return Tested(result=result, record=record, file=str(write_nettest(record, at)))
+
+
+def _places(ground: Ground) -> tuple[Place, ...]:
+    places, first = [], 0
+    for name, request in ground.requests.items():
+        count = len(request.gpus) or len(request.tp_ranks)
+        gpus = {gpu.index: gpu for gpu in ground.topologies[name].gpus} if name in ground.topologies else {}
+        known = request.device == "cuda" and all(index in gpus for index in request.gpus)
+        places.append(
+            Place(
+                node=name,
+                ranks=tuple(range(first, first + count)),
+                gpus=request.gpus if request.device == "cuda" else (),
+                switch=tuple(gpus[index].switch for index in request.gpus) if known else (),
+                numa=tuple(gpus[index].numa_node for index in request.gpus) if known else (),
+            )
+        )
+        first += count
+    return tuple(places)
+
+
+def _machines(ground: Ground) -> dict[str, Machine]:
+    found = {}
+    for name, request in ground.requests.items():
+        if name not in ground.topologies:
+            continue
+        ports = request.env.get("NCCL_IB_HCA", "").lstrip("=").split(",")
+        topology = ground.topologies[name]
+        found[name] = Machine(
+            topology=topology,
+            nccl=nccl_version(request.stack),
+            rdma=request.env.get("NCCL_NET") == "IB",
+            rate_gbps=sum(port.rate_gbps for port in topology.rdma if port.name in ports or port.device in ports),
+        )
+    return found
+
+
+def nccl_version(stack: str) -> tuple[int, ...]:
+    """That of the stack, else of the newest that we know."""
+    try:
+        named = load_stack(stack).nccl_version
+    except DeployError:
+        named = ""
+    return tuple(int(part) for part in re.findall(r"\d+", named or VERSIONS[-1])[:3])
+
+
+def _as_before(
+    before: Mapping[str, Any] | None, places: Sequence[Place], steps: Sequence[NettestStep]
+) -> dict[tuple[Between, int], Expectation]:
+    """What this cluster was last seen to do where nothing is calculated: the best link of a kind, each all-reduce."""
+    if before is None:
+        return {}
+    source = f"the test {before.get('id')} of these nodes"
+    found: dict[tuple[Between, int], Expectation] = {}
+    best: dict[str, float] = {}
+    for link in before["links"]:
+        best[link["kind"]] = max(best.get(link["kind"], 0.0), float(link["measured_gbps"]))
+    ranks = [rank for place in places for rank in place.ranks]
+    for step in steps:
+        if step.between in best:
+            value = Expectation(best[step.between], "measured", source, HALF)
+            found |= {(Between(step.between), rank): value for rank in ranks}
+    for one in before["tests"]:
+        if one["kind"] == Between.ALL.value and one["bytes"] == one["wanted_bytes"]:
+            found[Between.ALL, int(one["bytes"])] = Expectation(float(one["measured_us"]), "measured", source, HALF)
+    return found
+
+
+@dataclass
+class _Heard:
+    """What the nodes have said, together. Written by one thread a node."""
+
+    gang: str
+    steps: int
+    progress: Progress
+    figures: list[Measured] = field(default_factory=list)
+    seconds: float = 0.0
+    logs: dict[str, str] = field(default_factory=lambda: defaultdict(str))
+    died: list[tuple[str, int, int]] = field(default_factory=list)
+    """(node, rank, signal), in the order of hearing."""
+    failed: list[tuple[str, int, str]] = field(default_factory=list)
+    ended: dict[str, str] = field(default_factory=dict)
+    """Nodes whose ranks have ended with an error, and its last words."""
+    step: int = 0
+    _broken_at: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, node: str, line: NettestLine) -> None:
+        """One line."""
+        with self._lock:
+            if line.step >= 0:
+                self.figures.append(
+                    Measured(
+                        step=line.step,
+                        group=line.group,
+                        bytes=line.bytes,
+                        us=line.us,
+                        beside_us=line.beside_us,
+                        captured=line.captured,
+                    )
+                )
+            if line.done >= 0:
+                self.step, self.seconds = line.done + 1, line.seconds
+            self.logs[node] += line.log
+            if line.died >= 0:
+                self.died.append((node, line.died, line.signal))
+            if line.failed >= 0:
+                self.failed.append((node, line.failed, line.what))
+            if line.ended > 0:
+                self.ended[node] = line.what
+        if line.died >= 0 or line.failed >= 0 or line.ended > 0:
+            self.broken()
+        if line.done >= 0:
+            self.progress(self.gang, self.step, self.steps)
+
+    def broken(self) -> None:
+        """Something has failed: the others need not go on."""
+        self._broken_at = self._broken_at or time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        """It has failed, and who wanted to say something about it has."""
+        return bool(self._broken_at) and time.monotonic() - self._broken_at > GRACE_S
+
+
+def _run(fleet: Fleet, ground: Ground, places: Sequence[Place], steps: tuple[NettestStep, ...], heard: _Heard) -> None:
+    program, leader = template(PROGRAM), ground.gang.leader
+    address = ground.requests[leader.name].leader.address
+    rendezvous = Endpoint(address=address, port=leader.ports.dist_init)
+    world = sum(len(place.ranks) for place in places)
+    fenced = fence(fleet, ground.gang.name)
+    orders = {
+        place.node: NettestOrder(
+            run=replace(
+                ground.requests[place.node],
+                secrets=None,
+                canary=None,
+                watch=Watch(),
+                launch_script="",
+                key="",
+                ports=Ports(check_free=(rendezvous,) if place.node == leader.name else ()),
+            ),
+            program=program,
+            ranks=RanksOrder(
+                ranks=place.ranks,
+                world=world,
+                host=rendezvous.address,
+                port=rendezvous.port,
+                device=ground.requests[place.node].device,
+                steps=steps,
+                reach_s=REACH_S,
+                timeout_s=STEP_S,
+            ),
+            deadline_s=DEADLINE_S,
+        )
+        for place in places
+    }
+
+    def one(session: Session) -> None:
+        name = session.spec.name
+        request = {**where(session.spec, ground.gang.name), **fenced, "order": orders[name].as_json()}
+        try:
+            _follow(session, request, heard)
+        except DeployError:
+            heard.broken()
+            raise
+
+    done = fleet.on_every(one, only=list(orders))
+    if (failure := _failure(ground, places, heard, done.failures)) is not None:
+        raise failure
+
+
+def _follow(session: Session, request: Mapping[str, Any], heard: _Heard) -> None:
+    """Until the node's ranks have ended, or somebody's have failed: the node ends ours when we stop reading."""
+    with closing(stream(session, "nettest", request)) as lines:  # type: ignore[type-var]
+        for raw in lines:
+            line = NettestLine.read(parsed(raw))
+            if not isinstance(line, Unreadable):
+                heard.take(session.spec.name, line)
+                if line.ended >= 0:
+                    return
+            if heard.over:
+                return
+    raise NodeError("its part of the network test ended without a result", where=session.spec.name,
+                    fix="l40s-deploy nettest again; if it persists, look at the memory of that node")  # fmt: skip
+
+
+def _failure(
+    ground: Ground, places: Sequence[Place], heard: _Heard, failures: Mapping[str, DeployError]
+) -> DeployError | None:
+    """The one cause: a node that is lost, what a node refused, a rank that died, a rank that failed by itself."""
+    lost = [failure for failure in failures.values() if isinstance(failure, Unreachable)]
+    if lost:
+        first = lost[0]
+        return Unreachable(
+            f"the connection was lost during the network test ({_at(heard)}): {first.what}",
+            where=first.where,
+            fix=f"ssh to it and look; its ranks end by themselves within {DEADLINE_S:.0f} s. {first.fix}",
+        )
+    if failures:
+        return next(iter(failures.values()))
+    if heard.died:
+        node, rank, number = heard.died[0]
+        return _of_rank(places, node, rank, f"was ended by signal {number} {_at(heard)}", "l40s-deploy doctor, and the "
+                        f"kernel's log of {node}: was it the OOM killer?")  # fmt: skip
+    if heard.failed:
+        node, rank, what = next((one for one in heard.failed if not _TORN.search(one[2])), heard.failed[0])
+        fix = f"check ports and firewall between the nodes: l40s-deploy doctor; the port is {_port(ground)}"
+        return _of_rank(places, node, rank, f"failed {_at(heard)}: {what}", fix)
+    for node, what in heard.ended.items():
+        return NodeError(f"its ranks ended {_at(heard)}: {what}", where=node, fix="l40s-deploy doctor")
+    return None
+
+
+def _port(ground: Ground) -> int:
+    return ground.gang.leader.ports.dist_init
+
+
+def _at(heard: _Heard) -> str:
+    return f"in step {heard.step + 1} of {heard.steps}" if heard.step else "before the first step was done"
+
+
+def _of_rank(places: Sequence[Place], node: str, rank: int, what: str, fix: str) -> NodeError:
+    place = next(place for place in places if place.node == node)
+    gpu = f", GPU {place.gpus[place.ranks.index(rank)]}" if place.gpus else ""
+    return NodeError(f"rank {rank} of the network test {what}; all ranks were stopped", where=f"{node}{gpu}", fix=fix)
+
+
+def _lines(heard: _Heard, node: str) -> list[str]:
+    return heard.logs[node].splitlines()
+
+
+def _transport(ground: Ground, heard: _Heard) -> dict[str, str]:
+    found = {}
+    for name, request in ground.requests.items():
+        if request.device == "cuda":
+            seen = nccl_log.read(_lines(heard, name))
+            counted = f"; nNodes {seen.nodes}, localRanks {seen.local_ranks}" if seen.nodes else ""
+            found[name] = f"NCCL: {seen.words}{counted}"
+        else:
+            found[name] = f"Gloo over {request.env.get('GLOO_SOCKET_IFNAME', 'the interface of its host name')}"
+    return found
+
+
+def _moved(ground: Ground, heard: _Heard) -> tuple[Any, ...]:
+    cuda = {name: request for name, request in ground.requests.items() if request.device == "cuda"}
+    if not cuda or not all(name in ground.topologies for name in cuda):
+        return ()
+    nodes = [
+        gpu_groups(replace(ground.topologies[name], gpus=_used(ground.topologies[name], request)),
+                   nccl_version(request.stack))
+        for name, request in cuda.items()
+    ]  # fmt: skip
+    predicted = predicted_log(nodes)[0]
+    return tuple(
+        finding
+        for name, request in cuda.items()
+        for finding in report.transport_findings(name, request.env, _lines(heard, name), len(cuda), predicted)
+    )
+
+
+def _used(topology: Topology, request: StagingRequest) -> tuple[Any, ...]:
+    return tuple(gpu for gpu in topology.gpus if gpu.index in request.gpus)
+
+
+def why_slow(tested: Tested) -> str:
+    """The gravest findings, in a sentence."""
+    return "; ".join(f"{finding.id}: {finding.title}" for finding in report.findings(tested.result)[:2])
+
+
+def nettest_json(found: Sequence[Tested]) -> dict[str, Any]:
+    """The document of `nettest --json`: the first gang's figures at the top, each gang's below `gangs`."""
+    documents = [{**one.record, "file": one.file} for one in found]
+    verdicts = [one.result.verdict for one in found]
+    verdict = next((one for one in (Verdict.SLOW, Verdict.OK) if one in verdicts), Verdict.NONE)
+    top = {key: documents[0][key] for key in ("transport", "tests", "links", "odd", "findings")}
+    return {"verdict": verdict.value, **top, "gangs": documents}

@@ -1,0 +1,351 @@
+"""The ranks of one node in a network test: torch.distributed out of the engine's own environment.
+
+    python3 nettest.py RESULTS < order.json
+
+RESULTS is the number of an open file: one JSON object a line, flushed. This process imports torch once and forks one
+process a GPU before CUDA is touched. The order's keys are those of `RanksOrder` (protocol/nettest.py). Every rank goes
+through the steps in the same order with a barrier after each; within its box of time a step takes as many bytes and
+repetitions as fit. Links that look slow beside the others of their kind are measured again at the end, each in turns
+with one that does not: something else may have had the processor. It ends with the first rank that fails.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+GRAPH_OPS = 20
+REPLAYS = 50
+MOST_REPEATS = 20
+FIRST_BYTES = 256 << 10
+"""Of a transfer between two ranks: enough to tell a slow link, and soon over on one."""
+BURST = 8
+"""Transfers between two looks at the clock, on GPUs: over NVLink one is shorter than the answer to it."""
+SUSPECT = 0.7
+"""Of the link in the middle of its kind."""
+MORE_TRIES = 4
+MOST_SUSPECTS = 24
+ENDS_S = 0.7
+"""What the other ranks say of the first one's death comes within this."""
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG, prctl(2)
+
+
+_Link = tuple[str, int, int]
+"""(what is measured, sending rank, receiving rank)."""
+
+
+def main() -> int:
+    """Fork the ranks and wait for them; 0 when all of them were done."""
+    results = int(sys.argv[1])
+    order = json.load(sys.stdin)
+    parent = os.getpid()
+    ranks: dict[int, int] = {}
+    for place, rank in enumerate(order["ranks"]):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_one(order, rank, place, results, parent))
+        ranks[pid] = rank
+    _say(results, started={str(rank): pid for pid, rank in ranks.items()})
+    return _wait(ranks, results)
+
+
+def _wait(ranks: dict[int, int], results: int) -> int:
+    failed = False
+    while ranks:
+        pid, status = os.waitpid(-1, 0)
+        rank = ranks.pop(pid)
+        if status == 0:
+            continue
+        if os.WIFSIGNALED(status):
+            _say(results, died=rank, signal=os.WTERMSIG(status))
+        if not failed:
+            failed = True
+            threading.Timer(ENDS_S, _kill, [ranks]).start()
+    return int(failed)
+
+
+def _kill(ranks: dict[int, int]) -> None:
+    for pid in tuple(ranks):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _one(order: dict[str, Any], rank: int, place: int, results: int, parent: int) -> int:
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:
+        return 1
+    try:
+        _Rank(order, rank, place, results).work()
+    except BaseException as error:  # whatever it is, the operator hears of it
+        _say(results, failed=rank, what=f"{type(error).__name__}: {error}".splitlines()[0][:300])
+        return 1
+    return 0
+
+
+def _say(results: int, **words: Any) -> None:
+    """Lines of several ranks never mix: each is one write shorter than PIPE_BUF."""
+    os.write(results, (json.dumps(words) + "\n").encode())
+
+
+class _Rank:
+    def __init__(self, order: dict[str, Any], rank: int, place: int, results: int) -> None:
+        self.order, self.rank, self.results = order, rank, results
+        self.cuda = order["device"] == "cuda"
+        if self.cuda:
+            torch.cuda.set_device(place)
+        self.burst = BURST if self.cuda else 1
+        self.device = torch.device("cuda", place) if self.cuda else torch.device("cpu")
+        torch.set_num_threads(1)
+        self.store = self._join()
+        self.control = dist.new_group(backend="gloo") if self.cuda else dist.group.WORLD
+        self.groups: dict[tuple[int, ...], Any] = {}
+        self.pace: dict[_Link, float] = {}
+        """Of each link that starts here: bytes a second in its best try."""
+
+    def _join(self) -> Any:
+        reach = timedelta(seconds=self.order["reach_s"])
+        place = f"{self.order['host']}:{self.order['port']}"
+        try:
+            store = dist.TCPStore(
+                self.order["host"],
+                self.order["port"],
+                self.order["world"],
+                is_master=self.rank == 0,
+                timeout=reach,
+                wait_for_workers=False,
+            )
+        except Exception as error:
+            raise RuntimeError(f"no rendezvous at {place}: {error}") from None
+        store.add("joined", 1)
+        self._gather(store, "joined", place)
+        dist.init_process_group(
+            "nccl" if self.cuda else "gloo",
+            store=store,
+            rank=self.rank,
+            world_size=self.order["world"],
+            timeout=timedelta(seconds=self.order["timeout_s"]),
+        )
+        return store
+
+    def _gather(self, store: Any, key: str, place: str) -> None:
+        end = time.monotonic() + self.order["reach_s"]
+        while (there := store.add(key, 0)) < self.order["world"]:
+            if time.monotonic() > end:
+                raise RuntimeError(f"{there} of {self.order['world']} ranks came to {place}")
+            time.sleep(0.02)
+
+    def work(self) -> None:
+        begin = time.monotonic()
+        for step in self.order["steps"]:
+            self._collective(step) if step["kind"] == "all-reduce" else self._pairs(step)
+            dist.barrier(group=self.control)
+            if self.rank == 0:
+                _say(self.results, done=step["id"], seconds=round(time.monotonic() - begin, 3))
+        self._again(begin)
+        self.store.add("done", 1)
+        if self.rank == 0:
+            with suppress(RuntimeError):  # the store is in this process: the others leave first
+                self._gather(self.store, "done", "the end")
+
+    def _again(self, begin: float) -> None:
+        """One suspect after the other, in turns with the link in the middle of its kind; every rank finds the same."""
+        told: list[Any] = [None] * self.order["world"]
+        dist.all_gather_object(told, self.pace, group=self.control)
+        for suspect, usual in _suspects({link: pace for one in told for link, pace in one.items()}):
+            for _ in range(MORE_TRIES):
+                beside = self._once_more(usual, 0.0)
+                if self._once_more(suspect, beside) >= SUSPECT * beside:
+                    break
+        if self.rank == 0:
+            _say(self.results, done=len(self.order["steps"]), seconds=round(time.monotonic() - begin, 3))
+
+    def _once_more(self, link: _Link, beside: float) -> float:
+        """Bytes a second, known to all ranks then. beside: of the link that was measured just before; 0: say nothing"""
+        between, start, end = link
+        step = next(
+            step for step in self.order["steps"] if step["between"] == between and [start, end] in step["groups"]
+        )
+        pace = torch.zeros(1, dtype=torch.float32)
+        if self.rank == start:
+            pace[0] = self._give(end, step, beside=beside)
+        elif self.rank == end:
+            self._take(start)
+        dist.broadcast(pace, start, group=self.control)
+        return float(pace.item())
+
+    def _mine(self, step: dict[str, Any]) -> tuple[int, tuple[int, ...]]:
+        """(place, ranks) of the group that this rank is in."""
+        groups = enumerate(step["groups"])
+        return next(((place, tuple(ranks)) for place, ranks in groups if self.rank in ranks), (-1, ()))
+
+    def _group(self, ranks: tuple[int, ...]) -> Any:
+        if len(ranks) == self.order["world"]:
+            return dist.group.WORLD
+        if ranks not in self.groups:
+            self.groups[ranks] = dist.new_group(list(ranks), use_local_synchronization=True)
+        return self.groups[ranks]
+
+    def _collective(self, step: dict[str, Any]) -> None:
+        place, ranks = self._mine(step)
+        if len(ranks) < 2:
+            return
+        group = self._group(ranks)
+        pace = 0.0
+        for wanted in step["bytes"]:
+            size = _fitting(wanted, pace, step["box_s"])
+            tensor = torch.zeros(size // 2, dtype=torch.float16, device=self.device)
+            once = self._slowest(_seconds(lambda: dist.all_reduce(tensor, group=group), self.cuda), tensor, group)  # noqa: B023
+            repeats = max(1, min(MOST_REPEATS, int(step["box_s"] / max(once, 1e-6))))
+            seconds, captured = self._repeated(tensor, group, repeats, capture=self.cuda and step["captured"])
+            slowest = self._slowest(seconds, tensor, group)
+            pace = slowest / size
+            if self.rank == ranks[0]:
+                _say(
+                    self.results,
+                    step=step["id"],
+                    group=place,
+                    bytes=size,
+                    us=round(slowest * 1e6, 2),
+                    captured=captured,
+                )
+
+    def _slowest(self, seconds: float, like: Any, group: Any) -> float:
+        """The same number on every rank of the group, so that all of them decide the same."""
+        found = torch.tensor([seconds], dtype=torch.float32, device=like.device)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group)
+        return float(found.item())
+
+    def _repeated(self, tensor: Any, group: Any, repeats: int, *, capture: bool) -> tuple[float, bool]:
+        """Median seconds of one all-reduce on this rank; captured: it was one of GRAPH_OPS in a CUDA graph."""
+        if capture and (graph := _captured(lambda: dist.all_reduce(tensor, group=group))) is not None:
+            return _median(graph.replay, max(2, min(REPLAYS, repeats)), cuda=True) / GRAPH_OPS, True
+        return _median(lambda: dist.all_reduce(tensor, group=group), repeats, cuda=self.cuda), False
+
+    def _pairs(self, step: dict[str, Any]) -> None:
+        _, pair = self._mine(step)
+        if not pair:
+            return
+        if self.rank == pair[0]:
+            pace = self._give(pair[1], step)
+            link = (step["between"], self.rank, pair[1])
+            self.pace[link] = max(self.pace.get(link, 0.0), pace)
+        else:
+            self._take(pair[0])
+
+    def _give(self, peer: int, step: dict[str, Any], *, beside: float | None = None) -> float:
+        """Bytes a second; said where it is not only to be compared with."""
+        wanted, box = step["bytes"][0], step["box_s"]
+        size, seconds = min(FIRST_BYTES, wanted), 0.0
+        for _ in range(2):  # the first one opens the connection
+            seconds = self._transfer(peer, size)
+        size = _fitting(wanted, seconds / size, box / 3)
+        begin, times = time.monotonic(), list[float]()
+        while not times or (len(times) < MOST_REPEATS and time.monotonic() - begin < box):
+            times.append(self._transfer(peer, size))
+        self._order(peer, 0)
+        took = statistics.median(times) if self.cuda else min(times)  # of a CPU, what else runs there is no matter
+        if beside != 0.0:
+            words = {"beside_us": round(size / beside * 1e6, 2)} if beside else {}
+            place = step["groups"].index([self.rank, peer])
+            _say(self.results, step=step["id"], group=place, bytes=size, us=round(took * 1e6, 2), **words)
+        return size / took
+
+    def _order(self, peer: int, size: int) -> None:
+        dist.send(torch.tensor([size], dtype=torch.int64), peer, group=self.control)
+
+    def _transfer(self, peer: int, size: int) -> float:
+        """Seconds of one of some transfers until the peer has them all and has said so."""
+        self._order(peer, size)
+        payload = torch.zeros(size, dtype=torch.uint8, device=self.device)
+        if self.cuda:
+            torch.cuda.synchronize()
+        answer = torch.zeros(1, dtype=torch.int64)
+        begin = time.perf_counter()
+        self._move(dist.isend, payload, peer)
+        dist.recv(answer, peer, group=self.control)
+        return (time.perf_counter() - begin) / self.burst
+
+    def _take(self, peer: int) -> None:
+        order = torch.zeros(1, dtype=torch.int64)
+        while True:
+            dist.recv(order, peer, group=self.control)
+            size = int(order.item())
+            if not size:
+                return
+            self._move(dist.irecv, torch.empty(size, dtype=torch.uint8, device=self.device), peer)
+            dist.send(order, peer, group=self.control)
+
+    def _move(self, way: Callable[..., Any], payload: Any, peer: int) -> None:
+        """Through the communicator of all ranks: NCCL would make one for each pair otherwise."""
+        if not self.cuda:
+            way(payload, peer).wait()
+            return
+        for _ in range(self.burst):
+            for request in dist.batch_isend_irecv([dist.P2POp(way, payload, peer)]):
+                request.wait()
+        torch.cuda.synchronize()
+
+
+def _suspects(paces: dict[_Link, float]) -> list[tuple[_Link, _Link]]:
+    """The slowest links of each kind, each with the one in the middle of its kind."""
+    kinds: dict[str, list[tuple[float, _Link]]] = {}
+    for link, pace in paces.items():
+        kinds.setdefault(link[0], []).append((pace, link))
+    found = []
+    for links in kinds.values():
+        pace, usual = sorted(links)[len(links) // 2]
+        found += [(slow / pace, link, usual) for slow, link in links if slow < SUSPECT * pace]
+    return [(link, usual) for _, link, usual in sorted(found)[:MOST_SUSPECTS]]
+
+
+def _fitting(wanted: int, pace: float, box_s: float) -> int:
+    """As many of the wanted bytes as pass within the box, by the pace (seconds a byte) seen so far; a power of two."""
+    if pace * wanted <= box_s:
+        return wanted
+    return min(wanted, 1 << max(12, int(box_s / pace).bit_length() - 1))
+
+
+def _seconds(work: Callable[[], Any], cuda: bool) -> float:
+    if cuda:
+        torch.cuda.synchronize()
+    begin = time.perf_counter()
+    work()
+    if cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def _median(work: Callable[[], Any], repeats: int, *, cuda: bool) -> float:
+    return statistics.median(_seconds(work, cuda) for _ in range(repeats))
+
+
+def _captured(work: Callable[[], Any]) -> Any:
+    """A CUDA graph of GRAPH_OPS of them, as the engine decodes; None where this NCCL or driver can't."""
+    try:
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            for _ in range(GRAPH_OPS):
+                work()
+        graph.replay()
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return None
+    return graph
+
+
+if __name__ == "__main__":
+    sys.exit(main())

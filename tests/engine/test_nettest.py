@@ -1,0 +1,105 @@
+"""The network test with the stack's own torch on emulated nodes: Gloo over real links, some of them slowed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.small_lab import SmallLab, small_lab
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.engine, pytest.mark.lab, pytest.mark.timeout(900)]
+
+NODES = 4
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[SmallLab]:
+    with small_lab(f"nettest-{os.getpid()}", nodes=NODES, engine="sglang", gpus=1) as made:
+        yield made
+
+
+def nettest(lab: SmallLab, *words: str, code: int = 0) -> dict[str, Any]:
+    done = lab.deploy("nettest", "--model", lab.model, "--json", *words, check=False)
+    assert done.returncode == code, done.stdout[-2000:] + done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def ranks(lab: SmallLab) -> dict[str, str]:
+    """Processes of a test, by node."""
+    found = {node: lab.on(node, "pgrep -af '/proc/self/f[d]/' || true").strip() for node in lab.hosts()}
+    return {node: said for node, said in found.items() if said}
+
+
+def test_healthy_links_are_as_fast_as_each_other(lab: SmallLab) -> None:
+    found = nettest(lab)
+    (gang,) = found["gangs"]
+    assert (found["verdict"], found["odd"], found["findings"]) == ("ok", None, [])
+    assert gang["ranks"] == NODES and len(found["links"]) == NODES * (NODES - 1)
+    assert {test["kind"] for test in found["tests"]} == {"all ranks"}
+    assert all("Gloo over" in words for words in found["transport"].values())
+    assert gang["price"].endswith("(calculated from this test)")
+    assert json.loads(Path(gang["file"]).read_text())["verdict"] == "ok"
+    assert not ranks(lab)
+
+
+def test_a_slow_link_is_named_and_up_does_not_start_on_it(lab: SmallLab) -> None:
+    lab.deploy("lab", "break", "--name", lab.name, "node1", "slow-link", "node3", "20mbit")
+    try:
+        found = nettest(lab, code=7)
+        done = lab.deploy("up", "--model", lab.model, "--nettest", check=False)
+    finally:
+        lab.deploy("lab", "heal", "--name", lab.name, "node1")
+    assert {found["odd"]["from"], found["odd"]["to"]} == {"node1", "node3"}
+    (finding,) = found["findings"]
+    assert (finding["id"], finding["severity"]) == ("NETTEST-SLOW-LINK", "slow")
+    assert "decode step" in finding["effect"] and "nettest" in finding["fix"]
+    slow = [link for link in found["links"] if link["verdict"] == "slow"]
+    assert {(link["from"], link["to"]) for link in slow} == {("node1", "node3"), ("node3", "node1")}
+    assert done.returncode == 7, done.stderr
+    assert "no rank was started" in done.stderr and "NETTEST-SLOW-LINK" in done.stderr
+    assert lab.gang()["state"] in ("absent", "failed") and not lab.engine_processes()
+
+
+def test_a_slow_node_is_named(lab: SmallLab) -> None:
+    lab.deploy("lab", "break", "--name", lab.name, "node2", "slow-node", "50mbit")
+    try:
+        found = nettest(lab, code=7)
+    finally:
+        lab.deploy("lab", "heal", "--name", lab.name, "node2")
+    assert (found["odd"]["node"], found["findings"][0]["id"]) == ("node2", "NETTEST-SLOW-NODE")
+
+
+def test_a_rank_that_dies_ends_all_and_is_the_one_message(lab: SmallLab) -> None:
+    test = lab.start("nettest", "--model", lab.model)
+    until(lambda: len(ranks(lab)) == NODES, 120, "the ranks run")
+    lab.on("node2", "pkill -KILL -f '/proc/self/f[d]/' || true", check=False)
+    said = test.communicate(timeout=120)[0]
+    assert test.returncode in (3, 4), said
+    assert said.count("error:") == 1 and "node2" in said
+    until(lambda: not ranks(lab), 30, "nothing of it is left")
+
+
+def test_an_interrupted_test_leaves_nothing(lab: SmallLab) -> None:
+    test = lab.start("nettest", "--model", lab.model)
+    until(lambda: len(ranks(lab)) == NODES, 120, "the ranks run")
+    test.send_signal(signal.SIGINT)
+    said = test.communicate(timeout=60)[0]
+    assert test.returncode == 130 and "interrupted" in said
+    until(lambda: not ranks(lab), 30, "nothing of it is left")
+    nettest(lab)
+
+
+def test_a_gang_that_runs_is_not_tested(lab: SmallLab) -> None:
+    lab.serve("--nettest")
+    try:
+        done = lab.deploy("nettest", check=False)
+    finally:
+        lab.deploy("down")
+    assert done.returncode == 2 and "slow each other down" in done.stderr
