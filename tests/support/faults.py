@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tests.support.healthy_cluster import SITE, TILES, TUNED, TUNED_PATH, UNLIMITED, VENV, HealthyNode, tuned
+from tests.support.variants import guest
 
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import Overrides
@@ -192,6 +193,9 @@ def _unprivileged(node: HealthyNode) -> None:
 
 def _hypervisor_without_ats(node: HealthyNode) -> None:
     node.files["/proc/cpuinfo"] += "flags\t\t: fpu vme hypervisor avx2\n"
+    for card in ("0000:1c:00", "0000:9e:00"):
+        for function in (0, 1):
+            node.config(f"{card}.{function}", ats=0)
 
 
 def _in_use(node: HealthyNode) -> None:
@@ -400,6 +404,7 @@ FAULTS = (
           _set(lambda n: n.write("0000:19:00.0", aer_dev_nonfatal="TOTAL_ERR_NONFATAL 2")), "PCIE-ERRORS", SLOW,
           ("0000:19:00.0",)),
     Fault("PCIe replays of a GPU", _gpu(1, replays=9000), "PCIE-ERRORS", NOTE, ("0000:19:00.0",)),
+    Fault("virtual machine without switches", guest, "PCIE-TREE-HIDDEN", UNKNOWN, also=("NODE-DIFFERS",)),
     Fault("ATS off in a virtual machine", _hypervisor_without_ats, "ATS-OFF", NOTE,
           ("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3")),
     Fault("GPUs without a NUMA domain", _numa_of_all(-1), "NUMA-UNKNOWN", SLOW, ("0000:18:00.0",)),

@@ -8,6 +8,7 @@ independently of the lab.
 from __future__ import annotations
 
 import json
+import posixpath
 import struct
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -86,12 +87,16 @@ class HealthyNode:
 
     def move(self, old: str, new: str) -> None:
         """Carry everything below one path to another one, as a card that is plugged in elsewhere."""
-        for path in [path for path in self.files if path.startswith(f"{old}/")]:
-            self.files[new + path[len(old) :]] = self.files.pop(path)
+
+        def moved(path: str) -> str:
+            return new + path[len(old) :] if path == old or path.startswith(f"{old}/") else path
+
+        for path in [path for path in self.files if moved(path) != path]:
+            self.files[moved(path)] = self.files.pop(path)
         for path, target in list(self.links.items()):
-            self.links[path] = target.replace(old.removeprefix("/sys"), new.removeprefix("/sys"))
-            if path.startswith(f"{old}/"):
-                self.links[new + path[len(old) :]] = self.links.pop(path)
+            leads = moved(posixpath.normpath(posixpath.join(posixpath.dirname(path), target)))
+            del self.links[path]
+            self.machine.link(moved(path), leads)
 
     def config(self, address: str, **changes: int) -> None:
         """A function's configuration space; see configuration_space."""
@@ -278,16 +283,28 @@ def _gpu(device: dict[str, Any], index: int, gpus: int) -> None:
     )
 
 
+Change = Callable[[HealthyNode], object]
+
+
+def _as_it_is(_: HealthyNode) -> None:
+    """The reference machine."""
+
+
 @cache
-def _whole_cluster() -> Cluster:
-    return cluster_of(healthy_nodes())
+def _whole_cluster(shape: Change) -> Cluster:
+    nodes = healthy_nodes()
+    for node in nodes.values():
+        shape(node)
+    return cluster_of(nodes)
 
 
-def cluster_with(name: str, breaks: Callable[[HealthyNode], object], trials: tuple[Trial, ...] = ()) -> Cluster:
-    """The healthy cluster of four with one node changed; the others are built once."""
-    whole = _whole_cluster()
+def cluster_with(name: str, breaks: Change, trials: tuple[Trial, ...] = (), *, shape: Change = _as_it_is) -> Cluster:
+    """The healthy cluster of four with one node changed; the others are built once. shape: makes another machine of
+    each reference node first."""
+    whole = _whole_cluster(shape)
     number = whole.specs[name].node_rank
     node = healthy_node(name, number)
+    shape(node)
     breaks(node)
     changed = cluster_of({name: node}, first=number)
     return Cluster(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.input import is_guest
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.config_space import config_space
 from orchestrator.topology.speed import Traffic, price
@@ -22,14 +22,13 @@ RULE = Rule(
     source="NCCL troubleshooting guide, virtual machines: ATS on the network card is a must for GPU Direct RDMA",
     weight=75,
 )
-_HYPERVISOR = re.compile(r"^flags\s*:.*\bhypervisor\b", re.MULTILINE)
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One note a virtual machine."""
     for node in cluster.nodes:
         off = {port.device: port.address for port in node.rail_ports if _is_off(node, port.key)}
-        if off and _HYPERVISOR.search(node.snapshot.text("/proc/cpuinfo")):
+        if off and is_guest(node):
             yield Finding(
                 id=RULE.id,
                 severity=Severity.NOTE,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
+from orchestrator.topology.homes import homes
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
@@ -26,10 +27,11 @@ def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding a node; lost GPUs are another rule's."""
     for node in cluster.nodes:
         placed = [gpu for gpu in node.topology.gpus if gpu.key in node.devices]
-        counts = {switch.key: sum(gpu.switch == switch.key for gpu in placed) for switch in node.gpu_switches}
+        home = homes(node.topology, node.places)
+        counts = {switch.key: sum(home[gpu.key] == switch.key for gpu in placed) for switch in node.gpu_switches}
         if len(placed) < node.spec.gpus or not counts:
             continue
-        away = [gpu.address for gpu in placed if not gpu.switch]
+        away = [gpu.address for gpu in placed if not home[gpu.key]]
         if away or len(set(counts.values())) > 1:
             yield _finding(node, counts, away)
 

@@ -89,3 +89,36 @@ def test_discover_prints_it(how: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert {"from": "GPU0", "to": "mlx5_0", "type": "PIX"} in node["paths"]
     assert main(["doctor", "--json", "--from", str(source)]) == 0
     assert json.loads(capsys.readouterr().out)["nodes"][0]["paths"] == node["paths"]
+
+
+def asus_esc8000a_e12() -> MachineFiles:
+    """Four RTX 6000 Ada and two dual-port ConnectX-7, each on a root port of its own (`lspci -tv`, `numactl -H`)."""
+    machine = MachineFiles()
+    machine.processors(2)
+    for bus, numa in ((0x00, 0), (0x40, 0), (0xC0, 1), (0xE0, 1)):
+        machine.gpu(machine.root_port(bus, numa=numa), bus + 1, numa=numa)
+    for number, (bus, numa) in enumerate(((0x20, 0), (0x80, 1))):
+        names = [f"eth{2 * number}", f"eth{2 * number + 1}"]
+        for index, folder in enumerate(machine.nic(machine.root_port(bus, 3, numa=numa), bus + 1, names, numa=numa)):
+            machine.rdma(f"mlx5_{2 * number + index}", folder, names[index], up=False)
+    return machine
+
+
+ASUS = """
+        GPU0    GPU1    GPU2    GPU3    NIC0    NIC1    NIC2    NIC3    CPU Affinity    NUMA Affinity   GPU NUMA ID
+GPU0     X      NODE    SYS     SYS     NODE    NODE    SYS     SYS     0-31    0               N/A
+GPU1    NODE     X      SYS     SYS     NODE    NODE    SYS     SYS     0-31    0               N/A
+GPU2    SYS     SYS      X      NODE    SYS     SYS     NODE    NODE    32-63   1               N/A
+GPU3    SYS     SYS     NODE     X      SYS     SYS     NODE    NODE    32-63   1               N/A
+NIC0    NODE    NODE    SYS     SYS      X      PIX     SYS     SYS
+NIC1    NODE    NODE    SYS     SYS     PIX      X      SYS     SYS
+NIC2    SYS     SYS     NODE    NODE    SYS     SYS      X      PIX
+NIC3    SYS     SYS     NODE    NODE    SYS     SYS     PIX      X
+"""
+"""`nvidia-smi topo -m` of that machine, as its owners published it beside `lspci -tv` (github.com/luigifcruz/stelline,
+docs/quickstart/validated-hardware/server/asus-esc8000a-e12.md)."""
+
+
+def test_the_matrix_is_the_one_that_nvidia_smi_printed_on_a_real_machine() -> None:
+    printed = [line.split() for line in matrix(build(asus_esc8000a_e12().snapshot())).splitlines()[:9]]
+    assert printed == [line.split() for line in ASUS.strip("\n").splitlines()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 
 from orchestrator.model.snapshot import NOT_RECORDED
@@ -22,6 +23,14 @@ def input_of(node: Node) -> Input:
     if node.snapshot.nvml.get("error") == NOT_RECORDED:
         return Input.RECORDING if node.snapshot.files else Input.XML
     return Input.SNAPSHOT if node.saved else Input.LIVE
+
+
+_HYPERVISOR = re.compile(r"^flags\s*:.*\bhypervisor\b", re.MULTILINE)
+
+
+def is_guest(node: Node) -> bool:
+    """Whether the node is a virtual machine, as its processor says (x86 only)."""
+    return bool(_HYPERVISOR.search(node.snapshot.text("/proc/cpuinfo")))
 
 
 _AS_ROOT = {

@@ -1,0 +1,93 @@
+"""The healthy node on machines of other shapes, with the same addresses: every fault is tried on each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.support.healthy_cluster import HealthyNode
+from tests.support.machine_files import PLX
+from tests.support.machines import SUB, virtual_functions
+
+_UPSTREAM, _DOWNSTREAM, _ROOT = 5, 6, 4
+_SWITCHES = ("0000:16:00.0", "0000:98:00.0")
+_GPUS = tuple(f"0000:{bus:02x}:00.0" for bus in (*range(0x18, 0x1C), *range(0x9A, 0x9E)))
+_CARDS = ("0000:1c:00", "0000:9e:00", "0000:38:00")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A shape. change: makes it of the reference node. hidden: it does not show its PCIe switches."""
+
+    name: str
+    change: Callable[[HealthyNode], None]
+    hidden: bool = False
+
+
+def _put_between(node: HealthyNode, address: str, buses: tuple[int, int], ids: tuple[str, str, str, str]) -> None:
+    """A switch of its own, with one port, directly above a function."""
+    old = node.key(address)
+    above, numa = old.rpartition("/")[0], int(node.files[f"{old}/numa_node"])
+    upstream = node.machine.switch(above, buses[0], numa=numa, ids=ids)
+    downstream = node.machine.function(upstream, f"0000:{buses[1]:02x}:00.0", ids, numa=numa, driver="pcieport")
+    node.move(old, f"{downstream}/{address}")
+    for bridge, kind, below in ((upstream, _UPSTREAM, buses[1]), (downstream, _DOWNSTREAM, int(address[5:7], 16))):
+        node.config(bridge.rpartition("/")[2], kind=kind, bus=below, acs=0)
+        _dress(node, bridge)
+
+
+def _dress(node: HealthyNode, key: str) -> None:
+    for error in ("correctable", "nonfatal", "fatal"):
+        node.files[f"{key}/aer_dev_{error}"] = "TOTAL 0\n"
+    groups = sum(path.startswith("/sys/kernel/iommu_groups/") for path in node.files)
+    node.machine.link(
+        f"{key}/iommu_group", node.machine.write(f"/sys/kernel/iommu_groups/{groups}", {"type": "identity"})
+    )
+
+
+def _nested(node: HealthyNode) -> None:
+    """Each half's switch behind another one."""
+    for place, address in enumerate(_SWITCHES):
+        _put_between(node, address, (0xE0 + 2 * place, 0xE1 + 2 * place), PLX)
+
+
+def _own_switches(node: HealthyNode) -> None:
+    """Each GPU behind a switch on its own card."""
+    for place, address in enumerate(_GPUS):
+        _put_between(node, address, (0x50 + 2 * place, 0x51 + 2 * place), SUB)
+
+
+def _with_functions(node: HealthyNode) -> None:
+    """SR-IOV: the first card has four virtual functions, which nobody uses."""
+    virtual_functions(node.machine, node.key("0000:1c:00.0"), 4, bus=0x1C)
+    for index in range(4):
+        _dress(node, node.key(f"0000:1c:01.{index}"))
+
+
+def guest(node: HealthyNode) -> None:
+    """A virtual machine: every GPU and card on an emulated root port of its own, no switch in sight."""
+    node.files["/proc/cpuinfo"] += "flags\t\t: fpu vme hypervisor avx2\n"
+    for place, name in enumerate((*_GPUS, *_CARDS)):
+        functions = [name] if name in _GPUS else [f"{name}.0", f"{name}.1"]
+        first = node.key(functions[0])
+        numa = int(node.files[f"{first}/numa_node"])
+        port = node.machine.function(
+            f"/sys/devices/pci0000:{0x60 + 0x10 * numa:02x}", f"0000:{0x60 + 0x10 * numa:02x}:{place + 1:02x}.0",
+            ("0x1b36", "0x000c", "0x060400", "0x0000"), numa=numa, driver="pcieport",
+        )  # fmt: skip
+        node.config(port.rpartition("/")[2], kind=_ROOT, bus=int(name[5:7], 16), acs=0)
+        _dress(node, port)
+        for function in functions:
+            node.move(node.key(function), f"{port}/{function}")
+            node.config(function, ats=0x8000, read_request=512 if name in _GPUS else 4096)
+    for folder in {path.rpartition("/")[0] for path in node.files if path.endswith("/class")}:
+        if folder.startswith(("/sys/devices/pci0000:15", "/sys/devices/pci0000:97", "/sys/devices/pci0000:37")):
+            node.remove(folder)
+
+
+VARIANTS = (
+    Variant("nested", _nested),
+    Variant("switches on the GPUs' cards", _own_switches),
+    Variant("virtual functions", _with_functions),
+    Variant("virtual machine", guest, hidden=True),
+)
