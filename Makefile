@@ -1,5 +1,5 @@
 # The commands a newcomer needs. `make demo` shows the product, `make test` is what CI runs.
-.PHONY: fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
+.PHONY: simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -51,6 +51,9 @@ bench: setup ## the figures of the README, as ratios against a peer in the same 
 
 fuzz: setup ## 100,000 odd files into every reader of files; prints the seed that brings a finding again
 	$(BIN)/python -m tests.fuzz
+
+simulate: setup ## the agents' own code on a simulated clock, network and disk: every small case; writes docs/simulation.md
+	$(BIN)/python -m tests.simulation
 
 contract: setup ## the stand-in held to the real engine in every row, about half an hour; writes docs/contract.md
 	$(BIN)/python -m tests.contract

@@ -101,11 +101,12 @@ class Stop(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended(Message):
-    """Member: nothing of its part runs any more, but for these processes."""
+    """Member: nothing of its part runs any more, but for these processes. cause: why it ended, where it failed."""
 
     type: str = "ended"
     state: AgentState
     left_behind: tuple[int, ...] = ()
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -211,6 +211,11 @@ class StagingRequest(Message):
         """This node serves HTTP and listens for the other agents."""
         return self.node_rank == 0
 
+    @property
+    def leader_name(self) -> str:
+        """The node whose agent the others connect to."""
+        return self.members[0] if self.members else "the leader"
+
     def kept(self) -> dict[str, object]:
         """run.json: all but what other files hold."""
         ours = StagingRequest.__dataclass_fields__.keys() - APART

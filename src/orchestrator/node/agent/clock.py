@@ -13,4 +13,9 @@ ANCHOR = (time.time(), time.monotonic())
 
 def now(anchor: tuple[float, ...] = ANCHOR) -> float:
     """Epoch seconds by this process's clock, or by the one with this anchor (of the same boot)."""
-    return anchor[0] + time.monotonic() - anchor[1]
+    return at(time.monotonic(), anchor)
+
+
+def at(monotonic_s: float, anchor: tuple[float, ...] = ANCHOR) -> float:
+    """Epoch seconds of a moment that is given in monotonic ones."""
+    return anchor[0] + monotonic_s - anchor[1]

@@ -30,14 +30,13 @@ from orchestrator.node import kernel, processes
 from orchestrator.node.agent import staged_files
 from orchestrator.node.agent.run import Run
 from orchestrator.node.engine import containers, scratch
+from orchestrator.node.engine.vigil import BEAT, GO, RELEASE, Vigil
 from orchestrator.node.failure import Failure
 
 KILL_FOR_S = 60.0
 CLOSE_S = 2.0
 REPORT_S = 3.0
 """A little longer than a report takes where it finds nobody."""
-BEAT = b"beat\n"
-RELEASE = b"release\n"
 _KILL_EVERY_S = 0.05
 _DROPPED = ("SSH_", "SUDO_", "PYTHON")
 """Variables of our own session that are none of the engine's."""
@@ -65,7 +64,7 @@ class Guardian:
 
     def go(self) -> None:
         """Start the engine; `started` comes back as a message."""
-        self.channel.sendall(b"go\n")
+        self.channel.sendall(GO)
 
     def beat(self) -> None:
         """Say that the agent's loop goes round. A guardian that does not read is no reason to wait."""
@@ -118,12 +117,12 @@ class _Parent:
     log: int
     report: Callable[[], None]
     agent: int = field(default_factory=os.getppid)
-    heard_at: float = field(default_factory=time.monotonic)
-    patience_s: float = 0.0
-    """How long the agent may say nothing: until its loop begins what it may take to arm, then the lease."""
-    released: bool = False
-    """The agent's end is no death."""
+    vigil: Vigil = field(init=False)
     _held: int = -1
+
+    def __post_init__(self) -> None:
+        patience_s = max(self.run.armed_for_s, self.run.lease_s)
+        self.vigil = Vigil(time.monotonic(), patience_s, self.run.lease_s)
 
     def live(self) -> None:
         kernel.adopt_orphans()
@@ -133,43 +132,33 @@ class _Parent:
         wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        self.patience_s = max(self.run.armed_for_s, self.run.lease_s)
-        while not self._is_silent():
+        while not self.vigil.over(time.monotonic()):
             ready, _, _ = select.select([self.channel.fileno(), wake_read], [], [], 1.0)
             if wake_read in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake_read, 4096)
             self._reap()
-            if self.channel.fileno() in ready and not self._obey():
-                break
+            if self.channel.fileno() in ready:
+                self._obey()
         reporting = self._report_death()
         self._kill_everything()
         containers.remove(self.run)
         if reporting is not None:
             reporting.join(REPORT_S)
-        if self._is_silent() and os.getppid() == self.agent:
+        if self.vigil.is_silent(time.monotonic()) and os.getppid() == self.agent:
             os.kill(self.agent, signal.SIGKILL)
 
-    def _is_silent(self) -> bool:
-        return time.monotonic() - self.heard_at > self.patience_s
-
-    def _obey(self) -> bool:
-        """False when the agent is gone."""
+    def _obey(self) -> None:
         try:
             words = self.channel.recv(4096)
         except OSError:
-            return False
-        self.heard_at = time.monotonic()
-        self.released = self.released or RELEASE in words
-        if BEAT in words:
-            self.patience_s = self.run.lease_s
-        if b"go" in words:
+            words = b""
+        if self.vigil.hear(time.monotonic(), words):
             self._start()
-        return bool(words)
 
     def _report_death(self) -> threading.Thread | None:
         """Beside the killing, which must not wait for a network."""
-        if self.released or self._is_silent():
+        if not self.vigil.reports_death(time.monotonic()):
             return None
         thread = threading.Thread(target=self.report, name="report", daemon=True)
         thread.start()

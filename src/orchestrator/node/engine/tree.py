@@ -145,6 +145,14 @@ class Tree:
             processes.send(process.pid, process.start, signal.SIGKILL)
         return len(living)
 
+    def signal_parent(self, parent: tuple[int, int], number: int) -> None:
+        """Send the engine's parent process a signal: (process id, start time)."""
+        processes.send(*parent, number)
+
+    def parent_lives(self, parent: tuple[int, int]) -> bool:
+        """The engine's parent process, (process id, start time), has not ended."""
+        return processes.alive(*parent)
+
     def note_memory(self) -> None:
         """Take the newest answer of NVML into the ranks."""
         for rank in self.ranks:

@@ -26,6 +26,11 @@ class BrokenLinks:
         """It is connected again."""
         self._broke.pop(node, None)
 
+    @property
+    def waited_for(self) -> frozenset[str]:
+        """Nodes that still have time to come back."""
+        return frozenset(self._broke)
+
     def overdue(self, now: float) -> list[tuple[str, str]]:
         """(node, reason) of those that did not come back in time; each once."""
         late = [(node, reason) for node, (since, reason) in self._broke.items() if now - since >= RECONNECT_S]

@@ -18,6 +18,7 @@ from orchestrator.node.agent.preflight import port_failure
 from orchestrator.node.agent.run import Run
 from orchestrator.node.failure import Failure
 from orchestrator.node.network import wire
+from orchestrator.node.network.sockets import Sockets
 from orchestrator.node.network.wire import Closed, Message, Wire
 from orchestrator.protocol.link import FORMAT, Challenge, Hello, Welcome, greeting, misfit
 from orchestrator.protocol.shape import Message as LinkMessage
@@ -73,8 +74,7 @@ class Hub:
 
     run: Run
     key: bytes
-    heard: dict[str, float] = field(default_factory=dict)
-    """When each node that ever joined was last heard, monotonic seconds."""
+    sockets: Sockets = field(default_factory=Sockets)
     _listener: socket.socket | None = None
     _strangers: list[_Stranger] = field(default_factory=list)
     _members: dict[str, Wire] = field(default_factory=dict)
@@ -82,19 +82,12 @@ class Hub:
     def listen(self) -> None:
         """Bind the agent port on the cluster's address. Raises Failure where it is taken."""
         address, port = self.run.leader.address, self.run.leader.port
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((address, port))
-            listener.listen(MOST_STRANGERS)
+            self._listener = self.sockets.listen(self.run.leader, MOST_STRANGERS)
         except OSError as error:
-            listener.close()
             raise port_failure(address, port) or Failure(
                 "port-refused", f"can't listen for the other agents: {error.strerror}", f"port {port}", "try again"
             ) from None
-        listener.setblocking(False)
-        self._listener = listener
 
     def descriptors(self) -> Iterator[tuple[int, int]]:
         """(file descriptor, poll mask) of everything to wait for."""
@@ -111,7 +104,7 @@ class Hub:
     def step(self, now: float) -> list[Event]:
         """Accept, greet, read; never waits."""
         self._accept(now)
-        return [*self._greet(now), *self._read(now)]
+        return [*self._greet(now), *self._read()]
 
     def send(self, message: LinkMessage, *, only: str | None = None) -> None:
         """Send to one node or to all; a connection that breaks is found by the next `step`."""
@@ -172,7 +165,6 @@ class Hub:
             if node in self._members:
                 self._members.pop(node).close()
             self._members[node] = stranger.wire
-            self.heard[node] = now
             yield Joined(node)
 
     def _admit(self, stranger: _Stranger, message: Message) -> str | None:
@@ -186,18 +178,17 @@ class Hub:
         stranger.wire.trusted = True
         return hello.node
 
-    def _read(self, now: float) -> Iterator[Event]:
+    def _read(self) -> Iterator[Event]:
         for node, member in list(self._members.items()):
             try:
-                member.flush()
+                with contextlib.suppress(Closed):  # what it said before its end comes first
+                    member.flush()
                 messages = member.receive()
             except Closed as closed:
                 member.close()
                 del self._members[node]
                 yield Left(node, closed.reason, closed.broken)
                 continue
-            if messages:
-                self.heard[node] = now
             yield from (Said(node, message) for message in messages)
 
 
@@ -208,8 +199,7 @@ class Spoke:
     run: Run
     key: bytes
     leader: str
-    heard_at: float = 0.0
-    """When the leader was last heard, monotonic seconds; 0 before the first time."""
+    sockets: Sockets = field(default_factory=Sockets)
     trouble: str = ""
     """Why the newest attempt to connect failed."""
     misfit: str = ""
@@ -253,18 +243,19 @@ class Spoke:
             return []
         was_joined = self._welcome
         try:
-            self._wire.flush()
-            events = self._hear(self._wire, now)
+            with contextlib.suppress(Closed):  # what it said before its end comes first
+                self._wire.flush()
+            events = self._hear(self._wire)
         except Closed as closed:
             self._drop(closed.reason)
             return [Left(self.leader, closed.reason, closed.broken)] if was_joined else []
         if self._welcome and not was_joined:
             with contextlib.suppress(Closed):  # the next step is told again
-                events += self._hear(self._wire, now)
+                events += self._hear(self._wire)
         return events
 
-    def _hear(self, connection: Wire, now: float) -> list[Event]:
-        return [event for message in connection.receive() for event in self._take(message, now)]
+    def _hear(self, connection: Wire) -> list[Event]:
+        return [event for message in connection.receive() for event in self._take(message)]
 
     def send(self, message: LinkMessage) -> None:
         """Send to the leader where we are joined; a broken connection is found by the next `step`."""
@@ -285,32 +276,23 @@ class Spoke:
                 return
             self._begin(now)
             return
-        ready = select.poll()
-        ready.register(self._connecting.fileno(), select.POLLOUT)
-        if ready.poll(0):
-            error = self._connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if error == 0:
-                self._wire, self._connecting = Wire(self._connecting), None
-                self._refused = (0.0, 0.0)
-            else:
-                self._drop(errno.errorcode.get(error, str(error)))
+        error = self.sockets.connected(self._connecting)
+        if error == 0:
+            self._wire, self._connecting = Wire(self._connecting), None
+            self._refused = (0.0, 0.0)
+        elif error is not None:
+            self._drop(errno.errorcode.get(error, str(error)))
         elif now - self._began > CONNECT_S:
             self._drop("no answer")
 
     def _begin(self, now: float) -> None:
         self._began = now
-        address = self.run.leader.address
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        connecting = socket.socket(family, socket.SOCK_STREAM)
-        connecting.setblocking(False)
-        self._connecting = connecting
-        code = connecting.connect_ex((address, self.run.leader.port))
-        if code not in (0, errno.EINPROGRESS):
+        self._connecting, code = self.sockets.begin_to_connect(self.run.leader)
+        if code:
             self._drop(errno.errorcode.get(code, str(code)))
 
-    def _take(self, message: Message, now: float) -> Iterator[Event]:
+    def _take(self, message: Message) -> Iterator[Event]:
         if self._welcome:
-            self.heard_at = now
             yield Said(self.leader, message)
             return
         if self._wire is None:
@@ -323,7 +305,6 @@ class Spoke:
                 if not wire.proves(self.key, proof, "leader", *said):
                     raise Closed("the leader's agent can't prove the run's key", broken=False)
                 self._welcome = self._wire.trusted = True
-                self.heard_at = now
                 yield Joined(self.leader)
 
     def _hello(self, challenge: Challenge) -> Hello:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
+from dataclasses import dataclass, field
 
 from orchestrator.node.agent.run import Run
 from orchestrator.node.failure import Failure
 from orchestrator.node.network.link import Hub, Joined, Spoke
+from orchestrator.node.network.sockets import Sockets
 from orchestrator.protocol.link import AgentEnded
 
 REPORT_S = 2.0
@@ -20,44 +23,55 @@ def report(run: Run) -> None:
 
     Returns once everybody has heard it, or after REPORT_S.
     """
-    until, key = time.monotonic() + REPORT_S, run.link_key()
-    if not run.leads:
-        _to_leader(Spoke(run, key, run.members[0] if run.members else "the leader"), until)
-    elif len(run.members) > 1:
-        _to_members(Hub(run, key), set(run.members[1:]), until)
+    obituary = Obituary(run, time.monotonic() + REPORT_S)
+    while not obituary.step(time.monotonic()):
+        poll = select.poll()
+        for descriptor, mask in obituary.side.descriptors():
+            poll.register(descriptor, mask)
+        poll.poll(_TRY_EVERY_S * 1000)
 
 
-def _to_leader(spoke: Spoke, until: float) -> None:
-    while not spoke.joined and time.monotonic() < until:
-        spoke.step(time.monotonic())
-        _wait(spoke)
-    spoke.send(AgentEnded())
-    spoke.close()
+@dataclass
+class Obituary:
+    """One guardian's side of the link, in its agent's place. until: then it is given up, monotonic seconds."""
 
+    run: Run
+    until: float
+    sockets: Sockets = field(default_factory=Sockets)
+    side: Hub | Spoke = field(init=False)
+    _unaware: set[str] = field(default_factory=set)
+    _listens: bool = False
 
-def _to_members(hub: Hub, members: set[str], until: float) -> None:
-    """At the port that its agent has left: there they look for it."""
-    while not _listens(hub) and time.monotonic() < until:
-        time.sleep(_TRY_EVERY_S)
-    while members and time.monotonic() < until:
-        for event in hub.step(time.monotonic()):
+    def __post_init__(self) -> None:
+        run, key = self.run, self.run.link_key()
+        self._unaware = set(run.members[1:])
+        self.side = Hub(run, key, self.sockets) if run.leads else Spoke(run, key, run.leader_name, self.sockets)
+
+    def step(self, now: float) -> bool:
+        """Whatever can be done without waiting; True once it is over."""
+        over = self._tell(now) or now >= self.until
+        if over:
+            self.side.close()
+        return over
+
+    def _tell(self, now: float) -> bool:
+        """True once everybody has heard it."""
+        if isinstance(self.side, Spoke):
+            self.side.step(now)
+            self.side.send(AgentEnded())
+            return self.side.joined
+        if not self._unaware or not self._at_the_port(self.side):
+            return not self._unaware
+        for event in self.side.step(now):
             if isinstance(event, Joined):
-                hub.send(AgentEnded(), only=event.node)
-                members.discard(event.node)
-        _wait(hub)
-    hub.close()
+                self.side.send(AgentEnded(), only=event.node)
+                self._unaware.discard(event.node)
+        return not self._unaware
 
-
-def _listens(hub: Hub) -> bool:
-    try:
-        hub.listen()
-    except Failure:
-        return False
-    return True
-
-
-def _wait(side: Hub | Spoke) -> None:
-    poll = select.poll()
-    for descriptor, mask in side.descriptors():
-        poll.register(descriptor, mask)
-    poll.poll(_TRY_EVERY_S * 1000)
+    def _at_the_port(self, hub: Hub) -> bool:
+        """That its agent has left: there they look for it."""
+        if not self._listens:
+            with contextlib.suppress(Failure):
+                hub.listen()
+                self._listens = True
+        return self._listens

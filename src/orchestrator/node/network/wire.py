@@ -50,6 +50,9 @@ class Wire:
     _incoming: bytes = b""
     _outgoing: bytearray = field(default_factory=bytearray)
     _over: Closed | None = None
+    """Nothing more comes."""
+    _unsent: Closed | None = None
+    """Nothing more goes out; what the other side said before may still be here."""
 
     def __post_init__(self) -> None:
         self.socket.setblocking(False)
@@ -65,7 +68,8 @@ class Wire:
         """Queue a message and send what goes at once. Raises Closed."""
         self._outgoing += json.dumps(message, separators=(",", ":")).encode() + b"\n"
         if len(self._outgoing) > MOST_UNSENT:
-            raise Closed("it takes no more messages", broken=False)
+            self._unsent = Closed("it takes no more messages", broken=False)
+            raise self._unsent
         self.flush()
 
     def flush(self) -> None:
@@ -76,7 +80,8 @@ class Wire:
             except BlockingIOError:
                 return
             except OSError as error:
-                raise _closed(error) from None
+                self._unsent = _closed(error)
+                raise self._unsent from None
             del self._outgoing[:sent]
 
     def receive(self) -> list[Message]:
@@ -92,8 +97,9 @@ class Wire:
             return messages  # the end is told at the next call
         if len(self._incoming) > longest:
             raise Closed("it sent no message that ends", broken=False)
-        if self._over is not None:
-            raise self._over
+        over = self._over or self._unsent
+        if over is not None:
+            raise over
         return []
 
     def _read(self, longest: int) -> None:

@@ -1,0 +1,493 @@
+"""How one node's part of a gang goes, from *staged* to its end. Pure: what happens in, what to do out.
+
+The agent (agent.py) tells it what it has seen, with the time and the facts of that moment, and carries out what comes
+back, in order. Who can be heard is `membership`'s, who is named as the cause `verdicts`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.node.agent import causes, clock, membership, verdicts
+from orchestrator.node.agent.membership import AgentGone, LeaseOver, Membership
+from orchestrator.node.agent.run import Run
+from orchestrator.node.agent.statements import Statement
+from orchestrator.node.agent.verdicts import Inquest, Witness
+from orchestrator.node.network.link import Joined, Left, Said
+from orchestrator.protocol.link import (
+    ONE_RELEASE,
+    Account,
+    AgentEnded,
+    Ask,
+    Digest,
+    Drain,
+    End,
+    Ended,
+    Go,
+    Pulse,
+    Stop,
+    from_leader,
+    from_member,
+)
+from orchestrator.protocol.report import AgentState, Cause
+from orchestrator.protocol.run_files import Order
+from orchestrator.protocol.shape import Message
+
+LINK_S = 30.0
+"""A node that has not reached the leader's agent this long after its own checks is not armed."""
+LEADERS_CHECKS_S = 90.0
+"""One that has reached its port waits this long for a word: the leader's checks may still go on, and `up` waits as long
+for them (ARM_S in workflows/deadlines.py)."""
+FOLLOW_LEADER_S = 1.5
+"""After the leader's engine has gone, this long for the workers' own shutdown before SIGKILL: every rank was told to
+end before the leader's own ended (sglang 0.5: ShutdownReq), or none is ever told (0.4.4): a long wait gains nothing."""
+
+RUNNING = (AgentState.STARTING, AgentState.WARMING, AgentState.READY)
+OVER = (AgentState.STOPPING, AgentState.STOPPED, AgentState.FAILED)
+ENDING = (AgentState.DRAINING, *OVER)
+
+
+@dataclass(frozen=True)
+class LinkFacts:
+    """Of a member's side of the link: somebody took the connection (reached), nothing listens (refused), why the newest
+    attempt failed (trouble), why the leader's agent can't be followed at all (misfit)."""
+
+    reached: bool = False
+    refused: bool = False
+    trouble: str = ""
+    misfit: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is true when something happens. complete: every rank's process is alive; living: something of the engine's
+    still runs (asked for while it drains); link: a member's."""
+
+    complete: bool = False
+    living: bool = True
+    link: LinkFacts = LinkFacts()
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The node's own checks have passed."""
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """What the controller wants: run, stop or stop-now; looked at again and again."""
+
+    order: Order
+
+
+@dataclass(frozen=True)
+class EngineStarted:
+    """The engine's parent process runs."""
+
+
+@dataclass(frozen=True)
+class EngineGone:
+    """It runs no more; why comes as `verdicts.Happened`."""
+
+
+@dataclass(frozen=True)
+class Healthy:
+    """The engine behind the service answers (leader)."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The canary generation was accepted (leader)."""
+
+
+@dataclass(frozen=True)
+class Broke:
+    """Something that ends this part whatever the others say."""
+
+    cause: Cause
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = (
+    Checked
+    | Ordered
+    | EngineStarted
+    | EngineGone
+    | Healthy
+    | Accepted
+    | Broke
+    | Tick
+    | Joined
+    | Said
+    | Left
+    | verdicts.Happened
+    | verdicts.Looked
+)
+
+
+@dataclass(frozen=True)
+class Enter:
+    """This part is in another state now: everybody should hear of it at once."""
+
+    state: AgentState
+
+
+@dataclass(frozen=True)
+class Send:
+    """Over the link: to the leader's agent (member), to all others or only to one (leader)."""
+
+    message: Message
+    only: str | None = None
+
+
+@dataclass(frozen=True)
+class StartEngine:
+    """And whatever asks it over HTTP."""
+
+
+@dataclass(frozen=True)
+class AskEngineToEnd:
+    """In good order: it may finish the requests that it has (leader)."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """Read the log and the ranks' states now; what is found comes as events, then `verdicts.Looked`."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """For the run's events."""
+
+    what: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+Effect = Enter | Send | StartEngine | AskEngineToEnd | Look | Note
+NO_FACTS = Facts()
+
+
+@dataclass
+class Course:
+    """`state` goes one way: staged, armed, starting, warming, ready, draining, stopping, stopped; or failed."""
+
+    run: Run
+    state: AgentState = AgentState.STAGED
+    cause: Cause | None = None
+    """Why this node's part ended."""
+    verdict: Cause | None = None
+    """The gang's first cause, as the leader's agent saw them arrive."""
+    engine_runs: bool = False
+    accepted: bool = False
+    """The canary generation was accepted (leader)."""
+    digests: dict[str, Digest] = field(default_factory=dict)
+    """What each member said last (leader)."""
+    members: Membership = field(init=False)
+    inquest: Inquest | Witness = field(init=False)
+    """Who is named as the cause."""
+    anchor: tuple[float, ...] = clock.ANCHOR
+    """Epoch and monotonic seconds of one moment: for the times in causes."""
+    _checked_at: float | None = None
+    """When the node's own checks had ended, monotonic seconds."""
+    _deadline: float = 0.0
+    """When a drain has taken long enough, monotonic seconds."""
+
+    def __post_init__(self) -> None:
+        run = self.run
+        self.members = Membership(
+            run.node, run.members[1:] if run.leads else (run.leader_name,), run.leads, run.lease_s, anchor=self.anchor
+        )
+        self.inquest = Inquest(run.node) if run.leads else Witness(run.node)
+
+    @property
+    def over(self) -> bool:
+        """Nothing of the engine's is wanted any more."""
+        return self.state in OVER
+
+    @property
+    def runs(self) -> bool:
+        """The engine was started, and nobody is ending it."""
+        return self.state in RUNNING
+
+    def stopped(self) -> bool:
+        """Nothing runs any more: a part that was stopped is; one that failed stays so."""
+        if self.state is AgentState.STOPPING:
+            self.state = AgentState.STOPPED
+        return self.state is AgentState.STOPPED
+
+    def because(self, now: float, text: str, **more: Any) -> Cause:
+        """A cause on this node, seen now."""
+        return Cause(node=self.run.node, text=text, at=clock.at(now, self.anchor), **more)
+
+    def step(self, now: float, event: Event, facts: Facts = NO_FACTS) -> list[Effect]:  # noqa: PLR0911 - one a kind
+        """What to do about it, in order."""
+        match event:
+            case Joined() | Said() | Left():
+                return self._hear(now, event, facts)
+            case verdicts.Happened() | verdicts.Looked():
+                return self._judge(now, event)
+            case Checked():
+                self._checked_at = now
+            case Ordered(order):
+                return self._obey(now, order)
+            case EngineStarted():
+                self.engine_runs = True
+            case EngineGone():
+                self.engine_runs = False
+            case Healthy() if self.state is AgentState.STARTING:
+                return self._enter(AgentState.WARMING)
+            case Accepted():
+                self.accepted = True
+            case Broke(cause):
+                return self._fail(cause)
+            case Tick():
+                return [*self._tick(now, facts)]
+            case _:
+                pass
+        return []
+
+    # what the link says
+
+    def _hear(self, now: float, event: Joined | Said | Left, facts: Facts) -> list[Effect]:
+        effects = self._follow_loss(self.members.step(now, event))
+        match event:
+            case Joined(node):
+                return [*effects, Note("joined", {"node": node}), *self._say_again(node)]
+            case Left(node, reason):
+                return [
+                    *effects,
+                    Note("left", {"node": node, "reason": reason}),
+                    *self._judge(now, verdicts.Gone(node)),
+                ]
+            case Said(node, message) if self.run.leads:
+                return [*effects, *self._hear_member(now, node, from_member(message))]
+            case Said(_, message):
+                return [*effects, *self._hear_leader(now, from_leader(message), facts)]
+
+    def _say_again(self, node: str) -> list[Effect]:
+        """To one that connects for the first time or again: then it may have missed what was said meanwhile."""
+        if not self.run.leads:
+            lost = self.cause is not None and self.over
+            return [Send(Account(type="failed", cause=self.cause))] if lost else []
+        if self.over:
+            return [Send(End(verdict=self.verdict, now=self.verdict is None), only=node)]
+        if self.state is AgentState.DRAINING:
+            return [Send(Drain(), only=node)]
+        return [Send(Go(), only=node)] if self.runs else []
+
+    def _hear_member(self, now: float, node: str, message: Message | None) -> list[Effect]:
+        match message:
+            case Ended() as ended:
+                self.members.step(now, membership.HasEnded(node))
+                return self._hear_end(now, node, ended)
+            case AgentEnded():
+                return self._follow_loss(self.members.step(now, membership.GuardianReported(node)))
+            case Account() as account if self.over:
+                self._hear_late(account)
+            case Account() as account:
+                return self._judge(now, verdicts.Heard(node, Statement.of(account)))
+            case Digest() as digest:
+                self.digests[node] = digest
+            case Stop(now=at_once):
+                return self._stop_now() if at_once else self._stop(now)
+            case _:
+                pass
+        return []
+
+    def _hear_end(self, now: float, node: str, ended: Ended) -> list[Effect]:
+        """It says why before it ends; over a connection that broke meanwhile that may be lost."""
+        if self.state in ENDING or self.inquest.until:
+            return []
+        if ended.cause is None and ended.state is AgentState.STOPPED:
+            return self._stop_now()
+        words = f"its part of the gang ended ({ended.state.value}), and it did not say why"
+        cause = ended.cause or Cause(node=node, text=words, at=clock.at(now, self.anchor), fix="l40s-deploy logs")
+        return self._judge(now, verdicts.Heard(node, Statement.of(Account(cause=cause))))
+
+    def _hear_late(self, account: Account) -> None:
+        """What arrives while we end may still be nearer to the cause than what ended us."""
+        better = account.cause is not None and not account.cause.secondary
+        if better and self.verdict is not None and self.verdict.secondary:
+            self.verdict = account.cause
+
+    def _hear_leader(self, now: float, message: Message | None, facts: Facts) -> list[Effect]:  # noqa: PLR0911
+        match message:
+            case Go():
+                return self._start()
+            case Pulse(state=state):
+                return self._follow_leaders_state(state, facts)
+            case Ask():
+                return self._judge(now, verdicts.Asked())
+            case Drain():
+                return self._drain(now)
+            case End() as end_of_all:
+                return self._end_with_leader(now, end_of_all)
+            case AgentEnded():
+                return self._follow_loss(self.members.step(now, membership.GuardianReported(self.run.leader_name)))
+            case _:
+                return []
+
+    def _follow_leaders_state(self, state: AgentState, facts: Facts) -> list[Effect]:
+        rising = self.state in (AgentState.STARTING, AgentState.WARMING)
+        if rising and state is AgentState.READY and facts.complete:
+            return self._enter(AgentState.READY)
+        if self.state is AgentState.STARTING and state is AgentState.WARMING and facts.complete:
+            return self._enter(AgentState.WARMING)
+        return []
+
+    def _end_with_leader(self, now: float, message: End) -> list[Effect]:
+        if message.verdict is not None:
+            self.verdict = message.verdict
+            if self.state is not AgentState.DRAINING:
+                return self._judge(now, verdicts.Ruled(message.verdict))
+        if self.over:
+            return []
+        if message.now or message.verdict is not None:
+            return self._enter(AgentState.STOPPING)
+        self._deadline = now + min(self.run.watch.stop.shutdown_s, FOLLOW_LEADER_S)
+        return self._enter(AgentState.DRAINING)
+
+    def _follow_loss(self, found: list[membership.Effect]) -> list[Effect]:
+        """Somebody can't be heard any more."""
+        effects: list[Effect] = []
+        for one in found:
+            match one:
+                case _ if self.state is AgentState.DRAINING:
+                    effects += self._stop_now()  # a gang that is not whole answers nobody: nothing is left to wait for
+                case AgentGone(cause) | LeaseOver(cause) if self.state not in ENDING:
+                    effects += self._fail(cause)
+                case _:
+                    pass
+        return effects
+
+    # who failed first
+
+    def _judge(self, now: float, event: verdicts.Event) -> list[Effect]:
+        """Something that may say who failed first: ask, look, report, rule."""
+        if self.state in ENDING:
+            return []
+        effects: list[Effect] = []
+        for effect in self.inquest.step(now, event, self.members.joined):
+            match effect:
+                case verdicts.Ask():
+                    effects.append(Send(Ask()))
+                case verdicts.Look():
+                    effects.append(Look())
+                case verdicts.Tell(statement):
+                    effects.append(Send(statement.account() if statement is not None else Account()))
+                case verdicts.Fail(cause):
+                    effects += self._fail(cause, tell=False)
+                case verdicts.Rule(verdict, cause):
+                    self.verdict = verdict
+                    effects += self._fail(cause)
+        return effects
+
+    def _fail(self, cause: Cause, *, tell: bool = True) -> list[Effect]:
+        """Take the first cause of this node, tell the gang; a later one is only an event. tell: a member's leader does
+        not know of it yet."""
+        note = Note("cause", cause.as_json())
+        if self.state in ENDING:
+            return [note]
+        self.cause = cause
+        told: list[Effect] = []
+        if self.run.leads:
+            self.verdict = self.verdict or cause
+            told = [Send(End(verdict=self.verdict))]
+        elif tell:
+            told = [Send(Account(type="failed", cause=cause))]
+        return [note, *told, *self._enter(AgentState.FAILED)]
+
+    # what is wanted
+
+    def _obey(self, now: float, order: Order) -> list[Effect]:
+        if order.goal == "run":
+            return self._start()
+        if order.goal == "stop":
+            return self._stop(now)
+        if order.goal != "stop-now":
+            return []
+        if order.because is not None and self.state not in ENDING:
+            return self._fail(causes.told(order.because, clock.at(now, self.anchor)))
+        return self._stop_now()
+
+    def _start(self) -> list[Effect]:
+        if self.state is not AgentState.ARMED:
+            return []
+        told: list[Effect] = [Send(Go())] if self.run.leads else []
+        return [StartEngine(), *self._enter(AgentState.STARTING), *told]
+
+    def _stop(self, now: float) -> list[Effect]:
+        """In good order: the leader's engine drains first, everybody else follows it."""
+        if self.state in ENDING:
+            return []
+        if not self.run.leads and self.members.joined:
+            return [Send(Stop()), *self._drain(now)]
+        if self.run.leads and self.engine_runs:
+            return [*self._drain(now), Send(Drain()), AskEngineToEnd()]
+        return self._stop_now()
+
+    def _drain(self, now: float) -> list[Effect]:
+        if self.state in ENDING:
+            return []
+        self._deadline = now + self.run.watch.stop.drain_s + self.run.watch.stop.shutdown_s
+        return self._enter(AgentState.DRAINING)
+
+    def _stop_now(self) -> list[Effect]:
+        if self.over:
+            return []
+        everybody = End(now=True) if self.run.leads else Stop(now=True)
+        return [Send(everybody), *self._enter(AgentState.STOPPING)]
+
+    # what follows from where everybody is
+
+    def _tick(self, now: float, facts: Facts) -> list[Effect]:
+        gone = self._follow_loss(self.members.step(now, membership.Tick(facts.link.refused)))
+        return [*gone, *self._judge(now, verdicts.Tick()), *self._advance(now, facts)]
+
+    def _advance(self, now: float, facts: Facts) -> list[Effect]:
+        waited = now - self._checked_at if self._checked_at is not None else 0.0
+        if self.state is AgentState.STAGED and self._checked_at is not None:
+            return self._arm_when_joined(now, waited, facts.link)
+        if self.state is AgentState.ARMED and waited > self.run.armed_for_s:
+            return [Note("armed for too long"), *self._stop_now()]
+        if self.state is AgentState.WARMING and self.run.leads and self._everybody_complete(facts):
+            return self._enter(AgentState.READY)
+        if self.state is AgentState.DRAINING:
+            return self._leave_when_drained(now, facts)
+        return []
+
+    def _arm_when_joined(self, now: float, waited: float, link: LinkFacts) -> list[Effect]:
+        if self.run.leads or self.members.joined:
+            return self._enter(AgentState.ARMED)
+        if link.misfit:
+            return self._fail(self.because(now, f"the leader's agent {link.misfit}", fix=ONE_RELEASE, secondary=True))
+        if waited <= (LEADERS_CHECKS_S if link.reached else LINK_S):
+            return []
+        address = f"{self.run.leader.address}:{self.run.leader.port}"
+        text = f"the leader's agent does not answer at {address} ({link.trouble or 'no word'})"
+        fix = "open that port between the nodes"
+        return self._fail(self.because(now, text, fix=fix, secondary=True))  # a dead leader comes first
+
+    def _everybody_complete(self, facts: Facts) -> bool:
+        others = [name for name in self.run.members if name != self.run.node]
+        complete = all(name in self.digests and self.digests[name].complete for name in others)
+        return self.accepted and facts.complete and complete
+
+    def _leave_when_drained(self, now: float, facts: Facts) -> list[Effect]:
+        leaders_engine_gone = self.run.leads and not self.engine_runs
+        if not (leaders_engine_gone or now > self._deadline > 0 or not facts.living):
+            return []
+        told: list[Effect] = [Send(End())] if self.run.leads else []
+        return [*told, *self._enter(AgentState.STOPPING)]
+
+    def _enter(self, state: AgentState) -> list[Effect]:
+        if state is self.state:
+            return []
+        self.state = state
+        return [Enter(state)]

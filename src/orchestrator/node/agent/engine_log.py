@@ -1,0 +1,99 @@
+"""The engine's log as the agent reads it: redacted, kept in its file, searched for phases and causes, for a moment at a
+time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from orchestrator.node.agent import clock
+from orchestrator.node.agent.disk import Now
+from orchestrator.node.agent.record import Record
+from orchestrator.node.engine.logfile import LineCutter, LogFile
+from orchestrator.node.engine.redact import Redactor
+from orchestrator.node.engine.vitality import Vitality
+from orchestrator.node.engine.watch import LogWatch
+
+MOST_REMARKS = 20
+READ_BYTES = 16 * 1024
+"""Of one read: some tens of milliseconds of work even where every byte is a line."""
+READ_S = 0.2
+"""For one round of the loop: an engine that floods its log must not keep us from everything else."""
+LAST_WORDS_S = 2.0
+"""For what is in the pipe when a process has died; the others hear from us meanwhile."""
+
+
+@dataclass
+class EngineLog:
+    """Reads the pipe that holds the engine's stdout and stderr."""
+
+    pipe: int
+    """Reading end; -1 once it has ended."""
+    file: LogFile
+    watch: LogWatch
+    record: Record
+    redactor: Redactor = field(default_factory=Redactor)
+    disk: Now = field(default_factory=Now)
+    vitality: Vitality = field(default_factory=Vitality)
+    remarks: list[str] = field(default_factory=list)
+    """Of lines that could not be read."""
+    _lines: LineCutter = field(default_factory=LineCutter)
+
+    def read(self) -> bool:
+        """Take what the engine has written so far, for a moment; True where there was nothing more to read."""
+        until = time.monotonic() + READ_S
+        while time.monotonic() < until:
+            if self.pipe < 0:
+                return True
+            try:
+                data = os.read(self.pipe, READ_BYTES)
+            except BlockingIOError:
+                return True
+            if not data:
+                os.close(self.pipe)
+                self.pipe = -1
+                self._take(self.redactor.finish())
+                self._watch(b"\n", clock.now())  # a last line without an end
+                return True
+            self._take(self.redactor.feed(data))
+        return False
+
+    def read_last_words(self, meanwhile: Callable[[], None]) -> None:
+        """Take all that was written before a death."""
+        until = time.monotonic() + LAST_WORDS_S
+        while not self.read() and time.monotonic() < until:
+            meanwhile()
+
+    def close(self) -> None:
+        """Close the file, once everything is written."""
+        self.disk.put(self.file.close)
+
+    def _take(self, data: bytes) -> None:
+        """Nobody gets to see the log but as it is here."""
+        if data:
+            self.disk.put(partial(self.file.write, data), size=len(data))
+            self._watch(data, clock.now())
+
+    def _watch(self, data: bytes, now: float) -> None:
+        for line in self._lines.feed(data):
+            try:
+                self._look_at(line, now)
+            except Exception as defect:  # noqa: PERF203 - whoever writes a line must not end the engine by it
+                self._remark_unreadable(defect)
+
+    def _look_at(self, line: str, now: float) -> None:
+        if self.watch.feed(line, now):
+            self.record.event("phase", **self.watch.phase.as_json())
+        if self.watch.announces_pause(line):
+            self.vitality.paused(time.monotonic())
+        elif self.watch.shows_work(line):
+            self.vitality.worked(time.monotonic())
+
+    def _remark_unreadable(self, defect: Exception) -> None:
+        words = f"a line of the engine's log could not be read (defect in the agent: {type(defect).__name__}: {defect})"
+        if words not in self.remarks and len(self.remarks) < MOST_REMARKS:
+            self.remarks.append(words)
+            self.record.event("remark", text=words)

@@ -1,0 +1,170 @@
+"""Whom of its gang an agent can still hear, and since when it can't. Pure: what the link says in, who is gone out.
+
+A closed or reset connection has a moment to come back, silence has the lease. The leader's agent holds a connection to
+every other agent, and each of those holds the one to the leader's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.node.agent import clock
+from orchestrator.node.network.broken import RECONNECT_S, BrokenLinks
+from orchestrator.node.network.link import Joined, Left, Said
+from orchestrator.protocol.report import Cause
+
+SILENT_S = 10.0
+"""A node that was not heard for this long is shown as silent; with a short lease after half of it."""
+QUIET_S = 2.0
+"""Two words missed: `status` does not say of such a node that its agent is heard."""
+
+
+@dataclass(frozen=True)
+class HasEnded:
+    """A node said that nothing of its part runs any more."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class GuardianReported:
+    """A node's guardian said that its agent is gone, and its engine with it."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed. refused: nothing listens on the leader's port (member)."""
+
+    refused: bool = False
+
+
+Event = Joined | Said | Left | HasEnded | GuardianReported | Tick
+
+
+@dataclass(frozen=True)
+class AgentGone:
+    """An agent has ended without a word of its own."""
+
+    cause: Cause
+
+
+@dataclass(frozen=True)
+class LeaseOver:
+    """A node was silent for a lease, or all were: then this one is cut off."""
+
+    cause: Cause
+
+
+Effect = AgentGone | LeaseOver
+
+
+@dataclass
+class Membership:
+    """One agent's side. partners: whom it holds a connection to; leads: they connect to it."""
+
+    node: str
+    partners: Sequence[str]
+    leads: bool
+    lease_s: float
+    heard: dict[str, float] = field(default_factory=dict)
+    """When each that ever joined was last heard, monotonic seconds."""
+    joined: frozenset[str] = frozenset()
+    """Those that are connected now."""
+    ended: set[str] = field(default_factory=set)
+    """Those that have said that nothing of theirs is left, or whose agent is gone: they have no lease."""
+    broken: BrokenLinks = field(default_factory=BrokenLinks)
+    anchor: tuple[float, ...] = clock.ANCHOR
+    """For the time in a cause."""
+
+    def step(self, now: float, event: Event) -> list[Effect]:
+        """What follows from something that happened on the link."""
+        match event:
+            case Joined(node):
+                self.joined |= {node}
+                self.heard[node] = now
+                self.ended.discard(node)
+                self.broken.back(node)
+            case Said(node):
+                self.heard[node] = now
+            case Left(node, reason, broken):
+                self.joined -= {node}
+                if broken and node not in self.ended:  # whoever has ended has said so, and why
+                    self.broken.broke(node, reason, now)  # what the network has lost has its lease
+            case HasEnded(node):
+                self.ended.add(node)
+            case GuardianReported(node):
+                return [self._gone(node, "ended, as its guardian reports, and its engine with it", now)]
+            case Tick(refused):
+                return [*self._not_back(now, refused=refused), *self._expired(now)]
+        return []
+
+    def may_come_back(self) -> bool:
+        """A connection broke a moment ago, and may be made again."""
+        return any(node not in self.ended for node in self.broken.waited_for)
+
+    def silent(self, now: float) -> tuple[str, ...]:
+        """Partners that were not heard for longer than they should."""
+        shown_after = min(SILENT_S, self.lease_s / 2)
+        return tuple(sorted(node for node, silence in self._silences(now).items() if silence > shown_after))
+
+    def links(self, now: float) -> dict[str, str]:
+        """Each partner in one word: heard, quiet, silent, lost, ended."""
+        silences, silent = self._silences(now), self.silent(now)
+        return {node: self._word(node, silences.get(node, 0.0), silent) for node in self.partners}
+
+    def _word(self, node: str, silence: float, silent: Sequence[str]) -> str:
+        if node in self.ended:
+            return "ended"
+        if node in silent:
+            return "silent"
+        if node not in self.joined:
+            return "lost"
+        return "quiet" if silence > QUIET_S else "heard"
+
+    def _silences(self, now: float) -> dict[str, float]:
+        return {node: now - heard for node, heard in self.heard.items() if not self.leads or node not in self.ended}
+
+    def _not_back(self, now: float, *, refused: bool) -> list[Effect]:
+        """Whose connection was not made again in time; a member's lease decides where somebody may listen there still,
+        or nothing comes through."""
+        again = "no new one came" if self.leads else "every new one was refused"
+        late = [(node, reason) for node, reason in self.broken.overdue(now) if node not in self.ended]
+        return [
+            self._gone(node, f"ended ({reason}), and {again} for {RECONNECT_S:g} s", now, what="the connection to ")
+            for node, reason in late
+            if self.leads or refused
+        ]
+
+    def _gone(self, node: str, how: str, now: float, what: str = "") -> AgentGone:
+        self.ended.add(node)
+        fix = f"check {node}: was it rebooted, or the agent killed?"
+        text = f"{what}the agent on {node} {how}"
+        return AgentGone(Cause(node=node, text=text, at=self._at(now), fix=fix))
+
+    def _expired(self, now: float) -> list[Effect]:
+        silences = self._silences(now)
+        expired = {node: silence for node, silence in silences.items() if silence > self.lease_s}
+        if expired and len(silences) > 1 and len(self.silent(now)) == len(silences):
+            return [self._cut_off(max(expired.values()), now)]
+        return [self._lease_over(node, silence, now) for node, silence in expired.items()]
+
+    def _lease_over(self, node: str, silence: float, now: float) -> LeaseOver:
+        text = f"no word from {node} for {silence:.0f} s: its lease of {self.lease_s:.0f} s ran out"
+        fix = f"look at {node} and at the network between it and {self.node}"
+        return LeaseOver(Cause(node=node, text=text, at=self._at(now), fix=fix))
+
+    def _cut_off(self, silence: float, now: float) -> LeaseOver:
+        """Everybody else fell silent: that is one end of a network, and it is ours."""
+        text = (
+            f"no word from any other node for {silence:.0f} s: {self.node} is cut off, its lease of "
+            f"{self.lease_s:.0f} s ran out"
+        )
+        return LeaseOver(
+            Cause(node=self.node, text=text, at=self._at(now), fix=f"look at {self.node}'s own link and firewall")
+        )
+
+    def _at(self, now: float) -> float:
+        return clock.at(now, self.anchor)

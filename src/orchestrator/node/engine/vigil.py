@@ -1,0 +1,50 @@
+"""What a guardian concludes from what its agent says, and does not say. Pure.
+
+An agent that is gone has closed its end. One that lives and says nothing for as long as the gang's lease (stopped by a
+signal, or stuck) has been given up by its fellows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BEAT = b"beat\n"
+GO = b"go\n"
+RELEASE = b"release\n"
+
+
+@dataclass
+class Vigil:
+    """heard_at: when the agent was last heard, monotonic seconds; patience_s: how long it may say nothing: until its
+    loop begins what it may take to arm, then the lease."""
+
+    heard_at: float
+    patience_s: float
+    lease_s: float
+    released: bool = False
+    """The agent's end is no death."""
+    gone: bool = False
+    """It has closed its end."""
+
+    def hear(self, now: float, words: bytes) -> bool:
+        """Take what came from the agent, b'' for its end; True where the engine is to be started."""
+        if not words:
+            self.gone = True
+            return False
+        self.heard_at = now
+        self.released = self.released or RELEASE in words
+        if BEAT in words:
+            self.patience_s = self.lease_s
+        return GO in words
+
+    def is_silent(self, now: float) -> bool:
+        """It has said nothing for too long: it is to be ended with its engine."""
+        return now - self.heard_at > self.patience_s
+
+    def over(self, now: float) -> bool:
+        """There is no agent to serve any more: everything of the engine's is to be ended."""
+        return self.gone or self.is_silent(now)
+
+    def reports_death(self, now: float) -> bool:
+        """The others are to hear of it; a silent agent's fellows have given it up by themselves."""
+        return not (self.released or self.is_silent(now))

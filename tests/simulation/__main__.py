@@ -1,0 +1,130 @@
+"""`make simulate`: every small case, and sampled ones for so many steps; writes docs/simulation.md."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.simulation.explore import Explored, pairs, sampled, single
+from tests.simulation.gang import EPSILON_S, FAULTS, LEASE_S
+from tests.simulation.seeded import BUGS, Bug
+
+PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
+SLICES = 64
+
+
+def main() -> int:
+    """0 where nothing was violated, and every seeded bug was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=3_000_000, help="of sampled scenarios")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32))
+    parser.add_argument("--share", type=int, default=1, help="play one in so many of the pairs")
+    args = parser.parse_args()
+    print(f"--seed {args.seed}", flush=True)
+    rows = []
+    with ProcessPoolExecutor(2) as pool:
+        rows.append(("one fault, two and three nodes, all", together(pool.map(singles, (2, 3)))))
+        slices = [(number, args.share) for number in range(SLICES)]
+        title = "two faults, two nodes, all" if args.share == 1 else f"two faults, two nodes, one in {args.share}"
+        rows.append((title, together(pool.map(some_pairs, slices))))
+        seeds = [(f"{args.seed}/{number}", args.steps // SLICES) for number in range(SLICES)]
+        rows.append(("up to three faults, two or three nodes, sampled", together(pool.map(samples, seeds))))
+    found = {bug: finds(bug) for bug in BUGS}
+    violations = [words for _, explored in rows for words in explored.violations]
+    print(*violations, sep="\n")
+    PAGE.write_text(page(rows, found, args.seed))
+    return 1 if violations or not all(found.values()) else 0
+
+
+def singles(size: int) -> Explored:
+    """Every one of this size."""
+    explored = Explored()
+    for fault in single(size):
+        explored.play((fault,), size, 0)
+    return explored
+
+
+def some_pairs(part: tuple[int, int]) -> Explored:
+    """One slice, and of that one in so many."""
+    number, share = part
+    explored = Explored()
+    for two in list(pairs(2, (0.11, 2.3, 3.5)))[number :: SLICES * share]:
+        explored.play(two, 2, 0)
+    return explored
+
+
+def samples(part: tuple[str, int]) -> Explored:
+    """So many steps of one seed."""
+    return sampled(*part)
+
+
+def together(parts: object) -> Explored:
+    """The sum."""
+    whole = Explored()
+    for part in parts:  # type: ignore[attr-defined]
+        whole.scenarios += part.scenarios
+        whole.steps += part.steps
+        whole.cpu_s += part.cpu_s
+        whole.violations += part.violations
+    return whole
+
+
+def finds(bug: Bug) -> bool:
+    """With the bug put in, the invariant that it breaks is violated."""
+    explored = Explored()
+    with pytest.MonkeyPatch.context() as patch:
+        bug.put_in(patch)
+        for faults in bug.scenarios:
+            explored.play(faults, 2, 0)
+    return any(bug.violates in words for words in explored.violations)
+
+
+def page(rows: list[tuple[str, Explored]], found: dict[Bug, bool], seed: int) -> str:
+    """docs/simulation.md."""
+    steps, cpu_s = (sum(getattr(explored, name) for _, explored in rows) for name in ("steps", "cpu_s"))
+    lines = [
+        INTRODUCTION,
+        f"`make simulate` wrote this page with `--seed {seed}`.",
+        "",
+        "| played | scenarios | steps |",
+    ]
+    lines += ["| --- | --- | --- |"]
+    lines += [f"| {title} | {explored.scenarios:,} | {explored.steps:,} |" for title, explored in rows]
+    violations = sum(len(explored.violations) for _, explored in rows)
+    lines += ["", f"{violations} violations. {steps:,} steps took {cpu_s:.0f} s of one processor,"]
+    lines += [f"{cpu_s / steps * 1e6:.0f} s for a million.", "", "## Seeded bugs", ""]
+    lines += ["Each is put into the running code, and must be found by the invariant beside it.", ""]
+    lines += ["| bug | violates | found |", "| --- | --- | --- |"]
+    lines += [f"| {bug.name} | {bug.violates} | {'yes' if yes else 'NO'} |" for bug, yes in found.items()]
+    return "\n".join(lines) + "\n"
+
+
+INTRODUCTION = f"""# Simulation
+
+A gang of two or three nodes on a simulated clock, network and disk. The code is what runs in production: the agent
+and its course (`node/agent/`), both sides of the leader link with its wire and handshake (`node/network/`), the
+guardian's conclusions and its report of a dead agent (`node/engine/vigil.py`, `node/network/obituary.py`).
+Simulated are sockets, the state directory, the engine's processes and its HTTP answers (`tests/simulation/`).
+
+A step is one round of an agent's or a guardian's loop, or the arrival of a message. After each step:
+
+- no engine outlives its gang by more than the lease ({LEASE_S:g} s here) and {EPSILON_S:g} s;
+- engines of two runs never run at once.
+
+And at the end of each scenario:
+
+- where nothing befell the gang that may end one, all engines still run: a stalled disk, a clock that was set, a
+  connection that was reset, silence shorter than the lease;
+- every cause that is not secondary names a node that something befell, and all nodes name the same one;
+- no agent is left.
+
+What befalls it: {", ".join(f"`{kind}`" for kind in FAULTS)}.
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Many scenarios: every small one, and sampled larger ones."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tests.simulation.gang import AT_ONCE, FAULTS, PAIRS, Fault, Violated, play
+
+MOMENTS = (0.05, 0.11, 0.5, 1.5, 2.3, 3.5)
+"""Seconds after the gang was armed: before and at *go*, while the engines load, as they are ready, and later."""
+LASTS = (0.5, 4.0, 9.0)
+"""Shorter than any patience; above that with a broken connection; above the lease."""
+
+
+@dataclass
+class Explored:
+    """What was played. violations: of what was found, the words and the scenario."""
+
+    scenarios: int = 0
+    steps: int = 0
+    cpu_s: float = 0.0
+    violations: list[str] = field(default_factory=list)
+
+    def play(self, faults: Sequence[Fault], size: int, seed: object) -> None:
+        began = time.process_time()
+        try:
+            self.steps += play(faults, size=size, seed=seed).world.steps
+        except Violated as violated:
+            self.violations.append(f"play({tuple(faults)!r}, size={size}, seed={seed!r}): {violated}")
+        self.scenarios += 1
+        self.cpu_s += time.process_time() - began
+
+
+def places(kind: str, size: int) -> Iterator[tuple[int, ...]]:
+    """Where a fault of this kind can strike."""
+    return itertools.permutations(range(size), 2 if kind in PAIRS else 1)
+
+
+def single(size: int, moments: Sequence[float] = MOMENTS) -> Iterator[Fault]:
+    """Every fault of every kind, place, moment and length."""
+    for kind in FAULTS:
+        for where, at, lasts in itertools.product(places(kind, size), moments, (0.0,) if kind in AT_ONCE else LASTS):
+            yield Fault(kind, where, at, lasts)
+
+
+def pairs(size: int, moments: Sequence[float]) -> Iterator[tuple[Fault, Fault]]:
+    """Every two of them."""
+    return itertools.combinations(single(size, moments), 2)
+
+
+def sample(rng: random.Random, size: int, most: int = 3) -> tuple[Fault, ...]:
+    """One to three faults of any kind at any moment."""
+
+    def fault() -> Fault:
+        kind = rng.choice(list(FAULTS))
+        lasts = 0.0 if kind in AT_ONCE else rng.choice(LASTS)
+        at = round(rng.choice(MOMENTS) + 0.3 * rng.random(), 3)
+        return Fault(kind, rng.choice(list(places(kind, size))), at, lasts)
+
+    return tuple(fault() for _ in range(rng.randint(1, most)))
+
+
+def sampled(seed: object, steps: int) -> Explored:
+    """So many steps of sampled scenarios."""
+    rng, explored = random.Random(repr(seed)), Explored()
+    while explored.steps < steps and len(explored.violations) < 3:
+        size = rng.choice((2, 2, 3))
+        explored.play(sample(rng, size), size, seed)
+    return explored

@@ -1,0 +1,365 @@
+"""A gang of simulated nodes: what befalls it, and what must hold after every step."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from unittest import mock
+
+from tests.simulation.network import Net
+from tests.simulation.node import Engine, Node, SimulatedRun
+from tests.simulation.world import World
+
+from orchestrator.node.agent import clock, ending
+from orchestrator.node.network import link
+from orchestrator.protocol.report import AgentState, Cause
+from orchestrator.protocol.run_files import Order
+from orchestrator.protocol.staging import CanaryOrder, Endpoint, ServiceOrder, StopOrder, Watch
+
+LEASE_S = 6.0
+PORT = 7700
+EPSILON_S = 7.0
+"""Above the lease: an inquest (HOLD_S), a reconnection (RECONNECT_S), the guardian's look, the killing."""
+LATE_S = 20.0
+"""Agents that have ended their engine wait for each other (MEMBERS_END_S) before they go."""
+STOP = StopOrder(leader_signal="TERM", drain_s=20.0, shutdown_s=2.0)
+
+
+class Violated(AssertionError):
+    """An invariant does not hold."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """kind: as in FAULTS; where: node numbers; at: seconds after the gang was armed; lasts: 0 for what is at once."""
+
+    kind: str
+    where: tuple[int, ...]
+    at: float
+    lasts: float = 0.0
+
+
+@dataclass
+class Gang:
+    """nodes[0] leads."""
+
+    world: World
+    size: int = 2
+    nodes: list[Node] = field(default_factory=list)
+    net: Net = field(init=False)
+    origins: set[str] = field(default_factory=set)
+    """Nodes that something befell."""
+    stopped: bool = False
+    """Somebody gave an order to stop."""
+    armed: float | None = None
+    ended: float | None = None
+    """When the first part of the gang was over after *go*."""
+    resumed: float = 0.0
+    """When the last paused machine went on."""
+    faults: Sequence[Fault] = ()
+
+    def __post_init__(self) -> None:
+        self.net = Net(self.world)
+        self.nodes = [Node(f"n{number}", self.world, self.net) for number in range(self.size)]
+        for node in self.nodes:
+            node.fellows = [other for other in self.nodes if other is not node]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self.nodes)
+
+    def run_of(self, rank: int, run_id: str = "r1") -> SimulatedRun:
+        return SimulatedRun(
+            folder="/nowhere/gangs/g/runs/r", run_id=run_id, gang="g", node=self.names[rank], node_rank=rank,
+            nnodes=self.size, members=self.names, device="cpu", lease_s=LEASE_S, armed_for_s=30.0,
+            tp_ranks=(2 * rank, 2 * rank + 1), leader=Endpoint(address=self.names[0], port=PORT),
+            service=ServiceOrder(url="http://simulated") if rank == 0 else None,
+            canary=CanaryOrder() if rank == 0 else None, watch=Watch(stop=STOP),
+        )  # fmt: skip
+
+    def arm(self) -> None:
+        for rank, node in enumerate(self.nodes):
+            run = self.run_of(rank)
+            self.world.after(0.2 * self.world.rng.random(), lambda node=node, run=run: node.arm(run))  # type: ignore[misc]
+
+    def order(self, goal: str, node: Node) -> None:
+        node.order = Order(goal=goal)
+        node.wake()
+
+    def go(self) -> None:
+        for node in self.nodes:
+            self.order("run", node)
+
+    def states(self) -> list[str]:
+        return [node.agent.state.value if node.agent is not None else "none" for node in self.nodes]
+
+    # what must hold
+
+    def check(self) -> None:
+        """After every step."""
+        engines = [engine for node in self.nodes for engine in node.engines]
+        if self.ended is None and any(engine.dead or not engine.lives for engine in engines):
+            self.ended = self.world.now
+        if self.ended is not None:
+            self._nobody_outlives(self.ended)
+        running = {engine.run_id for engine in engines if engine.lives}
+        if len(running) > 1:
+            raise Violated(f"two runs at once: {sorted(running)}")
+
+    def _nobody_outlives(self, ended: float) -> None:
+        late = max(ended + LEASE_S, self.resumed) + EPSILON_S
+        if self.world.now <= late:
+            return
+        for node in self.nodes:
+            if node.engine_lives and not node.paused:
+                raise Violated(f"{node.name}'s engine outlives its gang: {self.world.now - ended:.1f} s; {self.told()}")
+
+    def told(self) -> str:
+        """For whoever reads of a violation."""
+        lines = [f"faults {self.faults}; origins {sorted(self.origins)}; armed at {self.armed}"]
+        for node in self.nodes:
+            if node.agent is not None:
+                course = node.agent.course
+                lines.append(
+                    f"  {node.name} {course.state.value} gone={node.agent.gone} engine={node.engine_lives} cause="
+                    f"{course.cause.text if course.cause else None!r} verdict="
+                    f"{course.verdict.text if course.verdict else None!r}"
+                )
+                lines += [f"    {at:.3f} {what} {details}" for at, what, details in node.agent.record.events[-14:]]  # type: ignore[attr-defined]
+        return "\n".join(lines)
+
+    def check_verdict(self) -> None:
+        """At the end: one verdict, and it names a real origin."""
+        leader = self.nodes[0]
+        agents = [node.agent for node in self.nodes if node.agent is not None]
+        for agent in agents:
+            for cause in (agent.course.cause, agent.course.verdict):
+                if cause is not None and not cause.secondary and not self._befallen(cause):
+                    raise Violated(f"{agent.run.node} names {cause.node}, which nothing befell: {self.told()}")
+        if leader.agent is None or not leader.agent.course.verdict or self.stopped:
+            return
+        named = leader.agent.course.verdict.node
+        for agent in agents[1:]:
+            verdict = agent.course.verdict
+            if verdict is not None and verdict.node != named and not self._amended(leader):
+                raise Violated(f"two verdicts, {named} and {verdict.node}: {self.told()}")
+
+    def _befallen(self, cause: Cause) -> bool:
+        """All others silent at once looks like being cut off."""
+        alone = "is cut off" in cause.text and {*self.names} - {cause.node} <= self.origins
+        return cause.node in self.origins or alone
+
+    def _amended(self, leader: Node) -> bool:
+        """A nearer account that came late; those who have gone did not hear of it."""
+        agent = leader.agent
+        return agent is not None and agent.course.cause is not None and agent.course.cause.secondary
+
+    def check_all_serve(self) -> None:
+        """Nothing befell it that may end it."""
+        if set(self.states()) != {"ready"} or not all(node.engine_lives for node in self.nodes):
+            raise Violated(f"ended although all agents live and can talk: {self.told()}")
+
+    def check_nothing_left(self) -> None:
+        for node in self.nodes:
+            if node.agent_lives and not (node.frozen or node.paused):
+                raise Violated(f"{node.name}'s agent is still there: {self.told()}")
+
+    @property
+    def over(self) -> bool:
+        """Every agent is gone, and no engine lives."""
+        return self.armed is not None and not any(node.agent_lives or node.engine_lives for node in self.nodes)
+
+    # what befalls it
+
+    def strike(self, fault: Fault) -> None:
+        """Let it happen, and end where it lasts."""
+        begin, end = FAULTS[fault.kind](self, [self.nodes[number] for number in fault.where])
+        begin()
+        if fault.lasts:
+            self.world.after(fault.lasts, end)
+
+
+Doing = tuple[Callable[[], None], Callable[[], None]]
+
+
+def nothing() -> None:
+    """For what does not end."""
+
+
+def _befell(gang: Gang, nodes: Sequence[Node], do: Callable[[], None]) -> Callable[[], None]:
+    def begin() -> None:
+        gang.origins |= {node.name for node in nodes}
+        do()
+
+    return begin
+
+
+def _at_node(
+    do: Callable[[Node], None], undo: Callable[[Node], None] | None = None
+) -> Callable[[Gang, list[Node]], Doing]:
+    def fault(gang: Gang, nodes: list[Node]) -> Doing:
+        (node,) = nodes
+        return _befell(gang, nodes, lambda: do(node)), (lambda: undo(node)) if undo is not None else nothing
+
+    return fault
+
+
+def _pause(gang: Gang, nodes: list[Node]) -> Doing:
+    (node,) = nodes
+
+    def resume() -> None:
+        gang.resumed = gang.world.now
+        node.pause(False)
+
+    return _befell(gang, nodes, lambda: node.pause(True)), resume
+
+
+def _power_off(gang: Gang, nodes: list[Node]) -> Doing:
+    """Nothing of it is left, and nobody is told."""
+    (node,) = nodes
+
+    def off() -> None:
+        gang.net.lost |= {pair for other in gang.nodes for pair in ((node.name, other.name), (other.name, node.name))}
+        for engine in node.engines:
+            engine.parent, engine.ranks = False, 0
+        if node.guardian is not None:
+            node.guardian.alive = False
+        if node.agent is not None:
+            node.agent.gone = True
+
+    return _befell(gang, nodes, off), nothing
+
+
+def _lose(gang: Gang, nodes: list[Node], pairs: set[tuple[str, str]]) -> Doing:
+    def cut() -> None:
+        gang.net.lost |= pairs
+        gang.net.changed()
+
+    def heal() -> None:
+        gang.net.lost -= pairs
+        gang.net.changed()
+
+    return _befell(gang, nodes, cut), heal
+
+
+def _one_way(gang: Gang, nodes: list[Node]) -> Doing:
+    source, target = nodes
+    return _lose(gang, nodes, {(source.name, target.name)})
+
+
+def _partition(gang: Gang, nodes: list[Node]) -> Doing:
+    (alone,) = nodes
+    others = [node for node in gang.nodes if node is not alone]
+    return _lose(
+        gang, gang.nodes, {pair for one in others for pair in ((one.name, alone.name), (alone.name, one.name))}
+    )
+
+
+def _reset(gang: Gang, nodes: list[Node]) -> Doing:
+    pair = frozenset(node.name for node in nodes)
+
+    def cut() -> None:
+        gang.net.rejected |= {pair}
+        gang.net.changed()
+        gang.net.world.after(0.001, lambda: None)
+
+    def heal() -> None:
+        gang.net.rejected -= {pair}
+
+    return _befell(gang, nodes, cut), heal
+
+
+def _order(goal: str) -> Callable[[Gang, list[Node]], Doing]:
+    def fault(gang: Gang, nodes: list[Node]) -> Doing:
+        (node,) = nodes
+
+        def begin() -> None:
+            gang.stopped = True
+            gang.order(goal, node)
+
+        return begin, nothing
+
+    return fault
+
+
+def _stall(gang: Gang, nodes: list[Node]) -> Doing:
+    (node,) = nodes
+    return (lambda: node.stall_disk(True)), (lambda: node.stall_disk(False))
+
+
+def _step_clock(gang: Gang, nodes: list[Node]) -> Doing:
+    (node,) = nodes
+
+    def step() -> None:
+        node.wall_s += 3600.0
+
+    return step, nothing
+
+
+FAULTS: dict[str, Callable[[Gang, list[Node]], Doing]] = {
+    "kill-rank": _at_node(lambda node: node.engine.kill_rank() if node.engine is not None else None),
+    "kill-agent": _at_node(lambda node: node.kill_agent()),
+    "kill-guardian": _at_node(lambda node: node.kill_guardian()),
+    "kill-both": _at_node(lambda node: node.kill_both()),
+    "freeze": _at_node(lambda node: node.freeze(True), lambda node: node.freeze(False)),
+    "pause": _pause,
+    "power-off": _power_off,
+    "reset": _reset,
+    "one-way": _one_way,
+    "partition": _partition,
+    "stall": _stall,
+    "clock": _step_clock,
+    "stop": _order("stop"),
+    "stop-now": _order("stop-now"),
+}
+PAIRS = ("reset", "one-way")
+"""They befall two nodes."""
+HARMLESS = ("stall", "clock")
+AT_ONCE = ("kill-rank", "kill-agent", "kill-guardian", "kill-both", "power-off", "clock", "stop", "stop-now")
+
+
+def may_end(faults: Sequence[Fault]) -> bool:
+    """Something among them may end the gang: a death, an order, or silence that nobody can tell from one."""
+    lasting = [fault for fault in faults if fault.kind not in HARMLESS]
+    together = sum(fault.lasts for fault in lasting)
+    resets = any(fault.kind == "reset" for fault in lasting)
+    return any(fault.kind in AT_ONCE for fault in lasting) or together > (1.0 if resets else LEASE_S - 3.0)
+
+
+@contextlib.contextmanager
+def simulated(world: World) -> Iterator[None]:
+    """What the node's modules ask of the machine comes from the world."""
+    stand_in = mock.Mock(spec=time, monotonic=lambda: world.now, time=lambda: world.now)
+    with (
+        mock.patch.object(clock, "time", stand_in),
+        mock.patch.object(link, "port_failure", lambda *_: None),
+        mock.patch.object(ending, "_clean_up", lambda _: None),
+    ):
+        yield
+
+
+def play(faults: Sequence[Fault], *, size: int = 2, seed: object = 0) -> Gang:
+    """One scenario from arming to its end. Raises Violated."""
+    world = World(seed=(seed, faults, size))
+    gang = Gang(world, size, faults=faults)
+    with simulated(world):
+        gang.arm()
+        gang.world.run(world.now + 20.0, gang.check, done=lambda: set(gang.states()) == {AgentState.ARMED.value})
+        gang.armed = world.now
+        for fault in faults:
+            world.after(fault.at, lambda fault=fault: gang.strike(fault))  # type: ignore[misc]
+        world.after(0.1, gang.go)
+        last = max((fault.at + fault.lasts for fault in faults), default=0.0)
+        world.run(world.now + max(last, 4.0) + LEASE_S + EPSILON_S + 1.0, gang.check, done=lambda: gang.over)
+        if not may_end(faults):
+            gang.check_all_serve()
+        gang.check_verdict()
+        if gang.ended is not None:
+            world.run(world.now + LATE_S, gang.check, done=lambda: gang.over)
+            gang.check_nothing_left()
+    return gang
+
+
+__all__ = ["FAULTS", "Engine", "Fault", "Gang", "Violated", "play"]

@@ -1,0 +1,502 @@
+"""One node of a simulated gang: the agent that runs in production over a simulated engine, guardian's process, network
+and disk."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from tests.simulation.network import Net, SimulatedSockets
+from tests.simulation.world import World
+
+from orchestrator.node.agent.agent import Agent
+from orchestrator.node.agent.disk import Job, Now
+from orchestrator.node.agent.record import Record
+from orchestrator.node.agent.run import Run
+from orchestrator.node.engine.deaths import Death
+from orchestrator.node.engine.service import CanaryResult, Health
+from orchestrator.node.engine.tree import Rank, RankDied
+from orchestrator.node.engine.vigil import BEAT, GO, RELEASE, Vigil
+from orchestrator.node.engine.vitality import Probe
+from orchestrator.node.engine.watch import LogWatch
+from orchestrator.node.network.obituary import REPORT_S, Obituary
+from orchestrator.protocol.report import RankState, Report
+from orchestrator.protocol.run_files import Order
+
+KEY = b"k" * 32
+LOADS_S = 1.0
+"""From the engine's start until its ranks' processes are there."""
+ANSWERS_S = 2.0
+"""From the leader's engine's start until it answers, where all others have loaded."""
+DRAINS_S = 0.7
+GUARDIAN_LOOKS_S = 1.0
+"""select's timeout in the guardian's loop."""
+KILLED_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRun(Run):
+    """Without files."""
+
+    def link_key(self) -> bytes:
+        return KEY
+
+    def authorization(self) -> str:
+        return ""
+
+
+@dataclass
+class Engine:
+    """The engine's processes on one node. Its ranks take no notice of a dead peer, as in a NCCL collective."""
+
+    node: Node
+    run_id: str
+    parent: bool = False
+    dead: list[Death] = field(default_factory=list)
+    """Of ranks that have died and were not looked at yet."""
+    ranks: int = 0
+    began: float = 0.0
+
+    @property
+    def lives(self) -> bool:
+        return self.parent or self.ranks > 0
+
+    def start(self) -> None:
+        self.parent, self.began = True, self.node.world.now
+        self.node.world.after(LOADS_S * (0.5 + self.node.world.rng.random()), self._load)
+
+    def _load(self) -> None:
+        if self.parent:
+            self.ranks = self.node.ranks
+            self.node.wake()
+
+    def kill_rank(self) -> None:
+        if self.ranks:
+            self.ranks -= 1
+            self.dead.append(Death(signal=signal.SIGKILL))
+            self.node.wake()
+
+    def end(self, death: Death) -> None:
+        """The parent ends, and takes its ranks with it."""
+        if self.parent:
+            self.parent, self.ranks = False, 0
+            if self.node.guardian is not None:
+                self.node.guardian.reaped(death)
+
+    def kill(self) -> None:
+        if self.parent and self.node.guardian is not None:
+            self.node.guardian.reaped(Death(signal=signal.SIGKILL))
+        self.parent, self.ranks = False, 0
+
+
+@dataclass
+class SimulatedTree:
+    """In place of the engine's process tree."""
+
+    node: Node
+    ranks: list[Rank] = field(default_factory=list)
+    container: None = None
+    stopped: dict[int, str] = field(default_factory=dict)
+    ever: set[int] = field(default_factory=set)
+    watched: bool = False
+
+    @property
+    def engine(self) -> Engine | None:
+        return self.node.engine
+
+    @property
+    def complete(self) -> bool:
+        return self.engine is not None and self.engine.ranks == self.node.ranks
+
+    def descriptors(self) -> Iterator[tuple[int, int]]:
+        return iter(())
+
+    def step(self, now: float, ready: set[int]) -> list[RankDied]:
+        if self.engine is None:
+            return []
+        for rank in self.ranks:
+            rank.state = RankState.ALIVE if self.complete else RankState.EXPECTED
+        died, self.engine.dead = self.engine.dead, []
+        return [RankDied(self.ranks[0], death) for death in died]
+
+    def living(self) -> list[Any]:
+        return [self.engine] if self.engine is not None and self.engine.lives else []
+
+    def kill(self) -> int:
+        living = len(self.living())
+        if living and self.engine is not None:
+            self.node.world.after(KILLED_S, self.engine.kill)
+        return living
+
+    def signal_parent(self, parent: tuple[int, int], number: int) -> None:
+        if self.engine is not None:
+            self.node.world.after(DRAINS_S, partial(self.engine.end, Death(exit_code=0)))
+
+    def parent_lives(self, parent: tuple[int, int]) -> bool:
+        return self.engine is not None and self.engine.parent
+
+    def let_go(self) -> None: ...
+
+    def bury_all(self) -> None: ...
+
+
+@dataclass
+class SimulatedLog:
+    """An engine that writes nothing."""
+
+    watch: LogWatch = field(default_factory=LogWatch)
+    remarks: list[str] = field(default_factory=list)
+    pipe: int = -1
+
+    def read(self) -> bool:
+        return True
+
+    def read_last_words(self, meanwhile: Callable[[], None]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class NoMemory:
+    """A node without GPUs to ask for."""
+
+    places: dict[int, str] = {}  # noqa: RUF012 - as GpuMemory has it
+
+    def take(self, now: float) -> bool:
+        return False
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class SimulatedDisk(Now):
+    """What is given while it stalls is done when it does no more; the agent waits for none of it."""
+
+    node: Node
+    waiting: dict[str, Job] = field(default_factory=dict)
+    stalls: bool = False
+
+    def put(self, job: Job, *, replacing: str = "", size: int = 0) -> None:
+        if replacing not in ("goal", "report"):
+            return  # nothing here reads it
+        self.waiting[replacing] = job
+        if not self.stalls:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        while self.waiting:
+            self.waiting.pop(next(iter(self.waiting)))()
+
+    def remarks(self) -> list[str]:
+        return ["the state directory stalls: nothing can be written there"] if self.stalls else []
+
+
+@dataclass
+class SimulatedRecord(Record):
+    """Its file is a value of the node's."""
+
+    events: list[tuple[float, str, dict[str, Any]]] = field(default_factory=list)
+    node: Any = None
+
+    def flush(self, *, force: bool = False) -> None:
+        value, now = self.value, self.node.world.now
+        if force or value != self._written or now - self._written_at >= 1.0:
+            self._written, self._written_at = value, now
+            self.disk.put(lambda: self.node.note_report(value), replacing="report")
+
+    def event(self, what: str, **details: Any) -> None:
+        self.events.append((self.node.world.now, what, details))
+
+
+@dataclass
+class SimulatedService:
+    """Probes of the leader's engine: it answers once every node's ranks have loaded."""
+
+    node: Node
+    wake: int = -1
+    healthy: bool = False
+    accepted: bool = False
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def take(self) -> list[Health | CanaryResult]:
+        engine, now = self.node.engine, self.node.world.now
+        if engine is None or now - engine.began < ANSWERS_S or not self.node.everybody_loaded():
+            return []
+        found: list[Health | CanaryResult] = []
+        if not self.healthy:
+            self.healthy = True
+            found.append(Health(Probe(True, now, now), now))
+        elif not self.accepted:
+            self.accepted = True
+            found.append(CanaryResult("Paris"))
+        return found
+
+
+class Channel:
+    """The agent's end of its guardian's socket pair."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def fileno(self) -> int:
+        return -1 if self.closed else 999_999
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class SimulatedGuardian:
+    """Both ends: what the agent holds, and the process with what it concludes (vigil.py)."""
+
+    node: Node
+    vigil: Vigil
+    pid: int = 0
+    channel: Channel = field(default_factory=Channel)
+    alive: bool = True
+    frozen: bool = False
+    words: list[dict[str, Any]] = field(default_factory=list)
+    obituary: Obituary | None = None
+    unheard: list[bytes] = field(default_factory=list)
+
+    # the agent's end
+
+    def go(self) -> None:
+        self.say(GO)
+
+    def beat(self) -> None:
+        self.say(BEAT)
+
+    def messages(self) -> list[dict[str, Any]] | None:
+        if self.channel.closed:
+            return []
+        if self.words:
+            words, self.words = self.words, []
+            return words
+        return [] if self.alive else None
+
+    def close(self) -> None:
+        self.say(RELEASE)
+        self.channel.close()
+        self.say(b"")
+
+    # the process
+
+    def say(self, words: bytes) -> None:
+        """What its agent sends, b'' for the agent's end."""
+        self.unheard.append(words)
+        self.step()
+
+    def reaped(self, death: Death) -> None:
+        if self.alive and not self.frozen:
+            status = death.signal or (death.exit_code or 0) << 8
+            self.words.append({"exited": self.node.engine_pid, "status": status})
+            self.node.wake()
+
+    def look(self) -> None:
+        """Its loop, once a second at least."""
+        if self.alive:
+            self.step()
+            self.node.world.after(GUARDIAN_LOOKS_S, self.look)
+
+    def step(self) -> None:
+        if not self.alive or self.frozen or self.node.paused:
+            return
+        now = self.node.world.now
+        while self.unheard:
+            words = self.unheard.pop(0)
+            if self.vigil.hear(now, words):
+                self.node.start_engine()
+                self.words.append({"started": self.node.engine_pid, "start": 1})
+                self.node.wake()
+        if self.vigil.over(now):
+            self._end(now)
+
+    def _end(self, now: float) -> None:
+        self.alive = False
+        if self.vigil.reports_death(now):
+            sockets = SimulatedSockets(self.node.net, self.node.name, lambda: None)
+            self.obituary = Obituary(self.node.run, now + REPORT_S, sockets)
+            self._report(self.obituary, sockets)
+        if self.node.engine is not None:
+            self.node.world.after(KILLED_S, self.node.engine.kill)
+        if self.vigil.is_silent(now):
+            self.node.kill_agent()
+
+    def _report(self, obituary: Obituary, sockets: SimulatedSockets) -> None:
+        if obituary.step(self.node.world.now):
+            sockets.close_all()
+        else:
+            self.node.world.after(0.02, lambda: self._report(obituary, sockets))
+
+
+class SimulatedAgent(Agent):
+    """The agent with what it asks of a machine taken from its node."""
+
+    node: Node
+
+    def _kernels_word(self, rank: Rank) -> None:
+        return None
+
+    def _service(self, url: str) -> Any:
+        return SimulatedService(self.node)
+
+    def _read_order(self) -> None:
+        self.order = self.node.order
+
+
+@dataclass
+class Node:
+    """state directory, processes and clocks of one machine."""
+
+    name: str
+    world: World
+    net: Net
+    ranks: int = 2
+    run: SimulatedRun = field(init=False)
+    fellows: list[Node] = field(default_factory=list)
+    agent: SimulatedAgent | None = None
+    guardian: SimulatedGuardian | None = None
+    engine: Engine | None = None
+    engine_pid: int = 1 << 30
+    order: Order = field(default_factory=Order)
+    """goal.json."""
+    report: Report | None = None
+    """report.json."""
+    disk_stalls: bool = False
+    frozen: bool = False
+    """A signal has stopped the agent."""
+    paused: bool = False
+    """The machine stands still; its network card does not."""
+    wall_s: float = 0.0
+    """What the wall clock was set by, away from the monotonic one."""
+    engines: list[Engine] = field(default_factory=list)
+    """All that ever ran here."""
+    sockets: SimulatedSockets | None = None
+    _next_round: float = float("inf")
+
+    def arm(self, run: SimulatedRun) -> None:
+        """Start an agent for a staged run."""
+        self.run, self.order, self.frozen = run, Order(), False
+        now, world = self.world.now, self.world
+        vigil = Vigil(now, max(run.armed_for_s, run.lease_s), run.lease_s)
+        self.guardian = SimulatedGuardian(self, vigil)
+        self.sockets = SimulatedSockets(self.net, self.name, self.wake)
+        disk = SimulatedDisk(self, stalls=self.disk_stalls)
+        record = SimulatedRecord(run, disk)
+        record.node = self
+        tree = SimulatedTree(self, ranks=[Rank(tp_rank=rank, gpu=-1) for rank in run.tp_ranks])
+        simulated: dict[str, Any] = {
+            "guardian": self.guardian, "memory": NoMemory(), "tree": tree, "log": SimulatedLog(), "disk": disk,
+        }  # fmt: skip
+        self.agent = SimulatedAgent(run=run, record=record, sockets=self.sockets, now=lambda: world.now, **simulated)
+        self.agent.node = self
+        self.engine = None
+        self.guardian.look()
+        self.agent.flush()
+        failures = self.agent.join_link()
+        self.agent.checked(failures)
+        self.wake()
+
+    def start_engine(self) -> None:
+        self.engine_pid += 1
+        self.engine = Engine(self, self.run.run_id)
+        self.engines.append(self.engine)
+        self.engine.start()
+
+    def everybody_loaded(self) -> bool:
+        return all(
+            node.engine is not None and node.engine.run_id == self.run.run_id and node.engine.ranks == node.ranks
+            for node in [self, *self.fellows]
+            if node.name in self.run.members
+        )
+
+    @property
+    def agent_lives(self) -> bool:
+        return self.agent is not None and not self.agent.gone
+
+    @property
+    def engine_lives(self) -> bool:
+        return any(engine.lives for engine in self.engines)
+
+    def note_report(self, value: Report) -> None:
+        self.report = replace(value, updated_at=self.world.now)
+
+    # the loop
+
+    def wake(self) -> None:
+        """Something the agent waits for has happened."""
+        self._round_in(LATENCY * (0.5 + self.world.rng.random()))
+
+    def _round_in(self, seconds: float) -> None:
+        moment = self.world.now + seconds
+        if moment < self._next_round:
+            self._next_round = moment
+            self.world.after(seconds, lambda: self._round(moment))
+
+    def _round(self, moment: float) -> None:
+        if moment != self._next_round:
+            return  # another one came before it
+        self._next_round = float("inf")
+        agent = self.agent
+        if agent is None or agent.gone or self.frozen or self.paused:
+            return
+        ready = {agent.guardian.channel.fileno()} if self._guardian_speaks() else set()
+        agent.step(ready)
+        if not agent.gone:
+            self._round_in(agent.patience())
+
+    def _guardian_speaks(self) -> bool:
+        return self.guardian is not None and (bool(self.guardian.words) or not self.guardian.alive)
+
+    # what befalls it
+
+    def kill_agent(self) -> None:
+        if self.agent is None or self.agent.gone:
+            return
+        self.agent.gone = True
+        if self.sockets is not None:
+            self.sockets.close_all()
+        if self.guardian is not None:
+            self.guardian.say(b"")
+
+    def kill_guardian(self) -> None:
+        """The engine's parent dies with it (PR_SET_PDEATHSIG)."""
+        if self.guardian is not None and self.guardian.alive:
+            self.guardian.alive = False
+            if self.engine is not None:
+                self.engine.kill()
+            self.wake()
+
+    def kill_both(self) -> None:
+        guardian, self.guardian = self.guardian, self.guardian
+        if guardian is not None:
+            guardian.alive = False
+        if self.engine is not None:
+            self.engine.kill()
+        self.kill_agent()
+
+    def freeze(self, on: bool) -> None:
+        self.frozen = on
+        if not on:
+            self.wake()
+
+    def pause(self, on: bool) -> None:
+        self.paused = on
+        if not on:
+            self.wake()
+
+    def stall_disk(self, on: bool) -> None:
+        self.disk_stalls = on
+        if self.agent is not None and isinstance(self.agent.disk, SimulatedDisk):
+            self.agent.disk.stalls = on
+            if not on:
+                self.agent.disk.catch_up()
+
+
+LATENCY = 0.0005

@@ -1,0 +1,158 @@
+"""Bugs that are put in on purpose, one of each kind, to see that the simulation finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from tests.simulation.gang import Fault
+from tests.simulation.node import SimulatedAgent
+
+from orchestrator.node.agent import agent, course, membership, verdicts
+from orchestrator.node.engine.vigil import Vigil
+from orchestrator.node.network import broken, wire
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Bug:
+    """scenarios: it shows in at least one of them; violates: the invariant, by words of its message."""
+
+    name: str
+    put_in: Patch
+    scenarios: Sequence[tuple[Fault, ...]]
+    violates: str
+
+
+def _attribute(target: Any, name: str, value: Any) -> Patch:
+    return lambda patch: patch.setattr(target, name, value)
+
+
+def _by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    join = SimulatedAgent.join_link
+
+    def joined(self: SimulatedAgent) -> Any:
+        node = self.node
+        self.now = lambda: node.world.now + node.wall_s
+        return join(self)
+
+    patch.setattr(SimulatedAgent, "join_link", joined)
+
+
+def _waits_for_the_disk(patch: pytest.MonkeyPatch) -> None:
+    step = agent.Agent.step
+
+    def stepped(self: SimulatedAgent, ready: set[int]) -> None:
+        if not self.node.disk_stalls:
+            step(self, ready)
+
+    patch.setattr(SimulatedAgent, "step", stepped, raising=False)
+
+
+def _forgets_what_came(patch: pytest.MonkeyPatch) -> None:
+    receive = wire.Wire.receive
+
+    def received(self: wire.Wire) -> list[wire.Message]:
+        if self._unsent is not None:
+            raise self._unsent
+        return receive(self)
+
+    patch.setattr(wire.Wire, "receive", received)
+
+
+def _says_nothing_again(patch: pytest.MonkeyPatch) -> None:
+    for name in ("_say_again", "_hear_end"):
+        patch.setattr(course.Course, name, lambda *_: [])
+
+
+def _keeps_on_draining(patch: pytest.MonkeyPatch) -> None:
+    follow = course.Course._follow_loss
+
+    def followed(self: course.Course, found: Any) -> Any:
+        return [] if self.state == "draining" else follow(self, found)
+
+    patch.setattr(course.Course, "_follow_loss", followed)
+
+
+def _blames_itself(self: verdicts.Inquest, now: float, joined: frozenset[str]) -> Any:
+    effects = RULE(self, now, joined)
+    return [
+        verdicts.Rule(replace(rule.verdict, node="n0"), rule.cause)
+        for rule in effects
+        if isinstance(rule, verdicts.Rule)
+    ]
+
+
+def _only_members_expire(self: membership.Membership, now: float) -> Any:
+    return [] if self.leads else EXPIRED(self, now)
+
+
+RULE, EXPIRED = verdicts.Inquest._rule, membership.Membership._expired
+
+BUGS = (
+    Bug(
+        "a reset counts as a death",
+        _attribute(broken, "RECONNECT_S", 0.0),
+        [(Fault("reset", (0, 1), 3.5, 0.5),)],
+        "ended although all agents live",
+    ),
+    Bug(
+        "what was said while the link was made again is not said again",
+        _says_nothing_again,
+        [(Fault("reset", (0, 1), 3.5, 0.5), Fault("kill-rank", (1,), 4.0 + late / 10)) for late in range(-3, 3)],
+        "outlives its gang",
+    ),
+    Bug(
+        "silence has no lease",
+        _attribute(membership.Membership, "_expired", lambda *_: []),
+        [(Fault("power-off", (1,), 3.5),)],
+        "outlives its gang",
+    ),
+    Bug(
+        "one direction of the network is enough",
+        _attribute(membership.Membership, "_expired", _only_members_expire),
+        [(Fault("one-way", (1, 0), 2.0, 30.0), Fault("power-off", (1,), 3.0))],
+        "outlives its gang",
+    ),
+    Bug(
+        "a guardian trusts its agent for ever",
+        _attribute(Vigil, "is_silent", lambda *_: False),
+        [(Fault("freeze", (1,), 3.5, 60.0),)],
+        "outlives its gang",
+    ),
+    Bug(
+        "a guardian does not see that its agent is gone",
+        _attribute(Vigil, "over", lambda *_: False),
+        [(Fault("kill-agent", (1,), 3.5),)],
+        "outlives its gang",
+    ),
+    Bug(
+        "the loop waits for the disk",
+        _waits_for_the_disk,
+        [(Fault("stall", (1,), 3.5, 9.0),)],
+        "ended although all agents live",
+    ),
+    Bug(
+        "time is the wall clock's",
+        _by_the_wall_clock,
+        [(Fault("clock", (node,), 3.5 + tenth / 10),) for node in (0, 1) for tenth in range(10)],
+        "ended although all agents live",
+    ),
+    Bug("the verdict names whoever rules", _attribute(verdicts.Inquest, "_rule", _blames_itself),
+        [(Fault("kill-rank", (1,), 3.5),)], "which nothing befell"),
+    Bug(
+        "what had come before an end is thrown away",
+        _forgets_what_came,
+        [(Fault("pause", (0,), 0.05, 9.0),)],
+        "which nothing befell",
+    ),
+    Bug(
+        "a drain waits for a node that is gone",
+        _keeps_on_draining,
+        [(Fault("stop", (1,), 3.5), Fault("power-off", (0,), 3.6))],
+        "outlives its gang",
+    ),
+)  # fmt: skip

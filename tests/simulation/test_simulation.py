@@ -1,0 +1,127 @@
+"""The agents' own code on a simulated clock, network and disk: what befalls a gang, and what must hold after every
+step. `make simulate` plays more and writes docs/simulation.md."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from tests.simulation.explore import Explored, pairs, sampled, single
+from tests.simulation.gang import AT_ONCE, EPSILON_S, FAULTS, LATE_S, LEASE_S, PAIRS, Fault, Gang, Violated, simulated
+from tests.simulation.seeded import BUGS, Bug
+from tests.simulation.world import World
+from tests.support.waiting import slack
+
+STEPS = 300_000
+"""In each of two tests; with those of the small cases it is a million on the reference machine, in two minutes."""
+PAIRS_PLAYED = 1200
+"""Of some forty thousand of two nodes; `make simulate` plays all."""
+
+
+def share(of: int) -> int:
+    """On a slower machine a sample of it."""
+    return int(of / min(slack(), 20.0))
+
+
+def nothing_violated(explored: Explored) -> None:
+    assert explored.scenarios and not explored.violations, "\n".join(explored.violations[:3])
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_one_fault_of_any_kind_anywhere_at_any_moment(size: int) -> None:
+    explored = Explored()
+    cases = list(single(size))
+    for fault in random.Random(1).sample(cases, min(len(cases), share(len(cases)) + 40)):
+        explored.play((fault,), size, 0)
+    nothing_violated(explored)
+
+
+def test_two_faults_of_two_nodes() -> None:
+    explored, rng = Explored(), random.Random(secrets.randbelow(1 << 32))
+    cases = list(pairs(2, (0.11, 2.3)))
+    for two in rng.sample(cases, share(PAIRS_PLAYED)):
+        explored.play(two, 2, 0)
+    nothing_violated(explored)
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_up_to_three_sampled_faults(half: int) -> None:
+    nothing_violated(sampled(f"{half}/{secrets.randbelow(1 << 32)}", share(STEPS)))
+
+
+def found(bug: Bug) -> str:
+    """The first violation in the bug's scenarios."""
+    explored = Explored()
+    for faults in bug.scenarios:
+        explored.play(faults, 2, 0)
+    return next(iter(explored.violations), "")
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_seeded_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(bug) == ""
+    bug.put_in(monkeypatch)
+    assert bug.violates in (words := found(bug)) and words
+
+
+class AnyLife(RuleBasedStateMachine):
+    """A gang of three that any faults befall, in any order."""
+
+    @initialize(seed=st.integers(0, 1 << 16))
+    def begin(self, seed: int) -> None:
+        self.gang = Gang(World(seed=seed), 3)
+        self.open = simulated(self.gang.world)
+        self.open.__enter__()
+        self.struck: list[Fault] = []
+        self.gang.arm()
+        self.on(3.0)
+        self.gang.armed = self.gang.world.now
+        self.gang.go()
+
+    @rule(seconds=st.sampled_from((0.001, 0.05, 0.4, 1.1, 2.5, LEASE_S)))
+    def on(self, seconds: float) -> None:
+        self.gang.world.run(self.gang.world.now + seconds, self.gang.check)
+
+    @rule(kind=st.sampled_from(sorted(FAULTS)), node=st.integers(0, 2), other=st.integers(1, 2),
+          lasts=st.sampled_from((0.3, 1.5, 4.0, 9.0)))  # fmt: skip
+    def strike(self, kind: str, node: int, other: int, lasts: float) -> None:
+        where = (node, (node + other) % 3) if kind in PAIRS else (node,)
+        fault = Fault(kind, where, self.gang.world.now, 0.0 if kind in AT_ONCE else lasts)
+        self.struck.append(fault)
+        self.gang.faults = self.struck
+        self.gang.strike(fault)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "open"):
+            return
+        try:
+            self.on(9.0 + LEASE_S + EPSILON_S + 1.0)
+            self.gang.check_verdict()
+            if self.gang.ended is not None:
+                self.on(LATE_S)
+                self.gang.check_nothing_left()
+        finally:
+            self.open.__exit__(None, None, None)
+
+
+TestAnyLife = AnyLife.TestCase
+TestAnyLife.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+
+
+def test_a_violation_is_told_with_what_brings_it_again() -> None:
+    explored = Explored()
+
+    def broken(faults: Sequence[Fault], **_: object) -> Gang:
+        raise Violated("so it is")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.simulation.explore.play", broken)
+        explored.play((Fault("kill-rank", (1,), 3.5),), 2, 7)
+    assert explored.violations == [
+        "play((Fault(kind='kill-rank', where=(1,), at=3.5, lasts=0.0),), size=2, seed=7): so it is"
+    ]

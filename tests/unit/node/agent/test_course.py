@@ -1,0 +1,238 @@
+"""How one node's part goes: tables of what happens and what is to be done, without processes and with a clock of their
+own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.support.linked_run import linked_run
+
+from orchestrator.node.agent import course, verdicts
+from orchestrator.node.agent.course import (
+    FOLLOW_LEADER_S,
+    LEADERS_CHECKS_S,
+    LINK_S,
+    AskEngineToEnd,
+    Course,
+    Effect,
+    Enter,
+    Facts,
+    LinkFacts,
+    Look,
+    Send,
+    StartEngine,
+    Tick,
+)
+from orchestrator.node.agent.statements import Statement, Weight
+from orchestrator.node.network.broken import RECONNECT_S
+from orchestrator.node.network.link import Event, Joined, Left, Said
+from orchestrator.protocol.link import Account, AgentEnded, Ask, Digest, Drain, End, Ended, Go, Pulse, Stop
+from orchestrator.protocol.report import AgentState, Cause
+from orchestrator.protocol.run_files import Order
+from orchestrator.protocol.shape import Message
+from orchestrator.protocol.verbs import Because
+
+COMPLETE = Facts(complete=True)
+KILLED = Cause(node="b", tp_rank=2, signal=9, text="TP2 was killed", at=1.0)
+RESET = Left("b", "Connection reset by peer", broken=True)
+
+
+def part(node: str, state: str = "ready", **more: Any) -> Course:
+    """a leads; its only member b has joined at second 100."""
+    made = Course(linked_run(node, **{"lease_s": 20.0, **more}))
+    made.step(100.0, course.Checked())
+    made.step(100.0, Joined("b" if node == "a" else "a"))
+    made.state, made.engine_runs = AgentState(state), state in ("starting", "warming", "ready", "draining")
+    return made
+
+
+def says(node: str, message: Message) -> Said:
+    return Said(node, message.as_json())
+
+
+def sent(effects: Sequence[Effect]) -> list[Message]:
+    return [effect.message for effect in effects if isinstance(effect, Send)]
+
+
+def entered(effects: Sequence[Effect]) -> list[str]:
+    return [effect.state.value for effect in effects if isinstance(effect, Enter)]
+
+
+def test_a_leader_is_armed_at_once_and_a_member_once_it_has_joined() -> None:
+    leader, member = (Course(linked_run(node)) for node in "ab")
+    assert leader.step(1.0, Tick()) == [], "its checks go on"
+    for one in (leader, member):
+        one.step(2.0, course.Checked())
+    assert entered(leader.step(2.0, Tick())) == ["armed"]
+    assert entered(member.step(2.0, Tick())) == []
+    member.step(3.0, Joined("a"))
+    assert entered(member.step(3.0, Tick())) == ["armed"]
+
+
+@pytest.mark.parametrize(("reached", "patience_s"), [(False, LINK_S), (True, LEADERS_CHECKS_S)])
+def test_a_leader_whose_port_answers_may_still_be_checking(reached: bool, patience_s: float) -> None:
+    member = Course(linked_run("b"))
+    member.step(100.0, course.Checked())
+    facts = Facts(link=LinkFacts(reached=reached))
+    assert member.step(100.0 + patience_s - 1, Tick(), facts) == []
+    assert entered(member.step(100.0 + patience_s + 1, Tick(), facts)) == ["failed"]
+    assert member.cause is not None and "does not answer" in member.cause.text and member.cause.secondary
+
+
+def test_a_leader_of_a_release_that_can_not_be_followed_is_not_waited_for() -> None:
+    member = Course(linked_run("b"))
+    member.step(100.0, course.Checked())
+    misfit = "is l40s-deploy 7.1.0, newer than this one (0.1.0)"
+    member.step(100.1, Tick(), Facts(link=LinkFacts(misfit=misfit)))
+    assert member.cause is not None and member.cause.secondary
+    assert member.cause.text == f"the leader's agent {misfit}"
+    assert "`l40s-deploy down`" in member.cause.fix
+
+
+def test_armed_and_forgotten_it_ends() -> None:
+    leader = part("a", "armed", armed_for_s=120.0, lease_s=900.0)
+    assert leader.step(219.0, Tick()) == []
+    assert entered(leader.step(221.0, Tick())) == ["stopping"]
+
+
+def test_go_starts_the_leaders_engine_and_everybody_elses() -> None:
+    leader, member = part("a", "armed"), part("b", "armed")
+    go = course.Ordered(Order(goal="run"))
+    assert leader.step(101.0, go) == [StartEngine(), Enter(AgentState.STARTING), Send(Go())]
+    assert leader.step(101.1, go) == [], "the order lies there still"
+    assert member.step(101.0, says("a", Go())) == [StartEngine(), Enter(AgentState.STARTING)]
+
+
+def test_ready_is_when_every_rank_of_every_node_lives_and_the_canary_was_accepted() -> None:
+    leader, member = part("a", "starting"), part("b", "starting")
+    assert entered(leader.step(101.0, course.Healthy())) == ["warming"]
+    assert entered(member.step(101.0, says("a", Pulse(state=AgentState.WARMING)), COMPLETE)) == ["warming"]
+    leader.step(102.0, course.Accepted())
+    assert leader.step(102.0, Tick(), COMPLETE) == []
+    leader.step(102.5, says("b", Digest(state=AgentState.WARMING, complete=True)))
+    assert leader.step(102.5, Tick()) == [], "its own rank is missing"
+    assert entered(leader.step(103.0, Tick(), COMPLETE)) == ["ready"]
+    assert member.step(103.0, says("a", Pulse(state=AgentState.READY))) == []
+    assert entered(member.step(104.0, says("a", Pulse(state=AgentState.READY)), COMPLETE)) == ["ready"]
+
+
+@pytest.mark.parametrize(
+    ("state", "missed"),
+    [("armed", []), ("starting", [Go()]), ("ready", [Go()]), ("draining", [Drain()]), ("stopping", [End(now=True)])],
+)
+def test_one_that_connects_again_is_told_what_it_missed(state: str, missed: list[Message]) -> None:
+    effects = part("a", state).step(101.0, Joined("b"))
+    assert [(effect.message, effect.only) for effect in effects if isinstance(effect, Send)] == [
+        (message, "b") for message in missed
+    ]
+
+
+def test_one_that_connects_after_the_verdict_hears_it() -> None:
+    leader = part("a")
+    leader.step(101.0, course.Broke(KILLED))
+    assert sent(leader.step(102.0, Joined("b"))) == [End(verdict=KILLED)]
+
+
+def test_a_death_is_told_the_leader_asks_and_rules_once() -> None:
+    leader, member = part("a"), part("b")
+    statement = Statement(KILLED, Weight.SEEN)
+    told = member.step(101.0, verdicts.Happened(statement))
+    assert sent(told) == [statement.account()] and entered(told) == ["failed"]
+    assert leader.step(101.0, says("b", statement.account())) == [Send(Ask()), Look()]
+    ruled = leader.step(101.0, verdicts.Looked())
+    assert sent(ruled) == [End(verdict=KILLED)] and entered(ruled) == ["failed"]
+    assert leader.verdict == KILLED and leader.cause is not None and leader.cause.secondary
+    assert member.step(101.2, says("a", End(verdict=KILLED))) == [] and member.verdict == KILLED
+
+
+def test_a_death_while_the_link_is_made_again_is_told_once_it_is() -> None:
+    """Found under load: the member's rank died between its connection and the leader's welcome; nobody told the
+    leader, and its ranks went on for ever."""
+    member = part("b")
+    member.step(101.0, Left("a", "Connection reset by peer", broken=True))
+    told = member.step(102.0, verdicts.Happened(Statement(KILLED, Weight.SEEN)))
+    assert sent(told) == [] and entered(told) == ["failed"]
+    assert sent(member.step(102.0, Joined("a"))) == [Account(type="failed", cause=KILLED)]
+
+
+@pytest.mark.parametrize("cause", [KILLED, None])
+def test_a_member_that_has_ended_ends_the_gang_whatever_was_lost_on_the_way(cause: Cause | None) -> None:
+    leader = part("a")
+    leader.step(101.0, says("b", Ended(state=AgentState.FAILED, cause=cause)))
+    leader.step(101.0, verdicts.Looked())
+    leader.step(101.0 + verdicts.SETTLE_S, Tick())
+    assert leader.state is AgentState.FAILED and leader.verdict is not None
+    assert leader.verdict == cause or "did not say why" in leader.verdict.text
+
+
+def test_a_member_that_was_stopped_stops_the_gang() -> None:
+    leader = part("a")
+    effects = leader.step(101.0, says("b", Ended(state=AgentState.STOPPED)))
+    assert sent(effects) == [End(now=True)] and entered(effects) == ["stopping"]
+
+
+def test_stop_drains_the_leaders_engine_first_and_the_others_follow() -> None:
+    leader, member = part("a"), part("b")
+    stop = course.Ordered(Order(goal="stop"))
+    assert member.step(101.0, stop) == [Send(Stop()), Enter(AgentState.DRAINING)]
+    assert leader.step(101.0, says("b", Stop())) == [Enter(AgentState.DRAINING), Send(Drain()), AskEngineToEnd()]
+    assert leader.step(102.0, Tick()) == []
+    leader.step(103.0, course.EngineGone())
+    assert leader.step(103.0, Tick()) == [Send(End()), Enter(AgentState.STOPPING)]
+    member.step(103.0, says("a", End()))
+    assert member.step(103.0 + FOLLOW_LEADER_S / 2, Tick()) == []
+    assert entered(member.step(103.1 + FOLLOW_LEADER_S, Tick())) == ["stopping"]
+    assert member.stopped() and member.state is AgentState.STOPPED
+
+
+def test_a_drain_ends_where_nothing_runs_any_more_or_nobody_leads() -> None:
+    member = part("b", "draining")
+    assert entered(member.step(101.0, Tick(), Facts(living=False))) == ["stopping"]
+    member = part("b", "draining")
+    assert entered(member.step(101.0, says("a", AgentEnded()))) == ["stopping"]
+    member = part("b", "draining")
+    assert entered(member.step(101.0, says("a", End(verdict=KILLED)))) == ["stopping"]
+    assert member.verdict == KILLED
+
+
+def test_stop_at_once_tells_everybody_and_an_order_may_name_what_nobody_saw() -> None:
+    for node, message in (("a", End(now=True)), ("b", Stop(now=True))):
+        effects = part(node).step(101.0, course.Ordered(Order(goal="stop-now")))
+        assert effects == [Send(message), Enter(AgentState.STOPPING)]
+    leader = part("a")
+    because = Because(node="b", text="it was lost", fix="look there")
+    leader.step(101.0, course.Ordered(Order(goal="stop-now", because=because)))
+    assert leader.state is AgentState.FAILED
+    assert leader.verdict is not None and (leader.verdict.node, leader.verdict.text) == ("b", "it was lost")
+
+
+def test_a_broken_connection_and_a_lease_end_the_part() -> None:
+    events: list[tuple[float, Event | Tick]] = [(101.0, RESET), (101.0 + RECONNECT_S, Tick())]
+    for happened, words in ((events, "no new one came for 2 s"), ([(121.0, Tick())], "lease of 20 s ran out")):
+        leader = part("a")
+        for now, event in happened:
+            leader.step(now, event)
+        assert leader.verdict is not None and words in leader.verdict.text and leader.verdict.node == "b"
+
+
+@pytest.mark.parametrize("state", ["stopping", "failed", "stopped"])
+def test_what_is_over_starts_nothing_and_fails_no_more(state: str) -> None:
+    for node, other in ("ab", "ba"):
+        one = part(node, state)
+        for event in (
+            course.Ordered(Order(goal="run")), course.Ordered(Order(goal="stop")), course.Broke(KILLED), Tick(),
+            says(other, Go()), says(other, Stop()), says(other, Drain()), says(other, AgentEnded()),
+        ):  # fmt: skip
+            effects = one.step(500.0, event)
+            assert not any(isinstance(effect, (StartEngine, Enter, Send)) for effect in effects), event
+        assert one.state == state
+
+
+def test_what_comes_late_may_still_be_nearer_to_the_cause() -> None:
+    leader = part("a")
+    leader.step(101.0, course.Broke(replace(KILLED, node="a", secondary=True)))
+    leader.step(101.1, says("b", Account(type="failed", cause=KILLED)))
+    assert leader.verdict == KILLED

@@ -1,0 +1,40 @@
+"""The engine's log as the agent reads it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.support.linked_run import linked_run
+
+from orchestrator.node.agent.engine_log import EngineLog
+from orchestrator.node.agent.record import Record
+from orchestrator.node.engine.logfile import LogFile
+from orchestrator.node.engine.watch import LogWatch
+
+
+def test_a_line_that_the_agent_can_not_read_is_a_remark_and_the_next_ones_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe, engine = os.pipe()
+    os.set_blocking(pipe, False)
+    record = Record(linked_run("a", str(tmp_path)))
+    log = EngineLog(pipe=pipe, file=LogFile(str(tmp_path / "engine.log"), 1 << 20), watch=LogWatch(), record=record)
+    read: list[str] = []
+
+    def feed(line: str, _: float) -> bool:
+        read.append(line)
+        return line == "odd" and bool(int("9" * 5000))
+
+    monkeypatch.setattr(log.watch, "feed", feed)
+    os.write(engine, b"odd\nodd\npla")
+    assert log.read()
+    os.write(engine, b"in\nlast")
+    os.close(engine)
+    assert log.read() and log.pipe == -1
+    assert read == ["odd", "odd", "plain", "last"]
+    (remark,) = log.remarks
+    assert "could not be read" in remark and "ValueError" in remark
+    log.close()
+    assert (tmp_path / "engine.log").read_bytes() == b"odd\nodd\nplain\nlast"
