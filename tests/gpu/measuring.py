@@ -1,4 +1,4 @@
-"""Steps that measure: the right text, the engine's own benchmark beside its client run by hand, and the gate."""
+"""Steps that measure: the right text, the network, the engine's own benchmark beside its client by hand, the gate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.lab.node.files import VENVS
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.benchmark import Load
 
-LOAD = Load(input=128, output=128, prompts=64, rate=1000, concurrency=4)
+LOAD = Load(input=128, output=128, prompts=128, rate=1000, concurrency=4)
 """Within the batches that the checkpoint's profile captures graphs for; some seconds."""
 WORDS = [word for name in ("input", "output", "prompts", "rate", "concurrency")
          for word in (f"--{name}", str(getattr(LOAD, name)))]  # fmt: skip
@@ -36,9 +36,11 @@ def golden(stage: Stage) -> tuple[str, dict[str, Any]]:
     _wanted(stage, 0, "golden", "accept")
     accepted_s = round(time.monotonic() - began, 1)
     first = _check(stage)
-    took = stage.up("--replace")
+    began = time.monotonic()
+    _wanted(stage, 0, "restart")
+    took = round(time.monotonic() - began, 1)
     again = _check(stage)
-    figures = {"accept_s": accepted_s, "check_s": first["took_s"], "up_s": round(took, 1), "again": again["verdict"]}
+    figures = {"accept_s": accepted_s, "check_s": first["took_s"], "restart_s": took, "again": again["verdict"]}
     figures |= {"prompts": len(first["prompts"]), "varies": first["gangs"][0]["varies"]}
     if not first["prompts"] or (first["verdict"], again["verdict"]) != ("same", "same"):
         wrong = [one["id"] for found in (first, again) for one in found["prompts"] if not one["same"]]
@@ -69,29 +71,70 @@ def bench(stage: Stage) -> tuple[str, dict[str, Any]]:
     return f"{said}, two runs of either up to {noise:.1%}", figures
 
 
-def gate(stage: Stage) -> tuple[str, dict[str, Any]]:
-    """All GPUs in one node; then NCCL is forced onto sockets."""
+def nettest(stage: Stage) -> tuple[str, dict[str, Any]]:
+    """Between the nodes, twice: what the first found is what the second has to find."""
+    first, second = (_nettested(stage) for _ in range(2))
+    figures = {"first": first, "second": second}
+    if (first["exit"], second["exit"]) != (0, 0):
+        raise Otherwise(f"nettest ended with {first['exit']}, then with {second['exit']}", **figures)
+    return f"{first['transport']}: nothing slow, twice; {second['took_s']} s", figures
+
+
+def slowed(stage: Stage) -> tuple[str, dict[str, Any]]:
+    """All GPUs in one node; then NCCL is forced onto sockets, and nettest and the gate have to find it."""
+    nets, benches = [_nettested(stage)], list[dict[str, Any]]()
     stage.ready()
-    first = _benched(stage, "--gate", code=NOTHING_TO_COMPARE)
-    healthy = _benched(stage, "--gate", code=0)
+    benches += [_benched(stage, "--gate"), _benched(stage, "--gate")]
     stage.lab.env = dict(SOCKETS)
     try:
         stage.lab.write_inventory()
-        stage.up("--replace")
-        slow = _benched(stage, "--gate", code=SLOW)
+        nets.append(_nettested(stage))
+        stage.up()
+        benches.append(_benched(stage, "--gate"))
     finally:
         stage.lab.env = {}
         stage.lab.write_inventory()
-    speeds = [round(one["serving"]["output_tok_s"], 1) for one in (first, healthy, slow)]
-    figures = {"output_tok_s": speeds, "verdicts": [one["verdict"] for one in (first, healthy, slow)]}
-    figures["causes"] = slow["causes"]
-    said = f"{speeds[0]} tok/s recorded, {speeds[1]} judged as expected; through sockets {speeds[2]}: {slow['verdict']}"
-    return f"{said}, `bench --gate` ends with {SLOW}", figures
+    figures: dict[str, Any] = {"nettest": nets, "load": str(LOAD)}
+    figures["output_tok_s"] = speeds = [round(one["serving"]["output_tok_s"], 1) for one in benches]
+    figures |= {"bench": [one["verdict"] for one in benches], "causes": benches[-1]["causes"]}
+    codes = [one["exit"] for one in (*nets, *benches)]
+    if codes != [0, SLOW, NOTHING_TO_COMPARE, 0, SLOW]:
+        raise Otherwise(f"nettest ended with {codes[:2]}, wanted 0 and 7; bench --gate with {codes[2:]}", **figures)
+    found = f"nettest ends with {SLOW}: {nets[1]['findings'][0]}"
+    return f"healthy: nettest ok, {speeds[1]} tok/s; on sockets {found}; `bench --gate`: {speeds[2]} tok/s", figures
 
 
-def _benched(stage: Stage, *words: str, code: int = 0) -> dict[str, Any]:
-    done = _wanted(stage, code, "bench", *WORDS, "--json", *words)
-    found: dict[str, Any] = json.loads(done)
+def _nettested(stage: Stage) -> dict[str, Any]:
+    """With the gang down; exit code and what counts of the document."""
+    _wanted(stage, 0, "down")
+    began = time.monotonic()
+    done = stage.run("nettest", "--model", stage.lab.model, "--json", timeout=min(_CLIENT_S, stage.left_s - 5))
+    took = round(time.monotonic() - began, 1)
+    if done.returncode not in (0, SLOW):
+        raise Otherwise(f"nettest ended with {done.returncode}: {done.stderr.strip()[-400:]}")
+    told = json.loads(done.stdout)
+    return {
+        "exit": done.returncode,
+        "took_s": took,
+        "verdict": told["verdict"],
+        "transport": "; ".join(sorted(set(_texts(told["transport"])))),
+        "all_reduce_us": {f"{one['kind']}, {one['bytes']}": one["measured_us"] for one in told["tests"]},
+        "gbps": [[one["from"], one["to"], one["measured_gbps"], one["expected_gbps"]] for one in told["links"]],
+        "odd": told["odd"],
+        "findings": [f"{one['id']}: {one['title']}" for one in told["findings"]],
+    }
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(one) for one in value.values()] if isinstance(value, dict) else [str(value)]
+
+
+def _benched(stage: Stage, *words: str) -> dict[str, Any]:
+    """The document, and its exit code: 0, or with --gate 2 and 7."""
+    done = stage.run("bench", *WORDS, "--json", *words, timeout=min(_CLIENT_S, stage.left_s - 5))
+    if done.returncode not in (0, NOTHING_TO_COMPARE, SLOW) or not done.stdout:
+        raise Otherwise(f"bench ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+    found: dict[str, Any] = {**json.loads(done.stdout), "exit": done.returncode}
     return found
 
 
@@ -114,7 +157,7 @@ def _by_hand(stage: Stage) -> float:
     paths = {bench_client.DATASET: "data.json", bench_client.RESULT: "result.jsonl"}
     client = shlex.join([f"{VENVS}/{stack.name}/bin/python3", "-m", *(paths.get(word, word) for word in words)])
     script = (
-        "d=$(mktemp -d) && cd $d && cat >data.json && export CUDA_VISIBLE_DEVICES= HF_HUB_OFFLINE=1\n"
+        "d=$(mktemp -d) && cd $d && cat >data.json && export TMPDIR=$d CUDA_VISIBLE_DEVICES= HF_HUB_OFFLINE=1\n"
         f"{client} >log 2>&1; cat result.jsonl 2>/dev/null || tail -n 5 log; rm -r $d"
     )
     told = stage.lab.on(leader, script, own_text().encode(), timeout=_CLIENT_S)
