@@ -1,4 +1,4 @@
-"""`l40s-deploy checkpoint`: re-block FP8 checkpoints to a finer block, look at one, bring one onto all nodes."""
+"""`l40s-deploy checkpoint`: download, re-block to a finer block, look at one, bring one onto all nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.checkpoint.judgement import Judgement
-from orchestrator.cli import checkpoint_push, checkpoint_verify
+from orchestrator.cli import checkpoint_download, checkpoint_push, checkpoint_verify
 from orchestrator.cli.checkpoint_sizes import duration, size
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
@@ -29,16 +29,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     reblock = "l40s-deploy checkpoint reblock /models/V3-0324 /models/V3-0324-Block64x64 --block 64 --prove"
     there = "l40s-deploy checkpoint reblock --node node0 /workspace/V3-0324 /workspace/V3-0324-Block64x64"
     look = "l40s-deploy checkpoint inspect /models/V3-0324-Block64x64"
-    add_examples(parser, reblock, look, checkpoint_push.EXAMPLES[0], checkpoint_verify.EXAMPLE)
+    add_examples(
+        parser, checkpoint_download.EXAMPLES[0], reblock, look, checkpoint_push.EXAMPLES[0], checkpoint_verify.EXAMPLE
+    )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    downloading = actions.add_parser("download", help="bring a model from Hugging Face or ModelScope onto one node")
+    checkpoint_download.configure(downloading)
     finer = actions.add_parser("reblock", help="write a copy of an FP8 checkpoint with finer quantisation blocks")
     add_examples(finer, reblock, there)
     _configure_reblock(finer)
     inspect = actions.add_parser(
         "inspect", help="show dimensions, quantisation, shards, and what an engine would refuse"
     )
-    add_examples(inspect, look)
-    inspect.add_argument("directory", metavar="DIR", type=Path)
+    add_examples(inspect, look, "l40s-deploy checkpoint inspect node0:/workspace/V3-0324-Block64x64")
+    inspect.add_argument("directory", metavar="DIR", help="directory on this machine, or NODE:/path")
+    add_inventory(inspect)
     add_json(inspect)
     pushing = actions.add_parser("push", help="copy a checkpoint to all nodes; each byte leaves the source once")
     checkpoint_push.configure(pushing)
@@ -74,12 +79,14 @@ def _configure_reblock(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Exit code 0; inspect: 3 where an engine would refuse; reblock --prove: 7 where the sides differ."""
+    if args.action == "download":
+        return checkpoint_download.run(args, screen)
     if args.action == "push":
         return checkpoint_push.run(args, screen)
     if args.action == "verify":
         return checkpoint_verify.run(args, screen)
     if args.action == "inspect":
-        return _inspect(args.directory, screen)
+        return _inspect(args, screen)
     return _reblock(args, screen)
 
 
@@ -226,13 +233,25 @@ class _Lines:
         )
 
 
-def _inspect(directory: Path, screen: Screen) -> int:
-    judgement = inspect_here(directory)
+def _inspect(args: argparse.Namespace, screen: Screen) -> int:
+    judgement = inspect_at(args, args.directory, screen)
     if screen.as_json:
         screen.json(judgement.as_json())
     else:
         _draw(judgement, screen)
     return 0 if judgement.loads else 3
+
+
+def inspect_at(args: argparse.Namespace, place: str, screen: Screen) -> Judgement:
+    """A directory of this machine, or NODE:/path. Raises InputError, Unreachable."""
+    if ":" not in place.partition("/")[0]:
+        return inspect_here(Path(place))
+    from orchestrator.workflows.checkpoint.push import split_place
+    from orchestrator.workflows.checkpoint.there import inspect_there
+
+    node, path = split_place(open_inventory(args, screen), place)
+    assert node is not None
+    return inspect_there(node, path)
 
 
 def _draw(judgement: Judgement, screen: Screen) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.cli.checkpoint import inspect_at
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.loading import own
@@ -32,8 +33,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     actions = parser.add_subparsers(dest="action", metavar="add")
     adding = actions.add_parser("add", help="create a profile from a checkpoint's config.json")
-    add_examples(adding, "l40s-deploy models add /workspace/GLM-4.5-Air-FP8")
-    adding.add_argument("directory", type=Path, metavar="DIR", help="checkpoint directory on this machine")
+    add_examples(
+        adding,
+        "l40s-deploy models add /workspace/GLM-4.5-Air-FP8",
+        "l40s-deploy models add node0:/workspace/GLM-4.5-Air-FP8",
+    )
+    adding.add_argument("directory", metavar="DIR", help="checkpoint directory on this machine, or NODE:/path")
+    adding.add_argument("-i", "--inventory", default=argparse.SUPPRESS, metavar="FILE", help="for NODE:/path")
     adding.add_argument("--name", metavar="NAME", help="the profile's name (default: the directory's)")
     adding.add_argument("--out", type=Path, metavar="FILE", help="default: models/NAME.yml beside the inventory")
     adding.add_argument("--force", action="store_true", help="overwrite an existing profile")
@@ -105,7 +111,11 @@ def _refusals(mine: Sequence[tuple[Listed, Offer]]) -> dict[str, tuple[list[str]
 def _add(args: argparse.Namespace, screen: Screen) -> int:
     if args.inventory or os.environ.get("L40S_INVENTORY"):
         own.remember(choose_inventory(args.inventory).path)
-    path, unknown = add_model(args.directory, name=args.name, file=args.out, over=args.force)
+    place = args.directory
+    if ":" not in place.partition("/")[0]:
+        place = str(Path(place).expanduser().absolute())
+    judgement = inspect_at(args, place, screen)
+    path, unknown = add_model(judgement, place, name=args.name, file=args.out, over=args.force)
     if screen.as_json:
         screen.json({"file": str(path), "unknown": unknown})
         return 0

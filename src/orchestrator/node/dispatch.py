@@ -39,11 +39,14 @@ VERBS = {
     "same-root": "orchestrator.node.verbs.same_root",
     "digests": "orchestrator.node.checkpoint.digests",
     "reblock": "orchestrator.node.checkpoint.there",
+    "inspect": "orchestrator.node.checkpoint.inspect",
+    "download": "orchestrator.node.checkpoint.download",
 }
 
 PROCESSES = {
     "agent": "orchestrator.node.agent.agent",
     "gpus": "orchestrator.node.engine.gpus",
+    "hub-client": "orchestrator.node.checkpoint.hub_client",
     "light": "orchestrator.node.verbs.light",
     "nvml": "orchestrator.node.look.nvml",
 }

@@ -1,4 +1,4 @@
-"""`checkpoint reblock` on a node: the work is the node application's, the operator sees how far it is."""
+"""`checkpoint reblock` and `inspect` on a node: the work is the node application's, the operator sees how far it is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.checkpoint.judgement import Judgement, judge
 from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.node.checkpoint.prove import Proof
@@ -15,6 +16,9 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.remote.session import Session
 from orchestrator.workflows.checkpoint.checkpoint import Outcome, Report
+
+INSPECT_S = 300.0
+"""For the headers of all shards; a cold network file system takes its time."""
 
 _KINDS: Mapping[str, type[DeployError]] = {
     "differs": VerificationDiffers,
@@ -49,6 +53,20 @@ def reblock_there(
             raise kind(failure.what, where=failure.where, fix=failure.fix)
         raise failure
     return done.values[node.name]
+
+
+def inspect_there(node: NodeSpec, directory: str) -> Judgement:
+    """Look at a checkpoint that lies on a node. Raises InputError where there is none, and Unreachable."""
+    request = {"directory": directory}
+    with Fleet([node]) as fleet:
+        looked = fleet.on_every(lambda session: node_app.call(session, "inspect", request, deadline_s=INSPECT_S))
+    for failure in looked.failures.values():
+        raise (
+            InputError(failure.what, where=failure.where, fix=failure.fix)
+            if isinstance(failure, NodeRefusal)
+            else failure
+        )
+    return judge(looked.values[node.name])
 
 
 def _follow(session: Session, request: Mapping[str, Any], report: Report) -> Outcome:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from orchestrator.checkpoint.judgement import Judgement
 from orchestrator.checkpoint.profile import draft, known_dimensions
 from orchestrator.loading import own
 from orchestrator.loading.profiles import load_profile, profile_names
@@ -19,7 +20,6 @@ from orchestrator.model.profile import ModelProfile
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.offers import Offer, offer
 from orchestrator.rendering import profile_file
-from orchestrator.workflows.checkpoint.checkpoint import inspect_here
 from orchestrator.workflows.files import write_whole
 from orchestrator.workflows.plan.plan import stack_name
 
@@ -90,20 +90,24 @@ def _offer(each: Offer) -> dict[str, Any]:
     }
 
 
-def add_model(directory: Path, *, name: str | None, file: Path | None, over: bool) -> tuple[Path, dict[str, str]]:
-    """Write a profile for a checkpoint directory on this machine; returns the file and what is marked in it.
+def add_model(
+    checkpoint: Judgement, place: str, *, name: str | None, file: Path | None, over: bool
+) -> tuple[Path, dict[str, str]]:
+    """Write a profile for a checkpoint directory; returns the file and what is marked in it.
+
+    place: where the checkpoint lies, as the profile's source names it
 
     Raises InputError where there is no checkpoint, where it can't become a profile, and where the file exists.
     """
-    directory = directory.expanduser().absolute()
-    name = name or directory.name
+    directory = PurePosixPath(place).name
+    name = name or directory
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name) is None:
         raise InputError(
             f"{name!r} is not a valid model name",
             where="command line: --name",
             fix="use only letters, digits, and . _ + -",
         )
-    made = draft(inspect_here(directory), name=name, directory=directory.name, source=f"the checkpoint in {directory}")
+    made = draft(checkpoint, name=name, directory=directory, source=f"the checkpoint in {place}")
     text = profile_file(made.profile, known_dimensions(made.profile.dimensions), made.unknown, template("model.yml.j2"))
     path = file or own.new_file("models", name)
     if file is None:

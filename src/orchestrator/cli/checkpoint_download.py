@@ -1,0 +1,141 @@
+"""`l40s-deploy checkpoint download`: a model of Hugging Face or ModelScope onto one node."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.cli import checkpoint_push
+from orchestrator.cli.checkpoint_sizes import Pace, duration, size
+from orchestrator.cli.live import LivePicture
+from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.chosen import chosen_nodes
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from orchestrator.workflows.checkpoint.download import Bytes
+
+EXAMPLES = (
+    "l40s-deploy checkpoint download deepseek-ai/DeepSeek-V3-0324 --node node0",
+    "l40s-deploy checkpoint download meituan/DeepSeek-R1-Channel-INT8 --from modelscope --push",
+)
+_LINE_EVERY_S = 10.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of `download`."""
+    add_examples(parser, *EXAMPLES)
+    parser.add_argument("repo", metavar="REPO", help="OWNER/NAME, or a model whose profile names its page")
+    parser.add_argument(
+        "--node", default="", metavar="NODE", help="download onto this node (default: the first leader)"
+    )
+    parser.add_argument(
+        "--from", dest="hub", default="huggingface", choices=("huggingface", "modelscope"), help="the hub (huggingface)"
+    )
+    parser.add_argument("--revision", default="", metavar="REV", help="branch, tag or commit (default: the newest)")
+    parser.add_argument(
+        "--as",
+        dest="name",
+        default="",
+        metavar="NAME",
+        help="directory below l40s_model_root (default: the repository's)",
+    )
+    parser.add_argument(
+        "--exclude", action="append", default=[], metavar="GLOB", help="leave out files like this (repeatable)"
+    )
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="file here, mode 0600, with the hub's token")
+    parser.add_argument("--endpoint", default="", metavar="URL", help="another address of the hub, such as a mirror's")
+    parser.add_argument(
+        "--python",
+        default="",
+        metavar="PATH",
+        help="interpreter on the node with the hub's client (default: the stack's)",
+    )
+    parser.add_argument(
+        "--push", action="store_true", help="then copy it to all other nodes, as `checkpoint push` does"
+    )
+    add_inventory(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when it is there and every file is the hub's; 7 where one is not; with --push, what push exits with."""
+    from orchestrator.workflows.checkpoint.download import DownloadRequest, download
+
+    inventory = open_inventory(args, screen)
+    names = [args.node] if args.node else [inventory.gangs[0].leader.name]
+    (node,) = chosen_nodes(inventory.nodes, names, f"{inventory.path}: --node").values()
+    request = DownloadRequest(
+        repo=args.repo,
+        hub=args.hub,
+        revision=args.revision,
+        name=args.name,
+        python=args.python,
+        endpoint=args.endpoint,
+        token_file=args.token_file,
+        exclude=tuple(args.exclude),
+    )
+    began = time.monotonic()
+    try:
+        with _Picture(screen, node.name) as picture:
+            done = download(node, request, picture)
+    except KeyboardInterrupt:
+        screen.say("stopped; run the same command again to resume")
+        raise
+    place = f"{node.name}:{done.directory}"
+    if args.push:
+        screen.say(f"{place}: complete")
+        return checkpoint_push.run(_push_arguments(args, place), screen)
+    if screen.as_json:
+        screen.json({"node": node.name, **asdict(done), "seconds": round(time.monotonic() - began, 3)})
+        return 0
+    state = "already there" if done.there else f"complete after {duration(time.monotonic() - began)}"
+    checked = "all checksums match" if not done.by_size else f"{done.by_size} of them checked by size only"
+    screen.out.print(printable(f"{place}: {state}; {size(done.bytes)} in {done.files} files, {checked}"))
+    if len(list(inventory.nodes)) > 1:
+        screen.out.print(printable(f"next: l40s-deploy checkpoint push {shlex.quote(place)}"))
+    return 0
+
+
+def _push_arguments(args: argparse.Namespace, place: str) -> argparse.Namespace:
+    """Those of `push` as typed without options."""
+    parser = argparse.ArgumentParser()
+    checkpoint_push.configure(parser)
+    words = [place, *(["--inventory", args.inventory] if args.inventory else []), *(["--json"] if args.json else [])]
+    return parser.parse_args(words)
+
+
+class _Picture(LivePicture):
+    """Bytes, rate and time left: one row on a terminal, else a line now and then."""
+
+    def __init__(self, screen: Screen, node: str) -> None:
+        super().__init__(screen)
+        self._node = node
+        self._paces: dict[str, Pace] = {}
+        self._said = time.monotonic()
+
+    def __call__(self, now: Bytes) -> None:
+        pace = self._paces.setdefault(now.doing, Pace()).at(now.done)
+        left = f", {duration((now.total - now.done) / pace)} left" if pace > 0 else ""
+        words = f"{self._node}: {now.doing} {size(now.done)} of {size(now.total)}, {size(int(pace))}/s{left}"
+        if self._live is not None:
+            self._live.update(_bar(words, now))
+        elif time.monotonic() - self._said >= _LINE_EVERY_S:
+            self._said = time.monotonic()
+            self._screen.say(words)
+
+
+def _bar(words: str, now: Bytes) -> Table:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 1))
+    table.add_row(Text(printable(words)), ProgressBar(total=max(1, now.total), completed=now.done, width=30))
+    return table

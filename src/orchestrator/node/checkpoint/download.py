@@ -1,0 +1,288 @@
+"""Verb `download`: a repository of a model hub into a directory of this node, by the hub's own client.
+
+Request: {"hub", "repo", "revision", "directory", "python": candidates, first that is there counts, "endpoint",
+"token", "exclude"}. Lines: {"doing": "downloading" | "verifying", "done", "total", "files"} twice a second, at the
+end {"outcome": {"directory", "commit", "files", "bytes", "by_size", "there"}}. It grows as NAME.l40s-download and gets
+its name when every file has the size and digest that the hub names. When nobody reads any more the client is ended; the
+same request resumes: with the files that are not complete (huggingface_hub from 1.0 on), or within them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+from orchestrator.node import itself
+from orchestrator.node.failure import Failure
+from orchestrator.node.os_failure import os_told
+from orchestrator.node.telling import TICK_S, reader_is_gone, tell
+
+PARTIAL = ".l40s-download"
+ROOM = 1 << 30
+"""Bytes that stay free on the disk."""
+_CHUNK = 4 << 20
+_CLIENTS_OWN = (".cache", "._____temp", ".msc", ".mv", ".mdl", ".l40s-lock", ".git_hash", ".modelscope")
+_VERIFIED_AT_ONCE = 8
+_AGAIN = "run the same command again: it resumes"
+
+
+def stream(request: dict[str, Any]) -> None:
+    """Bring it, check it, give it its name."""
+    target = Path(str(request["directory"]))
+    python = _python(request["python"])
+    partial = target.with_name(target.name + PARTIAL)
+    with os_told(str(partial)):
+        if not target.parent.is_dir():
+            raise Failure(
+                "no-model-root", "is no directory", str(target.parent), f"create it: mkdir -p {target.parent}"
+            )
+        partial.mkdir(exist_ok=True)
+        with _alone(partial):
+            _bring(request, python, partial, target)
+
+
+def _bring(request: dict[str, Any], python: str, partial: Path, target: Path) -> None:
+    with _client(request, python, partial) as client:
+        listed = client.line(lambda: None)
+        files, commit = _files(listed), str(listed.get("commit"))
+        total = sum(one["size"] for one in files)
+        outcome = {"directory": str(target), "commit": commit, "files": len(files), "bytes": total}
+        outcome["by_size"] = sum(not _has_digest(one) for one in files)
+        if target.exists():
+            client.end()
+            _clear(partial)
+            with contextlib.suppress(OSError):
+                partial.rmdir()
+            _compare(target, files)
+            tell({"outcome": {**outcome, "there": True}})
+            return
+        _drop_orphans(partial)
+        _refuse_small_disk(partial, total)
+        client.line(lambda: _tell("downloading", _held(partial), total, len(files)))
+    wrong = _verify(partial, files)
+    if wrong:
+        for path in wrong:
+            (partial / path).unlink(missing_ok=True)
+            _forget(partial, path)
+        what = f"{len(wrong)} of {len(files)} files are not what the hub names, {wrong[0]} first; they are removed"
+        raise Failure("differs", what, str(partial), _AGAIN)
+    _clear(partial)
+    os.rename(partial, target)
+    tell({"outcome": {**outcome, "there": False}})
+
+
+def _python(candidates: Sequence[str]) -> str:
+    for path in candidates:
+        if os.access(os.path.expanduser(path), os.X_OK):
+            return os.path.expanduser(path)
+    fix = "install the stack (l40s-deploy prepare), or name an interpreter that has the hub's client: --python PATH"
+    raise Failure("no-python", "no such interpreter", ", ".join(candidates), fix)
+
+
+@contextlib.contextmanager
+def _alone(partial: Path) -> Iterator[None]:
+    with (partial / ".l40s-lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            fix = "wait for it, or end it where it was started"
+            raise Failure("lock-held", "another download into it is under way", str(partial), fix) from None
+        yield
+
+
+class _Client:
+    """The hub's client in a process of its own, which ends with us."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._lines: SimpleQueue[bytes] = SimpleQueue()
+        Thread(target=self._read, daemon=True).start()
+
+    def line(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
+        """Its next line. Raises the Failure that it tells, and BrokenPipeError where nobody listens to us."""
+        while True:
+            if reader_is_gone(0):
+                raise BrokenPipeError
+            with contextlib.suppress(Empty):
+                line = self._lines.get(timeout=TICK_S)
+                if not line:
+                    status = self._process.wait()
+                    raise Failure("hub", f"its client ended with status {status}", str(self._process.args), _AGAIN)
+                said = json.loads(line)
+                if "error" in said:
+                    raise Failure(**said["error"])
+                return dict(said)
+            meanwhile()
+
+    def end(self) -> None:
+        """Whatever it does."""
+        self._process.kill()
+        self._process.wait()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(b"")
+
+
+@contextlib.contextmanager
+def _client(request: dict[str, Any], python: str, partial: Path) -> Iterator[_Client]:
+    application = itself.application()
+    start = f"import sys; sys.path.insert(0, {application!r}); from orchestrator.node import dispatch; "
+    quiet = {
+        "HF_HOME": str(partial / ".cache" / "hub"),
+        "MODELSCOPE_CACHE": str(partial / ".cache" / "modelscope"),
+        "MODELSCOPE_HOME": str(partial / ".cache" / "modelscope-home"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_OFFLINE": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    asked = {name: request.get(name) or "" for name in ("hub", "repo", "revision", "endpoint", "token")}
+    asked |= {"exclude": list(request.get("exclude") or ()), "directory": str(partial)}
+    process = subprocess.Popen(
+        [python, "-c", start + "sys.exit(dispatch.serve(sys.argv[1:]))", "hub-client"],
+        env={**os.environ, **quiet},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    client = _Client(process)
+    try:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+            stdin.write(json.dumps(asked).encode() + b"\n")
+        yield client
+    finally:
+        client.end()
+
+
+def _files(listed: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the hub names, held to paths inside the directory: a list from outside is not believed."""
+    files = [one for one in listed.get("files") or () if not _hidden(str(one.get("path")))]
+    for one in files:
+        path, size = PurePosixPath(str(one["path"])), one.get("size")
+        if path.is_absolute() or ".." in path.parts or not isinstance(size, int) or size < 0:
+            raise Failure("bad-list", f"the hub names the file {one!r}", "download", "check the repository")
+    if not files:
+        raise Failure("not-found", "the hub names no file", "download", "correct the repository's name or --revision")
+    return files
+
+
+def _hidden(path: str) -> bool:
+    """.gitattributes and the like: no part of a checkpoint, and push leaves them."""
+    return any(part.startswith(".") for part in PurePosixPath(path).parts if part != "..")
+
+
+def _held(partial: Path) -> int:
+    """Bytes on the disk so far, unfinished files too."""
+    found = 0
+    for folder, _, names in os.walk(partial):
+        for name in names:
+            with contextlib.suppress(OSError):
+                found += os.lstat(f"{folder}/{name}").st_size
+    return found
+
+
+def _drop_orphans(partial: Path) -> None:
+    """Unfinished files under random names, which huggingface_hub never goes on with: of the time of a killed client."""
+    for path in (partial / ".cache").rglob("*.incomplete"):
+        if re.search(r"\.[0-9a-f]{8}\.incomplete$", path.name):
+            path.unlink()
+
+
+def _refuse_small_disk(partial: Path, total: int) -> None:
+    wanted = total - _held(partial) + ROOM
+    free = shutil.disk_usage(partial).free
+    if free < wanted:
+        what = f"{free / 1e9:.0f} GB are free; it needs {wanted / 1e9:.0f} GB more"
+        raise Failure("no-space", what, str(partial.parent), f"free space: df -h {partial.parent}")
+
+
+def _compare(target: Path, files: Sequence[dict[str, Any]]) -> None:
+    wrong = _verify(target, files)
+    if wrong:
+        raise Failure(
+            "differs",
+            f"is there already, and {len(wrong)} of {len(files)} files are not the hub's, {wrong[0]} first",
+            str(target),
+            f"use another name: --as NAME; or let the download go on from it: mv {target} {target}{PARTIAL}",
+        )
+
+
+def _verify(folder: Path, files: Sequence[dict[str, Any]]) -> list[str]:
+    """The files that are not what the hub names."""
+    read = [0]
+    total = sum(one["size"] for one in files)
+    said = [time.monotonic()]
+
+    def counted(count: int) -> None:
+        read[0] += count
+        if reader_is_gone(0):
+            raise BrokenPipeError
+        if time.monotonic() - said[0] >= TICK_S:
+            said[0] = time.monotonic()
+            _tell("verifying", read[0], total, len(files))
+
+    with ThreadPoolExecutor(_VERIFIED_AT_ONCE) as pool:
+        good = pool.map(lambda one: _is(folder / one["path"], one, counted), files)
+        return [one["path"] for one, right in zip(files, good) if not right]  # noqa: B905 - Python 3.8 runs this too
+
+
+def _is(path: Path, wanted: dict[str, Any], counted: Callable[[int], None]) -> bool:
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return False
+    if size != wanted["size"]:
+        return False
+    if not _has_digest(wanted):
+        return True
+    digest = hashlib.sha256() if wanted.get("sha256") else hashlib.sha1(b"blob %d\0" % size)  # noqa: S324 - git's
+    with path.open("rb", buffering=0) as file:
+        while data := file.read(_CHUNK):
+            digest.update(data)
+            counted(len(data))
+    return digest.hexdigest() == (wanted.get("sha256") or wanted.get("git"))
+
+
+def _has_digest(wanted: dict[str, Any]) -> bool:
+    return bool(wanted.get("sha256") or wanted.get("git"))
+
+
+def _forget(partial: Path, path: str) -> None:
+    """The client's note that it has the file."""
+    for note in (partial / ".cache" / "huggingface" / "download").glob(f"{path}*"):
+        note.unlink(missing_ok=True)
+
+
+def _clear(partial: Path) -> None:
+    """What the clients and we keep beside the files."""
+    for name in _CLIENTS_OWN:
+        place = partial / name
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place, ignore_errors=True)
+        else:
+            place.unlink(missing_ok=True)
+    for place in partial.iterdir():
+        if place.name.startswith(".git"):
+            place.unlink()
+
+
+def _tell(doing: str, done: int, total: int, files: int) -> None:
+    tell({"doing": doing, "done": min(done, total), "total": total, "files": files})

@@ -1,0 +1,153 @@
+"""`checkpoint download`: a repository of a model hub onto one node, by the hub's own client there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.secret_file import read_private_line
+from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
+from orchestrator.model.inventory import NodeSpec
+from orchestrator.planning.places import venv
+from orchestrator.remote import node_app
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import NodeRefusal
+from orchestrator.remote.session import Session
+
+Hub = Literal["huggingface", "modelscope"]
+
+_KINDS: Mapping[str, type[DeployError]] = {
+    "differs": VerificationDiffers,
+    "lock-held": LockHeld,
+    "defect": DeployError,
+    "not-found": InputError,
+    "refused": InputError,
+}
+_REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+_PAGE = re.compile(r"https://[^/]+/(?:models/)?(?P<repo>[^/]+/[^/]+)/?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadRequest:
+    """repo: OWNER/NAME, or a profile's name whose source is a page of the hub. revision: '' for the hub's newest.
+
+    name: of the directory below the node's model root, '' for the repository's. python: an interpreter on the node that
+    has the hub's client, '' for the stack's. endpoint: another address of the hub. exclude: globs
+    """
+
+    repo: str
+    hub: Hub = "huggingface"
+    revision: str = ""
+    name: str = ""
+    python: str = ""
+    endpoint: str = ""
+    token_file: Path | None = None
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """How far it is. doing: downloading or verifying."""
+
+    doing: str
+    done: int
+    total: int
+    files: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Downloaded:
+    """there: it was there already, and every file is the hub's. by_size: files of which the hub names no digest."""
+
+    directory: str
+    commit: str
+    files: int
+    bytes: int
+    by_size: int
+    there: bool
+
+
+def download(node: NodeSpec, request: DownloadRequest, report: Callable[[Bytes], None]) -> Downloaded:
+    """Download, verify, and give the directory its name. When this process ends, the node stops; the next run goes on.
+
+    Raises InputError, Unreachable, LockHeld, VerificationDiffers, NodeError.
+    """
+    repo = _repository(request.repo)
+    asked = {
+        "hub": request.hub,
+        "repo": repo,
+        "revision": request.revision,
+        "directory": f"{node.model_root}/{_name(request.name or repo.partition('/')[2])}",
+        "python": [request.python] if request.python else _interpreters(node),
+        "endpoint": request.endpoint,
+        "exclude": list(request.exclude),
+        "token": _token(request.token_file),
+    }
+    with Fleet([node]) as fleet:
+        done = fleet.on_every(lambda session: _follow(session, asked, report))
+    for failure in done.failures.values():
+        if isinstance(failure, NodeRefusal):
+            kind = _KINDS.get(failure.kind, NodeError)
+            raise kind(failure.what, where=failure.where, fix=failure.fix)
+        raise failure
+    return done.values[node.name]
+
+
+def _repository(word: str) -> str:
+    if _REPOSITORY.fullmatch(word):
+        return word
+    if "/" not in word:
+        page = _PAGE.fullmatch(load_profile(word).source)
+        if page is not None:
+            return page["repo"]
+        what = f"the profile of {word} names no repository of a hub; wanted OWNER/NAME"
+    else:
+        what = f"found {word!r}; wanted OWNER/NAME"
+    raise InputError(what, where="REPO", fix="l40s-deploy checkpoint download deepseek-ai/DeepSeek-V3-0324")
+
+
+def _name(name: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name) is None:
+        raise InputError(f"{name!r} is not a directory's name", where="--as", fix="use letters, digits, and . _ + -")
+    return name
+
+
+def _interpreters(node: NodeSpec) -> list[str]:
+    """The environments of the engine: sglang brings both clients."""
+    if node.venv is None and node.stack is None:
+        raise InputError(
+            "no stack is set for it, whose environment has the hub's client",
+            where=node.name,
+            fix="set l40s_stack in the inventory, or use --python PATH",
+        )
+    return [f"{venv(node, node.stack or '')}/bin/python"]
+
+
+def _token(path: Path | None) -> str:
+    return read_private_line(path.expanduser(), what="the hub's token", where="--token-file") if path else ""
+
+
+def _follow(session: Session, request: Mapping[str, Any], report: Callable[[Bytes], None]) -> Downloaded:
+    for line in node_app.stream(session, "download", request):
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue  # a login script's
+        if isinstance(said, dict) and "doing" in said:
+            report(Bytes(str(said["doing"]), int(said["done"]), int(said["total"]), int(said["files"])))
+        if isinstance(said, dict) and "outcome" in said:
+            told = said["outcome"]
+            return Downloaded(
+                directory=str(told["directory"]),
+                commit=str(told["commit"]),
+                files=int(told["files"]),
+                bytes=int(told["bytes"]),
+                by_size=int(told["by_size"]),
+                there=bool(told["there"]),
+            )
+    raise NodeError("downloading ended without a result", where=session.spec.name, fix="run it again; it resumes")
