@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.accelerators import add_accelerators, build_options
+from orchestrator.cli.advisories import advisories_json, say_advisories
 from orchestrator.cli.findings import finding_json, say_accepted, show_findings, summary
 from orchestrator.cli.options import add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
@@ -127,6 +128,7 @@ def document(examination: Examination, expectations: Sequence[Expected] = ()) ->
             }
             for one in expectations
         ],
+        "advisories": advisories_json(examination.cluster.stacks.values()),
         "unreachable": [{"name": name, **failure.as_json()} for name, failure in examination.failures.items()],
     }
 
@@ -163,6 +165,7 @@ def show(examination: Examination, expectations: Sequence[Expected], screen: Scr
         screen.out.print(printable(f"{who(names, count)}: {words}"), style="dim")
     for line in dict.fromkeys(_expectation(one, expectations) for one in expectations):
         screen.out.print(printable(line), style="dim")
+    say_advisories(tuple(examination.cluster.stacks.values()), screen)
     gpus = sum(len(node.gpus) for node in examination.cluster.nodes)
     if not count:
         screen.out.print("no node was examined; the wiring is unknown", style="bold red")

@@ -7,17 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.cli.advisories import advisories_json, say_advisories
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
+from orchestrator.model.profile import Stack
 from orchestrator.planning.diff import GangDiff, by_change, side, words_of
 from orchestrator.planning.document import plan_json
 from orchestrator.planning.layout import degrees_of
 from orchestrator.planning.ports import nftables, port_uses
 from orchestrator.planning.redaction import shown
+from orchestrator.workflows.look.look import named_stack
 from orchestrator.workflows.plan.diff import diff_inventory, diff_json
 from orchestrator.workflows.plan.file import read_request, write_plan
 from orchestrator.workflows.plan.plan import PlanRequest, compose_files, launch_scripts, plan_inventory, unit
@@ -120,12 +123,16 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         write_plan(Path(args.out), plan, request)
         screen.say(f"plan {plan.plan_id} written to {args.out}")
     if args.json:
-        screen.json(plan_json(plan))
+        screen.json({**plan_json(plan), "advisories": advisories_json(_stacks(plan))})
     elif args.show or args.format:
         _show(args.show or args.format, _node(plan, args.node), plan, screen)
     else:
         show_plan(plan, screen, sources=args.sources)
     return 0
+
+
+def _stacks(plan: Plan) -> list[Stack]:
+    return [stack for gang in plan.gangs if (stack := named_stack(gang.stack)) is not None]
 
 
 def _show_diff(plan: Plan, found: Sequence[GangDiff], screen: Screen) -> None:
@@ -167,6 +174,7 @@ def show_plan(plan: Plan, screen: Screen, *, sources: bool = False) -> None:
         screen.out.print(_settings(gang, sources=sources))
     for finding in plan.findings:
         _finding(finding, screen)
+    say_advisories(_stacks(plan), screen)
     screen.out.print(f"plan {plan.plan_id}, facts {plan.facts_digest}; nothing was changed")
 
 

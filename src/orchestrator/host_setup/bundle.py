@@ -13,11 +13,12 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from orchestrator.host_setup.locks import pins, plain
 from orchestrator.model.errors import InputError, VerificationDiffers
 from orchestrator.model.profile import Stack
 
@@ -26,7 +27,6 @@ MANIFEST = "manifest.json"
 REQUIREMENTS = "requirements.txt"
 _LARGEST_TEXT = 4 << 20
 """Bytes of a manifest or lock; a file that claims more is no bundle."""
-_PIN = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(\[[^\]]*\])?==(?P<version>[^\s;#\\]+)(?P<marker>\s*;[^#]*)?")
 _PARTS = {
     "wheels": re.compile(r"wheels/[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl"),
     "debs": re.compile(r"debs/([A-Za-z0-9][A-Za-z0-9._+~-]*\.deb|Packages)"),
@@ -211,10 +211,10 @@ def _bundle(path: Path, manifest: Mapping[str, Any], requirements: str) -> Bundl
 
 def _with_digests(lock: str, digests: Mapping[str, str], folder: str) -> str:
     """The lock's pins with their wheels' digests; options and comments are left out."""
-    by_name = {_plain(wheel.split("-")[0]): digest for wheel, digest in digests.items()}
+    by_name = {plain(wheel.split("-")[0]): digest for wheel, digest in digests.items()}
     lines = []
     for pin in pins(lock):
-        digest = by_name.get(_plain(pin["name"]))
+        digest = by_name.get(plain(pin["name"]))
         if digest is not None:
             lines.append(f"{pin[0].strip()} --hash=sha256:{digest}\n")
         elif not pin["marker"]:  # a package for another platform may be left out
@@ -224,16 +224,6 @@ def _with_digests(lock: str, digests: Mapping[str, str], folder: str) -> str:
                 fix="the lock file names a package that can't be found",
             )
     return "".join(lines)
-
-
-def pins(lock: str) -> Iterable[re.Match[str]]:
-    """The lines `name==version` of a lock."""
-    return (pin for line in lock.splitlines() if (pin := _PIN.match(line.strip())))
-
-
-def _plain(name: str) -> str:
-    """As PyPA's name normalisation has it (packaging.python.org, "Names and normalization")."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _digest(content: IO[bytes]) -> str:

@@ -40,6 +40,12 @@ def unreachable_message(result: Mapping[str, Any]) -> str:
     return _shortened(message) or "does not answer"
 
 
+DIFFERS = "DO NOT MATCH THE HASHES"
+"""What pip says of a file that is not one of those that the lock was made with."""
+HASHES_DIFFER = (
+    "find out who changed that package: it is not the file that the lock was made with; where the lock lacks only this "
+    "Python's wheel, add it from a place that you trust: scripts/lock_hashes.py LOCK --python VERSION"
+)
 _ADVICE = (
     (
         re.compile(r"missing sudo password|a password is required|a terminal is required", re.IGNORECASE),
@@ -62,6 +68,10 @@ _ADVICE = (
     (
         re.compile(r"No package matching|Unable to locate package|Failed to update apt cache|Failed to fetch"),
         "configure a package source on the node, install the packages yourself, or set system_packages_wanted",
+    ),
+    (
+        re.compile(DIFFERS),
+        HASHES_DIFFER,
     ),
     (
         re.compile(r"No matching distribution found|Could not find a version that satisfies"),

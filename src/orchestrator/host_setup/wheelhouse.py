@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from orchestrator.host_setup.messages import DIFFERS, HASHES_DIFFER
 from orchestrator.model.errors import InputError, Unreachable
 
 _OLDEST_GLIBC, _NEWEST_GLIBC = 17, 39
@@ -55,18 +56,25 @@ def download(
             hearing.join(5)
             requirements.unlink()
     if status != 0:
-        raise InputError(_reason(said), where="pip download", fix="add a package location with --find-links PLACE")
+        reason = _reason(said)
+        raise InputError(reason, where="pip download", fix=HASHES_DIFFER if DIFFERS in reason else _ANOTHER_PLACE)
 
 
+_ANOTHER_PLACE = "add a package location with --find-links PLACE"
 _PIP = (sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--progress-bar=off")
 
 
 def _target(python: str) -> list[str]:
-    """Options for another Python than ours; pip then has to be told every kind of wheel that will do."""
-    if python == f"{sys.version_info.major}.{sys.version_info.minor}":
-        return []
+    return [] if python == f"{sys.version_info.major}.{sys.version_info.minor}" else platform_options(python)
+
+
+def platform_options(python: str, *, newest_glibc: int = _NEWEST_GLIBC) -> list[str]:
+    """Options for another Python than pip's own; pip then has to be told every kind of wheel that will do.
+
+    python: major.minor; newest_glibc: minor version of glibc 2.x there
+    """
     machine = platform.machine()
-    glibc = [f"manylinux_2_{minor}_{machine}" for minor in range(_NEWEST_GLIBC, _OLDEST_GLIBC - 1, -1)]
+    glibc = [f"manylinux_2_{minor}_{machine}" for minor in range(newest_glibc, _OLDEST_GLIBC - 1, -1)]
     platforms = [*glibc, f"manylinux2014_{machine}", f"linux_{machine}"]
     return [
         f"--python-version={python}",

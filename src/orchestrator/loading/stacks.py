@@ -9,7 +9,7 @@ from typing import cast, get_args
 from orchestrator.loading import own, yaml_fields
 from orchestrator.loading.yaml_fields import Section
 from orchestrator.model.errors import InputError
-from orchestrator.model.profile import Install, Stack
+from orchestrator.model.profile import Advisory, Install, Stack
 
 _LAUNCH = ("{venv}/bin/python3", "-m", "sglang.launch_server")
 
@@ -40,6 +40,8 @@ def load_stack(name: str) -> Stack:
         env=top.words("env"),
         flags=top.words("flags"),
         tested=top.text("tested", ""),
+        advisories=_advisories(top.section("advisories")) if "advisories" in top.names() else (),
+        looked_up=_date(top, "looked_up"),
     )
     top.done()
     return stack
@@ -55,6 +57,31 @@ def _image(top: Section, install: Install) -> str:
     if install != "venv" and re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._:/-]*@)?sha256:[0-9a-f]{64}", image) is None:
         raise top.wrong("image", f"found {image!r}, wanted NAME@sha256:64 HEX DIGITS, or an image's id as sha256:...")
     return image
+
+
+def _advisories(known: Section) -> tuple[Advisory, ...]:
+    found = []
+    for name in known.names():
+        one = known.section(name)
+        found.append(
+            Advisory(
+                id=name,
+                published=_date(one, "published"),
+                package=one.text("package"),
+                what=one.text("what"),
+                when=one.text("when"),
+                source=one.text("source"),
+            )
+        )
+        one.done()
+    return tuple(found)
+
+
+def _date(top: Section, key: str) -> str:
+    text = top.text(key, "")
+    if text and re.fullmatch(r"\d{4}-\d{2}-\d{2}", text) is None:
+        raise top.wrong(key, f"found {text!r}, wanted a date as 2026-11-22, in quotes")
+    return text
 
 
 def _version(top: Section, key: str, default: str) -> str:

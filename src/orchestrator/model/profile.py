@@ -159,6 +159,22 @@ class ModelProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Advisory:
+    """A published vulnerability of something in a stack.
+
+    id: CVE, or the project's own number; published: its date; package: which, with the version in the stack; what: what
+    an attacker can do; when: what must be the case for that; source: where it was read
+    """
+
+    id: str
+    published: str
+    package: str
+    what: str
+    when: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """A pinned set of engine, kernels, NCCL and patches, and how it is launched.
 
@@ -194,3 +210,6 @@ class Stack:
     flags: tuple[tuple[str, str], ...] = ()
     tested: str = ""
     """What was seen to work, in one honest sentence."""
+    advisories: tuple[Advisory, ...] = ()
+    looked_up: str = ""
+    """When the advisories were looked up, as 2026-11-22; '' where nobody has."""

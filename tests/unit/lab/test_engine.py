@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.host_setup import runner
+from orchestrator.host_setup.locks import bare
 from orchestrator.host_setup.runner import HostResult, Step
 from orchestrator.lab.engine import environment as engine
 from orchestrator.lab.engine import model as engine_model
@@ -87,9 +88,11 @@ def test_another_lock_file_or_python_is_another_environment(
 ) -> None:
     monkeypatch.setattr(runner, "run_playbook", building([]))
     first = engine.ensure_engine()
-    lock = tmp_path / "other.lock"
-    lock.write_text("sglang==0.5.24\n")
+    lock = tmp_path / f"{engine.ENGINE_STACK}.lock"
+    lock.write_text(bare(stack_lock(engine.ENGINE_STACK).read_text()))
     monkeypatch.setattr(engine, "stack_lock", lambda name: lock)
+    assert engine.ensure_engine() == first, "hashes prove what is in it, and do not change it"
+    lock.write_text("sglang==0.5.24\n")
     said: list[str] = []
     second = engine.ensure_engine(said.append)
     assert str(first.parent) in said[-1], "the old one stays, and is named"
@@ -148,6 +151,6 @@ def test_the_source_of_torch_can_be_named(cache: Path, monkeypatch: pytest.Monke
 
 def test_the_lock_file_pins_every_package_and_names_the_stack_s_engine() -> None:
     lock = stack_lock(engine.ENGINE_STACK)
-    packages = [line for line in lock.read_text().splitlines() if line and not line.startswith("#")]
+    packages = [line for line in bare(lock.read_text()).splitlines() if line and not line.startswith("#")]
     assert all("==" in package for package in packages)
     assert {"sglang==0.5.23", "torch==2.13.0+cpu"} <= set(packages)

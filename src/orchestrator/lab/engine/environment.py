@@ -1,9 +1,10 @@
 """The real SGLang for the lab: its environment, built once and kept outside the clone, and a model for it.
 
 An environment lives in `<cache>/engines/<digest>/venv`, where the digest is of everything that decides what is in it:
-the role with its lock file, and the Python version. It is built where it stays, since its scripts name their own
-path; a file `complete` beside it, written last, says that it may be used. Nodes see it at another path, which works:
-they run `bin/python3 -m ...` only, and the link behind bin/python3 is an absolute one to the distribution's Python.
+the role, its lock file without the hashes, which only prove it, and the Python version. It is built where it stays,
+since its scripts name their own path; a file `complete` beside it, written last, says that it may be used. Nodes see it
+at another path, which works: they run `bin/python3 -m ...` only, and the link behind bin/python3 is an absolute one to
+the distribution's Python.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.host_setup.locks import bare
 from orchestrator.lab.engine import model as engine_model
 from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import stack_lock
@@ -80,8 +82,9 @@ def _home() -> Path:
     digest = hashlib.sha256(_python_version().encode())
     role = data_dir("playbooks") / "roles" / "engine_env"
     files = sorted(path for path in role.rglob("*") if path.is_file() and path.suffix not in (".md", ".pyc"))
-    for path in (stack_lock(ENGINE_STACK), *files):
-        contents = path.read_bytes()
+    lock = stack_lock(ENGINE_STACK)
+    for path in (lock, *files):
+        contents = path.read_bytes() if path != lock else bare(path.read_text("utf-8")).encode()
         digest.update(f"\n{path.name} {len(contents)}\n".encode() + contents)
     return cache_root() / "engines" / f"{ENGINE_STACK}-{digest.hexdigest()[:16]}"
 

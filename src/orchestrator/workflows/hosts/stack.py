@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.host_setup import debian, images, vocabularies, wheelhouse
-from orchestrator.host_setup.bundle import Bundle, pins, write_bundle
+from orchestrator.host_setup.bundle import Bundle, write_bundle
+from orchestrator.host_setup.locks import pins
 from orchestrator.loading.stacks import load_stack, stack_lock, stack_recipe
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Stack

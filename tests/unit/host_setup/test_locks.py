@@ -1,0 +1,108 @@
+"""Locks with hashes: ours have one for every package, and pip takes no other file than those."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.wheels import PACKAGES, small_stack, wheel
+
+from orchestrator.host_setup import locks, wheelhouse
+from orchestrator.loading.resources import data_dir
+from orchestrator.model.errors import InputError
+
+OURS = (
+    *sorted(data_dir("inventory").glob("stacks/*.lock")),
+    *sorted(data_dir("playbooks").glob("roles/router_env/files/*.lock")),
+)
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+LOCK = "# why\none==1.0\nTwo_.x[a]==2.0+cpu\nthree==3 ; sys_platform == 'win32'\n"
+A, B = "a" * 64, "b" * 64
+
+
+@pytest.mark.parametrize("lock", OURS, ids=lambda path: path.stem)
+def test_every_package_of_our_locks_has_a_hash(lock: Path) -> None:
+    assert locks.lacking(lock.read_text()) == (), "run scripts/lock_hashes.py"
+
+
+def test_hashes_are_put_in_replaced_and_taken_out() -> None:
+    first = locks.hashed(LOCK, {"one": [B], "two-x": [B, A]})
+    assert first == (
+        f"# why\n--require-hashes\none==1.0 \\\n    --hash=sha256:{B}\n"
+        f"Two_.x[a]==2.0+cpu \\\n    --hash=sha256:{A} \\\n    --hash=sha256:{B}\n"
+        "three==3 ; sys_platform == 'win32'\n"
+    )
+    assert locks.bare(first) == LOCK
+    assert locks.hashed(first, {"one": [A]}) == locks.hashed(LOCK, {"one": [A]})
+    assert locks.lacking(first) == ("three==3 ; sys_platform == 'win32'",)
+    assert locks.lacking(LOCK)[0] == locks.REQUIRE
+    assert [pin["version"] for pin in locks.pins(first)] == ["1.0", "2.0+cpu", "3"]
+
+
+def pinned(folder: Path) -> Path:
+    """A stack of small wheels whose lock knows them by their hashes."""
+    stack = small_stack(folder, PYTHON)
+    lock = stack.with_suffix(".lock")
+    lock.write_text(locks.hashed(lock.read_text(), digests(folder)))
+    return stack
+
+
+def digests(folder: Path) -> dict[str, list[str]]:
+    return {
+        locks.plain(path.name.split("-")[0]): [hashlib.sha256(path.read_bytes()).hexdigest()]
+        for path in (folder / "wheels").iterdir()
+    }
+
+
+@pytest.fixture(autouse=True)
+def no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+
+
+def bring(stack: Path, folder: Path) -> None:
+    folder.mkdir()
+    wheelhouse.download(
+        stack.with_suffix(".lock").read_text(),
+        folder,
+        python=PYTHON,
+        find_links=str(stack.parent / "wheels"),
+        deadline_s=60,
+        progress=lambda _: None,
+    )
+
+
+def test_a_bundle_takes_the_locked_wheels_and_refuses_a_changed_one(tmp_path: Path) -> None:
+    stack = pinned(tmp_path / "stack")
+    bring(stack, tmp_path / "first")
+    assert len(list((tmp_path / "first").iterdir())) == len(PACKAGES)
+    name, version = next(iter(PACKAGES.items()))
+    wheel(stack.parent / "wheels", name, version, {"evil.py": "import os"})
+    with pytest.raises(InputError, match="DO NOT MATCH THE HASHES") as refused:
+        bring(stack, tmp_path / "second")
+    assert "who changed that package" in refused.value.fix
+
+
+def test_a_lock_of_ours_that_lacks_one_hash_is_not_installed_at_all(tmp_path: Path) -> None:
+    stack = pinned(tmp_path / "stack")
+    with stack.with_suffix(".lock").open("a") as lock:
+        lock.write("l40s-slipped-in==1.0\n")
+    wheel(stack.parent / "wheels", "l40s-slipped-in", "1.0")
+    with pytest.raises(InputError, match="Hashes are required"):
+        bring(stack, tmp_path / "there")
+
+
+def test_the_script_writes_what_pip_takes_and_finds_what_lacks(tmp_path: Path) -> None:
+    stack = small_stack(tmp_path / "stack", PYTHON)
+    lock = stack.with_suffix(".lock")
+    script = [sys.executable, str(Path(__file__).parents[3] / "scripts/lock_hashes.py"), str(lock)]
+    words = [*script, "--python", PYTHON, "--find-links", str(stack.parent / "wheels")]
+    assert subprocess.run([*script, "--check"], capture_output=True, timeout=60, check=False).returncode == 1
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert lock.read_text() == locks.hashed(locks.bare(lock.read_text()), digests(stack.parent))
+    assert subprocess.run([*script, "--check"], capture_output=True, timeout=60, check=False).returncode == 0
