@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -96,6 +97,17 @@ def test_the_rank_of_a_lost_gpu_ends_with_it(lab: SmallLab) -> None:
     cause = failed(lab)["cause"]
     assert (cause["node"], cause["tp_rank"], cause["signature"]) == ("node1", 3, "XID-79")
     assert cause["text"].startswith("GPU 1 fell off the bus (Xid 79): TP3 on GPU 1 (pid ")
+    strike(lab, "heal", "node1")
+
+
+def test_a_link_that_went_down_explains_the_rank_that_crashed_after_it(lab: SmallLab) -> None:
+    lab.serve()
+    strike(lab, "break", "node1", "port-down")
+    strike(lab, "break", "node1", "kill-rank", "2", "ABRT")
+    cause = failed(lab)["cause"]
+    assert (cause["node"], cause["tp_rank"], cause["signature"]) == ("node1", 2, "NIC-DOWN")
+    assert re.match(r"the link of \S+ \(mlx5_\d+\) went down: TP2 on GPU 0", cause["text"])
+    assert cause["lines"][-1].endswith(": Link down") and "switch port" in cause["fix"]
     strike(lab, "heal", "node1")
 
 

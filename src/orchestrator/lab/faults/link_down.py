@@ -13,7 +13,7 @@ FAULT = Fault(
     name="link-down",
     argument="[DEV]",
     summary="the cable of DEV (default: the interface that carries TCP) is cut; addresses stay",
-    shows="carrier, operstate, speed, a bond's ports, infiniband state, and that no packet passes",
+    shows="carrier, operstate, speed, a bond's ports, infiniband state, the kernel log, and that no packet passes",
     levels=(1, 2),
 )
 

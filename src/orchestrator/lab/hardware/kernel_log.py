@@ -1,10 +1,10 @@
-"""What the NVIDIA driver has written into the kernel's log on such a machine, as /dev/kmsg gives it."""
+"""What the drivers of GPUs and cards have written into the kernel's log on such a machine, as /dev/kmsg gives it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.lab.hardware.edit import gpus
+from orchestrator.lab.hardware.edit import gpus, nic_with
 from orchestrator.lab.hardware.machine import Gpu, NodeMachine
 
 
@@ -17,7 +17,11 @@ def render(node: NodeMachine, at_us: int = 90_000_000) -> str:
 
 
 def _complaints(node: NodeMachine) -> Iterator[str]:
-    """Numbers and texts of NVIDIA's catalogue of Xid errors."""
+    """Numbers and texts of NVIDIA's catalogue of Xid errors; links that went down, as mlx5 says it (en_main.c)."""
+    for interface in node.interfaces:
+        found = nic_with(node.machine, interface.name)
+        if found is not None and interface.enabled and not interface.carrier:
+            yield f"mlx5_core {found[1].address} {interface.name}: Link down"
     for index, function in enumerate(gpus(node.machine)):
         card = function.card
         assert isinstance(card, Gpu)

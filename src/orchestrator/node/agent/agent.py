@@ -24,15 +24,16 @@ from orchestrator.node.agent.ending import end
 from orchestrator.node.agent.engine_log import EngineLog
 from orchestrator.node.agent.record import Record
 from orchestrator.node.agent.run import AGENT_FILE, ENGINE_LOG, GOAL_FILE, Run, staged_in
-from orchestrator.node.engine import gpus, guardian, kernel_words, transport
+from orchestrator.node.agent.statements import Statement
+from orchestrator.node.engine import devices, gpus, guardian, kernel_words, transport
 from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.guardian import Guardian
-from orchestrator.node.engine.kernel_words import KernelWord
+from orchestrator.node.engine.kernel_words import Dead
 from orchestrator.node.engine.logfile import LogFile
 from orchestrator.node.engine.redact import Redactor
 from orchestrator.node.engine.service import CanaryResult, Health, Service
-from orchestrator.node.engine.tree import SEARCH_EVERY_S, Rank, Tree
+from orchestrator.node.engine.tree import SEARCH_EVERY_S, Tree
 from orchestrator.node.engine.vitality import HUNG, Patience, Vitality
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.failure import Failure
@@ -374,7 +375,7 @@ class Agent:
                 self._bury_the_dead()
             self._read_last_words()
             seen = causes.engine_ended(self.run.node, death, self.log.watch, clock.now(), self.run.addresses)
-            self.happened(verdicts.Happened(seen))
+            self.happened(verdicts.Happened(self._explained(seen, self.engine[0], -1, death)))
 
     def _hear_of_parent(self) -> None:
         """A parent's death takes its ranks with it (SIGKILL, by PR_SET_PDEATHSIG), and may be told after theirs."""
@@ -404,16 +405,23 @@ class Agent:
             if self.course.runs:
                 self._read_last_words()
                 seen = causes.rank_died(self.run.node, died, self.log.watch, clock.now(), self.run.addresses)
-                word = self._kernels_word(died.rank)
-                self.happened(verdicts.Happened(seen if word is None else causes.explained(seen, word)))
+                self.happened(verdicts.Happened(self._explained(seen, died.rank.pid, died.rank.gpu, died.death)))
 
-    def _kernels_word(self, rank: Rank) -> KernelWord | None:
+    def _explained(self, seen: Statement, pid: int, gpu: int, death: Death) -> Statement:
+        """With what the kernel and the devices say about it. gpu: -1 for a process that uses none."""
+        place = self.memory.places.get(gpu, "")
+        around = devices.look(place, self.run.env)
+        dead = Dead(
+            pid=pid, gpu=gpu, place=place, above=around.above, network=around.network, cards=around.cards,
+            signal=death.signal, explained=causes.explains_itself(seen.cause),
+        )  # fmt: skip
         try:
-            records = kernel_log.records()
+            records: list[str] | None = kernel_log.records()
         except OSError:  # not for us to read, or none here
-            return None
-        place = self.memory.places.get(rank.gpu, "")
-        return kernel_words.of_rank(records, time.monotonic(), pid=rank.pid, gpu=rank.gpu, place=place)
+            records = None
+        word = kernel_words.reason(records or (), time.monotonic(), dead)
+        word = word or devices.word(dead, around, log_unread=records is None)
+        return seen if word is None else causes.explained(seen, word)
 
     def _follow_memory(self, now: float) -> None:
         if self.run.device != "cuda" or not self.run.gpus:

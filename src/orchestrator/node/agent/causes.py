@@ -18,6 +18,11 @@ from orchestrator.protocol.verbs import Because
 LINES_SHOWN = 3
 """Of a log that does not explain the end: just enough to see where it was."""
 
+_BY_DEVICES = frozenset(
+    {EXCEPTION, "COLLECTIVE-TIMEOUT", "ENGINE-WATCHDOG", "GPU-DRIVER", "GPU-KERNEL-FAULT", "GPU-LOST", "IB-UNREACHABLE",
+     "NCCL-SYSTEM"}
+)  # fmt: skip
+"""Ids of engines/causes.py that a broken GPU, link or memory may be behind."""
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}")
 """IPv4, IPv6; what is none of ours is found in no inventory."""
 
@@ -51,6 +56,11 @@ def explained(told: Statement, word: KernelWord) -> Statement:
         secondary=False,
     )
     return replace(told, cause=cause, weight=Weight.SEEN)
+
+
+def explains_itself(cause: Cause) -> bool:
+    """Whether the log gives a reason that no broken device is behind."""
+    return bool(cause.signature) and not cause.secondary and cause.signature not in _BY_DEVICES
 
 
 def engine_ended(node: str, death: Death, watch: LogWatch, now: float, nodes: Mapping[str, str]) -> Statement:

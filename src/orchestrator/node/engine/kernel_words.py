@@ -1,19 +1,33 @@
-"""What the kernel logged of a rank's GPU, or of its process, about when it died. Pure.
+"""What the kernel logged about a rank's GPU, its process, its network or its memory, about when it died. Pure.
 
-Records are those of /dev/kmsg: `priority,number,microseconds,flags;text`, on the monotonic clock.
+Records are those of /dev/kmsg: `priority,number,microseconds,flags;text`, on the monotonic clock. The texts are written
+by NVIDIA's driver (Xid); Linux mm/oom_kill.c, mm/memory-failure.c (SIGBUS), drivers/pci/pcie/aer.c and dpc.c, network
+drivers (mlx5's en_main.c: "Link down"), drivers/net/bonding/bond_main.c, arch/x86/kernel/cpu/mce/core.c and
+drivers/edac/edac_mc.c.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 NEAR_S = 30.0
 """The driver reports a lost GPU when it sees it; the rank may end only after NCCL's watchdog or its own next call."""
 _RECORD = re.compile(r"^\d{1,5},\d{1,12},(\d{1,18}),[^;]{0,200};(.{0,1000})")
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})[^)]{0,16}\): (\d{1,4})\b")
 _OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory: Killed process (\d{1,10})\b")
+_SIGBUS = re.compile(r"Memory failure: 0x[0-9a-f]{1,16}: Sending SIGBUS to .{1,16}:(\d{1,10}) due to hardware memory")
+_ADDRESS = r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
+_AER = re.compile(rf"\b{_ADDRESS}: (?:AER: )?PCIe Bus Error: severity=(Uncorrect(?:ed|able) \((?:Non-)?Fatal\))")
+_DPC = re.compile(rf"\b{_ADDRESS}: DPC: containment event")
+_LINK = re.compile(r"\b([\w.-]{1,15}): (?:NIC )?Link (?:is )?[Dd]own\b")
+_BOND = re.compile(r"\b([\w.-]{1,15}): now running without any active interface")
+_MACHINE_CHECK = re.compile(
+    r"mce: \[Hardware Error\]: CPU \d{1,5}: Machine Check Exception: |mce: Uncorrected hardware memory error|"
+    r"EDAC MC\d{1,3}: \d{1,9} UE "
+)
 _PLACE = re.compile(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})")
 _RESET = "reset the GPU (`nvidia-smi --gpu-reset`) or reboot the node; if it comes again, have the card replaced"
 _XIDS = {
@@ -30,11 +44,15 @@ _XIDS = {
     120: ("has an error in its system processor", "reboot the node; if it comes again, update the driver"),
 }
 """NVIDIA's catalogue of Xid errors: those of broken hardware. 13, 31, 43 and 45 may follow from a process's own end."""
+_BROKEN_MEMORY = "have the DIMM replaced: `ras-mc-ctl --errors`, or the board's event log, names it"
+ASKED_FOR = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+"""Signals that somebody sent."""
+_OF_MEMORY = (signal.SIGBUS, signal.SIGSEGV)
 
 
 @dataclass(frozen=True)
 class KernelWord:
-    """signature: XID-NUMBER or OUT-OF-MEMORY; line: as the kernel logged it."""
+    """signature: XID-NUMBER, or an id of the catalogue; line: as the kernel logged it."""
 
     signature: str
     text: str
@@ -42,35 +60,125 @@ class KernelWord:
     line: str
 
 
-def of_rank(records: Sequence[str], now_s: float, *, pid: int, gpu: int, place: str) -> KernelWord | None:
-    """The kernel's reason for a rank's death, or None. now_s: monotonic; place: the GPU's PCI address."""
-    for record in reversed(records):
-        match = _RECORD.match(record)
-        if match is None or now_s - int(match[1]) / 1e6 > NEAR_S:
-            continue
-        word = _xid(match[2], gpu, place) or _killed(match[2], pid)
-        if word is not None:
-            return word
+@dataclass(frozen=True)
+class Dead:
+    """A process that ended, and what it used.
+
+    place:     PCI address of its GPU, '' for none; above: of the bridges between it and the CPU
+    network:   the gang's interfaces on this node, with what to call each: {'ens3f0np0': 'mlx5_2'}
+    cards:     PCI addresses of their cards, with what to call each
+    signal:    that ended it, None where none did
+    explained: its log gives a reason of its own, so that a fault nearby is not the cause
+    """
+
+    pid: int
+    gpu: int = -1
+    place: str = ""
+    above: tuple[str, ...] = ()
+    network: Mapping[str, str] = field(default_factory=dict)
+    cards: Mapping[str, str] = field(default_factory=dict)
+    signal: int | None = None
+    explained: bool = False
+
+
+def reason(records: Sequence[str], now_s: float, dead: Dead) -> KernelWord | None:
+    """The kernel's reason for a death, or None. now_s: monotonic. Of several the nearest to the process counts: its own
+    GPU and its own end, then the way to the GPU, then the network, then the machine; of equals the newest."""
+    matches = (_RECORD.match(record) for record in reversed(records))
+    lines = [match[2] for match in matches if match is not None and now_s - int(match[1]) / 1e6 <= NEAR_S]
+    for kind in _kinds(dead):
+        for line in lines:
+            word = kind(line, dead)
+            if word is not None:
+                return word
     return None
 
 
-def _xid(line: str, gpu: int, place: str) -> KernelWord | None:
-    match, ours = _XID.search(line), _PLACE.match(place)
+def link_down(name: str, called: str, line: str) -> KernelWord:
+    """An interface of the gang without a link. called: its RDMA device, '' for none."""
+    whose = f"{name} ({called})" if called else name
+    fix = f"check the cable, the module and the switch port of {name} on that node, then `l40s-deploy doctor`"
+    return KernelWord("NIC-DOWN", f"the link of {whose} went down", fix, line)
+
+
+def gpu_gone(gpu: int, line: str) -> KernelWord:
+    """A GPU that does not answer on the bus any more."""
+    return KernelWord("GPU-LOST", f"GPU {gpu} fell off the bus", _XIDS[79][1], line)
+
+
+def _kinds(dead: Dead) -> Sequence[Callable[[str, Dead], KernelWord | None]]:
+    """Nobody is killed by a link or by the memory of others, and what explains itself needs no neighbour's fault."""
+    own = (_xid, _killed, _poisoned)
+    if dead.explained or dead.signal in ASKED_FOR:
+        return own
+    return (*own, _pcie, _link, *((_machine,) if dead.signal is None or dead.signal in _OF_MEMORY else ()))
+
+
+def _xid(line: str, dead: Dead) -> KernelWord | None:
+    match, ours = _XID.search(line), _PLACE.match(dead.place)
     if match is None or ours is None or _address(match) != _address(ours):
         return None
     number = int(match[4])
     if number not in _XIDS:
         return None
     what, fix = _XIDS[number]
-    return KernelWord(f"XID-{number}", f"GPU {gpu} {what} (Xid {number})", fix, line)
+    return KernelWord(f"XID-{number}", f"GPU {dead.gpu} {what} (Xid {number})", fix, line)
 
 
-def _killed(line: str, pid: int) -> KernelWord | None:
+def _killed(line: str, dead: Dead) -> KernelWord | None:
     match = _OUT_OF_MEMORY.search(line)
-    if match is None or int(match[1]) != pid:
+    if match is None or int(match[1]) != dead.pid:
         return None
     fix = "check what else uses main memory there (`journalctl -k | grep -i oom`), and end it"
     return KernelWord("OUT-OF-MEMORY", "the kernel's OOM killer ended it, main memory ran out", fix, line)
+
+
+def _poisoned(line: str, dead: Dead) -> KernelWord | None:
+    match = _SIGBUS.search(line)
+    if match is None or int(match[1]) != dead.pid:
+        return None
+    return KernelWord("MEMORY-BROKEN", "its main memory has an uncorrectable error", _BROKEN_MEMORY, line)
+
+
+def _pcie(line: str, dead: Dead) -> KernelWord | None:
+    match = _AER.search(line) or _DPC.search(line)
+    if match is None:
+        return None
+    what = match[2] if match.re is _AER else "contained"
+    if _same(match[1], dead.place):
+        where = f"GPU {dead.gpu}"
+    elif any(_same(match[1], bridge) for bridge in dead.above):
+        where = f"{match[1]}, above GPU {dead.gpu}"
+    else:
+        where = next((f"the card of {name}" for place, name in dead.cards.items() if _same(match[1], place)), "")
+    if not where:
+        return None
+    fix = f"reseat the card and its riser, check its power; `journalctl -k | grep {match[1]}` has the details"
+    return KernelWord("PCIE-ERROR", f"PCIe error at {where} ({what})", fix, line)
+
+
+def _link(line: str, dead: Dead) -> KernelWord | None:
+    match = _LINK.search(line) or _BOND.search(line)
+    if match is None or match[1] not in dead.network:
+        return None
+    return link_down(match[1], dead.network[match[1]], line)
+
+
+def _machine(line: str, _: Dead) -> KernelWord | None:
+    if _MACHINE_CHECK.search(line) is None:
+        return None
+    return KernelWord("MACHINE-CHECK", "the processor or its memory reported a hardware error", _BROKEN_MEMORY, line)
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two addresses are of one function; NVML writes the domain with 8 digits."""
+    ours, theirs = _PLACE.match(one), _PLACE.match(other)
+    return (
+        ours is not None
+        and theirs is not None
+        and _address(ours) == _address(theirs)
+        and one[-2:].lower() == other[-2:].lower()
+    )
 
 
 def _address(match: re.Match[str]) -> tuple[int, int, int]:

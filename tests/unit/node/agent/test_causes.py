@@ -11,6 +11,7 @@ from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.kernel_words import KernelWord
 from orchestrator.node.engine.tree import Rank, RankDied
 from orchestrator.node.engine.watch import LogWatch
+from orchestrator.protocol.report import Cause
 
 NODES = {"10.77.0.11": "node1", "10.77.0.13": "node3", "fd00::1": "node4"}
 KILLED, ENDED, FAILED, UNKNOWN = Death(signal=9), Death(exit_code=0), Death(exit_code=1), Death()
@@ -173,3 +174,13 @@ def test_the_kernels_word_is_joined_and_comes_before_everything() -> None:
     joined = causes.explained(told, KernelWord("XID-79", "GPU 1 fell off the bus (Xid 79)", "power-cycle it", line))
     assert joined.weight is Weight.SEEN and not joined.cause.secondary
     assert joined.cause.text.startswith("GPU 1 fell off the bus (Xid 79): ") and joined.cause.lines[-1] == line
+
+
+@pytest.mark.parametrize(
+    ("signature", "secondary", "explains"),
+    [("GPU-OUT-OF-MEMORY", False, True), ("PEER-LOST", True, False), ("IB-UNREACHABLE", False, False),
+     ("NCCL-SYSTEM", False, False), ("EXCEPTION", False, False), ("", False, False)],
+)  # fmt: skip
+def test_which_logs_explain_themselves(signature: str, secondary: bool, explains: bool) -> None:
+    cause = Cause(node="node1", text="x", signature=signature, secondary=secondary)
+    assert causes.explains_itself(cause) is explains

@@ -1,0 +1,100 @@
+"""The devices that a rank uses, as /sys shows them when it has died: whether its GPU still answers on the bus, and
+whether the gang's ports still have a link. Readable to anybody, where the kernel's log may be root's alone."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.node.engine.kernel_words import ASKED_FOR, Dead, KernelWord, gpu_gone, link_down
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_ONES = b"\xff\xff\xff\xff"
+"""What reading the vendor and device id of a card gives that does not answer."""
+
+
+@dataclass(frozen=True)
+class Devices:
+    """above: bridges between a GPU and the CPU; gone: the GPU does not answer, with what shows it; network and cards:
+    as kernel_words.Dead has them; down: interfaces of it without a carrier, with what shows it."""
+
+    above: tuple[str, ...] = ()
+    gone: str = ""
+    network: Mapping[str, str] = field(default_factory=dict)
+    cards: Mapping[str, str] = field(default_factory=dict)
+    down: Mapping[str, str] = field(default_factory=dict)
+
+
+def look(place: str, env: Mapping[str, str], root: str = "/") -> Devices:
+    """place: the GPU's PCI address as NVML writes it, '' for none; env: the engine's, which names the network."""
+    base = root.rstrip("/")
+    ours = dict(_interfaces(base, env))
+    cards = {_card(base, name): called or name for name, called in ours.items()}
+    down = {name: f"/sys/class/net/{name}/carrier = 0" for name in ours if _no_carrier(base, name)}
+    above, gone = _gpu(base, place)
+    return Devices(above, gone, ours, {place: name for place, name in cards.items() if place}, down)
+
+
+def _gpu(base: str, place: str) -> tuple[tuple[str, ...], str]:
+    """(the bridges above it, why it is taken for gone or '')."""
+    domain, _, rest = place.lower().partition(":")
+    short = f"{domain[-4:]}:{rest}" if not domain[:-4].strip("0") else place.lower()
+    if not _ADDRESS.fullmatch(short):
+        return (), ""
+    folder = f"{base}/sys/bus/pci/devices/{short}"
+    parts = os.path.realpath(folder).split("/")[:-1]
+    above = tuple(part for part in reversed(parts) if _ADDRESS.fullmatch(part))
+    try:
+        with open(f"{folder}/config", "rb") as file:
+            head = file.read(len(_ONES))
+    except FileNotFoundError:
+        return above, f"/sys/bus/pci/devices/{short}: does not exist" if os.path.isdir(f"{base}/sys/bus/pci") else ""
+    except OSError:
+        return above, ""
+    return above, f"/sys/bus/pci/devices/{short}/config reads ones" if head == _ONES else ""
+
+
+def _interfaces(base: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(name, its RDMA device or '') of the interfaces that NCCL was given."""
+    for name in _names(env.get("NCCL_SOCKET_IFNAME", "")):
+        yield name, ""
+    for device in _names(env.get("NCCL_IB_HCA", "")):
+        try:
+            found = sorted(os.listdir(f"{base}/sys/class/infiniband/{device}/device/net"))
+        except OSError:
+            continue
+        for name in found[:1]:
+            yield name, device
+
+
+def _names(value: str) -> list[str]:
+    """Of a list of exact names; the engine's plan writes no other kind."""
+    if not value.startswith("="):
+        return []
+    return [part.partition(":")[0] for part in value[1:].split(",") if part and "/" not in part]
+
+
+def _card(base: str, interface: str) -> str:
+    name = os.path.basename(os.path.realpath(f"{base}/sys/class/net/{interface}/device"))
+    return name if _ADDRESS.fullmatch(name) else ""
+
+
+def _no_carrier(base: str, interface: str) -> bool:
+    """An interface that is switched off answers EINVAL, one that is gone ENOENT: neither is a cable."""
+    try:
+        with open(f"{base}/sys/class/net/{interface}/carrier", encoding="ascii", errors="replace") as file:
+            return file.read().strip() == "0"
+    except OSError:
+        return False
+
+
+def word(dead: Dead, around: Devices, *, log_unread: bool) -> KernelWord | None:
+    """What the devices' state says about a death. A link that is down now tells nothing of when it went; where the
+    kernel's log is readable, that does."""
+    if around.gone and dead.gpu >= 0:
+        return gpu_gone(dead.gpu, around.gone)
+    if not log_unread or dead.explained or dead.signal in ASKED_FOR:
+        return None
+    return next((link_down(name, around.network[name], line) for name, line in around.down.items()), None)

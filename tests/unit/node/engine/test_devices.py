@@ -1,0 +1,66 @@
+"""What /sys shows of a dead rank's devices: a GPU off the bus, ports without a link."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.machine_files import reference_machine
+
+from orchestrator.node.engine.devices import Devices, look, word
+from orchestrator.node.engine.kernel_words import Dead
+
+ENV = {"NCCL_IB_HCA": "=mlx5_0:1,mlx5_2:1", "NCCL_SOCKET_IFNAME": "=bond0"}
+PLACE = "00000000:9B:00.0"
+GPU = "sys/devices/pci0000:97/0000:97:01.0/0000:98:00.0/0000:99:04.0/0000:9b:00.0"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    reference_machine().put_below(tmp_path)
+    (tmp_path / GPU / "config").write_bytes(bytes.fromhex("de10b926") + bytes(60))
+    return tmp_path
+
+
+def test_the_ways_and_the_network_of_a_rank(machine: Path) -> None:
+    around = look(PLACE, ENV, str(machine))
+    assert around.above == ("0000:99:04.0", "0000:98:00.0", "0000:97:01.0")
+    assert dict(around.network) == {"bond0": "", "ens2f0np0": "mlx5_0", "ens3f0np0": "mlx5_2"}
+    assert dict(around.cards) == {"0000:1c:00.0": "mlx5_0", "0000:9e:00.0": "mlx5_2"}
+    assert around.gone == "" and around.down == {}
+
+
+def test_a_gpu_that_reads_ones_or_is_not_there_is_gone(machine: Path) -> None:
+    (machine / GPU / "config").write_bytes(b"\xff" * 64)
+    around = look(PLACE, ENV, str(machine))
+    assert around.gone == "/sys/bus/pci/devices/0000:9b:00.0/config reads ones"
+    found = word(Dead(pid=1, gpu=5, signal=9), around, log_unread=False)
+    assert found is not None and (found.signature, found.text) == ("GPU-LOST", "GPU 5 fell off the bus")
+    (machine / "sys/bus/pci/devices/0000:9b:00.0").unlink()
+    assert look(PLACE, ENV, str(machine)).gone.endswith("does not exist")
+
+
+def test_a_port_without_a_link_counts_where_the_kernels_log_is_closed(machine: Path) -> None:
+    port = machine / "sys/devices/pci0000:97/0000:97:01.0/0000:98:00.0/0000:99:10.0/0000:9e:00.0/net/ens3f0np0"
+    (port / "carrier").write_text("0\n")
+    around = look(PLACE, ENV, str(machine))
+    assert list(around.down) == ["ens3f0np0"]
+    dead = Dead(pid=1, gpu=5, signal=6)
+    found = word(dead, around, log_unread=True)
+    assert found is not None and found.text == "the link of ens3f0np0 (mlx5_2) went down"
+    assert word(dead, around, log_unread=False) is None
+    assert word(Dead(pid=1, signal=9), around, log_unread=True) is None
+    assert word(Dead(pid=1, explained=True), around, log_unread=True) is None
+
+
+@pytest.mark.parametrize(
+    ("place", "env"),
+    [("", {}), ("nonsense", {"NCCL_IB_HCA": "^mlx5_0", "NCCL_SOCKET_IFNAME": "bond"}),
+     ("0000:ff:00.0:x", {"NCCL_IB_HCA": "=../../etc,mlx5_77"})],
+)  # fmt: skip
+def test_what_nobody_named_is_not_looked_at(place: str, env: dict[str, str], machine: Path) -> None:
+    assert look(place, env, str(machine)) == Devices()
+
+
+def test_a_machine_without_a_bus_has_lost_nothing(tmp_path: Path) -> None:
+    assert look(PLACE, ENV, str(tmp_path)).gone == ""
