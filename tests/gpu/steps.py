@@ -587,5 +587,5 @@ STEPS = (
     Step("tensor", "tensor parallel over two nodes of several GPUs", tensor, two_nodes, 60, gpus=FEWEST),
     Step("restart", "the gang as a whole", restart, two_nodes, 60, gpus=2),
     Step("nettest", "between the nodes", lambda stage, _: measuring.nettest(stage), two_nodes, 90, alone=True, gpus=2),
-    Step("slowed", "NCCL on sockets", lambda stage, _: measuring.slowed(stage), one_node, 280, alone=True, gpus=2),
+    Step("slowed", "NCCL on sockets", lambda stage, _: measuring.slowed(stage), one_node, 200, alone=True, gpus=2),
 )
