@@ -157,7 +157,7 @@ def test_an_image_that_is_not_there_is_refused_before_anything_starts(gang: Clus
     gang.stage()
     refused = gang.arm(0)["error"]
     assert refused["kind"] == "no-stack"
-    assert "prepare loads the image" in refused["fix"]
+    assert "load the image" in refused["fix"]
 
 
 def _nothing_left(gang: Cluster, podman: Path) -> None:

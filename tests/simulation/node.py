@@ -190,7 +190,7 @@ class SimulatedDisk(Now):
             self.waiting.pop(next(iter(self.waiting)))()
 
     def remarks(self) -> list[str]:
-        return ["the state directory stalls: nothing can be written there"] if self.stalls else []
+        return ["the state directory does not respond: writes to it hang"] if self.stalls else []
 
 
 @dataclass

@@ -93,7 +93,7 @@ def _begin(goal: Goal, view: GangView) -> tuple[Action, ...]:
     if view.running:
         return _beside_another(goal, view)
     if dead:
-        return (Action(Do.STOP_NOW, dead, "its agent is gone: nothing of it may stay"),)
+        return (Action(Do.STOP_NOW, dead, "its agent is gone, so the rest of it must stop"),)
     return (Action(Do.STAGE, tuple(node.name for node in view.nodes), "nothing runs"),)
 
 
@@ -102,11 +102,11 @@ def _beside_another(goal: Goal, view: GangView) -> tuple[Action, ...]:
         return (Action(Do.REFUSE, why=f"plan {view.plan_id} ({view.model}) is {view.state.value}"),)
     if view.state in (GangState.STAGED, GangState.ARMED, GangState.FAILED):
         living = tuple(node.name for node in view.nodes if node.alive)
-        return (Action(Do.STOP_NOW, living, "left by an interrupted or failed run"),)
+        return (Action(Do.STOP_NOW, living, "left over from an interrupted or failed run"),)
     if view.state in (GangState.DRAINING, GangState.STOPPING):
-        return (Action(Do.WAIT, why="the gang is ending"),)
+        return (Action(Do.WAIT, why="the gang is stopping"),)
     if view.state is GangState.DEGRADED and view.service_healthy and view.trouble != "hung":
-        return (Action(Do.DONE, why=f"it serves, degraded: {view.trouble}"),)
+        return (Action(Do.DONE, why=f"it serves, but is degraded: {view.trouble}"),)
     return _raise(view)
 
 
@@ -117,7 +117,7 @@ def _raise(view: GangView) -> tuple[Action, ...]:
         return (Action(Do.STOP_NOW, living, "the gang failed"),) if living else (Action(Do.FAIL),)
     if view.state in (GangState.ABSENT, GangState.STOPPING, GangState.DRAINING):
         ended = not view.running
-        return (Action(Do.FAIL, why="somebody stopped it"),) if ended else (Action(Do.WAIT, why="it is ending"),)
+        return (Action(Do.FAIL, why="it was stopped"),) if ended else (Action(Do.WAIT, why="it is stopping"),)
     return _onwards(view)
 
 
@@ -129,9 +129,9 @@ def _onwards(view: GangView) -> tuple[Action, ...]:
     if staged:
         return (Action(Do.ARM, staged, "staged"),)
     if view.state is GangState.STAGED:
-        return (Action(Do.WAIT, why="the agents are finding each other"),)
+        return (Action(Do.WAIT, why="the agents are connecting to each other"),)
     if armed and not view.unreachable:
-        return (Action(Do.GO, armed, "all are armed"),)
+        return (Action(Do.GO, armed, "all agents are armed"),)
     if view.late is not None:
         return (Action(Do.GIVE_UP, why=f"{view.late.node}: {view.late.text}"),)
     return (Action(Do.WAIT, why=view.progress),)

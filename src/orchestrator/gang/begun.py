@@ -67,8 +67,8 @@ def sentence(interrupted: Sequence[Begun]) -> list[str]:
         mine = [one for one in interrupted if one.what is what]
         turning = [one.gang for one in mine if one.turning]
         waiting = [one.gang for one in mine if not one.turning]
-        where = [f"{', '.join(turning)} half-way"] if turning else []
-        where += [f"{', '.join(waiting)} not touched yet"] if waiting else []
+        where = [f"{', '.join(turning)} partly done"] if turning else []
+        where += [f"{', '.join(waiting)} not started"] if waiting else []
         lines.append(
             f"a {what.value} was interrupted ({mine[0].who}@{mine[0].host}): {'; '.join(where)}: "
             "run `l40s-deploy restart --resume`"

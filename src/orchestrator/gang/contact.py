@@ -53,13 +53,14 @@ def sentence(name: str, found: Contact, error: DeployError | None, current: Mapp
     others = ", ".join(other for other, word in told.items() if word != "ended")
     return {
         Contact.FINE: "",
-        Contact.SSH: f"{name} can't be reached by SSH ({what}), but {others} hears its agent: only SSH is broken "
-        "there, the gang is not",
-        Contact.NODE: f"{name} can't be reached by SSH ({what}), and {others} does not hear its agent either: the "
-        "machine is down or cut off",
+        Contact.SSH: f"{name} can't be reached by SSH ({what}), but {others} still hears its agent: only SSH has"
+        " failed, the gang is intact",
+        Contact.NODE: f"{name} can't be reached by SSH ({what}), and {others} does not hear its agent either: the"
+        " machine is down or disconnected",
         Contact.UNKNOWN: f"{name} can't be reached: {what}",
-        Contact.LINK: f"{name} answers by SSH and {others} does not hear its agent: the link between them is cut",
-        Contact.AGENT: f"{name} answers by SSH and its agent has written nothing for long: it is stuck or stopped",
+        Contact.LINK: f"{name} answers by SSH, but {others} does not hear its agent: the link between them is broken",
+        Contact.AGENT: f"{name} answers by SSH, but its agent has not written a report for a long time: it hangs or"
+        " is stopped",
     }[found]
 
 

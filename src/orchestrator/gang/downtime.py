@@ -20,13 +20,13 @@ class Downtime:
     def words(self) -> str:
         """One sentence for the operator."""
         if not self.serving:
-            return f"{self.gang} does not serve now"
-        drain = f"requests that run get up to {self.drain_s:.0f} s to end"
+            return f"{self.gang} is not serving now"
+        drain = f"running requests get up to {self.drain_s:.0f} s to finish"
         if self.start_s is None:
-            return f"{self.gang} will not serve until it has started again; how long that takes is not known; {drain}"
+            return f"{self.gang} will not serve until it has restarted; how long that takes is not known; {drain}"
         return (
-            f"{self.gang} will not serve for about {_rounded(self.start_s)} "
-            f"(its last start took {self.start_s:.0f} s); {drain} before that"
+            f"{self.gang} will not serve for about {_rounded(self.start_s)} (its last start took {self.start_s:.0f}"
+            f" s); {drain} before that"
         )
 
 

@@ -82,7 +82,7 @@ def decide(
     if not reason:
         return _at_peace(view), remembered
     if remembered.given_up:
-        return Decision(Do.NOTHING, "given up: it waits for an operator"), remembered
+        return Decision(Do.NOTHING, "the guard has given up; an operator must act"), remembered
     if remembered.restarts >= policy.limit:
         why = f"{reason}; {remembered.restarts} restarts in a row did not help"
         return Decision(Do.GIVE_UP, why), replace(remembered, given_up=True)
@@ -124,7 +124,7 @@ def _reason(view: GangView, policy: Policy) -> str:
     if view.state is GangState.DEGRADED and view.trouble == "hung":
         return view.cause.text if view.cause else "the engine is hung"
     if view.state in _BEFORE_GO and _staged_s(view) > policy.left_s:
-        return f"it is {view.state.value}, and nobody has started it within {policy.left_s:.0f} s"
+        return f"it is {view.state.value}, and was not started within {policy.left_s:.0f} s"
     return ""
 
 
@@ -145,7 +145,7 @@ def _staged_s(view: GangView) -> float:
 def _at_peace(view: GangView) -> Decision:
     lost = ", ".join(node.name for node in view.unreachable)
     if lost and view.running:
-        return Decision(Do.WARN, f"{lost} can't be reached; the others still serve with it")
+        return Decision(Do.WARN, f"{lost} can't be reached; the other nodes still serve with it")
     if view.state is GangState.DEGRADED:
         return Decision(Do.WARN, "; ".join(view.remarks) or f"degraded: {view.trouble or 'unknown'}")
     return Decision(Do.NOTHING)

@@ -61,10 +61,12 @@ def barrier(reports: Sequence[Report]) -> str:
     if not limit or not loading or not waiting:
         return ""
     left = limit - max(waiting)
-    words = f"the engine gives up {limit:.0f} s after its first rank has loaded, so {max(0.0, left):.0f} s are left"
+    words = f"the engine gives up {limit:.0f} s after its first rank has loaded; {max(0.0, left):.0f} s are left"
     needs = [needed for needed in map(_still_needs_s, loading) if needed is not None]
     if needs and max(needs) > left:
-        words += f", and at this pace {max(needs):.0f} s are needed: read the weights into the page cache beforehand"
+        words += (
+            f", but {max(needs):.0f} s are needed at this pace: read the weights into the page cache before the start"
+        )
     return words
 
 
@@ -79,8 +81,9 @@ def late(reports: Sequence[Report]) -> Cause | None:
         return Cause(
             node=report.node,
             signature="PHASE-LATE",
-            text=f"at {_where(phase)} for {since:.0f} s, and {limit:.0f} s are enough for this model on slow hardware",
-            fix="`l40s-deploy logs --node " + report.node + "`: a rank that hangs shows in its last lines",
+            text=f"at {_where(phase)} for {since:.0f} s; {limit:.0f} s are enough for this model, even on slow"
+            " hardware",
+            fix="read the log with `l40s-deploy logs --node " + report.node + "`: the last lines show which rank hangs",
             at=report.now,
         )
     return None

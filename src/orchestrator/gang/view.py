@@ -228,10 +228,8 @@ def _hung(current: Mapping[str, Report]) -> Cause | None:
     if trouble is None or not stopped:
         return trouble
     node, rank = stopped[0]
-    text = (
-        f"TP{rank.tp_rank} (pid {rank.pid}) is stopped by a signal, and every other rank waits for it: {trouble.text}"
-    )
-    return replace(trouble, node=node, tp_rank=rank.tp_rank, text=text, fix=f"kill -CONT {rank.pid} on {node}")
+    text = f"TP{rank.tp_rank} (pid {rank.pid}) was stopped by a signal, and all other ranks wait for it: {trouble.text}"
+    return replace(trouble, node=node, tp_rank=rank.tp_rank, text=text, fix=f"run `kill -CONT {rank.pid}` on {node}")
 
 
 def _healthy(leader: Report) -> bool:
@@ -270,12 +268,12 @@ def _lost(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> Cause | N
     at = report.updated_at if report else 0.0
     if report is not None and report.rebooted:
         text, fix = (
-            f"{dead.name} was rebooted while its ranks ran",
-            f"`last -x reboot` and `journalctl -b -1` on {dead.name}",
+            f"{dead.name} rebooted while its ranks were running",
+            f"find out why with `last -x reboot` and `journalctl -b -1` on {dead.name}",
         )
     else:
-        text = f"the agent on {dead.name} is gone without a word, and its engine with it"
-        fix = f"the machine has not rebooted: look for who killed it, `journalctl -k` on {dead.name}"
+        text = f"the agent on {dead.name} ended without a report, and its engine with it"
+        fix = f"the machine did not reboot: check `journalctl -k` on {dead.name} for what killed it"
     return Cause(node=dead.name, text=text, fix=fix, at=at)
 
 
@@ -295,7 +293,7 @@ def _remarks(
         if report.alive and (unexplained := [silent for silent in report.silent if silent not in explained])
     ]
     remarks += [
-        f"{node.name}: TP{rank.tp_rank} (pid {rank.pid}) is stopped by a signal"
+        f"{node.name}: TP{rank.tp_rank} (pid {rank.pid}) was stopped by a signal"
         for node in nodes
         for rank in node.ranks
         if rank.state == "stopped"
@@ -303,13 +301,13 @@ def _remarks(
     slow = [report for report in current.values() if report.alive and report.service_state == "slow"]
     remarks += [f"the service is slow: {report.service_detail}" for report in slow]
     remarks += [
-        f"{node.name}: process {', '.join(map(str, node.left_behind))} would not end"
+        f"{node.name}: process {', '.join(map(str, node.left_behind))} did not end"
         for node in nodes
         if node.left_behind
     ]
     remarks += [f"{name}: {words}" for name, report in current.items() for words in report.held]
     remarks += [
-        f"{name} still runs another run ({report.run_id})"
+        f"{name} is still in another run ({report.run_id})"
         for name, report in reports.items()
         if report.alive and report.run_id != run_id
     ]

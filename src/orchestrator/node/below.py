@@ -14,7 +14,7 @@ from orchestrator.node.failure import Failure
 
 LONGEST = 1024
 """Characters of one path; a hub's deepest has 200."""
-FIX = "nothing was written there; a node that sends such a list is broken or compromised: examine it, then try again"
+FIX = "nothing was written there. A node that sends such a list is faulty or compromised: inspect it, then try again"
 
 
 def plain_path(found: object, *, hidden: bool = False) -> str:
@@ -23,14 +23,14 @@ def plain_path(found: object, *, hidden: bool = False) -> str:
     Raises ValueError in words: absolute, `..`, empty parts, control characters (NUL too), undecodable, too long.
     """
     if not isinstance(found, str):
-        raise ValueError(f"{_shown(found)} is no path")  # noqa: TRY004 - told like every other odd path
+        raise ValueError(f"{_shown(found)} is not a path")  # noqa: TRY004 - told like every other odd path
     if not found or len(found) > LONGEST:
         raise ValueError(f"a path of {len(found)} characters ({_shown(found)}): wanted 1 to {LONGEST}")
     if not found.isprintable():
-        raise ValueError(f"the path {_shown(found)} has characters that no path of a checkpoint has")
+        raise ValueError(f"the path {_shown(found)} has characters that are not allowed in a checkpoint's file names")
     for part in found.split("/"):
         if part in ("", ".", ".."):
-            raise ValueError(f"the path {_shown(found)} leads out of its folder, or is not written plainly")
+            raise ValueError(f"the path {_shown(found)} leaves its directory, or is not in its simplest form")
         if part.startswith(".") and not hidden:
             raise ValueError(f"the path {_shown(found)} has a hidden part")
     return found
@@ -42,12 +42,12 @@ def refuse_clashes(paths: Iterable[str]) -> None:
     folders: set[str] = set()
     for path in paths:
         if path in found:
-            raise ValueError(f"the path {_shown(path)} comes twice")
+            raise ValueError(f"the path {_shown(path)} is listed twice")
         found.add(path)
         parts = path.split("/")
         folders |= {"/".join(parts[:depth]) for depth in range(1, len(parts))}
     if both := sorted(found & folders):
-        raise ValueError(f"the path {_shown(both[0])} is a file and a folder")
+        raise ValueError(f"the path {_shown(both[0])} is both a file and a directory")
 
 
 def refuse_links(root: Path, path: str) -> None:
@@ -59,8 +59,8 @@ def refuse_links(root: Path, path: str) -> None:
     for part in ("", *path.split("/")[:-1]):
         at = at / part
         if os.path.islink(at):
-            what = f"is a link to {os.readlink(at)}, and files are to be written below it"
-            raise Failure("outside", what, str(at), "remove the link, or put a real directory there")
+            what = f"is a symbolic link to {os.readlink(at)}, but files must be written below it"
+            raise Failure("outside", what, str(at), "replace the link with a directory")
 
 
 def _shown(found: object) -> str:

@@ -100,9 +100,9 @@ def _request() -> dict[str, Any]:
     try:
         request = json.loads(text or b"{}")
     except ValueError as wrong:
-        raise Failure("bad-request", f"stdin is no JSON: {wrong}", "stdin") from None
+        raise Failure("bad-request", f"stdin is not JSON: {wrong}", "stdin") from None
     if not isinstance(request, dict):
-        raise Failure("bad-request", "stdin is no JSON object", "stdin")
+        raise Failure("bad-request", "stdin is not a JSON object", "stdin")
     return request
 
 
@@ -124,7 +124,7 @@ def _defect(verb: str, defect: Exception) -> dict[str, Any]:
         "defect",
         f"{type(defect).__name__}: {defect}",
         f"node verb {verb}",
-        "report this with the lines in `trace`",
+        "report this bug with the lines in `trace`",
     )
     trace = "".join(traceback.format_exception(defect))
     return {"ok": False, "error": {**failure.as_json(), "trace": trace}}

@@ -151,12 +151,12 @@ def told(where: str) -> Iterator[None]:
             "no-access",
             f"{error.strerror or error} ({error.filename or where})",
             where,
-            "give the SSH user (or ansible_become) write access, or name another l40s_state_dir",
+            "give the SSH user write access (or set `ansible_become: true`), or set another l40s_state_dir",
         ) from None
 
 
 def plain(name: object, what: str) -> str:
     """A name that stays in its folder; anything else is refused."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise Failure("bad-request", f"{what} {name!r} is no plain name", "request")
+        raise Failure("bad-request", f"{what} {name!r} is not a plain name", "request")
     return name

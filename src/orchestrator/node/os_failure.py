@@ -29,14 +29,14 @@ def os_failure(wrong: OSError, where: str) -> Failure:
     if wrong.errno in FULL:
         return disk_full(words, place)
     if wrong.errno in DENIED:
-        return Failure("unreadable", words, place, "see its owner and mode, and those of the directories above it")
-    fix = "see the kernel's log for the disk, then run the same command again: it goes on where it stopped"
+        return Failure("unreadable", words, place, "check its owner and mode, and those of the directories above it")
+    fix = "check the disk (`dmesg`), then run the same command again; it resumes where it stopped"
     return Failure("io", words, place, fix)
 
 
 def disk_full(words: str, where: str) -> Failure:
     """words: the operating system's own."""
-    fix = f"free space (df -h {shlex.quote(where)}) and run the same command again: it goes on where it stopped"
+    fix = f"free space (`df -h {shlex.quote(where)}`), then run the same command again; it resumes where it stopped"
     return Failure("no-space", f"the disk is full: {words}", where, fix)
 
 

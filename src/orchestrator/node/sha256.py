@@ -65,9 +65,9 @@ class Digests:
             after = path.stat()
         except OSError as wrong:
             what = f"can't be read: {wrong.strerror}"
-            raise Failure("unreadable", what, str(path), "see its owner and mode, and the kernel's log") from None
+            raise Failure("unreadable", what, str(path), "check its owner and mode, and the disk (`dmesg`)") from None
         if (_key(before), _identity(before)) != (_key(after), _identity(after)):
-            raise Failure("changed", "changed while it was read", str(path), "wait until nobody writes it")
+            raise Failure("changed", "changed while it was read", str(path), "wait until no process writes to it")
         self.keep(after, digest)
         return digest
 

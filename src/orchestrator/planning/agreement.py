@@ -25,9 +25,9 @@ def check_checkpoint(
         return
     fits = _most_like(profile.name, [other.name for other in others if not disagreements(other, config)])
     more = f" and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
-    found = f"it is what the profile {fits} says (--model {fits}); or " if fits else ""
+    found = f"it matches the profile {fits} (use `--model {fits}`); otherwise " if fits else ""
     raise InputError(
-        f"the checkpoint is not what the profile {profile.name} says: {'; '.join(wrong[:_MOST_NAMED])}{more}",
+        f"the checkpoint does not match the profile {profile.name}: {'; '.join(wrong[:_MOST_NAMED])}{more}",
         where=f"{node.name}: {places.model_path(node, profile)}/config.json",
         fix=f"{found}copy the right checkpoint there, or correct the profile",
     )

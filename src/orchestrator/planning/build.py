@@ -196,11 +196,12 @@ class _Gang:
             silent = ", ".join(f"{gpu.address}: {gpu.lost or 'not shown by NVML'}" for gpu in topology.gpus
                                if gpu.index < 0 or gpu.lost)  # fmt: skip
             raise FindingsError(
-                f"{len(answering)} GPUs answer and l40s_gpus is {node.gpus}"
+                f"{len(answering)} GPUs respond, but l40s_gpus is {node.gpus}"
                 + (f" ({silent})" if silent else "")
                 + (f" ({topology.nvml_error})" if topology.nvml_error else ""),
                 where=f"node {node.name}",
-                fix="bring the missing GPUs back (`nvidia-smi`, the kernel's log), or correct l40s_gpus",
+                fix="find out why with `nvidia-smi` and `dmesg -T | grep Xid` on the node and reset it, or correct"
+                " l40s_gpus",
             )
         return usable_gpus(answering, node.gpus)
 
@@ -381,9 +382,9 @@ def _check_ports(gang: GangSpec) -> None:
     for node in gang.nodes:
         if node.ports != ports:
             raise InputError(
-                f"{node.name} has other ports than the leader {gang.leader.name}: {node.ports} and {ports}",
+                f"{node.name} has different ports than the leader {gang.leader.name}: {node.ports} and {ports}",
                 where=f"inventory: gang {gang.name}",
-                fix="set the l40s_ ports on the gang's group, not on single nodes",
+                fix="set the l40s_ ports in the gang's group, not for single nodes",
             )
     used: dict[int, str] = {}
     for name, number in (
@@ -396,9 +397,9 @@ def _check_ports(gang: GangSpec) -> None:
             continue
         if number in used:
             raise InputError(
-                f"port {number} is given twice: {used[number]} and {name}",
+                f"port {number} is used twice: {used[number]} and {name}",
                 where=f"inventory: gang {gang.name}",
-                fix="give each its own port",
+                fix="give each a port of its own",
             )
         used[number] = name
 
@@ -414,8 +415,8 @@ def _gid_findings(node: NodeSpec, rdma: RdmaChoice) -> list[Finding]:
             devices=tuple(port.name for port in rdma.ports),
             title="NCCL_IB_GID_INDEX stays unset",
             evidence=(rdma.gid.reason,),
-            effect="NCCL 2.21 and newer chooses an index for each port",
-            fix="l40s_gid_index pins one",
+            effect="NCCL 2.21 and newer choose an index for each port",
+            fix="to choose one yourself, set l40s_gid_index",
         )
     ]
 

@@ -52,13 +52,13 @@ def _tcp_choice(node: NodeSpec, known: Mapping[str, Topology], shared: Mapping[s
     if node.address:
         return _by_address(node, node.address, interfaces)
     if not interfaces:
-        return Choice("", node.reach.host, "ansible_host; no interfaces were read and no l40s_address is given")
+        return Choice("", node.reach.host, "ansible_host; no interfaces were read, and l40s_address is not set")
     if node.name not in shared:
         raise InputError(
             "no interface has an IPv4 address in a network that all nodes of the gang share; it has "
             + _listing(interfaces),
             where=f"node {node.name}",
-            fix="set l40s_address on every node, or l40s_socket_ifname",
+            fix="set l40s_address for every node, or l40s_socket_ifname",
         )
     return shared[node.name]
 
@@ -68,7 +68,7 @@ def _pinned(node: NodeSpec, asked: str, topology: Topology | None, interfaces: S
     name = asked.removeprefix("=")
     if "^" in name or "," in name:
         raise InputError(
-            f"l40s_socket_ifname {asked!r} means several interfaces, and Gloo takes one",
+            f"l40s_socket_ifname {asked!r} matches several interfaces, but Gloo takes one",
             where=f"inventory: {node.name}: l40s_socket_ifname",
             fix="name one interface: " + _listing(interfaces),
         )
@@ -77,9 +77,9 @@ def _pinned(node: NodeSpec, asked: str, topology: Topology | None, interfaces: S
     interface = topology.interface(name)
     if interface is None or not _addresses(interface):
         raise InputError(
-            f"l40s_socket_ifname {asked!r} is no interface with an IPv4 address here: {_listing(interfaces)}",
+            f"l40s_socket_ifname {asked!r} is not an interface with an IPv4 address here: {_listing(interfaces)}",
             where=f"inventory: {node.name}: l40s_socket_ifname",
-            fix="name one of these interfaces, or leave it out",
+            fix="set it to one of these interfaces, or remove it",
         )
     return Choice(name, node.address or _addresses(interface)[0], reason)
 
@@ -90,9 +90,9 @@ def _by_address(node: NodeSpec, address: str, interfaces: Sequence[Interface]) -
         return Choice(found.name, address, f"{found.name} has l40s_address {address}")
     if interfaces:
         raise InputError(
-            f"l40s_address {address} is on none of this node's interfaces: {_listing(interfaces)}",
+            f"no interface of this node has the l40s_address {address}: {_listing(interfaces)}",
             where=f"inventory: {node.name}: l40s_address",
-            fix="give l40s_address one of these addresses, or leave it out",
+            fix="set l40s_address to one of these addresses, or remove it",
         )
     return Choice("", address, "l40s_address in the inventory; no interfaces were read")
 
@@ -131,7 +131,7 @@ def rdma_choice(node: NodeSpec, topology: Topology, tcp: Choice) -> RdmaChoice:
     if not chosen:
         return RdmaChoice((), _why_none(topology, tcp))
     ports = tuple(rail.port for rail in chosen)
-    reason = "the ACTIVE RDMA ports (none lies under a GPU's switch)"
+    reason = "the ACTIVE RDMA ports (none is under a GPU's switch)"
     if chosen[0].near:
         reason = f"the ACTIVE RDMA ports under the GPUs' switches, {len(ports)} of {len(topology.rdma)}"
     gid = _gid(node, ports, topology)
@@ -144,9 +144,9 @@ def _pinned_ports(node: NodeSpec, pin: str, topology: Topology) -> RdmaChoice:
     if not ports:
         each = ", ".join(f"{port.name} {port.state or 'state unread'}" for port in topology.rdma) or "none"
         raise InputError(
-            f"l40s_ib_hca {pin!r} fits no ACTIVE RDMA port here: {each}",
+            f"l40s_ib_hca {pin!r} matches no ACTIVE RDMA port here: {each}",
             where=f"inventory: {node.name}: l40s_ib_hca",
-            fix="name ports that are up, or leave it out",
+            fix="set it to ports that are up, or remove it",
         )
     return RdmaChoice(ports, "override: l40s_ib_hca in the inventory", _gid(node, ports, topology))
 
@@ -175,4 +175,4 @@ def _why_none(topology: Topology, tcp: Choice) -> str:
     states = ", ".join(f"{port.name} {port.state or 'state unread'}" for port in topology.rdma)
     carrier = next((port.name for port in topology.rdma if port.active and port.netdev == tcp.interface), "")
     shared = f"; {carrier} carries TCP" if carrier else ""
-    return f"no RDMA port is ACTIVE with a RoCE v2 address over IPv4 of its own ({states}{shared})"
+    return f"no RDMA port is ACTIVE and has its own RoCE v2 address over IPv4 ({states}{shared})"

@@ -30,7 +30,7 @@ def inside(stack: Stack, settings: Iterable[Setting]) -> tuple[Setting, ...]:
         return tuple(settings)
     all_settings = tuple(settings)
     caches = next(setting.value for setting in all_settings if setting.name == "XDG_CACHE_HOME")
-    home = Setting("HOME", caches, "a place that the container sees and the engine's user may write")
+    home = Setting("HOME", caches, "a directory in the container that the engine's user can write to")
     kept = (home if setting.name == "HOME" else setting for setting in all_settings)
     return tuple(setting for setting in kept if setting.name not in OF_THE_HOST)
 
@@ -48,9 +48,9 @@ def container(
     for path, _ in places:
         if re.search(r"""[,"\n]""", path):
             raise InputError(
-                f"a container can't be shown {path!r}",
+                f"{path!r} can't be mounted into a container",
                 where=f"node {node.name}",
-                fix="a path without commas and quotes",
+                fix="use a path without commas and quotes",
             )
     cuda = stack.device == "cuda"
     return Container(

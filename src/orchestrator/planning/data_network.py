@@ -28,9 +28,9 @@ def data_network(topologies: Mapping[str, Topology], interface: str = "") -> Dat
     if interface:
         found = tuple(ways for ways in found if any(way.interface == interface for way in ways.values()))
     if not found:
-        wanted = f"no network that {interface} leads to" if interface else "no IPv4 network"
+        wanted = f"no network on {interface}" if interface else "no IPv4 network"
         what = f"{wanted} is shared by {', '.join(topologies)}"
-        raise InputError(what, where="network", fix="l40s-deploy discover shows every node's interfaces")
+        raise InputError(what, where="network", fix="list every node's interfaces with `l40s-deploy discover`")
     best = min(found, key=_rank)
     slowest = min(way.speed_mbps for way in best.values())
     names = sorted({way.interface for way in best.values()})

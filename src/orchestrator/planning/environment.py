@@ -96,7 +96,7 @@ def _profiles(about: Surroundings) -> Iterator[tuple[str, str]]:
 def _check_name(name: str, where: str) -> None:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise InputError(
-            f"{name!r} can't be an environment variable's name", where=where, fix="letters, digits and _ only"
+            f"{name!r} is not a valid environment variable name", where=where, fix="use only letters, digits and _"
         )
 
 
@@ -109,7 +109,7 @@ def _derived(about: Surroundings) -> Iterator[Setting]:
         yield Setting(
             _variable(about, "whole_shared"),
             "1",
-            "shared experts stay whole on every rank: cut by TP they would not end on a quantisation block",
+            "shared experts are kept complete on every rank: split by TP, they would not end on a quantisation block",
         )
 
 
@@ -118,7 +118,7 @@ def _variable(about: Surroundings, meaning: str) -> str:
     name = about.engine.variables.get(meaning)
     if name is None:
         raise InputError(
-            f"SGLang {about.engine.version} can't keep shared experts whole on every rank",
+            f"SGLang {about.engine.version} can't keep shared experts complete on every rank",
             where=f"stack {about.stack.name}",
             fix="use --ep 1, or a stack with SGLang 0.5.17 or newer",
         )
@@ -128,8 +128,8 @@ def _variable(about: Surroundings, meaning: str) -> str:
 def _network(about: Surroundings) -> Iterator[Setting]:
     cuda = about.stack.device == "cuda"
     if cuda and about.debug:
-        yield Setting("NCCL_DEBUG", "INFO", "NCCL names the transport it took, so that a fall to TCP can be seen")
-        yield Setting("NCCL_DEBUG_SUBSYS", "INIT,NET,GRAPH,ENV", "the lines that prove RDMA and GPUDirect, no more")
+        yield Setting("NCCL_DEBUG", "INFO", "NCCL logs the transport it uses, so a fallback to TCP is noticed")
+        yield Setting("NCCL_DEBUG_SUBSYS", "INIT,NET,GRAPH,ENV", "only the lines that show RDMA and GPUDirect")
     if about.tcp.interface:
         if cuda:
             yield Setting(
@@ -139,13 +139,13 @@ def _network(about: Surroundings) -> Iterator[Setting]:
         yield Setting(
             _variable(about, "address"),
             about.tcp.address,
-            "rank 0 tells the others this address; without it SGLang takes the one of the default route, and hangs "
-            "where there is none",
+            "rank 0 gives the others this address; without it, SGLang uses the address of the default route, and"
+            " hangs if there is none",
         )
     if not cuda:
         return
     if about.transport == "rdma":
-        yield Setting("NCCL_NET", "IB", f"{about.transport_reason}; a silent fall to TCP becomes an error")
+        yield Setting("NCCL_NET", "IB", f"{about.transport_reason}; a silent fallback to TCP becomes an error")
         yield from _rdma(about)
     elif about.transport == "tcp":
         yield Setting("NCCL_NET", "Socket", about.transport_reason)
@@ -161,14 +161,12 @@ def _rdma(about: Surroundings) -> Iterator[Setting]:
         yield Setting("NCCL_IB_HCA", about.node.overrides.ib_hca, choice.reason)
     else:
         ports = ",".join(port.name for port in choice.ports)
-        yield Setting("NCCL_IB_HCA", f"={ports}", f"{choice.reason}; `=`, or mlx5_1 also means mlx5_10")
+        yield Setting("NCCL_IB_HCA", f"={ports}", f"{choice.reason}; without `=`, mlx5_1 would also match mlx5_10")
     yield from _traffic_class(about.node.overrides)
     if choice.gid.index is not None:
         yield Setting("NCCL_IB_GID_INDEX", str(choice.gid.index), choice.gid.reason)
     elif choice.range and not older(about.stack.nccl_version, _CHOOSES_GIDS):
-        reason = (
-            "one network holds every chosen port's address and no other of theirs: NCCL finds each port's GID by it"
-        )
+        reason = "this network contains one address of each chosen port; NCCL finds each port's GID by it"
         yield Setting("NCCL_IB_ADDR_RANGE", choice.range, f"{reason}, since {choice.gid.reason}")
 
 
@@ -188,7 +186,7 @@ def _device(about: Surroundings) -> Iterator[Setting]:
         yield Setting(
             "CUDA_VISIBLE_DEVICES",
             ",".join(map(str, about.gpus)),
-            f"l40s_gpus is {len(about.gpus)} and the node has {about.all_gpus}",
+            f"l40s_gpus is {len(about.gpus)}, and the node has {about.all_gpus}",
         )
     yield Setting("CUDA_HOME", _CUDA_HOME, "where the kernels' just-in-time compilers look for nvcc")
 
@@ -198,13 +196,13 @@ def _process(about: Surroundings) -> Iterator[Setting]:
     yield Setting("PATH", f"{about.venv}/bin{cuda}:{_SYSTEM_PATH}", "the stack's environment first, then the system")
     yield Setting("HOME", *_home(about))
     yield Setting("LANG", "C.UTF-8", "the log is UTF-8 on every node")
-    yield Setting("PYTHONUNBUFFERED", "1", "log lines reach the agent when they are written")
-    yield Setting("HF_HUB_OFFLINE", "1", "the checkpoint is local: no name is looked up on the internet")
+    yield Setting("PYTHONUNBUFFERED", "1", "log lines reach the agent immediately")
+    yield Setting("HF_HUB_OFFLINE", "1", "the checkpoint is local: nothing is looked up on the internet")
     if about.host.vocabularies:
         yield Setting(
             "TIKTOKEN_ENCODINGS_BASE",
             places.vocabularies(about.venv),
-            "the vocabularies that the stack's bundle brought: openai_harmony (gpt-oss) would download them",
+            "the vocabularies from the stack's bundle: openai_harmony (gpt-oss) would download them",
         )
 
 
@@ -215,7 +213,7 @@ def _home(about: Surroundings) -> tuple[str, str]:
         return about.host.home, f"home directory of {about.host.user or 'the SSH user'} on this node"
     why = "the home directory was not read"
     if about.node.engine_user or reach.become:
-        why = f"the engine runs as {about.node.engine_user or 'the SSH user'}, not as who looked at the node"
+        why = f"the engine runs as {about.node.engine_user or 'the SSH user'}, not as the SSH user"
     return _cache_base(about), f"this stack's caches: {why}"
 
 
@@ -225,10 +223,10 @@ def _cache_base(about: Surroundings) -> str:
 
 def _caches(about: Surroundings) -> Iterator[Setting]:
     base = _cache_base(about)
-    alone = "on this node, for this stack alone: homes that nodes share, or two stacks, would race"
+    alone = "on this node, for this stack only: nodes with a shared home, or two stacks, would race"
     yield Setting("XDG_CACHE_HOME", base, f"caches {alone}")
     yield Setting("HF_HOME", f"{base}/huggingface", f"the checkpoint's own code is copied here, {alone}")
-    yield Setting("TORCHINDUCTOR_CACHE_DIR", f"{base}/inductor", f"what torch.compile made, {alone}")
+    yield Setting("TORCHINDUCTOR_CACHE_DIR", f"{base}/inductor", f"torch.compile's output, {alone}")
     if about.stack.device == "cuda":
         yield Setting("TRITON_CACHE_DIR", f"{base}/triton", f"Triton's kernels, {alone}")
         yield Setting("FLASHINFER_WORKSPACE_BASE", f"{base}/flashinfer", f"FlashInfer's kernels, {alone}")

@@ -76,7 +76,7 @@ def obstacles(profile: ModelProfile, tensor: int, expert: int = 1) -> tuple[str,
 def _obstacles(profile: ModelProfile, tensor: int, expert: int) -> Iterator[str]:
     dims = profile.dimensions
     if dims.num_attention_heads % tensor:
-        yield f"{dims.num_attention_heads} attention heads / {tensor} is not a whole number"
+        yield f"{dims.num_attention_heads} attention heads are not divisible by {tensor}"
     mla = dims.kv_lora_rank > 0
     if not mla and max(dims.num_key_value_heads, tensor) % min(dims.num_key_value_heads, tensor):
         yield f"{dims.num_key_value_heads} key-value heads do not spread evenly over {tensor} ranks"
@@ -93,11 +93,11 @@ def _obstacles(profile: ModelProfile, tensor: int, expert: int) -> Iterator[str]
 def _expert_obstacles(profile: ModelProfile, tensor: int, expert: int) -> Iterator[str]:
     experts = profile.dimensions.n_routed_experts
     if tensor % expert:
-        yield f"TP{tensor} / EP{expert} is not a whole number"
+        yield f"TP{tensor} is not divisible by EP{expert}"
     if not experts:
-        yield "it has no experts to spread"
+        yield "it has no experts to distribute"
     elif experts % expert:
-        yield f"{experts} experts / {expert} is not a whole number"
+        yield f"{experts} experts are not divisible by {expert}"
 
 
 def _quantised_cuts(profile: ModelProfile, tensor: int) -> list[Cut]:
@@ -115,13 +115,13 @@ _MARLIN_TILE = 64
 
 def _misfit(profile: ModelProfile, what: str, size: int, ways: int, part: Part | None = None) -> list[str]:
     if size % ways:
-        return [f"{what} {size}/{ways} is not a whole number"]
+        return [f"{what} {size} is not divisible by {ways}"]
     share = size // ways
     stored = profile.stored(part or _PARTS.get(what, "attention"))
     if stored == "int4-group" and share % _MARLIN_TILE:
         return [f"{what} {size}/{ways} = {share} is not a multiple of {_MARLIN_TILE}, the tile of the int4 kernels"]
     return [
-        f"{what} {size}/{ways} = {share} is no multiple of the quantisation block {block}"
+        f"{what} {size}/{ways} = {share} is not a multiple of the quantisation block {block}"
         for block in dict.fromkeys(profile.block)
         if stored == "fp8-block" and share % block
     ]
@@ -192,17 +192,17 @@ def _reasons(profile: ModelProfile, degrees: Degrees, nodes: int, gpus_per_node:
     reasons = []
     if degrees.tensor * degrees.pipeline != gpus:
         reasons.append(
-            f"it takes {degrees.tensor * degrees.pipeline} GPUs and the gang has"
-            f" {nodes} nodes x {gpus_per_node} = {gpus}"
+            f"it needs {degrees.tensor * degrees.pipeline} GPUs, but the gang has {nodes} nodes x {gpus_per_node} ="
+            f" {gpus}"
         )
     if degrees.pipeline > 1 and not able.pipelines:
         reasons.append("this engine version has no pipeline parallelism")
     elif degrees.pipeline > profile.dimensions.num_hidden_layers:
-        reasons.append(f"{profile.dimensions.num_hidden_layers} layers can't be cut into {degrees.pipeline} stages")
+        reasons.append(f"{profile.dimensions.num_hidden_layers} layers can't be split into {degrees.pipeline} stages")
     elif max(degrees.pipeline, nodes) % min(degrees.pipeline, nodes):
         reasons.append(f"{degrees.pipeline} stages over {nodes} nodes end in the middle of a node")
     if degrees.expert > 1 and not able.experts:
-        reasons.append("this engine version can't spread experts as far as that")
+        reasons.append("this engine version does not support this many expert-parallel ranks")
     reasons += obstacles(profile, degrees.tensor, degrees.expert)
     return reasons
 
@@ -226,8 +226,8 @@ def instead(
         newer = "" if able == Abilities() else "; needs a stack with SGLang 0.5"
         ways.append(f"{', '.join(others[:5])} (not measured{newer})")
     if not ways:
-        return "no layout on this gang's GPUs works; change the number of nodes or GPUs"
-    return "what works: " + "; or ".join(ways)
+        return "no layout works on this gang's GPUs; change the number of nodes or GPUs"
+    return "use a layout that works: " + "; or ".join(ways)
 
 
 def _finer_block(profile: ModelProfile, tensor: int) -> int:

@@ -46,9 +46,9 @@ def budget(
     weights = weights_per_gpu(profile, layout, division)
     per_token = kv_bytes_per_token(profile, layout, division)
     lines = [
-        f"weights: {_gib(weights)} GiB on the fullest GPU, counted from the checkpoint's dimensions"
+        f"weights: {_gib(weights)} GiB on the fullest GPU, calculated from the checkpoint's dimensions"
         + (", the draft's layer included" if division.draft else ""),
-        f"KV cache: {per_token:,} bytes a token, the same on every TP rank"
+        f"KV cache: {per_token:,} bytes per token, the same on every TP rank"
         if profile.dimensions.kv_lora_rank
         else f"KV cache: {per_token:,} bytes a token",
     ]
@@ -57,7 +57,7 @@ def budget(
     if profile.vision:
         lines.append(f"vision encoder: {_gib(profile.vision.bytes)} GiB, a copy on every rank, counted as weights")
     if stack.device == "cpu" or gpu_total is None:
-        lines.append("KV tokens: not computed, no GPU memory was read")
+        lines.append("KV tokens: not calculated, the GPU memory was not read")
         return Memory(gpu_total=gpu_total, weights=weights, kv_bytes_per_token=per_token, explanation=tuple(lines))
     before = gpu_total - _CONTEXT_BYTES
     reserve = int(before * (1 - division.fraction))
@@ -65,14 +65,14 @@ def budget(
     lines += [
         f"before the weights: {_gib(gpu_total)} - {_gib(_CONTEXT_BYTES)} (CUDA context, NCCL) = {_gib(before)} GiB",
         division.explanation,
-        f"kept free for graphs and activations: {_gib(before)} x (1 - {division.fraction:g}) = {_gib(reserve)} GiB",
+        f"reserved for graphs and activations: {_gib(before)} x (1 - {division.fraction:g}) = {_gib(reserve)} GiB",
         f"KV pool: {_gib(before)} - {_gib(weights)} - {_gib(reserve)} = {_gib(room)} GiB",
     ]
     if room < per_token:
         raise InputError(
             f"{profile.name} does not fit at {degrees_of(layout)}: " + "; ".join(lines),
             where=where,
-            fix="more GPUs for the gang, or a smaller model",
+            fix="use more GPUs, or a smaller model",
         )
     tokens = room // per_token
     lines.append(f"KV tokens: {_gib(room)} GiB / {per_token:,} = {tokens:,}")

@@ -70,8 +70,8 @@ def nftables(gang: GangPlan, node: NodePlan) -> str:
     rules = "\n".join(
         f"        tcp dport {use.port} ct state new drop comment {_quoted(use.purpose)}" for use in closed
     )
-    return f"""# {_plain(node.name)} in gang {_plain(gang.name)}: what the engine listens on for its other nodes alone.
-# Load: nft -f FILE. Undo: nft delete table inet l40s_deploy. Keep it over a reboot: include it in /etc/nftables.conf.
+    return f"""# {_plain(node.name)} in gang {_plain(gang.name)}: the engine's ports for the gang's own nodes only.
+# Load: nft -f FILE. Undo: nft delete table inet l40s_deploy. To survive a reboot, include it in /etc/nftables.conf.
 table inet l40s_deploy
 delete table inet l40s_deploy
 table inet l40s_deploy {{

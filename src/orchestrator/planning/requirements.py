@@ -21,9 +21,9 @@ def contradictions(
             node,
             "DRIVER-OLD",
             Severity.STOP,
-            f"the NVIDIA driver is {driver}, the stack {stack.name} needs {stack.driver_min} or newer",
+            f"the NVIDIA driver is {driver}, but the stack {stack.name} needs {stack.driver_min} or newer",
             "CUDA refuses to start",
-            "install a newer driver on this node and reboot it, or take another stack",
+            "install a newer driver on this node and reboot it, or use another stack",
         )
     contained = stack.install != "venv"
     if older(host.glibc or "", stack.glibc_min) and not contained:
@@ -31,9 +31,9 @@ def contradictions(
             node,
             "GLIBC-OLD",
             Severity.STOP,
-            f"the C library is glibc {host.glibc}, the stack {stack.name} needs {stack.glibc_min} or newer",
+            f"the C library is glibc {host.glibc}, but the stack {stack.name} needs {stack.glibc_min} or newer",
             "its libraries don't load",
-            "a newer distribution, or the stack in a container image",
+            "install a newer distribution, or run the stack in a container",
         )
     if not contained:
         yield from _environment(node, stack, host)
@@ -49,7 +49,7 @@ def _environment(node: NodeSpec, stack: Stack, host: HostFacts) -> Iterator[Find
             Severity.NOTE,
             f"the stack {stack.name} is not installed: {venv}/bin/python3 does not exist",
             "`up` refuses",
-            "l40s-deploy prepare, or l40s_venv where it lies elsewhere",
+            "run `l40s-deploy prepare`, or set l40s_venv if it is in another directory",
         )
     wanted = _numbers(stack.python)
     if host.engine_python and _numbers(host.engine_python)[: len(wanted)] != wanted:
@@ -57,9 +57,9 @@ def _environment(node: NodeSpec, stack: Stack, host: HostFacts) -> Iterator[Find
             node,
             "STACK-PYTHON",
             Severity.NOTE if _numbers(host.engine_python) > wanted else Severity.STOP,
-            f"{venv} has Python {host.engine_python}, the stack {stack.name} is pinned with {stack.python}",
-            "packages that were built for another Python differ or don't load",
-            f"make the environment anew with Python {stack.python} (l40s-deploy prepare)",
+            f"{venv} has Python {host.engine_python}, but the stack {stack.name} needs {stack.python}",
+            "packages that were built for another Python version differ or don't load",
+            f"recreate the environment with Python {stack.python}: `l40s-deploy prepare`",
         )
 
 
@@ -72,7 +72,7 @@ def _checkpoint(node: NodeSpec, profile: ModelProfile, host: HostFacts) -> Itera
             Severity.NOTE,
             f"there is no {path}/config.json",
             "`up` refuses",
-            "copy the checkpoint there, or correct l40s_model_root",
+            "copy the checkpoint there with `l40s-deploy checkpoint push`, or correct l40s_model_root",
         )
     elif host.config_error:
         yield _finding(
@@ -80,8 +80,8 @@ def _checkpoint(node: NodeSpec, profile: ModelProfile, host: HostFacts) -> Itera
             "MODEL-UNREAD",
             Severity.UNKNOWN,
             f"{path}/config.json could not be read: {host.config_error}",
-            "whether it is what the profile says is not known",
-            "let the SSH user read it",
+            "it is not known whether it matches the profile",
+            "make it readable for the SSH user",
         )
 
 

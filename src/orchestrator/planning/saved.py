@@ -41,15 +41,15 @@ def refuse_changes(saved: SavedPlan, plan: Plan) -> None:
         return
     facts = _changed_facts(saved, plan)
     if facts:
-        kind, told = "facts changed since", facts
+        kind, told = "facts have changed since", facts
     else:
-        kind = "the facts are the same, and the inventory, profile, stack or l40s-deploy changed since"
-        told = _changed_settings(saved, plan) or [f"plan {saved.plan_id} then, {plan.plan_id} now"]
+        kind = "the facts are the same, but the inventory, profile, stack or l40s-deploy has changed since"
+        told = _changed_settings(saved, plan) or [f"it was plan {saved.plan_id} and is now {plan.plan_id}"]
     more = f"; and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
     raise VerificationDiffers(
         f"{kind}: {'; '.join(told[:_MOST_NAMED])}{more}",
         where=saved.path,
-        fix="look at a new plan and write it with `plan --out`",
+        fix="review a new plan, and save it with `l40s-deploy plan --out FILE`",
     )
 
 
@@ -62,7 +62,7 @@ def _differences(then: Mapping[tuple[str, str], str], now: Mapping[tuple[str, st
     for node, name in dict.fromkeys((*then, *now)):
         was, will = then.get((node, name)), now.get((node, name))
         if was != will:
-            yield f"{node}: {name} was {_word(was)}, is {_word(will)}"
+            yield f"{node}: {name} was {_word(was)}, is now {_word(will)}"
 
 
 def _changed_settings(saved: SavedPlan, plan: Plan) -> list[str]:

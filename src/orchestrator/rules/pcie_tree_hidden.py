@@ -40,7 +40,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 devices=_BLIND,
                 title="this virtual machine shows no PCIe switch above its GPUs: rules about switches can't judge it",
                 evidence=("/proc/cpuinfo: hypervisor", f"{count} GPUs, each on a root port"),
-                effect="what these rules look for may be there on the host, and NCCL does not see it either",
+                effect="the faults that these rules find may exist on the host, and NCCL does not see it either",
                 fix="run `l40s-deploy doctor` on the host, or ask the provider for NCCL's topology file of this"
                 " machine type (NCCL_TOPO_FILE) and read it with `l40s-deploy doctor --from FILE`",
             )

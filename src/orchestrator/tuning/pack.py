@@ -137,7 +137,7 @@ def _manifest(parts: Mapping[str, str]) -> Mapping[str, Any]:
     try:
         said = json.loads(parts[MANIFEST])
     except (ValueError, RecursionError) as wrong:
-        raise ValueError(f"its {MANIFEST} is no JSON: {wrong}") from None
+        raise ValueError(f"its {MANIFEST} is not JSON: {wrong}") from None
     if not isinstance(said, dict) or said.get("kind") != KIND:
         raise ValueError(f"its {MANIFEST} is not one of tuned configs")
     if said.get("format") != FORMAT:

@@ -103,9 +103,9 @@ def _document(text: str) -> tuple[dict[str, Any] | None, str]:
     try:
         document = json.loads(text, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as wrong:
-        return None, f"it is no JSON: {wrong}"
+        return None, f"it is not JSON: {wrong}"
     if not isinstance(document, dict) or not document:
-        return None, "it is no JSON object with a config for each batch size"
+        return None, "it is not a JSON object with a config for each batch size"
     return document, ""
 
 

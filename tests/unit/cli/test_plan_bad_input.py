@@ -65,19 +65,22 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
          "--enable-metrics"),
         (["--model", FINE, "--stack", NEW, "--", "--attention-backend", "tritn"], {}, "does not offer this value",
          "triton"),
-        (["--model", "DeepSeek-V3-0324", "--stack", NEW], {}, "18432/32 = 576 is no multiple", "re-block to 64"),
-        (["--model", FINE, "--stack", NEW, "--tp", "16"], {}, "takes 16 GPUs and the gang has 4 nodes x 8 = 32",
-         "what works: TP32"),
-        (["--model", FINE, "--stack", NEW, "--tp", "12"], {}, "128 attention heads / 12", "what works: TP32"),
-        (["--model", FINE, "--stack", NEW, "--ep", "3"], {}, "TP32 / EP3 is not a whole number", "what works: TP32"),
+        (["--model", "DeepSeek-V3-0324", "--stack", NEW], {}, "18432/32 = 576 is not a multiple", "re-block to 64"),
+        (["--model", FINE, "--stack", NEW, "--tp", "16"], {}, "needs 16 GPUs, but the gang has 4 nodes x 8 = 32",
+         "layout that works: TP32"),
+        (["--model", FINE, "--stack", NEW, "--tp", "12"], {}, "128 attention heads are not divisible by 12",
+         "layout that works: TP32"),
+        (["--model", FINE, "--stack", NEW, "--ep", "3"], {}, "TP32 is not divisible by EP3",
+         "layout that works: TP32"),
         (["--model", FINE, "--stack", OLD, "--pp", "4"], {}, "no pipeline parallelism", "SGLang 0.5"),
-        (["--model", FINE, "--stack", OLD, "--ep", "2"], {}, "can't spread experts", "TP32"),
+        (["--model", FINE, "--stack", OLD, "--ep", "2"], {}, "does not support this many expert-parallel ranks",
+         "TP32"),
         (["--model", FINE, "--gang", "gang1"], {}, "no gang is called 'gang1'", "gang0"),
         (["--model", FINE], {"l40s_stack": "sglang-9"}, "no stack is called 'sglang-9'", "did you mean sglang-0.5.23"),
         (["--model", FINE], {"l40s_http_port": 5000}, "5000", ""),
         (["--model", FINE], {"l40s_api_key_file": "/nowhere/key"}, "/nowhere/key can't be read", "name a file"),
-        (["--model", FINE], {"l40s_socket_ifname": "bond7"}, "'bond7' is no interface", "name one of these"),
-        (["--model", FINE], {"l40s_ib_hca": "=mlx5_7"}, "fits no ACTIVE RDMA port", "name ports that are up"),
+        (["--model", FINE], {"l40s_socket_ifname": "bond7"}, "'bond7' is not an interface", "set it to one of these"),
+        (["--model", FINE], {"l40s_ib_hca": "=mlx5_7"}, "matches no ACTIVE RDMA port", "set it to ports that are up"),
         (["--plan", "/nowhere/plan.json"], {}, "this file can't be read", "plan --out"),
         ([], {}, "no model was given", "l40s-deploy models"),
     ],
@@ -106,28 +109,28 @@ def test_too_few_gpus_in_the_gang(bench: Bench, capsys: pytest.CaptureFixture[st
     err = capsys.readouterr().err
     assert "does not fit at TP16" in err
     assert "GiB" in err
-    assert "more GPUs for the gang" in err
+    assert "use more GPUs" in err
 
 
 def test_too_few_gpus_on_a_node(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     bench.facts = {"gpus": 7}
     assert bench.run("--model", FINE, "--stack", NEW) == 3
-    assert "7 GPUs answer and l40s_gpus is 8" in capsys.readouterr().err
+    assert "7 GPUs respond, but l40s_gpus is 8" in capsys.readouterr().err
 
 
 def test_rdma_demanded_where_there_is_none(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     bench.settings, bench.facts = {"l40s_transport": "rdma"}, {"rdma": []}
     assert bench.run("--model", FINE) == 3
-    assert "l40s_transport is rdma and node0 can't" in capsys.readouterr().err
+    assert "l40s_transport is rdma, but node0 has no usable port" in capsys.readouterr().err
 
 
 def test_a_checkpoint_that_is_not_the_profiles(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     bench.told = {"node2": {"config": json.dumps(config(load_profile("DeepSeek-V3-0324")))}}
     assert bench.run("--model", FINE) == 2
     err = capsys.readouterr().err
-    assert f"node2: /workspace/{FINE}/config.json: the checkpoint is not what the profile {FINE} says" in err
+    assert f"node2: /workspace/{FINE}/config.json: the checkpoint does not match the profile {FINE}" in err
     assert "weight_block_size is [128, 128], the profile has [64, 64]" in err
-    assert "--model DeepSeek-V3-0324)" in err
+    assert "--model DeepSeek-V3-0324`)" in err
 
 
 def test_a_plan_file_whose_facts_changed(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,7 +139,7 @@ def test_a_plan_file_whose_facts_changed(bench: Bench, tmp_path: Path, capsys: p
     assert bench.run("--plan", file) == 0
     bench.facts = {"gid_index": 5}
     assert bench.run("--plan", file) == 7
-    assert "node0: gid index was 3, is 5" in capsys.readouterr().err
+    assert "node0: gid index was 3, is now 5" in capsys.readouterr().err
 
 
 def test_the_same_for_programs(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def test_nodes_that_a_killed_controller_did_not_reach_any_more_do_not_count() ->
 def test_one_line_for_each_operation() -> None:
     lines = sentence([replace(SOME, turning=True), replace(SOME, gang="b"), replace(SOME, gang="c")])
     (line,) = lines
-    assert line.startswith("a rolling restart was interrupted (anna@desk): a half-way; b, c not touched yet: ")
+    assert line.startswith("a rolling restart was interrupted (anna@desk): a partly done; b, c not started: ")
     assert line.endswith("run `l40s-deploy restart --resume`")
     assert sentence([]) == []
 

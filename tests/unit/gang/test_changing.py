@@ -27,7 +27,7 @@ CASES = [
     ("it does not serve, and stands alone", [gang("a", S.DEGRADED)], 0, Course(turns=("a",), alone=("a",))),
     ("on its way with another plan", [gang("a", S.WARMING)], 1, Course(turns=("a",), busy=("a",))),
     ("two, neither serves", [gang("a", S.DEGRADED), gang("b", S.DEGRADED)], 0, Course(turns=("a", "b"), alone=("a",))),
-    ("it is ending", [gang("a", S.DRAINING), gang("b", S.STOPPING)], 0, Course(rise=("a", "b"))),
+    ("it is stopping", [gang("a", S.DRAINING), gang("b", S.STOPPING)], 0, Course(rise=("a", "b"))),
 ]
 
 

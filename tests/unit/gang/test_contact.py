@@ -20,7 +20,7 @@ def fellow(name: str, alive: bool = True, **links: str) -> tuple[str, Report]:
 TABLE: list[tuple[str, DeployError | None, bool, Mapping[str, Report], str]] = [
     ("all is well", None, False, dict([fellow("a", b="heard")]), ""),
     ("nobody else is there", None, False, {}, ""),
-    ("only SSH is broken", REFUSED, False, dict([fellow("a", b="heard", c="heard")]), "ssh"),
+    ("only SSH has failed", REFUSED, False, dict([fellow("a", b="heard", c="heard")]), "ssh"),
     ("the node is dead", REFUSED, False, dict([fellow("a", b="silent")]), "node"),
     ("it missed two words", REFUSED, False, dict([fellow("a", b="quiet")]), "node"),
     ("it is quiet and answers", None, False, dict([fellow("a", b="quiet")]), ""),
@@ -49,6 +49,6 @@ def test_the_sentences_say_what_is_broken_and_who_knows() -> None:
     current = dict([fellow("a", b="heard")])
     said = sentence("b", Contact.SSH, REFUSED, current)
     assert said == (
-        "b can't be reached by SSH (connection refused), but a hears its agent: only SSH is broken there, "
-        "the gang is not"
+        "b can't be reached by SSH (connection refused), but a still hears its agent: only SSH has failed, "
+        "the gang is intact"
     )

@@ -24,7 +24,7 @@ def node(rank: int, started_s: float, phase_s: float, phase: Phase = READY) -> N
         ((node(0, 500, 290), node(1, 500, 300)), True, "about 4 min (its last start took 210 s)"),
         ((node(0, 50, 8.0),), True, "about 40 s (its last start took 42 s)"),
         ((node(0, 50, 8.0, Phase(name="weights")),), True, "is not known"),
-        ((node(0, 500, 290),), False, "does not serve now"),
+        ((node(0, 500, 290),), False, "is not serving now"),
     ],
 )
 def test_words(nodes: tuple[NodeView, ...], healthy: bool, words: str) -> None:

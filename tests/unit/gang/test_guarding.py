@@ -53,7 +53,7 @@ def gang(
             for state in ("staged", "armed", "starting", "warming", "draining", "stopping")
         ),
         *(
-            pytest.param(gang(state, staged_s=61), Memory(), Do.RESTART, "nobody has started it", id=f"left {state}")
+            pytest.param(gang(state, staged_s=61), Memory(), Do.RESTART, "was not started within", id=f"left {state}")
             for state in ("staged", "armed")
         ),
         pytest.param(gang("armed", staged_s=59), Memory(), Do.NOTHING, "", id="it may be started yet"),

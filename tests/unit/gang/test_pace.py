@@ -48,14 +48,14 @@ def test_the_straggler(nodes: list[Report], words: str) -> None:
 def test_the_engines_barrier_is_told_with_what_is_left_of_it() -> None:
     done, behind = node(0, "kv-cache", for_s=168), node(2, "weights", 41, 163, for_s=300, moved_s=2)
     assert progress([done, done, behind]) == (
-        "node2 is at shard 41 of 163, the others are done; the engine gives up 480 s after its first rank has loaded, "
-        "so 312 s are left, and at this pace 893 s are needed: read the weights into the page cache beforehand"
+        "node2 is at shard 41 of 163, the others are done; the engine gives up 480 s after its first rank has loaded; "
+        "312 s are left, but 893 s are needed at this pace: read the weights into the page cache before the start"
     )
     fast = node(2, "weights", 160, 163, for_s=300, moved_s=2)
-    assert progress([done, fast]).endswith("so 312 s are left")
+    assert progress([done, fast]).endswith("312 s are left")
     unknown = node(2, "weights", for_s=300)
-    assert progress([done, unknown]).endswith("so 312 s are left")
-    assert progress([node(0, "kv-cache", for_s=900), unknown]).endswith("so 0 s are left")
+    assert progress([done, unknown]).endswith("312 s are left")
+    assert progress([node(0, "kv-cache", for_s=900), unknown]).endswith("; 0 s are left")
 
 
 def test_where_the_engine_has_no_barrier_nothing_is_said_of_it() -> None:
@@ -90,7 +90,7 @@ def test_late(nodes: list[Report], who: str) -> None:
 def test_the_words_for_it() -> None:
     cause = late([node(0, "weights", 160, 163, for_s=7200, moved_s=400)])
     assert cause is not None
-    assert cause.text == "at shard 160 of 163 for 7200 s, and 3745 s are enough for this model on slow hardware"
+    assert cause.text == "at shard 160 of 163 for 7200 s; 3745 s are enough for this model, even on slow hardware"
     assert "logs --node node0" in cause.fix
 
 

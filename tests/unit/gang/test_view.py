@@ -109,7 +109,7 @@ def test_an_agent_gone_without_a_word_is_a_cause() -> None:
         report(0, "failed", cause=Cause(node="node0", text="x", secondary=True)), report(1, "ready", alive=False)
     )
     assert seen.cause is not None
-    assert seen.cause.node == "node1" and "gone without a word" in seen.cause.text
+    assert seen.cause.node == "node1" and "ended without a report" in seen.cause.text
 
 
 def test_the_cause_of_a_forgotten_run_is_not_shown() -> None:
@@ -144,7 +144,7 @@ def test_left_behind_held_memory_and_silence_are_remarks() -> None:
     seen = look(report(0, "ready", silent=("node1",)), report(1, "failed", left_behind=(7, 8), held=held))
     assert seen.remarks == (
         "node0 has not heard from node1",
-        "node1: process 7, 8 would not end",
+        "node1: process 7, 8 did not end",
         "node1: GPU 3: 2.0 GiB are in use by process 9 (gone)",
     )
 
@@ -156,7 +156,7 @@ def ranks(*states: str, held: int = 1 << 30) -> tuple[RankReport, ...]:
     )
 
 
-HUNG = Cause(node="node0", text="the engine is hung: no token for 61 s")
+HUNG = Cause(node="node0", text="the engine hangs: no token for 61 s")
 TROUBLE: list[tuple[str, tuple[Answer, Answer], str]] = [
     ("well", both("ready"), ""),
     ("hung", (report(0, "ready", service_state="hung", service_healthy=False), report(1, "ready")), "hung"),
@@ -189,8 +189,8 @@ def test_a_stopped_rank_is_why_an_engine_hangs() -> None:
     stopped = report(1, "ready", ranks=ranks("alive", "stopped"))
     seen = look(report(0, "ready", service_state="hung", trouble=HUNG), stopped)
     assert seen.cause is not None
-    assert (seen.cause.node, seen.cause.tp_rank, seen.cause.fix) == ("node1", 1, "kill -CONT 101 on node1")
-    assert "node1: TP1 (pid 101) is stopped by a signal" in seen.remarks
+    assert (seen.cause.node, seen.cause.tp_rank, seen.cause.fix) == ("node1", 1, "run `kill -CONT 101` on node1")
+    assert "node1: TP1 (pid 101) was stopped by a signal" in seen.remarks
 
 
 def test_what_happened_longest_ago_comes_first_although_clocks_differ() -> None:
@@ -200,7 +200,7 @@ def test_what_happened_longest_ago_comes_first_although_clocks_differ() -> None:
     assert seen.cause == early and seen.secondary == (late,)
 
 
-@pytest.mark.parametrize(("rebooted", "words"), [(True, "was rebooted"), (False, "without a word")])
+@pytest.mark.parametrize(("rebooted", "words"), [(True, "rebooted while"), (False, "without a report")])
 def test_a_reboot_is_told_from_a_killed_agent(rebooted: bool, words: str) -> None:
     seen = look(report(0, "ready"), report(1, "ready", alive=False, rebooted=rebooted))
     assert seen.cause is not None and words in seen.cause.text

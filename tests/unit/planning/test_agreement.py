@@ -57,7 +57,9 @@ def test_the_message_names_place_values_and_the_profile_that_fits() -> None:
     with pytest.raises(InputError) as caught:
         check_checkpoint(node("n7"), FINE, config(STOCK), ALL)
     assert caught.value.where == "n7: /workspace/DeepSeek-V3-0324-Block64x64/config.json"
-    assert caught.value.fix.startswith("it is what the profile DeepSeek-V3-0324 says (--model DeepSeek-V3-0324); or")
+    assert caught.value.fix.startswith(
+        "it matches the profile DeepSeek-V3-0324 (use `--model DeepSeek-V3-0324`); otherwise"
+    )
 
 
 def test_many_contradictions_are_counted_and_hostile_ones_are_short() -> None:

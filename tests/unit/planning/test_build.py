@@ -209,7 +209,7 @@ def test_a_lost_gpu_stops_with_its_reason() -> None:
     with pytest.raises(FindingsError) as caught:
         plan_of(gang(), facts)
     assert caught.value.where == "node node1"
-    assert "7 GPUs answer and l40s_gpus is 8" in caught.value.what
+    assert "7 GPUs respond, but l40s_gpus is 8" in caught.value.what
     assert "GPU is lost" in caught.value.what
 
 
@@ -252,8 +252,8 @@ def test_overrides_of_the_inventory_are_shown_as_such() -> None:
         ({}, {"extra_args": ("--config", "x"), "stack": "sglang-0.5.23"}, "command line: after --", "set by the plan"),
         ({"overrides": Overrides(args=("--nope",))}, {}, "inventory: node0: l40s_args", "no flag --nope"),
         ({"overrides": Overrides(env=(("A B", "1"),))}, {}, "inventory: node0: l40s_env", "environment variable"),
-        ({"ports": Ports(http=5000)}, {}, "inventory: gang gang0", "port 5000 is given twice"),
-        ({}, {"tensor_parallel": 16}, "gang gang0", "takes 16 GPUs"),
+        ({"ports": Ports(http=5000)}, {}, "inventory: gang gang0", "port 5000 is used twice"),
+        ({}, {"tensor_parallel": 16}, "gang gang0", "needs 16 GPUs"),
         ({}, {"pipeline_parallel": 4}, "gang gang0", "no pipeline parallelism"),
     ],
 )
@@ -297,7 +297,7 @@ def test_a_stack_that_is_launched_otherwise_has_no_place_for_a_key() -> None:
 def test_ports_and_gpus_are_the_gangs_not_a_nodes() -> None:
     spec = gang(2)
     for odd, says in (
-        (replace(spec.nodes[1], ports=Ports(http=9000)), "other ports"),
+        (replace(spec.nodes[1], ports=Ports(http=9000)), "different ports"),
         (replace(spec.nodes[1], gpus=4), "different numbers of GPUs"),
     ):
         with pytest.raises(InputError, match=says):

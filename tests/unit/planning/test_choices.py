@@ -127,7 +127,7 @@ def test_where_no_port_is_near_a_gpu_the_far_ones_serve() -> None:
     far = replace(facts, rdma=tuple(replace(port, switch="", key=f"/sys/x/{port.device}") for port in facts.rdma))
     choice = rdma_choice(node(), far, BOND)
     assert len(choice.ports) == 4
-    assert "none lies under a GPU's switch" in choice.reason
+    assert "none is under a GPU's switch" in choice.reason
 
 
 def test_infiniband_needs_no_gid_index() -> None:

@@ -41,5 +41,5 @@ def test_a_network_that_not_all_share_is_none() -> None:
 def test_the_operator_names_another() -> None:
     found = data_network({"a": node("a", 1), "b": node("b", 2)}, "bond0")
     assert found.addresses == {"a": "10.0.0.1", "b": "10.0.0.2"}
-    with pytest.raises(InputError, match="no network that down0 leads to"):
+    with pytest.raises(InputError, match="no network on down0"):
         data_network({"a": node("a", 1), "b": node("b", 2)}, "down0")

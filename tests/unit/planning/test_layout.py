@@ -36,8 +36,8 @@ def test_legal_tensor_parallel_degrees(profile: object, legal: tuple[int, ...], 
 def test_why_tp32_is_out_for_128_blocks_and_what_works_instead() -> None:
     with pytest.raises(InputError) as caught:
         choose(STOCK, nodes=4, gpus_per_node=8, able=NEW, where="gang gang0")
-    assert "18432/32 = 576 is no multiple of the quantisation block 128" in caught.value.what
-    assert "2048/32 = 64 is no multiple of the quantisation block 128" in caught.value.what
+    assert "18432/32 = 576 is not a multiple of the quantisation block 128" in caught.value.what
+    assert "2048/32 = 64 is not a multiple of the quantisation block 128" in caught.value.what
     assert "re-block to 64 (`checkpoint reblock`) for TP32" in caught.value.fix
     assert "PP4 x TP8 (--pp 4 --tp 8)" in caught.value.fix
     assert "(not measured" in caught.value.fix
@@ -59,10 +59,10 @@ def test_all_gpus_form_one_group_unless_somebody_pins() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"tensor": 16}, "takes 16 GPUs and the gang has 4 nodes x 8 = 32"),
-        ({"tensor": 12}, "128 attention heads / 12 is not a whole number"),
+        ({"tensor": 16}, "needs 16 GPUs, but the gang has 4 nodes x 8 = 32"),
+        ({"tensor": 12}, "128 attention heads are not divisible by 12"),
         ({"pipeline": 4, "able": OLD}, "no pipeline parallelism"),
-        ({"tensor": 1, "pipeline": 32, "nodes": 4, "gpus_per_node": 8, "profile": TINY}, "can't be cut into 32"),
+        ({"tensor": 1, "pipeline": 32, "nodes": 4, "gpus_per_node": 8, "profile": TINY}, "can't be split into 32"),
         ({"nodes": 4, "gpus_per_node": 6, "pipeline": 6}, "end in the middle of a node"),
     ],
 )
@@ -77,7 +77,7 @@ def test_a_layout_that_can_not_be_is_refused_with_its_arithmetic(changes: dict[s
 def test_a_gang_that_nothing_fits_says_so() -> None:
     with pytest.raises(InputError) as caught:
         choose(FINE, nodes=1, gpus_per_node=7, able=OLD, where="x")
-    assert "no layout on this gang's GPUs works" in caught.value.fix or "what works" in caught.value.fix
+    assert "no layout works on this gang's GPUs" in caught.value.fix or "layout that works" in caught.value.fix
 
 
 def test_what_works_on_the_reference_cluster() -> None:
@@ -97,7 +97,7 @@ def test_expert_parallelism_lifts_the_limit_of_128_blocks_and_keeps_whole_what_c
 
 @pytest.mark.parametrize(
     ("profile", "expert", "says"),
-    [(STOCK, 3, "TP32 / EP3 is not a whole number"), (TINY, 16, "8 experts / 16 is not a whole number")],
+    [(STOCK, 3, "TP32 is not divisible by EP3"), (TINY, 16, "8 experts are not divisible by 16")],
 )
 def test_experts_that_can_not_be_spread(profile: ModelProfile, expert: int, says: str) -> None:
     assert says in " ".join(obstacles(profile, 32, expert))

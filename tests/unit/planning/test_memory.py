@@ -88,7 +88,7 @@ def test_without_a_gpu_nothing_is_claimed_about_tokens(stack: object, total: int
     memory = budget(FINE, stack, TP32, flags={}, gpu_total=total, where="")  # type: ignore[arg-type]
     assert memory.kv_tokens is None
     assert memory.weights
-    assert "not computed" in memory.explanation[-1]
+    assert "not calculated" in memory.explanation[-1]
 
 
 @pytest.mark.parametrize("stack", [OLD, NEW])

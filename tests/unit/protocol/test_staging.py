@@ -59,8 +59,8 @@ def test_what_an_older_controller_leaves_out_has_its_default() -> None:
         ({"env": {"A": None}}, "Run.env.A is null; a text is wanted"),
         ({"lease_s": float("inf")}, "Run.lease_s is inf; a finite number is wanted"),
         ({"watch": {"phases": [{"phase": "x"}]}}, "Run.watch.phases.0 has no key 'pattern'"),
-        ({"argv": ["a\0b"]}, "holds a NUL byte"),
-        ({"env": {"A": "\0"}}, "holds a NUL byte"),
+        ({"argv": ["a\0b"]}, "contains a NUL byte"),
+        ({"env": {"A": "\0"}}, "contains a NUL byte"),
     ],
     ids=str,
 )

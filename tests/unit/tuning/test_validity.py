@@ -93,11 +93,11 @@ def test_the_estimate_is_never_above_what_triton_takes_on_an_l40s() -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ("", "no JSON"),
-        ("[]", "no JSON object"),
-        ("{}", "no JSON object"),
+        ("", "not JSON"),
+        ("[]", "not a JSON object"),
+        ("{}", "not a JSON object"),
         ('{"1": {}, "1": {}}', "a key is there twice"),
-        ("[" * 100_000, "no JSON"),
+        ("[" * 100_000, "not JSON"),
         (json.dumps({"one": GOOD}), "'one' is no batch size"),
         (json.dumps({"0": GOOD}), "'0' is no batch size"),
         (json.dumps({"-4": GOOD}), "'-4' is no batch size"),

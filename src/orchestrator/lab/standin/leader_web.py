@@ -255,7 +255,7 @@ class LeaderHandler(Handler):
         try:
             asked = json.loads(self._body)
         except ValueError as error:
-            raise BadRequest(f"the body is no JSON: {error}") from None
+            raise BadRequest(f"the body is not JSON: {error}") from None
         if not isinstance(asked, dict):
             raise BadRequest("the body must be a JSON object")
         return asked

@@ -74,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         agent.live()
     except Exception as defect:
-        text = f"defect in the agent: {type(defect).__name__}: {defect}"
+        text = f"bug in the node agent: {type(defect).__name__}: {defect}"
         agent.happened(course.Broke(agent.course.because(time.monotonic(), text)))
         agent.end_at_once()
         raise
@@ -456,7 +456,10 @@ class Agent:
             self.happened(course.Accepted())
         elif self.course.runs:
             text = f"the canary generation was refused: {result.refused}"
-            fix = "wrong weights or kernels give such text: verify the checkpoint and the stack on every node"
+            fix = (
+                "wrong weights or kernels generate such text: check the checkpoint"
+                " (`l40s-deploy checkpoint verify`) and the stack (`l40s-deploy doctor`)"
+            )
             lines = self.log.watch.last_lines()
             self.happened(course.Broke(self.course.because(self.now(), text, fix=fix, lines=lines)))
 
@@ -521,4 +524,4 @@ class Agent:
         """Processes of the engine's that a signal has stopped; of ranks `ranks` tells."""
         names = {pid: f"process {pid} ({title})" for pid, title in self.tree.stopped.items()}
         names.update({pid: f"the engine's parent process (pid {pid})" for pid in names if pid == self.engine[0]})
-        return [f"{name} is stopped by a signal" for name in names.values()]
+        return [f"{name} was stopped by a signal" for name in names.values()]

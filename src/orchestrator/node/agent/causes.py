@@ -81,7 +81,7 @@ def blames(watch: LogWatch, since: float, nodes: Mapping[str, str]) -> tuple[str
 
 def followed(node: str, first: Cause, now: float) -> Cause:
     """This node was ended because another one had failed."""
-    return Cause(node=node, text=f"ended because {first.node} failed: {first.text}", at=now, secondary=True)
+    return Cause(node=node, text=f"stopped because {first.node} failed: {first.text}", at=now, secondary=True)
 
 
 def told(failure: Because, now: float) -> Cause:
@@ -91,8 +91,11 @@ def told(failure: Because, now: float) -> Cause:
 
 def hung(node: str, detail: str, now: float) -> Cause:
     """The engine lives and does nothing any more."""
-    fix = "`l40s-deploy logs`; a rank that waits in a collective for ever is ended by `l40s-deploy restart`, or a guard"
-    return Cause(node=node, text=f"the engine is hung: {detail}", at=now, fix=fix)
+    fix = (
+        "check `l40s-deploy logs`; if a rank is stuck in a collective, run `l40s-deploy restart` (a guard does it"
+        " by itself)"
+    )
+    return Cause(node=node, text=f"the engine hangs: {detail}", at=now, fix=fix)
 
 
 def _weight(suspicion: Suspicion | None, death: Death) -> Weight:
@@ -131,7 +134,7 @@ def _with_suspicion(
 
 def _fix(death: Death) -> str:
     if death.signal == signal.SIGKILL:
-        return "somebody killed it, or the kernel was out of memory: look at `journalctl -k` on that node"
+        return "it was killed by a user or by the kernel's OOM killer: check `journalctl -k` on that node"
     if death.signal in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS):
-        return "it crashed in native code: the lines before the end and `journalctl -k` (NVRM: Xid) tell more"
-    return "read the engine's log: l40s-deploy logs"
+        return "it crashed in native code: read its last log lines, and check `journalctl -k` for NVRM: Xid"
+    return "read the engine's log: `l40s-deploy logs`"

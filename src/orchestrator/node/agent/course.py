@@ -306,7 +306,7 @@ class Course:
             return []
         if ended.cause is None and ended.state is AgentState.STOPPED:
             return self._stop_now()
-        words = f"its part of the gang ended ({ended.state.value}), and it did not say why"
+        words = f"its part of the gang ended ({ended.state.value}) without a reported cause"
         cause = ended.cause or Cause(node=node, text=words, at=clock.at(now, self.anchor), fix="l40s-deploy logs")
         return self._judge(now, verdicts.Heard(node, Statement.of(Account(cause=cause))))
 
@@ -470,8 +470,8 @@ class Course:
         if waited <= (LEADERS_CHECKS_S if link.reached else LINK_S):
             return []
         address = f"{self.run.leader.address}:{self.run.leader.port}"
-        text = f"the leader's agent does not answer at {address} ({link.trouble or 'no word'})"
-        fix = "open that port between the nodes"
+        text = f"the leader's agent does not respond at {address} ({{link.trouble or 'no answer'}})"
+        fix = "open that TCP port between the nodes"
         return self._fail(self.because(now, text, fix=fix, secondary=True))  # a dead leader comes first
 
     def _everybody_complete(self, facts: Facts) -> bool:

@@ -87,11 +87,11 @@ class Disk(Now):
             longest = max(self._longest_s, now_s)
             words = []
             if now_s >= STALLS_AFTER_S:
-                words.append("the state directory stalls: nothing can be written there")
+                words.append("the state directory does not respond: writes to it hang")
             elif longest >= STALLS_AFTER_S:
-                words.append(f"the state directory stalled for {longest:.0f} s")
+                words.append(f"writes to the state directory hung for {longest:.0f} s")
             if self.lost:
-                words.append(f"{self.lost / 1e6:.1f} MB of the engine's log and events were lost while it stalled")
+                words.append(f"{self.lost / 1e6:.1f} MB of the engine's log and events were lost meanwhile")
             return words
 
     def _forget(self, name: str) -> None:

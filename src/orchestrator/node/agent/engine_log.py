@@ -93,7 +93,9 @@ class EngineLog:
             self.vitality.worked(time.monotonic())
 
     def _remark_unreadable(self, defect: Exception) -> None:
-        words = f"a line of the engine's log could not be read (defect in the agent: {type(defect).__name__}: {defect})"
+        words = (
+            f"a line of the engine's log could not be read (bug in the node agent: {type(defect).__name__}: {defect})"
+        )
         if words not in self.remarks and len(self.remarks) < MOST_REMARKS:
             self.remarks.append(words)
             self.record.event("remark", text=words)

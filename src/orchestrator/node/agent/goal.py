@@ -37,9 +37,9 @@ def tell(folder: str, goal: str, because: Because | None = None) -> bool:
     if not processes.send(pid, start, number) and processes.alive(pid, start):
         raise Failure(
             "no-rights",
-            f"the agent (pid {pid}) belongs to another user and can't be told",
+            f"the agent (pid {pid}) belongs to another user and can't be signalled",
             folder,
-            "use the user that ran `up`, or ansible_become: true",
+            "log in as the user that ran `up`, or set `ansible_become: true`",
         )
     return True
 

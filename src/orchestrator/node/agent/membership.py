@@ -96,7 +96,7 @@ class Membership:
             case HasEnded(node):
                 self.ended.add(node)
             case GuardianReported(node):
-                return [self._gone(node, "ended, as its guardian reports, and its engine with it", now)]
+                return [self._gone(node, "ended (reported by its guardian process), and its engine with it", now)]
             case Tick(refused):
                 return [*self._not_back(now, refused=refused), *self._expired(now)]
         return []
@@ -130,7 +130,7 @@ class Membership:
     def _not_back(self, now: float, *, refused: bool) -> list[Effect]:
         """Whose connection was not made again in time; a member's lease decides where somebody may listen there still,
         or nothing comes through."""
-        again = "no new one came" if self.leads else "every new one was refused"
+        again = "no new connection was made" if self.leads else "every new connection was refused"
         late = [(node, reason) for node, reason in self.broken.overdue(now) if node not in self.ended]
         return [
             self._gone(node, f"ended ({reason}), and {again} for {RECONNECT_S:g} s", now, what="the connection to ")
@@ -140,7 +140,7 @@ class Membership:
 
     def _gone(self, node: str, how: str, now: float, what: str = "") -> AgentGone:
         self.ended.add(node)
-        fix = f"check {node}: was it rebooted, or the agent killed?"
+        fix = f"check on {node} whether it rebooted or the agent was killed: `last -x reboot`, `journalctl -k`"
         text = f"{what}the agent on {node} {how}"
         return AgentGone(Cause(node=node, text=text, at=self._at(now), fix=fix))
 
@@ -152,18 +152,18 @@ class Membership:
         return [self._lease_over(node, silence, now) for node, silence in expired.items()]
 
     def _lease_over(self, node: str, silence: float, now: float) -> LeaseOver:
-        text = f"no word from {node} for {silence:.0f} s: its lease of {self.lease_s:.0f} s ran out"
-        fix = f"look at {node} and at the network between it and {self.node}"
+        text = f"nothing received from {node} for {silence:.0f} s: its lease of {self.lease_s:.0f} s expired"
+        fix = f"check that {node} is running, and the network between it and {self.node}"
         return LeaseOver(Cause(node=node, text=text, at=self._at(now), fix=fix))
 
     def _cut_off(self, silence: float, now: float) -> LeaseOver:
         """Everybody else fell silent: that is one end of a network, and it is ours."""
         text = (
-            f"no word from any other node for {silence:.0f} s: {self.node} is cut off, its lease of "
-            f"{self.lease_s:.0f} s ran out"
+            f"nothing received from any other node for {silence:.0f} s: {self.node} is disconnected, its lease of"
+            f" {self.lease_s:.0f} s expired"
         )
         return LeaseOver(
-            Cause(node=self.node, text=text, at=self._at(now), fix=f"look at {self.node}'s own link and firewall")
+            Cause(node=self.node, text=text, at=self._at(now), fix=f"check {self.node}'s own network link and firewall")
         )
 
     def _at(self, now: float) -> float:

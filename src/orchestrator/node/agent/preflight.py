@@ -56,10 +56,10 @@ def _python(run: Run) -> Iterator[Failure]:
         exists = pathlib.Path(run.venv_python).exists()
         yield Failure(
             "no-stack",
-            f"the engine's python {'may not be executed by ' + _user(run) if exists else 'does not exist'}",
+            "the engine's Python " + (f"can't be executed by {_user(run)}" if exists else "does not exist"),
             run.venv_python,
             run.python_fix
-            or f"l40s-deploy prepare installs the stack {run.stack}, or name its virtual environment with l40s_venv",
+            or f"install the stack {run.stack} with `l40s-deploy prepare`, or set l40s_venv to its virtual environment",
         )
 
 
@@ -70,9 +70,9 @@ def _image(run: Run) -> Iterator[Failure]:
         return
     kind, words = lacks
     fix = {
-        "program": f"install {container.program}, or `l40s-deploy prepare --install-containers`",
-        "daemon": f"start it, and let the agent use it: root may, and whoever is in the group {container.program}",
-        "image": f"l40s-deploy prepare loads the image of the stack {run.stack}",
+        "program": f"run `l40s-deploy prepare --install-containers`, or install {container.program} yourself",
+        "daemon": f"start it, and give the agent's user access: root, or the group {container.program}",
+        "image": f"load the image of the stack {run.stack} with `l40s-deploy prepare`",
     }[kind]
     yield Failure("no-stack" if kind == "image" else "no-container", words, container.image, fix)
 
@@ -81,9 +81,9 @@ def _packages(run: Run) -> Iterator[Failure]:
     for name, found in installed.differing(run.venv_python, run.packages).items():
         yield Failure(
             "wrong-stack",
-            f"{name} {found} is installed, and the stack {run.stack} has {run.packages[name]}",
+            f"{name} {found} is installed, but the stack {run.stack} has {run.packages[name]}",
             run.venv_python,
-            f"l40s-deploy prepare installs the stack {run.stack}; or choose the stack that is there with --stack",
+            f"install the stack {run.stack} with `l40s-deploy prepare`, or choose the installed stack with --stack",
         )
 
 
@@ -92,7 +92,7 @@ def _model(run: Run) -> Iterator[Failure]:
         return
     folder = pathlib.Path(run.model_path)
     config = folder / "config.json"
-    copy = "copy the checkpoint to this node, or correct l40s_model_root"
+    copy = "copy the checkpoint to this node with `l40s-deploy checkpoint push`, or correct l40s_model_root"
     if not folder.is_dir():
         yield Failure("no-model", f"the model directory of {run.model} does not exist", str(folder), copy)
         return
@@ -100,7 +100,9 @@ def _model(run: Run) -> Iterator[Failure]:
         yield Failure("no-model", f"the model directory of {run.model} has no config.json", str(config), copy)
         return
     if not _may(run, str(config), os.R_OK):
-        yield Failure("no-model", f"config.json may not be read by {_user(run)}", str(config), f"chmod a+r {config}")
+        yield Failure(
+            "no-model", f"config.json can't be read by {_user(run)}", str(config), f"run `chmod a+r {config}`"
+        )
         return
     try:
         json.loads(config.read_bytes())
@@ -146,8 +148,8 @@ def _port_taken(address: str, port: int, error: OSError) -> Failure:
     if error.errno != errno.EADDRINUSE:
         return Failure("port-refused", f"can't listen: {error.strerror}", where, "choose another port")
     holder = _listener(port)
-    by = f"pid {holder} ({processes.title(holder)[:120]})" if holder else "a process that we may not see"
-    return Failure("port-taken", f"taken by {by}", where, "end that process, or choose another port in the inventory")
+    by = f"pid {holder} ({processes.title(holder)[:120]})" if holder else "a process that is not visible to the agent"
+    return Failure("port-taken", f"in use by {by}", where, "stop that process, or choose another port in the inventory")
 
 
 def _listener(port: int) -> int:
@@ -183,8 +185,8 @@ def remarks(run: Run) -> list[str]:
         if value != -1 and (least == -1 or value < least):
             wanted = "unlimited" if least == -1 else str(least)
             found.append(
-                f"the limit {name} is {value} where the engine runs, wanted {wanted}: RDMA may fail to register "
-                "memory; l40s-deploy prepare writes the limits"
+                f"the limit {name} is {value} where the engine runs, wanted {wanted}: RDMA may fail to register"
+                " memory; run `l40s-deploy prepare --tags limits`"
             )
     return found + _shm(run)
 
@@ -196,11 +198,13 @@ def _shm(run: Run) -> list[str]:
     try:
         room = os.statvfs(SHM)
     except OSError as error:
-        return [f"{SHM} can't be used ({error.strerror}): NCCL between the GPUs of a node needs it"]
+        return [f"{SHM} can't be used ({error.strerror}): NCCL needs it between the GPUs of a node"]
     free = room.f_bavail * room.f_frsize
     if free >= SHM_BYTES:
         return []
-    return [f"{SHM} has {free >> 20} MiB free where the engine runs: NCCL between the GPUs of a node may not start"]
+    return [
+        f"{SHM} has only {free >> 20} MiB free where the engine runs: NCCL may fail to start between the GPUs of a node"
+    ]
 
 
 def _gpus(run: Run, memory: gpus.GpuMemory) -> Iterator[Failure]:
@@ -211,7 +215,7 @@ def _gpus(run: Run, memory: gpus.GpuMemory) -> Iterator[Failure]:
             "no-nvml",
             f"GPU memory can't be read: {memory.error or 'NVML does not answer'}",
             "NVML",
-            "run nvidia-smi on the node; a driver that hangs needs a reboot",
+            "run `nvidia-smi` on the node; if the driver hangs, reboot the node",
         )
         return
     for index in run.gpus:
@@ -225,14 +229,14 @@ def _gpus(run: Run, memory: gpus.GpuMemory) -> Iterator[Failure]:
                 f"busy: pid {pid} ({processes.title(pid)[:120] or 'not in our PID namespace'}) "
                 f"holds {_gib(held or use.used)} on it",
                 f"GPU {index}",
-                "end that process, or take another node",
+                "stop that process, or use another node",
             )
         elif use.used > gpus.IDLE_BYTES:
             yield Failure(
                 "gpu-busy",
-                f"busy: {_gib(use.used)} are in use by a process that NVML does not name",
+                f"busy: {_gib(use.used)} are in use by a process that NVML does not show",
                 f"GPU {index}",
-                "look for a container or another PID namespace that uses it",
+                "find the container or PID namespace that uses it, for example with `docker ps`",
             )
 
 

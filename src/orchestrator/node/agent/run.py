@@ -68,5 +68,5 @@ def run_of(request: Mapping[str, Any], folder: str) -> Run:
         raise Failure("bad-request", f"no staging request: {found}", folder, "run `up` again")
     words = (*found.argv, *found.env, *found.env.values(), found.model_path, found.working_dir, found.venv_python)
     if any("\0" in word for word in words):
-        raise Failure("bad-request", "a word of the command line holds a NUL byte", folder, "run `up` again")
+        raise Failure("bad-request", "the command line contains a NUL byte", folder, "run `up` again")
     return found

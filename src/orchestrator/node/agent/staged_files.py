@@ -17,8 +17,8 @@ from typing import Any
 from orchestrator.node.agent.run import LAUNCH_FILE, RUN_FILE, Run
 from orchestrator.node.failure import Failure
 
-_AGAIN = "l40s-deploy up --model NAME stages it again; find out who changed it first"
-_MOVE = "name an l40s_state_dir that root alone can write, or leave it out: /var/lib/l40s-deploy"
+_AGAIN = "find out who changed it, then stage it again with `l40s-deploy up --model NAME`"
+_MOVE = "set l40s_state_dir to a directory that only root can write to, or remove it (default: /var/lib/l40s-deploy)"
 
 
 def digest(script: str) -> str:
@@ -53,7 +53,7 @@ def refuse_others_folder(folder: str) -> None:
 
 
 def _others(part: pathlib.Path, what: str) -> Failure:
-    return Failure("not-root-alone", f"{what}, and root would execute what lies below it", str(part), _MOVE)
+    return Failure("not-root-alone", f"{what}, and root would execute files below it", str(part), _MOVE)
 
 
 def check(run: Run) -> None:

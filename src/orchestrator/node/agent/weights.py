@@ -63,7 +63,7 @@ def _fault(path: pathlib.Path) -> str:
     except OSError as error:
         return f"can't be read ({error.strerror})"
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError):
-        return "is damaged at its beginning"
+        return "has a damaged header"
     return "" if size == wanted else f"has {size} bytes of {wanted}"
 
 

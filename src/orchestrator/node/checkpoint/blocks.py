@@ -59,7 +59,7 @@ def misfits(tensors: Mapping[str, Tensor], block: Block) -> list[Misfit]:
 
 def _misfit_of_scale(scale: Tensor, weight: Tensor | None, block: Block) -> list[Misfit]:
     if weight is None:
-        return [Misfit("SCALE-ORPHAN", scale.name, f"no shard holds its weight {weight_of(scale.name)}")]
+        return [Misfit("SCALE-ORPHAN", scale.name, f"no shard contains its weight {weight_of(scale.name)}")]
     if weight.dtype not in FP8 or len(weight.shape) < 2:
         shape = list(weight.shape)
         return [Misfit("SCALE-ORPHAN", scale.name, f"its weight is {weight.dtype} {shape}, not an FP8 matrix")]

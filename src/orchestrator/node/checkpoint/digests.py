@@ -60,12 +60,17 @@ def _refuse_unfinished(directory: Path) -> None:
     if directory.is_dir():
         if (directory / REBLOCK_JOURNAL).exists():
             what = "its re-blocking was interrupted"
-            raise Failure("unfinished", what, str(directory), "run `checkpoint reblock` again: it goes on")
+            raise Failure("unfinished", what, str(directory), "run `l40s-deploy checkpoint reblock` again to continue")
         return
     if directory.with_name(directory.name + PARTIAL).is_dir():
-        what = "is not whole: a push to it was interrupted"
-        raise Failure("unfinished", what, str(directory), "run `checkpoint push` again: it goes on")
-    raise Failure("no-checkpoint", "no such directory", str(directory), "l40s-deploy checkpoint push, or another name")
+        what = "is incomplete: a push to it was interrupted"
+        raise Failure("unfinished", what, str(directory), "run `l40s-deploy checkpoint push` again to continue")
+    raise Failure(
+        "no-checkpoint",
+        "no such directory",
+        str(directory),
+        "copy it there with `l40s-deploy checkpoint push`, or correct the name",
+    )
 
 
 class _Meter:
@@ -78,6 +83,6 @@ class _Meter:
 
     def counted(self, count: int) -> None:
         if self.stopped:
-            raise Failure("stopped", "nobody waits for it any more", "digests")
+            raise Failure("stopped", "the controller no longer waits for it", "digests")
         with self._lock:
             self.bytes += count

@@ -97,7 +97,9 @@ class Checkpoint:
 def read_checkpoint(root: Path) -> Checkpoint:
     """Read a directory. Raises Failure only where there is no directory; everything else is a fault."""
     if not root.is_dir():
-        raise Failure("no-checkpoint", "no such directory", str(root), "name the directory that holds config.json")
+        raise Failure(
+            "no-checkpoint", "no such directory", str(root), "specify the directory that contains config.json"
+        )
     faults: list[Fault] = []
     present = sorted(path.name for path in root.glob("*.safetensors"))
     config = _object(root / CONFIG, faults, "CONFIG", required=True)
@@ -119,7 +121,7 @@ def read_checkpoint(root: Path) -> Checkpoint:
     faults += _index_faults(checkpoint)
     if len(shards) == len(names):
         faults += _quantisation_faults(checkpoint)
-    faults += [Fault("SHARD-UNUSED", "note", name, "the index does not name it") for name in checkpoint.unused]
+    faults += [Fault("SHARD-UNUSED", "note", name, "it is not in the index") for name in checkpoint.unused]
     return replace(checkpoint, faults=tuple(faults))
 
 
@@ -144,7 +146,7 @@ def read_exactly(descriptor: int, length: int, offset: int) -> bytes:
     while length > 0:
         part = os.pread(descriptor, length, offset)
         if not part:
-            raise OSError(errno.EIO, "the file ends before its header says")
+            raise OSError(errno.EIO, "the file is shorter than its header states")
         parts.append(part)
         length -= len(part)
         offset += len(part)
@@ -169,7 +171,7 @@ def _read_object(path: Path) -> dict[str, Any]:
         raise ValueError(f"over {MAX_JSON_BYTES >> 20} MiB")
     document = json.loads(path.read_bytes())
     if not isinstance(document, dict):
-        raise ValueError("no JSON object")  # noqa: TRY004 - told like every other fault of the text
+        raise ValueError("not a JSON object")  # noqa: TRY004 - told like every other fault of the text
     return document
 
 
@@ -179,7 +181,7 @@ def _weight_map(index: Mapping[str, Any] | None, faults: list[Fault]) -> Mapping
     raw = index.get("weight_map")
     if not isinstance(raw, dict) or not all(isinstance(name, str) for name in raw.values()):
         faults.append(
-            Fault("INDEX-BROKEN", "stop", INDEX, "weight_map is no map of names to files", "download it again")
+            Fault("INDEX-BROKEN", "stop", INDEX, "weight_map does not map names to files", "download it again")
         )
         return {}
     return {sys.intern(tensor): sys.intern(shard) for tensor, shard in raw.items()}
@@ -190,13 +192,13 @@ def _shard_names(root: Path, weight_map: Mapping[str, str] | None, faults: list[
     single = [SINGLE] if (root / SINGLE).is_file() else []
     names = single if weight_map is None else sorted(set(weight_map.values()))
     for name in [name for name in names if not _is_plain(name)]:
-        faults.append(Fault("INDEX-BROKEN", "stop", INDEX, f"names a file outside the directory: {name!r:.80}"))
+        faults.append(Fault("INDEX-BROKEN", "stop", INDEX, f"lists a file outside the directory: {name!r:.80}"))
         names.remove(name)
     if names and LOOSE_MTP not in names and (root / LOOSE_MTP).is_file():
         names.append(LOOSE_MTP)
     if not names and not faults:
-        what = f"neither {INDEX} nor {SINGLE}: no safetensors checkpoint"
-        faults.append(Fault("NO-WEIGHTS", "stop", str(root), what, "name the directory that holds the weights"))
+        what = f"neither {INDEX} nor {SINGLE}: not a safetensors checkpoint"
+        faults.append(Fault("NO-WEIGHTS", "stop", str(root), what, "specify the directory that contains the weights"))
     return names
 
 
@@ -209,11 +211,11 @@ def _is_plain(name: str) -> bool:
 
 
 def _shard(root: Path, name: str, faults: list[Fault]) -> Shard | None:
-    again = f"download this file again, or, by the nodes' names: {repair(root)}"
+    again = f"download this file again, or copy it from another node: {repair(root)}"
     try:
         shard = read_shard(root / name)
     except FileNotFoundError:
-        faults.append(Fault("SHARD-MISSING", "stop", name, "the index names it and it is not there", again))
+        faults.append(Fault("SHARD-MISSING", "stop", name, "it is in the index, but missing", again))
         return None
     except OSError as wrong:
         faults.append(Fault("SHARD-BROKEN", "stop", name, f"cannot be read: {wrong.strerror}", again))
@@ -223,7 +225,7 @@ def _shard(root: Path, name: str, faults: list[Fault]) -> Shard | None:
         return None
     if shard.size != shard.header.file_size:
         word = "truncated" if shard.size < shard.header.file_size else "too long"
-        what = f"{word}: {shard.size} bytes, its header says {shard.header.file_size}"
+        what = f"{word}: {shard.size} bytes, but its header states {shard.header.file_size}"
         faults.append(Fault("SHARD-TRUNCATED", "stop", name, what, again))
         return None
     return shard
@@ -235,10 +237,10 @@ def read_shard(path: Path) -> Shard:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise HeaderError("no regular file")
+            raise HeaderError("not a regular file")
         length = header_length(os.pread(descriptor, LENGTH_BYTES, 0))
         if LENGTH_BYTES + length > status.st_size:
-            raise HeaderError(f"truncated: {status.st_size} bytes, its header alone has {LENGTH_BYTES + length}")
+            raise HeaderError(f"truncated: {status.st_size} bytes, but its header alone has {LENGTH_BYTES + length}")
         header = parse_header(read_exactly(descriptor, length, LENGTH_BYTES))
         return Shard(path.name, header, status.st_size, status.st_mtime_ns)
     finally:
@@ -251,7 +253,7 @@ def _index_faults(checkpoint: Checkpoint) -> list[Fault]:
     homes: dict[str, str] = {}
     for shard, tensor in checkpoint.tensors():
         if tensor.name in homes:
-            what = f"{homes[tensor.name]} holds it as well: an engine loads both, the last one wins"
+            what = f"{homes[tensor.name]} contains it as well: an engine loads both and keeps the last"
             faults.append(Fault("TENSOR-TWICE", "stop", f"{shard.name}: {tensor.name}", what))
         homes[tensor.name] = shard.name
     if checkpoint.weight_map is None:
@@ -259,16 +261,16 @@ def _index_faults(checkpoint: Checkpoint) -> list[Fault]:
     readable = {shard.name for shard in checkpoint.shards}
     for name, shard_name in checkpoint.weight_map.items():
         if shard_name in readable and homes.get(name) != shard_name:
-            what = f"the index says {shard_name}, which does not hold it"
-            faults.append(Fault("TENSOR-MISSING", "stop", name, what, "download index and shard again"))
+            what = f"the index lists it in {shard_name}, which does not contain it"
+            faults.append(Fault("TENSOR-MISSING", "stop", name, what, "download the index and the shard again"))
     strays = [name for name, home in homes.items() if name not in checkpoint.weight_map and home != LOOSE_MTP]
     if strays:
-        what = f"{len(strays)} tensors are in the shards and not in the index; an engine loads them all the same"
+        what = f"{len(strays)} tensors are in the shards but not in the index; an engine loads them anyway"
         faults.append(Fault("TENSOR-UNLISTED", "note", strays[0], what))
     total = checkpoint.index_metadata.get("total_size")
     held = checkpoint.indexed_bytes()
     if total is not None and total != held and len(checkpoint.shards) == checkpoint.named:
-        faults.append(Fault("INDEX-SIZE", "note", INDEX, f"total_size is {total}, the shards hold {held} bytes"))
+        faults.append(Fault("INDEX-SIZE", "note", INDEX, f"total_size is {total}, but the shards contain {held} bytes"))
     return faults
 
 

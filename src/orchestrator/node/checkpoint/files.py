@@ -23,8 +23,8 @@ def files_below(root: Path, wanted: Callable[[str], bool] | None = None) -> Iter
         below[:] = sorted(name for name in below if not name.startswith(".") and name != _LOST)
         for name in below:
             if os.path.islink(os.path.join(folder, name)):
-                what = "is a link to a directory, which is not followed"
-                raise Failure("far-link", what, os.path.join(folder, name), "put a real directory there: cp -rL")
+                what = "is a symbolic link to a directory, which is not followed"
+                raise Failure("far-link", what, os.path.join(folder, name), "replace it with a directory: `cp -rL`")
         for name in sorted(names):
             path = Path(folder, name)
             relative = path.relative_to(root).as_posix()
@@ -36,7 +36,7 @@ def _is_file(path: Path) -> bool:
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
-        what = f"is a link to {os.readlink(path)}, and nothing is there"
+        what = f"is a symbolic link to {os.readlink(path)}, which does not exist"
         raise Failure("unfinished", what, str(path), "finish the download or copy, or remove the link") from None
     except OSError as wrong:
         _refuse(wrong)
@@ -45,4 +45,4 @@ def _is_file(path: Path) -> bool:
 
 def _refuse(wrong: OSError) -> None:
     what = f"can't be read: {wrong.strerror}"
-    raise Failure("unreadable", what, str(wrong.filename), "see its owner and mode, and the kernel's log") from None
+    raise Failure("unreadable", what, str(wrong.filename), "check its owner and mode, and the disk (`dmesg`)") from None

@@ -72,7 +72,7 @@ class Header:
 def header_length(prefix: bytes) -> int:
     """Length of the JSON as the file's first 8 bytes say it. Raises HeaderError where no library would go on."""
     if len(prefix) < LENGTH_BYTES:
-        raise HeaderError(f"the file ends after {len(prefix)} bytes, a header starts with {LENGTH_BYTES}")
+        raise HeaderError(f"the file ends after {len(prefix)} bytes, but a header starts with {LENGTH_BYTES}")
     length = int.from_bytes(prefix[:LENGTH_BYTES], "little")
     if length > MAX_HEADER_BYTES:
         raise HeaderError(f"header length {length} is over the format's limit of {MAX_HEADER_BYTES}")
@@ -89,7 +89,7 @@ def parse_header(text: bytes) -> Header:
     try:
         raw = json.loads(body.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as wrong:
-        raise HeaderError(f"the header is no JSON: {wrong}") from None
+        raise HeaderError(f"the header is not JSON: {wrong}") from None
     metadata = _metadata(raw.pop("__metadata__", None))
     tensors = sorted((_tensor(name, entry) for name, entry in raw.items()), key=lambda t: (t.begin, t.end))
     _check_no_holes(tensors)
@@ -116,7 +116,7 @@ def padded(text: bytes, padding: int) -> bytes:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = dict(pairs)
     if len(found) != len(pairs):
-        raise HeaderError("the header names something twice")
+        raise HeaderError("the header has a duplicate name")
     return found
 
 
@@ -124,13 +124,13 @@ def _metadata(raw: Any) -> dict[str, str] | None:
     if raw is None:
         return None
     if not isinstance(raw, dict) or not all(isinstance(value, str) for value in raw.values()):
-        raise HeaderError("__metadata__ is no map of strings")
+        raise HeaderError("__metadata__ does not map strings to strings")
     return raw
 
 
 def _tensor(name: str, entry: Any) -> Tensor:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise HeaderError(f"tensor {name!r} lacks dtype, shape or data_offsets")
+        raise HeaderError(f"tensor {name!r} has no dtype, shape or data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in BITS:
         raise HeaderError(f"tensor {name!r} has the unknown dtype {dtype!r}")
@@ -139,8 +139,8 @@ def _tensor(name: str, entry: Any) -> Tensor:
     bits = prod(shape) * BITS[dtype]
     if bits != (offsets[1] - offsets[0]) * 8:
         raise HeaderError(
-            f"tensor {name!r} of shape {shape} and {dtype} needs {bits // 8} bytes, "
-            f"its offsets give {offsets[1] - offsets[0]}"
+            f"tensor {name!r} of shape {shape} and {dtype} needs {bits // 8} bytes, but its offsets give"
+            f" {offsets[1] - offsets[0]}"
         )
     return Tensor(sys.intern(name), sys.intern(dtype), _SHAPES.setdefault(tuple(shape), tuple(shape)), *offsets)
 
@@ -153,5 +153,7 @@ def _check_no_holes(tensors: list[Tensor]) -> None:
     expected = 0
     for tensor in tensors:
         if tensor.begin != expected:
-            raise HeaderError(f"tensor {tensor.name!r} starts at {tensor.begin}, the data before it ends at {expected}")
+            raise HeaderError(
+                f"tensor {tensor.name!r} starts at {tensor.begin}, but the data before it ends at {expected}"
+            )
         expected = tensor.end

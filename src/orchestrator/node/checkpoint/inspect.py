@@ -56,8 +56,10 @@ def look(directory: Path) -> dict[str, Any]:
 def _unfinished(directory: Path) -> list[Fault]:
     if not (directory / JOURNAL).exists():
         return []
-    what = "re-blocking into this directory was interrupted or is under way"
-    return [Fault("UNFINISHED", "stop", JOURNAL, what, "run the same `checkpoint reblock` again: it goes on")]
+    what = "re-blocking into this directory was interrupted, or is in progress"
+    return [
+        Fault("UNFINISHED", "stop", JOURNAL, what, "run the same `l40s-deploy checkpoint reblock` again to continue")
+    ]
 
 
 def _by_dtype(checkpoint: Checkpoint) -> dict[str, Any]:

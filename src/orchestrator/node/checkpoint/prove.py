@@ -27,7 +27,7 @@ from orchestrator.node.failure import Failure
 _CHUNK_BYTES = 2 * 1024 * 1024
 _TICK_S = 0.2
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
-_FIX = "remove the target and re-block again; where that differs too, test the machine's memory and disk"
+_FIX = "remove the target and re-block again; if that differs too, test the machine's memory and disk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _compare_config(job: Job, made: Checkpoint) -> None:
     wanted = new_config(job.checkpoint.config, job.new)
     for key in sorted(wanted.keys() | made.config.keys()):
         if made.config.get(key) != wanted.get(key):
-            what = f"{key} is {made.config.get(key)!r}, and {wanted.get(key)!r} is wanted"
+            what = f"{key} is {made.config.get(key)!r}, wanted {wanted.get(key)!r}"
             raise _differs(made.root / CONFIG, what)
 
 
@@ -115,7 +115,7 @@ def _compare_index(job: Job, made: Checkpoint) -> None:
         raise _differs(where, f"only one side's weight_map has {odd}")
     wanted = {**source.index_metadata, "total_size": made.indexed_bytes()}
     if made.index_metadata != wanted:
-        raise _differs(where, f"metadata is {dict(made.index_metadata)}, and {wanted} is wanted")
+        raise _differs(where, f"metadata is {dict(made.index_metadata)}, wanted {wanted}")
 
 
 def _compare_names(job: Job, made: Checkpoint) -> None:
@@ -126,7 +126,7 @@ def _compare_names(job: Job, made: Checkpoint) -> None:
     metadata = {shard.name: shard.header.metadata for shard in job.checkpoint.shards}
     for shard in made.shards:
         if shard.name in metadata and shard.header.metadata != metadata[shard.name]:
-            raise _differs(made.root / shard.name, "its __metadata__ is not the source's")
+            raise _differs(made.root / shard.name, "its __metadata__ differs from the source's")
 
 
 def _compare_shard(
@@ -186,7 +186,7 @@ def _compare_scales(job: Job, source: Tensor, target: Tensor, sides: _Sides) -> 
     weight = job.weights[source.name]
     wanted = scale_shape(weight, job.new)
     if (target.dtype, target.shape) != (source.dtype, wanted):
-        what = f"is {target.dtype} {list(target.shape)}, and {source.dtype} {list(wanted)} is wanted"
+        what = f"is {target.dtype} {list(target.shape)}, wanted {source.dtype} {list(wanted)}"
         raise _differs(sides.where, what)
     code = _CODES[source.element_bytes]
     ours = array(code, _read(sides.source, source.nbytes, sides.source_at))
@@ -216,7 +216,7 @@ def _compare_files(source: Path, target: Path) -> None:
             length = min(_CHUNK_BYTES, size - at)
             one, other = _read(ours, length, at), _read(theirs, length, at)
             if one != other:
-                raise _differs(target, f"byte {at + _first_difference(one, other)} is not the source's")
+                raise _differs(target, f"byte {at + _first_difference(one, other)} differs from the source's")
 
 
 def _open(files: ExitStack, path: Path) -> int:
@@ -233,7 +233,7 @@ def _read(descriptor: int, length: int, offset: int) -> bytes:
         return read_exactly(descriptor, length, offset)
     except OSError as wrong:
         where = os.readlink(f"/proc/self/fd/{descriptor}")
-        fix = "see the kernel's log for its disk"
+        fix = "check its disk (`dmesg`)"
         raise Failure("unreadable", f"cannot be read: {wrong.strerror}", where, fix) from None
 
 

@@ -199,25 +199,25 @@ def _old_block(checkpoint: Checkpoint) -> Block:
         found = checkpoint.config.get("quantization_config")
         method = found.get("quant_method") if isinstance(found, dict) else None
         what = f"quantisation is {method or 'none'}; only FP8 checkpoints with a weight_block_size can be re-blocked"
-        raise Failure("not-fp8-block", what, where, "name an FP8 block-quantised checkpoint")
+        raise Failure("not-fp8-block", what, where, "specify an FP8 checkpoint with block scales")
     return block
 
 
 def _check_divides(checkpoint: Checkpoint, old: Block, new: Block) -> None:
     where = str(checkpoint.root / CONFIG)
     if old == new:
-        what = f"weight_block_size is {list(old)} already"
-        raise Failure("already", what, where, "nothing to do: serve this checkpoint as it is")
+        what = f"weight_block_size is already {list(old)}"
+        raise Failure("already", what, where, "no re-blocking is needed: serve this checkpoint as it is")
     if new[0] < 1 or old[0] % new[0] or old[1] % new[1]:
-        what = f"{new[0]} does not divide the block {list(old)}"
-        raise Failure("not-a-divisor", what, where, f"--block with a divisor of {gcd(*old)}")
+        what = f"the block {list(old)} is not divisible by {new[0]}"
+        raise Failure("not-a-divisor", what, where, f"use --block with a divisor of {gcd(*old)}")
 
 
 def _refuse_faults(checkpoint: Checkpoint) -> None:
     """A fault that would make a wrong target is the end; the first is told, and how many there are."""
     stops = [fault for fault in checkpoint.faults if fault.severity == "stop"]
     if stops:
-        more = f" (and {len(stops) - 1} more: `checkpoint inspect` lists them)" if len(stops) > 1 else ""
+        more = f" (and {len(stops) - 1} more: `l40s-deploy checkpoint inspect` lists them)" if len(stops) > 1 else ""
         where = str(checkpoint.root / stops[0].where)
         raise Failure("broken-source", f"{stops[0].what}{more}", where, stops[0].fix or "download the checkpoint again")
 
@@ -265,8 +265,8 @@ def _check_is_result(job: Job, target: Path) -> None:
     wrong += [name for name, text in texts.items() if not _holds(target / name, text)]
     wrong += [name for name in job.others if not (target / name).is_file()]
     if wrong:
-        what = f"is not empty and not what this run would write: {wrong[0]} differs or is missing"
-        fix = "name an empty or new directory (--prove compares this one with the source, and writes nothing)"
+        what = f"is not empty, and differs from what this run would write: {wrong[0]} differs or is missing"
+        fix = "specify an empty or new directory (--prove compares this one with the source and writes nothing)"
         raise Failure("target-exists", what, str(target), fix)
 
 
@@ -355,14 +355,14 @@ def _blamed(source: Path) -> Iterator[None]:
     try:
         yield
     except SourceUnreadable as wrong:
-        fix = "see its owner and mode, and the kernel's log for its disk"
+        fix = "check its owner and mode, and the disk (`dmesg`)"
         raise Failure("unreadable", f"cannot be read: {wrong.strerror}", str(source), fix) from None
 
 
 def _check_unchanged(descriptor: int, path: Path, shard: Shard) -> None:
     status = os.fstat(descriptor)
     if (status.st_size, status.st_mtime_ns) != (shard.size, shard.mtime_ns):
-        fix = "wait until nobody writes the source, then start with a new target"
+        fix = "wait until no process writes to the source, then start with a new target"
         raise Failure("source-changed", "the file changed while it was being read", str(path), fix)
 
 

@@ -60,7 +60,7 @@ def check_apart(source: Path, target: Path) -> None:
     around = [path for path in source.parents if _same(path, target)]
     if same or around:
         word = "is" if same and _same(target, source) else "lies inside" if same else "contains"
-        fix = "name a directory beside the source"
+        fix = "specify a directory beside the source"
         raise Failure("same-directory", f"the target {word} the source {source}", str(target), fix)
 
 
@@ -69,7 +69,7 @@ def standing(target: Path) -> Standing:
     if not target.exists():
         return Standing.EMPTY
     if not target.is_dir():
-        raise Failure("target", "is no directory", str(target), "name a directory")
+        raise Failure("target", "is not a directory", str(target), "specify a directory")
     names = {path.name for path in target.iterdir()} - {"lost+found"}
     if JOURNAL in names:
         return Standing.UNFINISHED
@@ -169,9 +169,11 @@ def check_space(target: Path, needed: int, shared: int) -> None:
     free = status.f_bavail * status.f_frsize
     if status.f_blocks == 0 or free >= needed:
         return
-    saved = f" ({gib(shared)} more are shared with the source)" if shared else ""
-    what = f"{gib(needed)} are needed{saved} and {gib(free)} are free"
-    raise Failure("no-space", what, str(target), f"free {gib(needed - free)} there, or name a target on another disk")
+    saved = f" ({gib(shared)} more is shared with the source)" if shared else ""
+    what = f"{gib(needed)} is needed{saved}, but only {gib(free)} is free"
+    raise Failure(
+        "no-space", what, str(target), f"free {gib(needed - free)} there, or specify a target on another disk"
+    )
 
 
 @contextmanager
@@ -183,7 +185,7 @@ def told(target: Path) -> Iterator[None]:
         if wrong.errno in FULL:
             raise disk_full(str(wrong.strerror), str(target)) from None
         if wrong.errno in DENIED:
-            where, fix = str(wrong.filename or target), "name a target that this user may write to"
+            where, fix = str(wrong.filename or target), "specify a target that this user can write to"
             raise Failure("read-only", f"cannot be written: {wrong.strerror}", where, fix) from None
         raise os_failure(wrong, str(target)) from None
 
@@ -204,7 +206,7 @@ def _lock(descriptor: int, target: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        what = "another run is writing this target now"
+        what = "another run is writing to this target"
         raise Failure("lock-held", what, str(target), "wait for it, or stop it first") from None
     except OSError as refused:
         if refused.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
@@ -230,14 +232,14 @@ def _record(descriptor: int, target: Path, request: Request) -> None:
 
 
 def _refuse_other(target: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    what = f"holds the unfinished result of a run from {found.get('source')} to blocks of {found.get('block')}"
+    what = f"contains the unfinished result of a run from {found.get('source')} to blocks of {found.get('block')}"
     if all(found.get(key) == wanted[key] for key in ("format", "block", "source")):
-        what = f"was begun from {wanted['source']} as it was before: files there have changed since"
-    raise Failure("other-run", what, str(target), "remove the target, or name another one")
+        what = f"was started from {wanted['source']}, whose files have changed since"
+    raise Failure("other-run", what, str(target), "remove the target, or specify another one")
 
 
 def _check_nothing_else(target: Path) -> None:
     others = sorted(path.name for path in target.iterdir() if path.name not in (JOURNAL, "lost+found"))
     if others:
-        what = f"its journal {JOURNAL} cannot be read, so nobody knows what {others[0]} belongs to"
-        raise Failure("other-run", what, str(target), "remove the target, or name another one")
+        what = f"its journal {JOURNAL} can't be read, so it is not known what {others[0]} belongs to"
+        raise Failure("other-run", what, str(target), "remove the target, or specify another one")

@@ -92,7 +92,7 @@ class Carrier:
             if step:
                 return step
             if len(self._ways) == 1:
-                raise SourceUnreadable(errno.EIO, "it ends before its header says")
+                raise SourceUnreadable(errno.EIO, "it is shorter than its header states")
             self._ways.pop(0)
 
 
@@ -145,7 +145,7 @@ def read_source(source: int, length: int, offset: int) -> None:
         except OSError as wrong:
             raise SourceUnreadable(wrong.errno, wrong.strerror) from None
         if not part:
-            raise SourceUnreadable(errno.EIO, "it ends before its header says")
+            raise SourceUnreadable(errno.EIO, "it is shorter than its header states")
         length, offset = length - len(part), offset + len(part)
 
 

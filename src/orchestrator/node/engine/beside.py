@@ -54,4 +54,4 @@ def end(child: subprocess.Popen[bytes]) -> None:
 def last_words(log: str) -> str:
     """The last line that says something."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", log) if line.strip()]
-    return (lines[-1] if lines else "it said nothing")[:300]
+    return (lines[-1] if lines else "it printed nothing")[:300]

@@ -65,7 +65,7 @@ def missing(wanted: ContainerOrder) -> tuple[str, str] | None:
     except OSError as error:
         return "program", f"{program} can't be run: {error.strerror}"
     except subprocess.TimeoutExpired:
-        return "daemon", f"{program} does not answer within {ASK_S:.0f} s"
+        return "daemon", f"{program} did not respond within {ASK_S:.0f} s"
     if done.returncode == 0:
         return None
     said = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]

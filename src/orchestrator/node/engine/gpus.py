@@ -75,7 +75,7 @@ class GpuMemory:
             if now - self._asked_at < (ANSWER_S if self._answers else FIRST_ANSWER_S):
                 return
             self.close()
-            self.answer, self.error = None, "NVML does not answer: is the driver wedged?"
+            self.answer, self.error = None, "NVML does not respond; the driver may hang"
         self._dropped = [child for child in self._dropped if child.poll() is None]
         if self._dropped:
             return
@@ -105,7 +105,7 @@ class GpuMemory:
             return False
         if not data:
             self.close()
-            self.answer, self.error = None, "the process that asks NVML ended"
+            self.answer, self.error = None, "the process that queries NVML ended"
             return True
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
@@ -174,7 +174,7 @@ class GpuMemory:
 def _holders(use: GpuUse) -> str:
     gib = use.used / (1 << 30)
     if not use.processes:
-        return f"{gib:.1f} GiB are in use by nobody that NVML names"
+        return f"{gib:.1f} GiB are in use by a process that NVML does not show"
     pids = ", ".join(f"{pid} ({processes.title(pid)[:80] or 'gone'})" for pid, _ in use.processes)
     return f"{gib:.1f} GiB are in use by process {pids}"
 

@@ -29,19 +29,19 @@ _MACHINE_CHECK = re.compile(
     r"EDAC MC\d{1,3}: \d{1,9} UE "
 )
 _PLACE = re.compile(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})")
-_RESET = "reset the GPU (`nvidia-smi --gpu-reset`) or reboot the node; if it comes again, have the card replaced"
+_RESET = "reset the GPU (`nvidia-smi --gpu-reset`) or reboot the node; if it happens again, replace the card"
 _XIDS = {
     48: ("has an uncorrectable memory error", _RESET),
     62: ("stopped in its own firmware", _RESET),
-    64: ("can't remap a broken row of its memory", _RESET),
+    64: ("can't remap a faulty memory row", _RESET),
     74: ("has an NVLink error", _RESET),
     79: (
         "fell off the bus",
-        "power-cycle the node; if it comes again, reseat the card and check its power",
+        "power-cycle the node; if it happens again, reseat the card and check its power",
     ),
     95: ("has an uncontained memory error", _RESET),
-    119: ("does not answer its driver", "reboot the node; if it comes again, update the driver"),
-    120: ("has an error in its system processor", "reboot the node; if it comes again, update the driver"),
+    119: ("does not respond to its driver", "reboot the node; if it happens again, update the driver"),
+    120: ("has an error in its system processor", "reboot the node; if it happens again, update the driver"),
 }
 """NVIDIA's catalogue of Xid errors: those of broken hardware. 13, 31, 43 and 45 may follow from a process's own end."""
 _BROKEN_MEMORY = "have the DIMM replaced: `ras-mc-ctl --errors`, or the board's event log, names it"
@@ -129,8 +129,8 @@ def _killed(line: str, dead: Dead) -> KernelWord | None:
     match = _OUT_OF_MEMORY.search(line)
     if match is None or int(match[1]) != dead.pid:
         return None
-    fix = "check what else uses main memory there (`journalctl -k | grep -i oom`), and end it"
-    return KernelWord("OUT-OF-MEMORY", "the kernel's OOM killer ended it, main memory ran out", fix, line)
+    fix = "check `journalctl -k | grep -i oom`; find what else uses main memory there, and stop it"
+    return KernelWord("OUT-OF-MEMORY", "the kernel's OOM killer killed it: the node ran out of main memory", fix, line)
 
 
 def _poisoned(line: str, dead: Dead) -> KernelWord | None:

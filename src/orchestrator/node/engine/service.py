@@ -159,7 +159,7 @@ class Service:
         try:
             text = str(json.loads(body)["choices"][0]["text"])
         except (ValueError, KeyError, IndexError, TypeError):
-            return CanaryResult("", f"no completion in the answer: {body[:300].decode('utf-8', 'replace')}")
+            return CanaryResult("", f"the answer contains no completion: {body[:300].decode('utf-8', 'replace')}")
         return CanaryResult(text, judge(text, self.canary.expect_any))
 
     def _served_name(self) -> str:
@@ -191,5 +191,5 @@ def judge(text: str, expect_any: Sequence[str]) -> str:
     if not text.strip():
         return "the generated text is empty"
     if expect_any and not any(word in text for word in expect_any):
-        return f"the generated text {text[:200]!r} holds none of {list(expect_any)!r}"
+        return f"the generated text {text[:200]!r} contains none of {list(expect_any)!r}"
     return ""

@@ -101,7 +101,9 @@ class Vitality:
         elif self._progress_at >= probe.began + OWN_SHARE * self.patience.answer_s:
             self.word, self._fruitless = SLOW, 0
             paused = self._progress_at > probe.ended
-            busy = "its log says that it compiles kernels or replaces weights" if paused else "requests are worked on"
+            busy = (
+                "its log shows that it compiles kernels or replaces weights" if paused else ("requests make progress")
+            )
             self.detail = f"{probe.detail}; {busy}"
         else:
             self._count(probe)
@@ -115,4 +117,4 @@ class Vitality:
         asked = min(self.patience.probes, FEWEST) if self.patience.hung_after_s else self.patience.probes
         enough = self._fruitless >= asked and still >= self.patience.hung_s
         self.word = HUNG if enough or self.word == HUNG else SLOW
-        self.detail = f"{probe.detail}; no token, log line or counter has moved for {still:.0f} s"
+        self.detail = f"{probe.detail}; no new token, log line or counter change for {still:.0f} s"

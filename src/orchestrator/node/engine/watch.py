@@ -193,7 +193,7 @@ class LogWatch:
         suspicion = Suspicion(
             id=EXCEPTION,
             text=f"engine process exited: {raised.text}" + (f" ({raised.file})" if raised.file else ""),
-            fix="read the traceback: l40s-deploy logs --around-failure",
+            fix="read the traceback: `l40s-deploy logs --around-failure`",
             secondary=False,
             tp_rank=owner,
             at=now,

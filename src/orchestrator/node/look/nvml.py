@@ -42,13 +42,13 @@ class NvmlChild:
         text = self._read(deadline_s)
         self._end()
         if text is None:
-            return {"error": f"NVML did not answer within {deadline_s:g} s: is the driver wedged?"}
+            return {"error": f"NVML did not respond within {deadline_s:g} s; the driver may hang"}
         try:
             said = json.loads(text)
         except ValueError:
             status = self._child.returncode
-            return {"error": f"the process that asks NVML ended with status {status} and no answer"}
-        return said if isinstance(said, dict) else {"error": "the process that asks NVML gave no object"}
+            return {"error": f"the process that queries NVML ended with status {status} and no answer"}
+        return said if isinstance(said, dict) else {"error": "the process that queries NVML did not return an object"}
 
     def _read(self, deadline_s: float) -> bytes | None:
         assert self._child.stdout is not None

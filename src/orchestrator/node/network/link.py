@@ -268,7 +268,7 @@ class Spoke:
         if self._wire is not None:
             with contextlib.suppress(Closed):
                 self._wire.flush()
-        self._drop("closed by us")
+        self._drop("closed by this side")
 
     def _connect(self, now: float) -> None:
         if self._connecting is None:
@@ -303,7 +303,7 @@ class Spoke:
             case Welcome(proof=proof) if self._nonces is not None:
                 said = (self.run.run_id, self.run.node, *self._nonces)
                 if not wire.proves(self.key, proof, "leader", *said):
-                    raise Closed("the leader's agent can't prove the run's key", broken=False)
+                    raise Closed("the leader's agent does not have the run's key", broken=False)
                 self._welcome = self._wire.trusted = True
                 yield Joined(self.leader)
 

@@ -68,7 +68,7 @@ class Wire:
         """Queue a message and send what goes at once. Raises Closed."""
         self._outgoing += json.dumps(message, separators=(",", ":")).encode() + b"\n"
         if len(self._outgoing) > MOST_UNSENT:
-            self._unsent = Closed("it takes no more messages", broken=False)
+            self._unsent = Closed("it accepts no more messages", broken=False)
             raise self._unsent
         self.flush()
 
@@ -92,11 +92,11 @@ class Wire:
         lines = self._cut(MOST_LINES if self.trusted else 1)
         messages = [message for message in map(_understood, lines) if message is not None]
         if lines and not messages and not self.trusted:
-            raise Closed("it sent something that is no greeting", broken=False)
+            raise Closed("it sent an invalid greeting", broken=False)
         if messages or lines:
             return messages  # the end is told at the next call
         if len(self._incoming) > longest:
-            raise Closed("it sent no message that ends", broken=False)
+            raise Closed("it sent an unfinished message", broken=False)
         over = self._over or self._unsent
         if over is not None:
             raise over

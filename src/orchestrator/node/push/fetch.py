@@ -95,7 +95,7 @@ class Fetch:
         for reader in self._readers:
             reader.join(1)
         if status == _DISK:
-            fix = "free space or see the kernel's log, then push again: it goes on where it stopped"
+            fix = "check the disk (`df -h`, `dmesg`), then push again; it resumes where it stopped"
             raise Failure("io", _last_line(self._errors), "rsync", fix)
         if status:
             raise Lost(_last_line(self._errors) or f"rsync ended with {status}")

@@ -42,7 +42,9 @@ def rsync(*words: str) -> list[str]:
     """argv of an rsync that ends with us; setpriv is part of util-linux."""
     program = shutil.which("rsync")
     if program is None:
-        raise Failure("no-rsync", "rsync is not installed", "PATH", "l40s-deploy prepare --tags system_packages")
+        raise Failure(
+            "no-rsync", "rsync is not installed", "PATH", "install it with `l40s-deploy prepare --tags system_packages`"
+        )
     ender = shutil.which("setpriv")
     return [*((ender, "--pdeathsig", "KILL", "--") if ender else ()), program, *words]
 
@@ -85,7 +87,9 @@ class Giver:
             listener.listen(64)
         except OSError as wrong:
             what = f"can't listen on {address} port {port}: {wrong.strerror}"
-            raise Failure("port", what, f"port {port}", "--port with one that is free on every node") from None
+            raise Failure(
+                "port", what, f"port {port}", "choose a port that is free on every node with --port"
+            ) from None
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         return int(listener.getsockname()[1])
 

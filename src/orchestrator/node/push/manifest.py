@@ -28,25 +28,27 @@ class Manifest:
 def read(directory: Path) -> Manifest:
     """The files of a checkpoint that is whole. Raises Failure for one that is not, or that can't be read."""
     if not directory.is_dir():
-        raise Failure("no-checkpoint", "no such directory", str(directory), "name the directory with config.json")
+        raise Failure(
+            "no-checkpoint", "no such directory", str(directory), "specify the directory that contains config.json"
+        )
     _refuse_unfinished(directory)
     found = listed(directory)
     real = {path: Path(os.path.realpath(directory / path)) for path in found}
     root = Path(os.path.commonpath([os.path.realpath(directory), *real.values()]))
     if root == Path("/"):
         away = next(path for path, target in real.items() if directory.resolve() not in target.parents)
-        what = f"{away} is a link to {real[away]}, far away from the directory"
-        raise Failure("far-link", what, str(directory), "make a directory of real files: cp -rL")
+        what = f"{away} is a symbolic link to {real[away]}, outside the directory"
+        raise Failure("far-link", what, str(directory), "make a directory of regular files: `cp -rL`")
     return Manifest(root, tuple(_entry(path, target, root) for path, target in real.items()))
 
 
 def _refuse_unfinished(directory: Path) -> None:
     if directory.name.endswith(PARTIAL):
         what = "is the unfinished copy of another push"
-        raise Failure("unfinished", what, str(directory), "end that push first, or name a whole checkpoint")
+        raise Failure("unfinished", what, str(directory), "finish that push first, or specify a complete checkpoint")
     if (directory / REBLOCK_JOURNAL).exists():
         what = "its re-blocking was interrupted"
-        raise Failure("unfinished", what, str(directory), "run `checkpoint reblock` again: it goes on")
+        raise Failure("unfinished", what, str(directory), "run `l40s-deploy checkpoint reblock` again to continue")
     for fault in weights.check(directory):
         raise fault
 
@@ -58,11 +60,13 @@ def listed(directory: Path) -> list[str]:
         if not path.isprintable():
             raise Failure("odd-name", f"has a file name that can't be sent: {path!r}", str(directory), "rename")
     if not found:
-        raise Failure("no-checkpoint", "holds no files", str(directory), "name the directory with config.json")
+        raise Failure(
+            "no-checkpoint", "contains no files", str(directory), "specify the directory that contains config.json"
+        )
     return found
 
 
 def _entry(path: str, real: Path, root: Path) -> Entry:
     if not os.access(real, os.R_OK):
-        raise Failure("unreadable", "can't be read", str(real), "see its owner and mode")
+        raise Failure("unreadable", "can't be read", str(real), "check its owner and mode")
     return Entry(path, real.relative_to(root).as_posix(), real.stat().st_size)

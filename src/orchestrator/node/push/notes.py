@@ -89,7 +89,7 @@ def hear_ready(address: str, port: int, secret: str, heard: Callable[[str, str],
             said = _line(lines.readline(LONGEST))
             theirs = str(said.get("nonce"))
             if not proves(key, said.get("proof"), "giver", "push", "", ours, theirs):
-                raise NoNotes("something else listens there")
+                raise NoNotes("another program listens on that port")
             _say(connection, {"proof": proof(key, "fetcher", "push", "", ours, theirs)})
             while True:
                 said = _line(lines.readline(LONGEST))
@@ -108,5 +108,5 @@ def _line(text: bytes) -> dict[str, Any]:
         raise NoNotes("it closed the connection")
     said = json.loads(text)
     if not isinstance(said, dict):
-        raise NoNotes("something else listens there")
+        raise NoNotes("another program listens on that port")
     return said

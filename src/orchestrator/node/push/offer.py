@@ -91,6 +91,6 @@ class Reading:
 
     def _counted(self, count: int) -> None:
         if self._stopped:
-            raise Failure("stopped", "nobody waits for it any more", "push-offer")
+            raise Failure("stopped", "the controller no longer waits for it", "push-offer")
         with self._lock:
             self.bytes += count

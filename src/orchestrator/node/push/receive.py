@@ -194,8 +194,11 @@ class Arrival:
         self._lost_since = self._lost_since or now
         if now - self._lost_since > PATIENCE_S:
             where = f"{self._upstream.address} port {self._upstream.port}"
-            fix = "see that this node reaches that port; --interface names another network, --port another port"
-            raise Failure("upstream", f"nothing comes from the one before it in the chain: {lost}", where, fix)
+            fix = (
+                "check that this node reaches that port; choose another network with --interface, another port with"
+                " --port"
+            )
+            raise Failure("upstream", f"the previous node in the chain sends nothing: {lost}", where, fix)
         time.sleep(AGAIN_S)
 
     def _is_here(self, entry: Entry) -> bool:
@@ -203,7 +206,7 @@ class Arrival:
         path = self._target.folder / entry.path
         if not path.exists():
             if self._target.there:
-                what = "is missing there; the directory was there before"
+                what = "is missing in a directory that existed before"
                 raise Failure("target-differs", what, str(path), REPAIR)
             return False
         size = path.stat().st_size
@@ -213,7 +216,7 @@ class Arrival:
             self._done(entry)
             return True
         if self._target.there:
-            what = "differs from the source's; the directory was there before"
+            what = "differs from the source, in a directory that existed before"
             raise Failure("target-differs", what, str(path), REPAIR)
         self._counted(-size)
         if not self._target.repairs:
@@ -267,8 +270,11 @@ class Arrival:
         path.unlink()
         self._tries[entry.path] = self._tries.get(entry.path, 0) + 1
         if self._tries[entry.path] >= TRIES:
-            what = f"arrived {TRIES} times with SHA-256 {digest[:16]}..., at the source it is {wanted[:16]}..."
-            fix = "has the source changed meanwhile? else test memory and disk of this node and the one before it"
+            what = f"arrived {TRIES} times with SHA-256 {digest[:16]}..., but the source has {wanted[:16]}..."
+            fix = (
+                "check whether the source has changed; if not, test the memory and disk of this node and the"
+                " previous one"
+            )
             raise Failure("digest", what, entry.path, fix)
 
     def _done(self, entry: Entry) -> None:
@@ -284,6 +290,6 @@ class Arrival:
 
     def _counted(self, count: int) -> None:
         if self._stopped:
-            raise Failure("stopped", "nobody waits for it any more", "push-receive")
+            raise Failure("stopped", "the controller no longer waits for it", "push-receive")
         with self._lock:
             self._bytes += count

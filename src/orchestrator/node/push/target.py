@@ -27,7 +27,7 @@ PARTIAL = ".l40s-partial"
 ARRIVING = ".arriving"
 JOURNAL = ".l40s-push.json"
 MOST_FILES = 100_000
-REPAIR = "push again with --repair, which sends the files that differ; or --as with another name"
+REPAIR = "push again with --repair to send only the files that differ, or choose another name with --as"
 LARGEST = 1 << 60
 """Bytes of one file."""
 
@@ -45,7 +45,7 @@ def entries_of(listed: Any) -> tuple[Entry, ...]:
     """A list of [path, source, bytes] that another machine made, judged. Raises ValueError, in words, for one entry
     that does not stay below the target, or below what the giver offers."""
     if not isinstance(listed, list) or len(listed) > MOST_FILES:
-        raise ValueError(f"no list of at most {MOST_FILES} files")
+        raise ValueError(f"not a list of at most {MOST_FILES} files")
     entries = tuple(_entry(item) for item in listed)
     below.refuse_clashes(entry.path for entry in entries)
     return entries
@@ -53,7 +53,7 @@ def entries_of(listed: Any) -> tuple[Entry, ...]:
 
 def _entry(item: Any) -> Entry:
     if not isinstance(item, list) or len(item) != 3:
-        raise ValueError("an entry that is not [path, source, bytes]")
+        raise ValueError("an entry is not [path, source, bytes]")
     path, source, size = item
     if type(size) is not int or not 0 <= size <= LARGEST:
         raise ValueError(f"a file of {str(size)[:40]} bytes")
@@ -94,7 +94,7 @@ class Target:
                 self._refuse_another_checkpoint()
                 self.folder, self.repairs = self.directory, True
             if self.directory.exists() and not self.directory.is_dir():
-                raise Failure("target", "is no directory", str(self.directory), "--as with another name")
+                raise Failure("target", "is not a directory", str(self.directory), "choose another name with --as")
             below.refuse_links(self.arriving, "")
             below.refuse_links(self.work, "")
             self.arriving.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ class Target:
         for entry in self.entries:
             found = _size(self.directory / entry.path)
             if found != entry.size:
-                state = f"has {found} bytes there and {entry.size} at the source" if found >= 0 else "is missing there"
+                state = f"has {found} bytes there, but {entry.size} at the source" if found >= 0 else "is missing there"
                 what = f"differs from the source: {entry.path} {state}"
                 raise Failure("target-differs", what, str(self.directory), REPAIR)
         with contextlib.suppress(FileNotFoundError):
@@ -172,16 +172,18 @@ class Target:
         """A repair of most of a directory is none: somebody has named the wrong one."""
         alike = sum(_size(self.directory / entry.path) == entry.size for entry in self.entries)
         if alike * 2 < len(self.entries):
-            what = f"another checkpoint is in this place: {alike} of {len(self.entries)} files are of the source's size"
-            raise Failure("target-exists", what, str(self.directory), "--as with another name")
+            what = (
+                f"another checkpoint is in this directory: {alike} of {len(self.entries)} files have the source's size"
+            )
+            raise Failure("target-exists", what, str(self.directory), "choose another name with --as")
 
     def _hold(self) -> None:
         self._lock = os.open(self.work / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            what = "another push is writing it now"
-            raise Failure("lock-held", what, str(self.work), "wait for it, or end it first") from None
+            what = "another push is writing to it"
+            raise Failure("lock-held", what, str(self.work), "wait for it to finish, or stop it first") from None
         except OSError:
             return  # a file system without locks
 
@@ -198,7 +200,7 @@ class Target:
 def _refuse_another_kind(found: os.stat_result, arrived: Path) -> None:
     """What has arrived is a file of its own, and no second name of somebody else's."""
     if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-        raise Failure("outside", "what arrived is no plain file", str(arrived), below.FIX)
+        raise Failure("outside", "the received file is not a regular file", str(arrived), below.FIX)
 
 
 def _size(path: Path) -> int:

@@ -37,8 +37,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     venv = pathlib.Path(str(request.get("venv") or "/"))
     root = tuned.engine_root(venv)
     if root is None:
-        fix = "l40s-deploy prepare installs the stack, or name its virtual environment with l40s_venv"
-        raise Failure("no-stack", "there is no engine in this environment", str(venv), fix)
+        fix = "install the stack with `l40s-deploy prepare`, or set l40s_venv to its virtual environment"
+        raise Failure("no-stack", "no engine is installed in this environment", str(venv), fix)
     versions = installed.versions(venv)
     with files.told(str(venv)), _Keeping(venv, dry=bool(request.get("check"))) as kept:
         if request.get("remove"):
@@ -80,8 +80,10 @@ class _Keeping:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
-            fix = "wait for the other `tuning push` to end"
-            raise Failure("lock-held", "somebody else changes tuned configs here", str(self.folder), fix) from None
+            fix = "wait for the other `tuning push` to finish"
+            raise Failure(
+                "lock-held", "another command is changing the tuned configs here", str(self.folder), fix
+            ) from None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -115,7 +117,7 @@ def _refuse_another_engine(versions: Mapping[str, str], request: dict[str, Any],
     if wanted and found and _release(wanted) != _release(found):
         raise Failure(
             "wrong-stack",
-            f"sglang {found} is installed, and the pack is for {wanted}: another version looks for other names",
+            f"sglang {found} is installed, but the pack is for {wanted}: other versions use other file names",
             str(venv),
             "pull a pack from a node with this version, or tune for it",
         )
@@ -143,11 +145,16 @@ def _refuse_elsewhere(root: pathlib.Path, path: pathlib.Path) -> None:
     except ValueError as wrong:
         raise Failure("bad-request", str(wrong), "request", below.FIX) from None
     if not _NAME.fullmatch(path.name):
-        raise Failure("bad-request", f"{str(path)!r} is no place for a tuned config", "request", below.FIX)
+        raise Failure("bad-request", f"{str(path)!r} is not a path for a tuned config", "request", below.FIX)
     if root in path.parents:
         below.refuse_links(root, path.relative_to(root).as_posix())
     if path.is_symlink():
-        raise Failure("outside", "is a link, and no config of ours", str(path), "remove the link, then push again")
+        raise Failure(
+            "outside",
+            "is a symbolic link that `tuning push` did not make",
+            str(path),
+            "remove the link, then push again",
+        )
 
 
 def _put(kept: _Keeping, place: str, text: str) -> None:
@@ -160,9 +167,9 @@ def _put(kept: _Keeping, place: str, text: str) -> None:
     if own and now not in (own["sha256"], before, ""):
         raise Failure(
             "changed",
-            "this file was put by us and changed by somebody since",
+            "this file was installed by `tuning push`, and has been changed since",
             place,
-            "save it elsewhere and delete it, then push again",
+            "save a copy elsewhere, delete the file, then push again",
         )
     kept.said.written.append(place)
     folder = os.path.dirname(place)
@@ -180,7 +187,9 @@ def _put(kept: _Keeping, place: str, text: str) -> None:
     files.write(place, text, mode=0o644, owner=_owner(folder))
 
 
-_KEPT = "; what it had replaced stays in %s: delete the changed file and take back again to have that"
+_KEPT = (
+    "; the original is in %s: to restore it, delete the changed file and run `l40s-deploy tuning push --remove` again"
+)
 
 
 def _take_back(kept: _Keeping) -> None:
@@ -190,7 +199,9 @@ def _take_back(kept: _Keeping) -> None:
         before = _digest_of(str(saved)) if own["original"] else ""
         changed = now not in (own["sha256"], before, "")
         if changed:
-            kept.said.left[place] = "it was changed since, and is left as it is" + (_KEPT % saved if before else "")
+            kept.said.left[place] = "it has been changed since, and is left as it is" + (
+                _KEPT % saved if before else ""
+            )
         elif own["original"]:
             kept.said.restored.append(place)
         else:
@@ -237,9 +248,9 @@ def _refuse_unwritable(folder: str) -> None:
     if not os.access(path, os.W_OK | os.X_OK):
         raise Failure(
             "no-access",
-            f"this folder may not be written by {_user()}",
+            f"{_user()} can't write to this directory",
             str(path),
-            "set ansible_become: true for this node (sudo -n), or log in as the environment's owner",
+            "set `ansible_become: true` for this node, or log in as the environment's owner",
         )
 
 

@@ -86,10 +86,10 @@ def _start_unit(run: Run, command: list[str]) -> None:
     try:
         done = subprocess.run(words, capture_output=True, timeout=START_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Failure("no-unit", f"systemd-run: {error}", "systemd", "look at `systemctl status`") from None
+        raise Failure("no-unit", f"systemd-run: {error}", "systemd", "check `systemctl status` on the node") from None
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip()
-        raise Failure("no-unit", f"systemd-run: {said}", "systemd", "look at `systemctl status`")
+        raise Failure("no-unit", f"systemd-run: {said}", "systemd", "check `systemctl status` on the node")
 
 
 def unit_name(run: Run) -> str:
@@ -131,17 +131,20 @@ def _wait(folder: str, deadline_s: float) -> dict[str, Any]:
             if now.state is not AgentState.STAGED or time.monotonic() - checked > REACH_S:
                 return StateAnswer(state=now.state).as_json()
         if processes.stopped(report.agent(folder)[0]) and time.monotonic() - begin > START_S:
-            raise Failure("agent-stopped", "the agent is stopped by a signal", folder, "run `up` again")
+            raise Failure("agent-stopped", "the agent was stopped by a signal", folder, "run `up` again")
         if not alive and time.monotonic() - begin > START_S:
             raise Failure(
                 "no-agent",
                 f"the agent did not start: {_last_words(folder)}",
                 f"{folder}/{AGENT_LOG}",
-                "read that file on the node",
+                "read that log on the node",
             )
         time.sleep(POLL_S)
     raise Failure(
-        "not-checked", f"the checks did not end within {deadline_s:.0f} s", folder, "read agent.log there on the node"
+        "not-checked",
+        f"the checks did not finish within {deadline_s:.0f} s",
+        folder,
+        "read agent.log in that directory on the node",
     )
 
 

@@ -35,7 +35,7 @@ def _authorization(request: dict[str, Any]) -> str:
 def _ask(ask: dict[str, Any], authorization: str) -> dict[str, Any]:
     parts = urlsplit(str(ask.get("url")))
     if parts.scheme != "http" or not parts.hostname:
-        raise Failure("bad-request", f"no http URL: {ask.get('url')!r}", "request")
+        raise Failure("bad-request", f"not an HTTP URL: {ask.get('url')!r}", "request")
     body = ask.get("body")
     connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=float(ask.get("timeout_s") or 5))
     try:

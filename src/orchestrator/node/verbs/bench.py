@@ -39,9 +39,12 @@ def stream(request: dict[str, Any]) -> None:
     """Run it once."""
     run = staged_in(files.wanted_run(request))
     if run.container is not None:
-        fix = "run the engine's client by hand in the container"
+        fix = "run the engine's benchmark client yourself in the container"
         raise Failure(
-            "in-container", "this engine runs in a container; bench starts clients in a venv only", run.folder, fix
+            "in-container",
+            "this engine runs in a container; bench can start clients only in a virtual environment",
+            run.folder,
+            fix,
         )
     words = [str(word) for word in request.get("command") or ()]
     if not words or not _MODULE.fullmatch(words[0]):
@@ -84,9 +87,9 @@ def _measure(request: dict[str, Any], run: Run, folder: pathlib.Path, words: lis
         log = log.replace(word, "***")
     if child.returncode != 0:
         said = beside.last_words(log)
-        fix = "l40s-deploy logs shows what the engine said; l40s-deploy status whether it serves"
+        fix = "check `l40s-deploy status` and `l40s-deploy logs`"
         if "No module named" in said:
-            fix = f"install that package for {run.venv_python}"
+            fix = f"install that package: `{run.venv_python} -m pip install PACKAGE`"
         what = f"the benchmark client ended with status {child.returncode}: {said}"
         raise Failure("client-failed", what, f"{run.venv_python} -m {words[0]}", fix)
     text = _result(paths["{result}"])
@@ -126,9 +129,9 @@ def _follow(child: subprocess.Popen[bytes], progress: re.Pattern[str], deadline_
             raise BrokenPipeError
         now = time.monotonic()
         if now > end:
-            fix = "l40s-deploy status; give it longer with --timeout, or ask for fewer requests"
+            fix = "check `l40s-deploy status`; allow more time with --timeout, or use fewer requests"
             raise Failure(
-                "deadline", f"the benchmark was not done after {deadline_s:.0f} s and was ended", "bench", fix
+                "deadline", f"the benchmark did not finish within {deadline_s:.0f} s and was stopped", "bench", fix
             )
         if now - told_at >= TICK_S:
             told_at = now
@@ -145,8 +148,8 @@ def _result(path: str) -> str:
         raise Failure("no-result", "the benchmark client wrote no result", path, "l40s-deploy logs") from None
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise Failure("no-result", "the result is no plain file", path, "l40s-deploy logs")
+            raise Failure("no-result", "the result is not a regular file", path, "l40s-deploy logs")
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
-        raise Failure("no-result", f"the result is longer than {MOST_BYTES >> 20} MiB", path, "ask for fewer requests")
+        raise Failure("no-result", f"the result is longer than {MOST_BYTES >> 20} MiB", path, "use fewer requests")
     return data.decode("utf-8", "replace")

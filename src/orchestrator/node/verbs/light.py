@@ -30,9 +30,9 @@ def _answer(line: bytes) -> dict[str, object]:
         asked = json.loads(line)
         verb, request = str(asked["verb"]), dict(asked["request"])
     except (ValueError, KeyError, TypeError) as wrong:
-        return dispatch.refusal(Failure("bad-request", f"no request: {wrong}", "stdin"))
+        return dispatch.refusal(Failure("bad-request", f"not a request: {wrong}", "stdin"))
     if verb not in VERBS:
-        return dispatch.refusal(Failure("unknown-verb", f"{verb!r} is not among {', '.join(VERBS)}", "role light"))
+        return dispatch.refusal(Failure("unknown-verb", f"{verb!r} is not one of {', '.join(VERBS)}", "role light"))
     return dispatch.answer_of(verb, request)
 
 

@@ -58,7 +58,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             return _begun(gang, str(request.get("token") or ""), request.get("begun") if op == "begin" else None)
         if op == "show":
             return {**_shown(_read(f"{gang}/lock")), "begun": files.read_json(f"{gang}/{BEGUN}") or None}
-    raise Failure("bad-request", f"lock knows no op {op!r}", "request")
+    raise Failure("bad-request", f"lock has no op {op!r}", "request")
 
 
 def refuse_a_former_holder(request: dict[str, Any], *, to_end: bool = False) -> None:
@@ -71,7 +71,9 @@ def refuse_a_former_holder(request: dict[str, Any], *, to_end: bool = False) -> 
     path = f"{files.gang_dir(files.state_dir(request), request.get('gang'))}/lock"
     found = _read(path)
     if (found is None and not to_end) or (found is not None and found["token"] != token):
-        has = f"{found['who']}@{found['host']} has it, `{found['command']}`" if found else "nobody has it now"
+        has = (
+            f"{found['who']}@{found['host']} holds it with `{found['command']}`" if found else "no command holds it now"
+        )
         raise Failure("lock-lost", f"the lock on this gang was taken over or released: {has}", path, "run it again")
 
 
@@ -136,7 +138,7 @@ def _release(path: str, token: str, *, force: bool) -> dict[str, Any]:
     if found is not None and (force or found["token"] == token):
         pathlib.Path(path).unlink(missing_ok=True)
         pathlib.Path(os.path.dirname(path), RENEWED).unlink(missing_ok=True)
-        _note(path, "ends" if found["token"] == token else "ended by force", found)
+        _note(path, "ends" if found["token"] == token else "released by force", found)
         found = None
     return _shown(found)
 

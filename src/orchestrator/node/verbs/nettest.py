@@ -39,7 +39,7 @@ def stream(request: dict[str, Any]) -> None:
     lock.refuse_a_former_holder(request)
     order = NettestOrder.read(request.get("order"))
     if isinstance(order, Unreadable):
-        raise Failure("bad-request", f"no order for a network test: {order}", "request")
+        raise Failure("bad-request", f"not an order for a network test: {order}", "request")
     state = files.state_dir(request)
     _refuse_beside_an_engine(files.current_run(state, request.get("gang")))
     asked = order.run.as_json()
@@ -47,7 +47,8 @@ def stream(request: dict[str, Any]) -> None:
     run = run_of({**asked, "engine_user": stage.engine_user(asked)}, folder)
     if run.container is not None:
         fix = "run NVIDIA's nccl-tests in the container, or choose a stack that is installed in a virtual environment"
-        raise Failure("in-container", "this engine runs in a container; nettest starts its ranks in a venv only",
+        raise Failure("in-container", "this engine runs in a container; nettest can start its ranks only in a virtual"
+                                      " environment",
                       run.container.image, fix)  # fmt: skip
     with os_told(state):
         kernel.adopt_orphans()
@@ -61,8 +62,13 @@ def _refuse_beside_an_engine(folder: str | None) -> None:
         return
     found = files.read_as(Report, f"{folder}/{REPORT_FILE}")
     if found is None or found.state not in (AgentState.STAGED, AgentState.ARMED):
-        what = f"an engine of this gang runs ({found.state.value if found else 'unreadable'}): both would be slow"
-        raise Failure("running", what, folder, "l40s-deploy down, or test before the start: l40s-deploy up --nettest")
+        what = f"an engine of this gang is running ({found.state.value if found else 'unreadable'}): both would be slow"
+        raise Failure(
+            "running",
+            what,
+            folder,
+            "stop it with `l40s-deploy down`, or test before the start with `l40s-deploy up --nettest`",
+        )
 
 
 def _refuse_unready(run: Run) -> None:
@@ -164,14 +170,14 @@ def _follow(child: subprocess.Popen[bytes], results: int, log: _Log, deadline_s:
         if reader_is_gone(0):
             raise BrokenPipeError
         if time.monotonic() > end:
-            what = f"the network test was not done after {deadline_s:.0f} s and was ended"
-            raise Failure("deadline", what, "nettest", "l40s-deploy doctor; test fewer nodes with --gang")
+            what = f"the network test did not finish within {deadline_s:.0f} s and was stopped"
+            raise Failure("deadline", what, "nettest", "run `l40s-deploy doctor`, or test fewer nodes with --gang")
     child.wait(max(0.1, end - time.monotonic()))
 
 
 def _never_began(run: Run, order: RanksOrder, status: int, said: str) -> Failure:
     if "No module named" in said:
         what = f"the stack's environment has no torch: {said}"
-        return Failure("no-torch", what, run.venv_python, f"l40s-deploy prepare installs the stack {run.stack}")
+        return Failure("no-torch", what, run.venv_python, f"install the stack {run.stack} with `l40s-deploy prepare`")
     what = f"the {len(order.ranks)} ranks of this node ended with status {status}: {said}"
     return Failure("ranks-ended", what, run.venv_python, "l40s-deploy doctor")

@@ -31,12 +31,12 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"seen": seen, "apart": _apart(directory, str(request.get("child") or ""))}
     if op == "remove":
         return {"removed": _remove(directory / _plain(request.get("name")))}
-    raise Failure("bad-request", f"same-root knows no op {op!r}", "request")
+    raise Failure("bad-request", f"same-root has no op {op!r}", "request")
 
 
 def _plain(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise Failure("bad-request", f"{name!r} is no name for this", "request")
+        raise Failure("bad-request", f"{name!r} is not a valid name", "request")
     return name
 
 

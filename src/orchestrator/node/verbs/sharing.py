@@ -45,7 +45,7 @@ def shared(state: str, node: str, other: str) -> Failure:
     """The refusal, in words."""
     return Failure(
         "shared-state",
-        f"the state directory is not {node}'s own: {other} writes to it too (a shared home or an NFS mount?)",
+        f"{node} and {other} have the same state directory; is it in a shared home or on NFS?",
         state,
         "set l40s_state_dir to a directory on a local disk of each node, then run the command again",
     )

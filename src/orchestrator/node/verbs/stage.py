@@ -90,7 +90,7 @@ def _refuse_beside_a_living_run(state: str, request: dict[str, Any]) -> None:
     if processes.alive(pid, start):
         raise Failure(
             "running",
-            f"an agent of this gang runs already (pid {pid}, run {os.path.basename(folder)})",
+            f"an agent of this gang is already running (pid {pid}, run {os.path.basename(folder)})",
             folder,
             "l40s-deploy down",
         )
@@ -113,16 +113,16 @@ def _owner(run: runs.Run) -> tuple[int, int] | None:
     except KeyError:
         raise Failure(
             "no-user",
-            f"no user {run.engine_user!r} on this node",
+            f"the user {run.engine_user!r} does not exist on this node",
             "/etc/passwd",
-            "l40s-deploy prepare makes it; or name another l40s_engine_user",
+            "create it with `l40s-deploy prepare --tags engine_user`, or set another l40s_engine_user",
         ) from None
     if os.geteuid() not in (0, user.pw_uid):
         raise Failure(
             "no-root",
-            f"the engine must run as {run.engine_user!r} and we are not root",
+            f"the engine must run as {run.engine_user!r}, which only root can do",
             "l40s_engine_user",
-            "set ansible_become: true, or leave l40s_engine_user out",
+            "set `ansible_become: true`, or remove l40s_engine_user",
         )
     return (user.pw_uid, user.pw_gid) if os.geteuid() == 0 else None
 

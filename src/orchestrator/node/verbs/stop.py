@@ -138,7 +138,7 @@ def _died(after: Report) -> Cause:
     return Cause(
         node=after.node,
         text="the agent was killed, or the node rebooted; its engine ended with it",
-        fix="look at `journalctl -k` and `last reboot` on that node",
+        fix="check `journalctl -k` and `last reboot` on that node",
         at=after.updated_at,
     )
 

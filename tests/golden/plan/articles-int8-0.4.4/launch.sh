@@ -14,19 +14,19 @@ for name in $(env | sed -n -e 's/^\(NCCL_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(GLOO_
 done
 unset LD_PRELOAD PYTHONPATH
 
-# NCCL names the transport it took, so that a fall to TCP can be seen
+# NCCL logs the transport it uses, so a fallback to TCP is noticed
 export NCCL_DEBUG=INFO
-# the lines that prove RDMA and GPUDirect, no more
+# only the lines that show RDMA and GPUDirect
 export NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV
 # bond0 is a bond in 10.0.0.0/24, which all 4 nodes share; 4 other shared networks; `=` is NCCL's exact match
 export NCCL_SOCKET_IFNAME='=bond0'
 # bond0 is a bond in 10.0.0.0/24, which all 4 nodes share; 4 other shared networks
 export GLOO_SOCKET_IFNAME=bond0
-# rank 0 tells the others this address; without it SGLang takes the one of the default route, and hangs where there is none
+# rank 0 gives the others this address; without it, SGLang uses the address of the default route, and hangs if there is none
 export SGLANG_HOST_IP=10.0.0.14
-# l40s_transport is auto and every node has usable RDMA ports; a silent fall to TCP becomes an error
+# l40s_transport is auto, and every node has usable RDMA ports; a silent fallback to TCP becomes an error
 export NCCL_NET=IB
-# the ACTIVE RDMA ports under the GPUs' switches, 4 of 5; `=`, or mlx5_1 also means mlx5_10
+# the ACTIVE RDMA ports under the GPUs' switches, 4 of 5; without `=`, mlx5_1 would also match mlx5_10
 export NCCL_IB_HCA='=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1'
 # GID 3 is RoCE v2 over IPv4 on all 4 chosen ports of this node
 export NCCL_IB_GID_INDEX=3
@@ -40,19 +40,19 @@ export PATH=/opt/l40s/venvs/sglang-0.4.4-l40s/bin:/usr/local/cuda/bin:/usr/local
 export HOME=/root
 # the log is UTF-8 on every node
 export LANG=C.UTF-8
-# log lines reach the agent when they are written
+# log lines reach the agent immediately
 export PYTHONUNBUFFERED=1
-# the checkpoint is local: no name is looked up on the internet
+# the checkpoint is local: nothing is looked up on the internet
 export HF_HUB_OFFLINE=1
-# caches on this node, for this stack alone: homes that nodes share, or two stacks, would race
+# caches on this node, for this stack only: nodes with a shared home, or two stacks, would race
 export XDG_CACHE_HOME=/var/lib/l40s-deploy/cache/sglang-0.4.4-l40s
-# the checkpoint's own code is copied here, on this node, for this stack alone: homes that nodes share, or two stacks, would race
+# the checkpoint's own code is copied here, on this node, for this stack only: nodes with a shared home, or two stacks, would race
 export HF_HOME=/var/lib/l40s-deploy/cache/sglang-0.4.4-l40s/huggingface
-# what torch.compile made, on this node, for this stack alone: homes that nodes share, or two stacks, would race
+# torch.compile's output, on this node, for this stack only: nodes with a shared home, or two stacks, would race
 export TORCHINDUCTOR_CACHE_DIR=/var/lib/l40s-deploy/cache/sglang-0.4.4-l40s/inductor
-# Triton's kernels, on this node, for this stack alone: homes that nodes share, or two stacks, would race
+# Triton's kernels, on this node, for this stack only: nodes with a shared home, or two stacks, would race
 export TRITON_CACHE_DIR=/var/lib/l40s-deploy/cache/sglang-0.4.4-l40s/triton
-# FlashInfer's kernels, on this node, for this stack alone: homes that nodes share, or two stacks, would race
+# FlashInfer's kernels, on this node, for this stack only: nodes with a shared home, or two stacks, would race
 export FLASHINFER_WORKSPACE_BASE=/var/lib/l40s-deploy/cache/sglang-0.4.4-l40s/flashinfer
 
 # The flags, and where each comes from:

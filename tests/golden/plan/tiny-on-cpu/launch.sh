@@ -16,7 +16,7 @@ unset LD_PRELOAD PYTHONPATH
 
 # bond0 is a bond in 10.0.0.0/24, which all 2 nodes share; 4 other shared networks
 export GLOO_SOCKET_IFNAME=bond0
-# rank 0 tells the others this address; without it SGLang takes the one of the default route, and hangs where there is none
+# rank 0 gives the others this address; without it, SGLang uses the address of the default route, and hangs if there is none
 export SGLANG_HOST_IP=10.0.0.12
 # the stack's environment first, then the system
 export PATH=/opt/l40s/venvs/sglang-0.5.23-cpu/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -24,15 +24,15 @@ export PATH=/opt/l40s/venvs/sglang-0.5.23-cpu/bin:/usr/local/sbin:/usr/local/bin
 export HOME=/root
 # the log is UTF-8 on every node
 export LANG=C.UTF-8
-# log lines reach the agent when they are written
+# log lines reach the agent immediately
 export PYTHONUNBUFFERED=1
-# the checkpoint is local: no name is looked up on the internet
+# the checkpoint is local: nothing is looked up on the internet
 export HF_HUB_OFFLINE=1
-# caches on this node, for this stack alone: homes that nodes share, or two stacks, would race
+# caches on this node, for this stack only: nodes with a shared home, or two stacks, would race
 export XDG_CACHE_HOME=/var/lib/l40s-deploy/cache/sglang-0.5.23-cpu
-# the checkpoint's own code is copied here, on this node, for this stack alone: homes that nodes share, or two stacks, would race
+# the checkpoint's own code is copied here, on this node, for this stack only: nodes with a shared home, or two stacks, would race
 export HF_HOME=/var/lib/l40s-deploy/cache/sglang-0.5.23-cpu/huggingface
-# what torch.compile made, on this node, for this stack alone: homes that nodes share, or two stacks, would race
+# torch.compile's output, on this node, for this stack only: nodes with a shared home, or two stacks, would race
 export TORCHINDUCTOR_CACHE_DIR=/var/lib/l40s-deploy/cache/sglang-0.5.23-cpu/inductor
 # stack sglang-0.5.23-cpu
 export SGLANG_USE_CPU_ENGINE=1

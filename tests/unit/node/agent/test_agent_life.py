@@ -259,7 +259,7 @@ def test_a_hung_engine_is_told_from_a_slow_one_and_from_one_that_works(gang: Gan
     until(lambda: cluster.report(0)["service_state"] == "hung", 5.0)
     told = cluster.report(0)
     assert told["state"] == "ready" and told["alive"]
-    assert told["trouble"]["text"].startswith("the engine is hung: /health_generate: HTTP 503; no token, log line or")
+    assert told["trouble"]["text"].startswith("the engine hangs: /health_generate: HTTP 503; no new token, log line or")
     stuck.unlink()
     until(lambda: cluster.report(0)["service_state"] == "well", 5.0)
     assert cluster.report(0)["trouble"] is None
@@ -378,7 +378,7 @@ def test_a_stopped_parent_is_remarked_on(gang: Gang) -> None:
     cluster.ready()
     parent = cluster.report(0)["engine_pid"]
     os.kill(parent, signal.SIGSTOP)
-    until(lambda: any(f"(pid {parent}) is stopped by a signal" in words for words in cluster.report(0)["remarks"]))
+    until(lambda: any(f"(pid {parent}) was stopped by a signal" in words for words in cluster.report(0)["remarks"]))
     os.kill(parent, signal.SIGCONT)
     until(lambda: not any("stopped" in words for words in cluster.report(0)["remarks"]))
 

@@ -92,7 +92,7 @@ def test_a_guardian_reports_the_death_of_its_agent(gang: Gang, node: int) -> Non
     for other in {0, 1, 2} - {node}:
         report = cluster.report(other)
         verdict = report["verdict"] or report["cause"]
-        assert verdict["node"] == f"node{node}" and "as its guardian reports" in verdict["text"]
+        assert verdict["node"] == f"node{node}" and "reported by its guardian process" in verdict["text"]
 
 
 @pytest.mark.parametrize("node", [0, 1])
@@ -109,5 +109,5 @@ def test_an_agent_that_dies_with_its_guardian_is_missed(gang: Gang, node: int) -
     assert time.monotonic() - began >= RECONNECT_S
     text = cluster.report(other)["cause"]["text"]
     assert f"the connection to the agent on node{node} ended" in text
-    assert ("every new one was refused" if node == 0 else "no new one came") in text
+    assert ("every new connection was refused" if node == 0 else "no new connection was made") in text
     until(lambda: not cluster.agents_alive(), 10.0, "agents gone")

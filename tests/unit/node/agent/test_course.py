@@ -165,7 +165,7 @@ def test_a_member_that_has_ended_ends_the_gang_whatever_was_lost_on_the_way(caus
     leader.step(101.0, verdicts.Looked())
     leader.step(101.0 + verdicts.SETTLE_S, Tick())
     assert leader.state is AgentState.FAILED and leader.verdict is not None
-    assert leader.verdict == cause or "did not say why" in leader.verdict.text
+    assert leader.verdict == cause or "without a reported cause" in leader.verdict.text
 
 
 def test_a_member_that_was_stopped_stops_the_gang() -> None:
@@ -211,7 +211,10 @@ def test_stop_at_once_tells_everybody_and_an_order_may_name_what_nobody_saw() ->
 
 def test_a_broken_connection_and_a_lease_end_the_part() -> None:
     events: list[tuple[float, Event | Tick]] = [(101.0, RESET), (101.0 + RECONNECT_S, Tick())]
-    for happened, words in ((events, "no new one came for 2 s"), ([(121.0, Tick())], "lease of 20 s ran out")):
+    for happened, words in (
+        (events, "no new connection was made for 2 s"),
+        ([(121.0, Tick())], "lease of 20 s expired"),
+    ):
         leader = part("a")
         for now, event in happened:
             leader.step(now, event)

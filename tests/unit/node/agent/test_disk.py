@@ -64,10 +64,10 @@ def test_a_stall_is_remarked_while_it_lasts_and_afterwards(gate: threading.Event
     until(lambda: disk._busy_since, 5.0, "busy")
     assert disk.remarks() == []
     now[0] += 12.0
-    assert disk.remarks() == ["the state directory stalls: nothing can be written there"]
+    assert disk.remarks() == ["the state directory does not respond: writes to it hang"]
     gate.set()
     disk.settle(5.0)
-    assert disk.remarks() == ["the state directory stalled for 12 s"]
+    assert disk.remarks() == ["writes to the state directory hung for 12 s"]
 
 
 def test_a_disk_that_refuses_loses_only_what_it_refused() -> None:
@@ -114,4 +114,4 @@ def test_a_stalled_state_directory_ends_no_healthy_gang(gang: Gang, node: int) -
     assert cluster.agents_alive() == [0, 1]
     assert [answer["state"] for answer in cluster.stop_all()] == ["stopped", "stopped"]
     cluster.nothing_left()
-    assert any("the state directory stalled" in words for words in cluster.report(node)["remarks"])
+    assert any("writes to the state directory hung" in words for words in cluster.report(node)["remarks"])

@@ -58,7 +58,7 @@ def use(used_mib: int, *pids: int) -> dict[int, gpus.GpuUse]:
     [
         ([use(2180), use(2180), use(615)], "", []),
         ([use(615, 7), use(615)], "", []),
-        ([use(2180)], "NVML does not answer", ["GPU 0: 2.1 GiB are in use by nobody that NVML names"]),
+        ([use(2180)], "NVML does not answer", ["GPU 0: 2.1 GiB are in use by a process that NVML does not show"]),
     ],
 )
 def test_memory_is_waited_for_until_it_is_free_or_nvml_does_not_tell(

@@ -47,7 +47,7 @@ def test_a_node_that_the_network_lost_keeps_its_lease() -> None:
     assert members.step(100.0 + LEASE_S - 1, Tick()) == []
     assert members.links(100.0 + LEASE_S - 1) == {"b": "silent"}
     assert said(members.step(100.0 + LEASE_S + 1, Tick())) == [
-        (LeaseOver, "b", "no word from b for 21 s: its lease of 20 s ran out")
+        (LeaseOver, "b", "nothing received from b for 21 s: its lease of 20 s expired")
     ]
 
 
@@ -64,7 +64,10 @@ def test_who_hears_nobody_is_cut_off_itself() -> None:
     members = leader("b", "c")
     members.step(110.0, Said("b", {}))
     ((kind, node, text),) = said(members.step(100.0 + LEASE_S + 1, Tick()))
-    assert (kind, node) == (LeaseOver, "a") and "no word from any other node for 21 s: a is cut off" in text
+    assert (kind, node) == (
+        LeaseOver,
+        "a",
+    ) and "nothing received from any other node for 21 s: a is disconnected" in text
     members = leader("b", "c")
     members.step(118.0, Said("b", {}))
     assert [node for _, node, _ in said(members.step(121.0, Tick()))] == ["c"]
@@ -78,7 +81,7 @@ def test_a_broken_connection_has_a_moment_to_come_back() -> None:
     assert members.step(120.0, Tick()) == [] and not members.may_come_back()
     members.step(120.0, CLOSED)
     assert said(members.step(120.0 + RECONNECT_S, Tick())) == [
-        (AgentGone, "b", "the connection to the agent on b ended (closed), and no new one came for 2 s")
+        (AgentGone, "b", "the connection to the agent on b ended (closed), and no new connection was made for 2 s")
     ]
     assert members.step(300.0, Tick()) == [], "said once"
 
@@ -92,7 +95,7 @@ def test_a_member_judges_a_broken_connection_by_what_the_leaders_port_says(refus
         (
             AgentGone,
             "a",
-            "the connection to the agent on a ended (Connection reset by peer), and every new one was refused for 2 s",
+            "the connection to the agent on a ended (Connection reset by peer), and every new connection was refused for 2 s",
         )
     ] * int(refused)
 
@@ -100,7 +103,7 @@ def test_a_member_judges_a_broken_connection_by_what_the_leaders_port_says(refus
 def test_a_guardian_is_believed() -> None:
     members = leader("b")
     ((kind, node, text),) = said(members.step(100.0, GuardianReported("b")))
-    assert (kind, node) == (AgentGone, "b") and "as its guardian reports" in text
+    assert (kind, node) == (AgentGone, "b") and "reported by its guardian process" in text
 
 
 def test_links_in_one_word() -> None:

@@ -122,9 +122,9 @@ def test_an_interrupted_copy_names_what_is_missing(gang: Gang) -> None:
     [
         (WHOLE["f3"][:-1], f"has {len(WHOLE['f3']) - 1} bytes of {len(WHOLE['f3'])}"),
         (WHOLE["f3"] + b"x", f"has {len(WHOLE['f3']) + 1} bytes of {len(WHOLE['f3'])}"),
-        (b"", "is damaged at its beginning"),
-        (b"\xff" * 64, "is damaged at its beginning"),
-        (b"\x05" + bytes(7) + b"[1,2]" + bytes(9), "is damaged at its beginning"),
+        (b"", "has a damaged header"),
+        (b"\xff" * 64, "has a damaged header"),
+        (b"\x05" + bytes(7) + b"[1,2]" + bytes(9), "has a damaged header"),
     ],
     ids=["cut short", "too long", "empty", "no length", "no header"],
 )
@@ -149,8 +149,8 @@ def venv(folder: Path, *installed: str) -> str:
         ((), []),
         (("sglang-0.5.23", "torch-2.9.1+cu128", "numpy-2.0"), []),
         (("sglang-0.5.23.post1",), []),
-        (("sglang-0.4.4", "torch-2.9.1"), ["sglang 0.4.4 is installed, and the stack fake has 0.5.23"]),
-        (("torch-2.5.1",), ["torch 2.5.1 is installed, and the stack fake has 2.9.1"]),
+        (("sglang-0.4.4", "torch-2.9.1"), ["sglang 0.4.4 is installed, but the stack fake has 0.5.23"]),
+        (("torch-2.5.1",), ["torch 2.5.1 is installed, but the stack fake has 2.9.1"]),
     ],
     ids=["nothing to judge by", "as planned", "rebuilt", "another engine", "another torch"],
 )

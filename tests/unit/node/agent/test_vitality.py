@@ -74,8 +74,8 @@ def test_the_word(word: str, steps: list[Step], counters: str) -> None:
 
 def test_words_for_the_operator() -> None:
     hung = fed(*NO)
-    assert hung.detail == "/health_generate: HTTP 503; no token, log line or counter has moved for 61 s"
-    assert fed(NO[0], ("work", 30.0), NO[1]).detail == "/health_generate: HTTP 503; requests are worked on"
+    assert hung.detail == "/health_generate: HTTP 503; no new token, log line or counter change for 61 s"
+    assert fed(NO[0], ("work", 30.0), NO[1]).detail == "/health_generate: HTTP 503; requests make progress"
 
 
 def test_a_change_is_told_once() -> None:

@@ -153,7 +153,7 @@ UP = "model.layers.0.mlp.up_proj.weight"
 @pytest.mark.parametrize(
     ("change", "block", "kind", "says"),
     [
-        ({"tensors": without(UP)}, 64, "broken-source", "no shard holds its weight"),
+        ({"tensors": without(UP)}, 64, "broken-source", "no shard contains its weight"),
         ({"tensors": without(f"{UP}_scale_inv")}, 64, "broken-source", "has no "),
         ({"config": with_block([64, 128])}, 32, "broken-source", "blocks of 64x128"),
         ({"config": with_block([64, 64])}, 64, "already", "already"),
@@ -165,10 +165,10 @@ UP = "model.layers.0.mlp.up_proj.weight"
             "w8a8",
         ),
         ({"config": with_block(["128", 128])}, 64, "not-fp8-block", "fp8"),
-        ({}, 96, "not-a-divisor", "96 does not divide"),
-        ({}, 0, "not-a-divisor", "0 does not divide"),
-        ({}, -64, "not-a-divisor", "-64 does not divide"),
-        ({}, 256, "not-a-divisor", "256 does not divide"),
+        ({}, 96, "not-a-divisor", "is not divisible by 96"),
+        ({}, 0, "not-a-divisor", "is not divisible by 0"),
+        ({}, -64, "not-a-divisor", "is not divisible by -64"),
+        ({}, 256, "not-a-divisor", "is not divisible by 256"),
     ],
 )
 def test_what_cannot_be_reblocked_is_refused_in_words(
@@ -228,7 +228,7 @@ def outside(source: Path) -> None:
         (cut_short, "truncated"),
         (cut_in_the_header, "truncated"),
         (emptied, "ends after 0 bytes"),
-        (lost, "not there"),
+        (lost, "but missing"),
         (no_config, "no such file"),
         (torn_config, "cannot be read"),
         (torn_index, "weight_map"),

@@ -26,7 +26,7 @@ def test_the_child_s_answer() -> None:
 def test_a_child_that_hangs_costs_its_deadline() -> None:
     started = time.monotonic()
     said = child("import time; time.sleep(60)").answer(0.2)
-    assert said == {"error": "NVML did not answer within 0.2 s: is the driver wedged?"}
+    assert said == {"error": "NVML did not respond within 0.2 s; the driver may hang"}
     assert time.monotonic() - started < 10 * slack()
 
 
@@ -35,7 +35,7 @@ def test_a_child_that_hangs_costs_its_deadline() -> None:
     [
         ("raise SystemExit(7)", "ended with status 7 and no answer"),
         ("import os; os.kill(os.getpid(), 11)", "ended with status -11 and no answer"),
-        ("print('[]')", "gave no object"),
+        ("print('[]')", "did not return an object"),
     ],
 )
 def test_a_child_that_says_nothing_useful(source: str, words: str) -> None:

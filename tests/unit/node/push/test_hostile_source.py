@@ -161,7 +161,7 @@ def test_a_link_that_leads_out_of_the_place_is_refused(tmp_path: Path, place: st
     target = push_target.Target(tmp_path / "M", [push_target.Entry("sub/file", "file", 4)])
     arrived = tmp_path / "arrived"
     arrived.write_text("evil")
-    with pytest.raises(Failure, match="is a link"):
+    with pytest.raises(Failure, match="is a symbolic link"):
         target.open()
         target.place(arrived, "sub/file")
     target.close()

@@ -105,7 +105,7 @@ def test_it_has_the_plans_environment_no_gpu_and_the_key_in_no_argument(node: No
         ("fail", "client-failed", "no way, said ***"),
         ("nothing", "no-result", "wrote no result"),
         ("link", "io", "symbolic links"),
-        ("hang", "deadline", "was not done after 2 s"),
+        ("hang", "deadline", "did not finish within 2 s"),
     ],
 )
 def test_what_goes_wrong_is_said_and_leaves_nothing(node: Node, mode: str, kind: str, words: str) -> None:

@@ -177,7 +177,7 @@ def test_verify_refuses_a_directory_without_files(tmp_path: Path) -> None:
     nodes = (node("a", tmp_path / "a"), node("b", tmp_path / "b", 1))
     verified = verify(cluster(*nodes), "M", to=(), fresh=False, report=lambda *_: None)
     assert not verified.same
-    assert {failure.what for failure in verified.copies.failures.values()} == {"holds no files"}
+    assert {failure.what for failure in verified.copies.failures.values()} == {"contains no files"}
 
 
 def test_verify_waits_no_longer_for_a_node_that_says_the_same_for_ever(

@@ -82,7 +82,7 @@ OTHER = {"who": "ann", "host": "h", "pid": 7, "command": "up", "token": "x"}
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ({"mine": False, "held": OTHER}, r"ann@h \(pid 7\) has it, `up`"),
+        ({"mine": False, "held": OTHER}, r"ann@h \(pid 7\) holds it with `up`"),
         ({"mine": False, "held": None}, "released by force"),
     ],
 )

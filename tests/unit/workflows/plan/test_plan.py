@@ -145,7 +145,7 @@ def test_a_checkpoint_that_is_not_the_profiles_is_refused(looked: list[str], mon
         make_plan(INVENTORY, PlanRequest(model=FINE.name, gangs=("gang0",)), NO_FLEET)
     assert caught.value.where == f"node2: /workspace/{FINE.directory}/config.json"
     assert "weight_block_size is [128, 128], the profile has [64, 64]" in caught.value.what
-    assert "(--model DeepSeek-V3-0324)" in caught.value.fix
+    assert "--model DeepSeek-V3-0324" in caught.value.fix
     assert looked
 
 
