@@ -79,7 +79,7 @@ def test_a_leader_whose_port_answers_may_still_be_checking(reached: bool, patien
     facts = Facts(link=LinkFacts(reached=reached))
     assert member.step(100.0 + patience_s - 1, Tick(), facts) == []
     assert entered(member.step(100.0 + patience_s + 1, Tick(), facts)) == ["failed"]
-    assert member.cause is not None and "does not answer" in member.cause.text and member.cause.secondary
+    assert member.cause is not None and "does not respond" in member.cause.text and member.cause.secondary
 
 
 def test_a_leader_of_a_release_that_can_not_be_followed_is_not_waited_for() -> None:

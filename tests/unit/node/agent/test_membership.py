@@ -89,13 +89,13 @@ def test_a_broken_connection_has_a_moment_to_come_back() -> None:
 @pytest.mark.parametrize("refused", [True, False])
 def test_a_member_judges_a_broken_connection_by_what_the_leaders_port_says(refused: bool) -> None:
     members = member()
-    members.step(101.0, Left("a", "Connection reset by peer", broken=True))
+    members.step(101.0, Left("a", "Connection reset", broken=True))
     told = said(members.step(101.0 + RECONNECT_S, Tick(refused)))
     assert told == [
         (
             AgentGone,
             "a",
-            "the connection to the agent on a ended (Connection reset by peer), and every new connection was refused for 2 s",
+            "the connection to the agent on a ended (Connection reset), and every new connection was refused for 2 s",
         )
     ] * int(refused)
 

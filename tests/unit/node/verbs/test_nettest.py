@@ -113,7 +113,7 @@ def test_the_ranks_have_the_plans_environment_and_no_other(node: Node) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "kind", "words"),
-    [("no-torch", "no-torch", "has no torch"), ("hang", "deadline", "not done after 2 s")],
+    [("no-torch", "no-torch", "has no torch"), ("hang", "deadline", "not finish within 2 s")],
 )
 def test_what_goes_wrong_is_said_and_leaves_nothing(node: Node, mode: str, kind: str, words: str) -> None:
     error = node.run(mode, deadline_s=2.0 if mode == "hang" else 60.0)[-1]["error"]
