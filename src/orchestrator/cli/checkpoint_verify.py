@@ -122,7 +122,8 @@ class _Picture(LivePicture):
             elif time.monotonic() - self._said >= _LINE_EVERY_S:
                 self._said = time.monotonic()
                 for name, (bytes_read, there, pace) in self._seen.items():
-                    self._screen.say(f"{name}: {size(bytes_read)} of {size(there)} read, {size(int(pace))}/s")
+                    words = f"{name}: {size(bytes_read)} of {size(there)} read, {size(int(pace))}/s"
+                    self._screen.say(words + _left(bytes_read, there, pace))
 
     def _table(self) -> Table:
         from rich.progress_bar import ProgressBar
@@ -130,9 +131,14 @@ class _Picture(LivePicture):
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False)
-        for column in ("node", "", "read", "rate"):
+        for column in ("node", "", "read", "rate", "left"):
             table.add_column(column)
         for name, (done, total, pace) in sorted(self._seen.items()):
             bar = ProgressBar(total=max(1, total), completed=done, width=30)
-            table.add_row(Text(printable(name)), bar, size(done), f"{size(int(pace))}/s")
+            left = _left(done, total, pace).removeprefix(", ").removesuffix(" left")
+            table.add_row(Text(printable(name)), bar, size(done), f"{size(int(pace))}/s", left)
         return table
+
+
+def _left(done: int, total: int, pace: float) -> str:
+    return f", {duration((total - done) / pace)} left" if pace > 0 and total > done else ""

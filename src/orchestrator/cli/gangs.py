@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.screen import printable
@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
     from rich.table import Table
     from rich.text import Text
 
+    from orchestrator.workflows.gang.start_clock import Left
     from orchestrator.workflows.status.overview import Overview, RouterGlance
 
 STYLES = {
@@ -148,8 +149,22 @@ def phase_words(node: NodeView) -> str:
     return printable(node.phase.name + steps)
 
 
-def progress(views: Sequence[GangView]) -> RenderableType:
-    """What a rising gang looks like while somebody waits."""
+def left_words(left: Left) -> str:
+    """'161 of 640 GB, 2.1 GB/s, about 5 min left'; '' where nothing is known."""
+    words = []
+    if left.reading is not None:
+        words.append(f"{left.reading.done / 1e9:.1f} of {left.reading.total / 1e9:.1f} GB")
+        words += [f"{left.reading.rate / 1e9:.2f} GB/s"] if left.reading.rate else []
+    if left.seconds is not None:
+        minutes = round(left.seconds / 60)
+        words.append(f"about {minutes} min left" if minutes > 1 else f"about {left.seconds:.0f} s left")
+    return ", ".join(words)
+
+
+def progress(
+    views: Sequence[GangView], left: Callable[[str, NodeView], str] = lambda _gang, _node: ""
+) -> RenderableType:
+    """What a rising gang looks like while somebody waits. left: what is known of a node's time, in words"""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -157,7 +172,7 @@ def progress(views: Sequence[GangView]) -> RenderableType:
     blocks: list[RenderableType] = []
     for view in views:
         table = Table(box=None, pad_edge=False, show_header=False)
-        for _ in range(6):
+        for _ in range(7):
             table.add_column()
         for node in view.nodes:
             table.add_row(
@@ -167,6 +182,7 @@ def progress(views: Sequence[GangView]) -> RenderableType:
                 _bar(node),
                 Text(f"{sum(rank.state == 'alive' for rank in node.ranks)}/{len(node.ranks)} ranks"),
                 Text(f"{node.started_s:.0f} s" if node.started_s else "", "dim"),
+                Text(left(view.name, node)),
             )
         blocks += [Text(f"{printable(view.name)}: {view.state.value}"), table]
         if view.progress:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +18,15 @@ from orchestrator.model.errors import InputError, Unreachable
 from orchestrator.model.exit_codes import Exit
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from rich.table import Table
+    from typing_extensions import Self
 
     from orchestrator.workflows.hosts.prepare import Prepared, PrepareRequest, Step
+
+_LINE_EVERY_S = 10.0
+"""Of a task that takes longer, where stderr is no terminal."""
 
 _EXAMPLES = (
     "l40s-deploy prepare --check                       show what would change, as a diff; changes nothing",
@@ -56,18 +65,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-K", "--ask-become-pass", action="store_true", help="prompt for the sudo password; use with --become"
     )
     parser.add_argument("--remove", action="store_true", help="undo what prepare changed, as recorded on each node")
-    parser.add_argument("--check", action="store_true", help="show what would change, change nothing")
+    parser.add_argument("--check", "--dry-run", action="store_true", help="show what would change, change nothing")
     add_timeout(parser, "give up after so long")
     add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every node is ready; 4 where one can't be reached, 3 where one failed."""
-    from orchestrator.workflows.hosts.prepare import prepare
+    from orchestrator.workflows.hosts.prepare import prepare, tasks_of
 
     inventory = open_inventory(args, screen)
     request = _request(args)
     with _Progress(screen) as progress:
+        counting = threading.Thread(target=lambda: progress.tasks.update(tasks_of(inventory, request)), daemon=True)
+        counting.start()
         outcome = prepare(inventory, request, progress)
     if screen.as_json:
         screen.json(_document(outcome, request.check, progress))
@@ -111,32 +122,67 @@ class _Seen:
     """What a node has come to so far."""
 
     task: str = ""
+    count: int = 0
+    since: float = 0.0
     changes: list[dict[str, str]] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     failure: str = ""
 
+    def begin(self, task: str) -> None:
+        """The next task."""
+        self.task, self.count, self.since = task, self.count + 1, time.monotonic()
+
+    def passed_s(self) -> float:
+        """Seconds in this task."""
+        return time.monotonic() - self.since
+
 
 class _Progress(LivePicture):
-    """Ansible's events as they come: a live table on a terminal, else a line for every change."""
+    """Ansible's events as they come: a live table on a terminal, else a line for every change and for a long task."""
 
     def __init__(self, screen: Screen) -> None:
         self.nodes: dict[str, _Seen] = {}
+        self.tasks: dict[str, int] = {}
+        self._over = threading.Event()
         super().__init__(screen)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if self._live is None:
+            threading.Thread(target=self._tell_of_long_tasks, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        super().__exit__(kind, error, trace)
 
     def __call__(self, step: Step) -> None:
         seen = self.nodes.setdefault(step.host, _Seen())
         if step.outcome == "started":
-            seen.task = step.task
+            seen.begin(step.task)
         elif step.outcome == "changed":
             seen.changes.append({"task": step.task, "role": step.role, "diff": step.diff})
-            self._say(f"{step.host}: {step.task} ({step.seconds:.1f} s)")
+            self._say(f"{self._place(step.host)}: {step.task} ({step.seconds:.1f} s)")
         elif step.outcome == "remark":
             seen.remarks.append(step.message)
         elif step.outcome in ("failed", "unreachable"):
             seen.failure = step.message
-            self._say(f"{step.host}: {step.outcome}: {step.task}")
+            self._say(f"{self._place(step.host)}: {step.outcome}: {step.task}")
         if self._live is not None:
-            self._live.update(self._table())
+            self._live.update(_Drawn(self._table))
+
+    def _place(self, name: str) -> str:
+        """'node0: task 12 of 41', as far as that is known."""
+        count, of = self.nodes[name].count, self.tasks.get(name, 0)
+        return f"{name}: task {count} of {max(of, count)}" if of else f"{name}: task {count}"
+
+    def _tell_of_long_tasks(self) -> None:
+        while not self._over.wait(_LINE_EVERY_S):
+            for name, seen in list(self.nodes.items()):
+                if seen.task and not seen.failure and (passed := seen.passed_s()) >= _LINE_EVERY_S:
+                    self._say(f"{self._place(name)}: {seen.task}, {passed:.0f} s so far")
 
     def _say(self, words: str) -> None:
         if self._live is None:
@@ -147,12 +193,25 @@ class _Progress(LivePicture):
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False)
-        for column in ("node", "changed", "at"):
+        for column in ("node", "changed", "task", "time", "at"):
             table.add_column(column)
         for name, seen in sorted(self.nodes.items()):
             at = Text(printable(seen.failure[:100]), style="bold red") if seen.failure else Text(printable(seen.task))
-            table.add_row(Text(printable(name)), str(len(seen.changes)), at)
+            of = self.tasks.get(name, 0)
+            place = f"{seen.count}/{max(of, seen.count)}" if of else str(seen.count)
+            time_here = "" if seen.failure else f"{seen.passed_s():.0f} s"
+            table.add_row(Text(printable(name)), str(len(seen.changes)), place, time_here, at)
         return table
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Drawn anew each time that the display refreshes, so that the clock of a long task goes on."""
+
+    table: Callable[[], Table]
+
+    def __rich__(self) -> Table:
+        return self.table()
 
 
 def _document(outcome: Prepared, check: bool, progress: _Progress) -> dict[str, Any]:

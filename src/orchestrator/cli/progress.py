@@ -6,8 +6,12 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.screen import Screen, printable
+
+if TYPE_CHECKING:  # rich costs 60 ms to import
+    from rich.status import Status
 
 PATIENCE_S = 2.0
 
@@ -33,6 +37,32 @@ def _tell(screen: Screen, words: str, over: threading.Event) -> None:
         return
     with screen.err.status(words):
         over.wait()
+
+
+class WordsInPlace:
+    """A context with one line that changes in its place on a terminal; elsewhere only its first words are said."""
+
+    def __init__(self, screen: Screen, words: str) -> None:
+        self._screen = screen
+        self._words = printable(words)
+        self._stack = contextlib.ExitStack()
+        self._drawn: Status | None = None
+
+    def __enter__(self) -> WordsInPlace:
+        if self._screen.draws:
+            self._drawn = self._stack.enter_context(self._screen.err.status(self._words))
+        else:
+            self._screen.say(f"{self._words} ...")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def update(self, words: str) -> bool:
+        """Whether there is a place for them."""
+        if self._drawn is not None:
+            self._drawn.update(printable(words))
+        return self._drawn is not None
 
 
 @contextlib.contextmanager

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from orchestrator.cli.findings import say_accepted
-from orchestrator.cli.gangs import phase_words, progress
+from orchestrator.cli.gangs import left_words, phase_words, progress
 from orchestrator.cli.live import LivePicture
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.gang.view import GangView
+from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.finding import Severity
 from orchestrator.model.plan import Plan
 from orchestrator.rules.support.grouping import grouped, who
+from orchestrator.workflows.gang.start_clock import StartClock
+
+_LINE_EVERY_S = 30.0
+"""Between two lines about one node where stderr is no terminal."""
 
 
 def say_losses(plan: Plan, screen: Screen) -> None:
@@ -30,9 +35,12 @@ class RisingProgress(LivePicture):
     def __init__(self, screen: Screen) -> None:
         super().__init__(screen)
         self._said: dict[tuple[str, str], str] = {}
+        self._told: dict[tuple[str, str], float] = {}
+        self._clock = StartClock()
 
     def planned(self, plan: Plan) -> None:
         """Say what will run."""
+        self._clock.planned(plan)
         for gang in plan.gangs:
             degrees = f"TP{gang.layout.tensor_parallel} on {gang.layout.nnodes} x {gang.layout.gpus_per_node} GPUs"
             self.say(f"plan {plan.plan_id}: {gang.name} runs {gang.model} by {gang.stack}, {degrees}")
@@ -45,12 +53,14 @@ class RisingProgress(LivePicture):
 
     def seen(self, views: Sequence[GangView]) -> None:
         """Show where every node is."""
+        self._clock.seen(views)
         if self._live is not None:
-            self._live.update(progress(views))
+            self._live.update(progress(views, self._left))
             return
         for view in views:
             for node in view.nodes:
                 self._say_change(view.name, node.name, f"{node.state} {node.phase.name}".strip(), phase_words(node))
+                self._say_time(view.name, node)
 
     def _say_change(self, gang: str, node: str, place: str, words: str) -> None:
         before = self._said.get((gang, node))
@@ -58,6 +68,16 @@ class RisingProgress(LivePicture):
             state = place.split(" ", 1)[0]
             self.say(f"{gang}: {node}: {state} {words}".rstrip())
         self._said[gang, node] = place
+
+    def _left(self, gang: str, node: NodeView) -> str:
+        return left_words(self._clock.left(gang, node))
+
+    def _say_time(self, gang: str, node: NodeView) -> None:
+        """Where there is no table: how long it still takes, now and then."""
+        now = time.monotonic()
+        if now - self._told.setdefault((gang, node.name), now) >= _LINE_EVERY_S and (words := self._left(gang, node)):
+            self._told[gang, node.name] = now
+            self.say(f"{gang}: {node.name}: {phase_words(node)}: {words}")
 
     def say(self, words: str) -> None:
         """A line of talk, above the live table where there is one."""

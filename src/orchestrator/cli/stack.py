@@ -6,8 +6,9 @@ import argparse
 import time
 from pathlib import Path
 
+from orchestrator.cli.checkpoint_sizes import duration
 from orchestrator.cli.options import add_examples, add_json, add_timeout
-from orchestrator.cli.progress import patience
+from orchestrator.cli.progress import WordsInPlace
 from orchestrator.cli.screen import Screen, printable
 
 _LINE_EVERY_S = 5.0
@@ -82,11 +83,16 @@ def _build(args: argparse.Namespace, screen: Screen) -> int:
 
     def tell(package: str, place: int, count: int) -> None:
         nonlocal said
+        passed = time.monotonic() - began
+        left = passed / place * (count - place)
+        words = f"{place} of {count}: {package}, {duration(passed)} so far, about {duration(left)} left"
+        if picture.update(words):
+            return
         if time.monotonic() - said > _LINE_EVERY_S:
             said = time.monotonic()
-            screen.say(f"{place} of {count}: {package}")
+            screen.say(words)
 
-    with patience(screen, f"downloading the packages of {args.stack}"):
+    with WordsInPlace(screen, f"downloading the packages of {args.stack}") as picture:
         bundle = build(
             BuildRequest(
                 stack=args.stack,

@@ -87,7 +87,7 @@ def _configure_push(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
     add_gangs(parser)
     ways = parser.add_mutually_exclusive_group()
-    ways.add_argument("--check", action="store_true", help="show what would be written, write nothing")
+    ways.add_argument("--check", "--dry-run", action="store_true", help="show what would be written, write nothing")
     ways.add_argument("--remove", action="store_true", help="remove what was installed and restore the originals")
     add_json(parser)
 

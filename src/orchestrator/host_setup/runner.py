@@ -8,7 +8,9 @@ nothing else. Nothing is written to the user's home, and every connection is giv
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -113,6 +115,32 @@ def run_playbook(
         )
         run.wait()
         return report.outcome(run)
+
+
+def count_tasks(playbook: str, *, inventory: Path, tags: Collection[str] = (), deadline_s: float = 60.0) -> list[int]:
+    """How many tasks each play of a playbook has, by `ansible-playbook --list-tasks`; [] where it can't tell."""
+    with tempfile.TemporaryDirectory(prefix="l40s-ansible-") as folder:
+        words = [
+            "ansible-playbook",
+            "--list-tasks",
+            "-i",
+            str(inventory.absolute()),
+            str(data_dir("playbooks") / playbook),
+        ]
+        words[0] = str(Path(sys.executable).with_name(words[0]))
+        try:
+            listed = subprocess.run(
+                [*words, *([f"--tags={','.join(sorted(tags))}"] if tags else [])],
+                env=_settings(Path(folder), 1, None),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=deadline_s,
+                check=False,
+            ).stdout
+        except (OSError, subprocess.SubprocessError):
+            return []
+    return [len(re.findall(r"^ {6}\S.*\tTAGS: ", play, re.MULTILINE)) for play in listed.split("\n  play #")[1:]]
 
 
 class _Run:

@@ -209,6 +209,7 @@ def preparing(patch: pytest.MonkeyPatch, _: Path) -> None:
         return Prepared(nodes=NODES, results=PerNode(values=results, failures={}), seconds=12.3)
 
     patch.setattr("orchestrator.workflows.hosts.prepare.prepare", prepare)
+    patch.setattr("orchestrator.workflows.hosts.prepare.tasks_of", lambda *_: dict.fromkeys(NODES, 41))
 
 
 def _step(host: str, outcome: Any) -> Step:

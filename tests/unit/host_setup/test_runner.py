@@ -154,3 +154,11 @@ def test_nothing_is_left_in_the_temporary_folder(
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     run_playbook("play.yml", variables={"command": "true"}, deadline_s=60)
     assert not list(scratch.iterdir())
+
+
+def test_the_tasks_of_each_play_are_counted_beside_a_run(playbooks: Path, tmp_path: Path) -> None:
+    (tmp_path / "two.yml").write_text(TASKS + TASKS.replace("hosts: all", "hosts: router"))
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text("all: {hosts: {a: }}")
+    assert runner.count_tasks("two.yml", inventory=hosts) == [1, 1]
+    assert runner.count_tasks("none.yml", inventory=hosts) == []

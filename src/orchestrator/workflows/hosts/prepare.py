@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.host_setup.bundle import Bundle, copy_part, read_bundle
-from orchestrator.host_setup.runner import HostResult, Step, run_playbook
+from orchestrator.host_setup.runner import HostResult, Step, count_tasks, run_playbook
 from orchestrator.loading.stacks import load_stack, stack_lock
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError, NodeError
@@ -68,6 +68,23 @@ class Prepared:
     seconds: float
 
 
+def tasks_of(inventory: Inventory, request: PrepareRequest) -> dict[str, int]:
+    """How many tasks each chosen node's run has; empty where Ansible can't tell. Slow: ask beside the run."""
+    plays = count_tasks(_playbook(request), inventory=Path(inventory.path), tags=request.tags)
+    if not plays:
+        return {}
+    names = _chosen(inventory, request.nodes)
+    gangs = {node.name for node in inventory.nodes}
+    routers = set() if inventory.router is None else {inventory.router.node.name}
+    if len(plays) == 1:
+        return dict.fromkeys(names, plays[0])
+    return {name: plays[0] * (name in gangs) + plays[1] * (name in routers) for name in names}
+
+
+def _playbook(request: PrepareRequest) -> str:
+    return "remove.yml" if request.remove else "prepare.yml"
+
+
 def prepare(
     inventory: Inventory, request: PrepareRequest, on_step: Callable[[Step], None] = lambda _: None
 ) -> Prepared:
@@ -85,7 +102,7 @@ def prepare(
             _refuse_below_an_engine(inventory, names)
         variables = play_variables(nodes, request, Path(folder), router=_router(inventory, names))
         results = run_playbook(
-            "remove.yml" if request.remove else "prepare.yml",
+            _playbook(request),
             inventory=Path(inventory.path),
             variables=variables,
             only=names,

@@ -1,0 +1,57 @@
+"""How much longer a node of a rising gang needs, from its own pace and the last start of the same. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.gang.pace import PHASES
+from orchestrator.gang.view import NodeView
+
+WEIGHTS = "weights"
+_TELLING = 3
+"""Shards after which a pace says something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How far a node is with its weight files. Each node reads all of them. rate: bytes a second, 0 where unknown"""
+
+    done: int
+    total: int
+    rate: float
+
+
+def reading(node: NodeView, model_bytes: int) -> Reading | None:
+    """None where it reads no weights now, or their size is not known."""
+    phase = node.phase
+    if phase.name != WEIGHTS or not phase.of or not model_bytes:
+        return None
+    done = int(model_bytes * phase.step / phase.of)
+    return Reading(done, model_bytes, done / node.phase_s if node.phase_s > 0 and phase.step >= _TELLING else 0.0)
+
+
+def left_s(node: NodeView, now: Reading | None, last: Mapping[str, float]) -> float | None:
+    """Seconds until this node is ready, None where nothing tells. last: as `PhaseTimes.began`"""
+    place = PHASES.index(node.phase.name) if node.phase.name in PHASES else -1
+    after = [name for name in PHASES[place + 1 :] if name in last] if place >= 0 else []
+    ready = last.get("ready")
+    if now is not None and now.rate:
+        rest = ready - last[after[0]] if ready is not None and after else 0.0
+        return (now.total - now.done) / now.rate + max(0.0, rest)
+    if ready is None or node.phase.name not in last:
+        return None
+    return max(0.0, ready - last[node.phase.name] - node.phase_s)
+
+
+@dataclass
+class PhaseTimes:
+    """When the phases of one start began, in seconds since it was staged: the slowest node's."""
+
+    began: dict[str, float] = field(default_factory=dict)
+
+    def note(self, node: NodeView) -> None:
+        """What a look at a node adds."""
+        if node.alive and node.phase.name in PHASES and node.started_s:
+            at = max(0.0, node.started_s - node.phase_s)
+            self.began[node.phase.name] = max(at, self.began.get(node.phase.name, 0.0))
