@@ -203,6 +203,7 @@ class _Rank:
         if len(ranks) < 2:
             return
         group = self._group(ranks)
+        dist.all_reduce(torch.zeros(1, device=self.device), group=group)  # opens the connections
         pace = 0.0
         for wanted in step["bytes"]:
             size = _fitting(wanted, pace, step["box_s"])

@@ -49,8 +49,15 @@ def test_one_changed_token_is_named_by_prompt_and_position(lab: SmallLab) -> Non
     ] > 0
     said = lab.deploy("golden", "check", check=False)
     assert "english-fact: differs from token" in said.stdout
+    watched = lab.deploy("guard", "--once", check=False)
+    assert "GOLDEN-DIFFERS" in watched.stderr and "is now" in watched.stderr
+    again = lab.deploy("restart", "--now", check=False)
+    assert again.returncode == 7, again.stderr
+    assert "english-fact: from token" in again.stderr and lab.gang()["state"] == "ready"
+    assert lab.deploy("restart", "--now", "--no-golden").returncode == 0
     lab.deploy("lab", "heal", "node0", "wrong-token", "--name", lab.name)
     assert golden(lab, "check", 0)["verdict"] == "same"
+    assert "gives the 12 accepted answers" in lab.deploy("restart", "--now").stderr
 
 
 def test_without_a_gang_that_serves_there_is_nothing_to_ask(lab: SmallLab) -> None:

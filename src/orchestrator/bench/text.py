@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
+from dataclasses import dataclass
 
 NAME = "own text"
 TURNS = 512
@@ -14,6 +16,41 @@ door paper water light stone tree bird horse machine engine network cable switch
 explain compare list write read find build measure count begin end move carry hold turn follow and or but because when
 while before after between below above near with without from into over under"""
 _WORDS = _TEXT.split()
+
+
+LONGEST = 32 << 20
+"""Bytes of a data set: it travels to the leader as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Prompts of a run. name: as records say it; text: what the client reads"""
+
+    name: str
+    text: str
+
+
+def dataset_of(name: str, text: str, prompts: int) -> Dataset:
+    """Somebody's own file in ShareGPT's form. Raises ValueError where the client could not draw `prompts` from it."""
+    try:
+        entries = json.loads(text)
+    except (ValueError, RecursionError) as wrong:
+        raise ValueError(f"it is no JSON: {wrong}") from None
+    if not isinstance(entries, list):
+        form = "a list of {conversations: [{value: text}, ...]}"
+        raise ValueError(f"found no list, wanted ShareGPT's form: {form}")  # noqa: TRY004 - the file's fault
+    usable = sum(map(_is_conversation, entries))
+    if usable < prompts:
+        raise ValueError(f"{usable} of its {len(entries)} entries are conversations of two turns; wanted {prompts}")
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return Dataset(f"{name} (sha256 {digest})", text)
+
+
+def _is_conversation(entry: object) -> bool:
+    turns = entry.get("conversations") if isinstance(entry, dict) else None
+    if not isinstance(turns, list) or len(turns) < 2:
+        return False
+    return all(isinstance(turn, dict) and isinstance(turn.get("value"), str) for turn in turns[:2])
 
 
 def own_text(conversations: int = TURNS) -> str:

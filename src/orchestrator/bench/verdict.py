@@ -87,15 +87,26 @@ def causes(
     remarks: Sequence[str],
     graph_batch: int | None,
     load: Load,
+    throttled: Iterable[str] = (),
+    grown: Iterable[str] = (),
+    network: str = "",
     wrong: Expected | None,
 ) -> tuple[str, ...]:
-    """Why a run may be slow, the best evidence first: what NCCL said, what the engine said, what the flags say."""
+    """Why a run may be slow, the best evidence first: NCCL's transport of this start, tuned configs that the engine
+    misses, graphs smaller than the batch, clocks, counters of errors, the last network test, and what the figures
+    look like.
+
+    throttled, grown: as `bench.machines` says; network: what the last test of this gang found slow, '' for nothing
+    """
     found = [*transport]
     found += [remark for remark in remarks if "tuned" in remark]
     if graph_batch is not None and graph_batch < load.concurrency:
         found.append(
             f"CUDA graphs are captured up to a batch of {graph_batch}, and {load.concurrency} requests run at once"
         )
+    found += [*throttled, *grown]
+    if network:
+        found.append(f"the last network test: {network}")
     if wrong is not None:
         found.append(f"the figures are nearer to {wrong.name} than to right wiring ({wrong.source})")
     return tuple(found)

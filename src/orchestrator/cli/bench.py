@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory, seconds
@@ -44,6 +45,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default = getattr(Load(), name)
         parser.add_argument(f"--{name}", type=_count, default=default, metavar="N", help=f"{what} ({default})")
     parser.add_argument(
+        "--dataset", metavar="FILE", help="prompts in ShareGPT's form, sent to the leader (default: a text of our own)"
+    )
+    parser.add_argument(
         "--timeout", type=seconds, default=TIMEOUT_S, metavar="TIME", help="a run may take so long (30m)"
     )
     parser.add_argument(
@@ -64,9 +68,11 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.compare:
         return _compare(*bench.compared(args.compare), args, screen)
     load = Load(**{name: getattr(args, name) for name, _ in _LOAD})
+    dataset = bench.read_dataset(Path(args.dataset).expanduser(), load.prompts) if args.dataset else None
     inventory = open_inventory(args, screen)
+    order = bench.Order(gangs=tuple(args.gang), load=load, timeout_s=args.timeout, dataset=dataset)
     with counting(screen, "requests answered") as at:
-        done = bench.run_now(inventory, bench.Order(gangs=tuple(args.gang), load=load, timeout_s=args.timeout), at)
+        done = bench.run_now(inventory, order, at)
     if args.json:
         screen.json(bench.bench_json(done))
     else:

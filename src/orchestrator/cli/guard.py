@@ -22,7 +22,7 @@ from orchestrator.gang.guarding import Decision, Do, Policy
 from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
-from orchestrator.workflows.guard.guard import Guarded, GuardRequest, guard
+from orchestrator.workflows.guard.guard import DAY_S, Guarded, GuardRequest, guard
 from orchestrator.workflows.guard.hooks import Hook
 from orchestrator.workflows.guard.unit import NAME, install
 
@@ -62,6 +62,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_hung_after(parser)
     parser.add_argument(
+        "--golden-every",
+        type=seconds,
+        default=DAY_S,
+        metavar="TIME",
+        help="ask the accepted prompts of `golden` again this often; a difference calls --on-failed (24h; 0: never)",
+    )
+    parser.add_argument(
         "--on-ready",
         default="",
         metavar="HOOK",
@@ -89,6 +96,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         on_failed=_hook("--on-failed", args.on_failed),
         command=command_line(),
         hung_after_s=args.hung_after,
+        golden_every_s=args.golden_every,
     )
     if args.install:
         return _install(args, Path(inventory.path), screen)
@@ -105,6 +113,7 @@ def _install(args: argparse.Namespace, inventory: Path, screen: Screen) -> int:
     options = [word for gang in args.gang for word in ("--gang", gang)]
     options += ["--limit", str(args.limit), "--pause", str(args.pause), "--stable", str(args.stable)]
     options += ["--hung-after", str(args.hung_after)] if args.hung_after else []
+    options += ["--golden-every", str(args.golden_every)] if args.golden_every != DAY_S else []
     for flag, hook in (("--on-ready", args.on_ready), ("--on-failed", args.on_failed)):
         options += [flag, f"@{Path(hook[1:]).resolve()}" if hook.startswith("@") else hook] if hook else []
     path = install(inventory, options, name=args.unit)

@@ -78,6 +78,15 @@ def add_hung_after(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_no_golden(parser: argparse.ArgumentParser) -> None:
+    """--no-golden."""
+    parser.add_argument(
+        "--no-golden",
+        action="store_true",
+        help="do not ask the accepted prompts of `golden` again once a gang is ready (a difference: exit code 7)",
+    )
+
+
 def _patience(text: str) -> float:
     found = seconds(text)
     if found <= 0:

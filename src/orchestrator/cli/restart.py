@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from orchestrator.cli import still_right
 from orchestrator.cli.options import (
     add_drain_timeout,
     add_examples,
@@ -11,6 +12,7 @@ from orchestrator.cli.options import (
     add_hung_after,
     add_inventory,
     add_json,
+    add_no_golden,
     add_timeout,
     command_line,
     open_inventory,
@@ -80,11 +82,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="with --maintenance: how long to wait for the nodes to come back (1h)",
     )
     parser.add_argument("--without-router", action="store_true", help="with --rolling: you redirect requests yourself")
+    add_no_golden(parser)
     add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """0 when every gang serves again."""
+    """0 when every gang serves again; 7 when accepted answers of `golden` have changed."""
     _refuse_strays(args)
     inventory = open_inventory(args, screen)
     try:
@@ -94,9 +97,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         screen.say("detached: gangs that were started continue on their own; check with `l40s-deploy status`")
         screen.say("  fix: run `l40s-deploy restart --resume` to finish")
         return Exit.INTERRUPTED
+    asked = still_right.asked_again(inventory, done.views, args, screen)
     if isinstance(done, Resumed):
-        return _resumed(args, screen, done)
-    return _rolled(args, screen, done) if isinstance(done, Rolled) else show_restarted(done, screen)
+        _resumed(args, screen, done)
+    elif isinstance(done, Rolled):
+        _rolled(args, screen, done)
+    else:
+        show_restarted(done, screen)
+    return still_right.say(asked, screen)
 
 
 def _restart(args: argparse.Namespace, inventory: Inventory, shown: Progress) -> Rolled | Restarted | Resumed:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli import plan as plan_verb
+from orchestrator.cli import still_right
 from orchestrator.cli.gangs import gang_block
 from orchestrator.cli.nettest import add_nettest_min
 from orchestrator.cli.options import (
@@ -14,6 +16,7 @@ from orchestrator.cli.options import (
     add_hung_after,
     add_inventory,
     add_json,
+    add_no_golden,
     add_timeout,
     command_line,
     open_inventory,
@@ -76,6 +79,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="test the network of each gang that starts before its ranks do; refuse with exit code 7 if it is slow",
     )
     add_nettest_min(parser)
+    add_no_golden(parser)
     parser.add_argument(
         "--undo-on-interrupt",
         action="store_true",
@@ -85,7 +89,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """0 when every gang is ready; 130 when interrupted."""
+    """0 when every gang is ready; 7 when accepted answers of `golden` have changed; 130 when interrupted."""
     inventory = open_inventory(args, screen)
     if args.dry_run:
         return _dry_run(plan_inventory(inventory, plan_verb.request_of(args)).plan, screen)
@@ -109,10 +113,17 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             failure = _behind_the_router(inventory, outcome, shown, request)
     except KeyboardInterrupt:
         return _interrupted(request, screen)
-    _show(outcome, screen)
+    asked = still_right.asked_again(inventory, outcome.views, args, screen) if _started(outcome) else ()
+    _show(outcome, screen, still_right.as_json(asked))
+    code = still_right.say(asked, screen)
     if failure is not None:
         raise failure
-    return 0
+    return code
+
+
+def _started(outcome: Outcome) -> bool:
+    """Something has become ready now."""
+    return any(view.name not in outcome.ready_before for view in outcome.views)
 
 
 def _behind_the_router(
@@ -144,7 +155,7 @@ def _interrupted(request: UpRequest, screen: Screen) -> int:
     return Exit.INTERRUPTED
 
 
-def _show(outcome: Outcome, screen: Screen) -> None:
+def _show(outcome: Outcome, screen: Screen, golden: Mapping[str, Any]) -> None:
     if screen.as_json:
         document: dict[str, Any] = {
             "plan_id": outcome.plan.plan_id,
@@ -153,7 +164,7 @@ def _show(outcome: Outcome, screen: Screen) -> None:
             "changed": list(outcome.changed),
             "findings": plan_json(outcome.plan)["findings"],
         }
-        screen.json({**document, **status_json(outcome.views)})
+        screen.json({**document, **status_json(outcome.views), **golden})
         return
     for view in outcome.views:
         for block in gang_block(view):

@@ -48,6 +48,16 @@ def last_good(
     return None
 
 
+def slow_before(gang: str, nodes: Sequence[str], *, root: Path | None = None) -> str:
+    """What the newest test of these nodes found slow, with its id; '' where it found nothing, or there is none."""
+    for file in sorted((root or nettests_root()).glob("*.json"), reverse=True):
+        found = _read(file)
+        if found is not None and (found["gang"], found["nodes"]) == (gang, [*nodes]):
+            titles = [str(one.get("title")) for one in found.get("findings", [])] if found["verdict"] == "slow" else []
+            return f"{titles[0]} ({found.get('id')})" if titles else ""
+    return ""
+
+
 def _read(file: Path) -> dict[str, Any] | None:
     """None for what is no record of ours."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from orchestrator.bench.machines import SLOWING
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.rules.support.cluster import Cluster, gpu_address, whole
 from orchestrator.rules.support.registry import Rule
@@ -21,7 +22,6 @@ RULE = Rule(
     source="NVML API: nvmlClocksEventReasons (HW slowdown 0x8, SW thermal 0x20, HW thermal 0x40, brake 0x80)",
     weight=8,
 )  # fmt: skip
-_SLOWING = {0x08: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
@@ -78,7 +78,7 @@ def _repairs(name: str, device: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _throttling(name: str, device: Mapping[str, Any]) -> Iterator[Finding]:
     reasons = whole(device.get("clocks_event_reasons"))
-    words = [word for bit, word in _SLOWING.items() if reasons & bit]
+    words = [word for bit, word in SLOWING.items() if reasons & bit]
     if words:
         yield _finding(
             name,

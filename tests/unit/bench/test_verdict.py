@@ -77,9 +77,13 @@ def test_causes_come_in_the_order_of_their_evidence() -> None:
         remarks=["the disk is slow", "no tuned MoE kernel config"],
         graph_batch=32,
         load=Load(),
+        throttled=["node0: GPU 1 is throttled"],
+        grown=["node1: mlx5_0:1 counters/symbol_error grew by 7 during the run"],
+        network="node1 - node2 is slow",
         wrong=INT8[1],
     )
-    assert [words.split()[0] for words in found] == ["traffic", "no", "CUDA", "the"]
+    assert [words.split()[0] for words in found] == ["traffic", "no", "CUDA", "node0:", "node1:", "the", "the"]
+    assert "the last network test: node1 - node2" in found[-2]
     assert causes(transport=(), remarks=(), graph_batch=128, load=Load(), wrong=None) == ()
 
 

@@ -21,6 +21,8 @@ from orchestrator.node import itself
 _P2P_READ, _P2P_WRITE = 0, 1  # nvml.h nvmlGpuP2PCapsIndex_t; pynvml's own names hold tuples by a stray comma
 
 _NVLINK_P2P = 0  # nvml.h NVML_NVLINK_CAP_P2P_SUPPORTED
+_SM_CLOCK = 1
+"""NVML_CLOCK_SM."""
 _MOST_NVLINKS = 18
 """Of one GPU since Hopper (NCCL src/graph/xml.cc, ncclTopoGetXmlFromGpu)."""
 
@@ -174,6 +176,8 @@ def _device(nvml: ModuleType, index: int, handle: Any, above: dict[str, str]) ->
         "remapped_rows": ask("nvmlDeviceGetRemappedRows"),
         "clocks_event_reasons": ask("nvmlDeviceGetCurrentClocksEventReasons"),
         "performance_state": ask("nvmlDeviceGetPerformanceState"),
+        "sm_clock_mhz": ask("nvmlDeviceGetClockInfo", _SM_CLOCK),
+        "sm_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", _SM_CLOCK),
         "temperature_c": ask("nvmlDeviceGetTemperature", 0),
         "power_mw": ask("nvmlDeviceGetPowerUsage"),
         "vbios": ask("nvmlDeviceGetVbiosVersion"),

@@ -1,9 +1,10 @@
 """Verb `bench`: the engine's own benchmark client on this node, as the engine's user and without a GPU.
 
 Request: {"state_dir", "gang", "command": [module, arguments...], "dataset": text, "progress": pattern of (answered,
-of), "deadline_s"}; `{dataset}` and `{result}` among the arguments are this node's paths. Lines: {"answered", "of"}
-twice a second; at the end {"result": a part of its result file} as often as it takes, and {"log": its last lines}. When
-nobody reads any more the client is ended. The API key reaches it by its environment alone.
+of), "left_out": {module: text where the environment has none}, "deadline_s"}; `{dataset}` and `{result}` among the
+arguments are this node's paths. Lines: {"answered", "of"} twice a second; at the end {"result": a part of its result
+file} as often as it takes, and {"log": its last lines}. When nobody reads any more the client is ended. The API key
+reaches it by its environment alone.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _measure(request: dict[str, Any], run: Run, folder: pathlib.Path, words: lis
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd=folder,
-        env=_environment(run, folder),
+        env={**_environment(run, folder), **_left_out(request, run, folder)},
         preexec_fn=partial(beside.become, run, os.getpid()),  # noqa: PLW1509 - one thread
     )
     try:
@@ -96,6 +97,18 @@ def _measure(request: dict[str, Any], run: Run, folder: pathlib.Path, words: lis
     for begin in range(0, len(text), PART_BYTES):
         tell({"result": text[begin : begin + PART_BYTES]})
     tell({"log": log})
+
+
+def _left_out(request: dict[str, Any], run: Run, folder: pathlib.Path) -> dict[str, str]:
+    """Modules that this environment does not have and that the client imports without need."""
+    below = pathlib.Path(run.venv_python).parent.parent
+    place = folder / "left_out"
+    for name, text in dict(request.get("left_out") or {}).items():
+        if not _MODULE.fullmatch(name) or any(below.glob(f"lib/python*/site-packages/{name}")):
+            continue
+        place.mkdir(mode=0o755, exist_ok=True)
+        files.write(str(place / f"{name}.py"), str(text), mode=0o644)
+    return {"PYTHONPATH": str(place)} if place.is_dir() else {}
 
 
 def _environment(run: Run, folder: pathlib.Path) -> dict[str, str]:

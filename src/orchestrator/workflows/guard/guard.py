@@ -40,6 +40,7 @@ from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.gang.restart import again, against_a_start
 from orchestrator.workflows.gang.resume import finish
 from orchestrator.workflows.guard.hooks import Hook, run_hook
+from orchestrator.workflows.measure.still_right import ask_again
 from orchestrator.workflows.router.routing import rejoin
 from orchestrator.workflows.status.reports import see
 
@@ -48,6 +49,7 @@ JOIN_S = 0.2
 GUARD_LOCK = "guard."
 """Before the gang's name: the lock that keeps a second guard away and everybody else not."""
 
+DAY_S = 86400.0
 USUAL = Policy()
 NO_HOOK = Hook()
 NO_DECISION = Decision(Do.NOTHING)
@@ -73,6 +75,8 @@ class GuardRequest:
     timeout_s: float = 3600.0
     hung_after_s: float | None = None
     """For an engine that it starts: how long it may show no progress before it counts as hung; None: as it was."""
+    golden_every_s: float = DAY_S
+    """How often a gang that serves is asked the accepted prompts of `golden`; 0: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +126,8 @@ class _Post:
     defect: BaseException | None = None
     ended: threading.Event = field(default_factory=threading.Event)
     _told: str = ""
+    _text_asked_at: float | None = None
+    """Monotonic seconds."""
 
     def stand(self) -> None:
         """Look, decide, act, again and again until `ended`."""
@@ -151,6 +157,25 @@ class _Post:
             self._restart(self.decision.why, begun)
         elif self.decision.do is Do.GIVE_UP:
             self._failed(self.decision.why)
+        elif self.decision.do is Do.NOTHING and self.seen.serves and self._is_due():
+            self._text_asked_at = time.monotonic()
+            asking = threading.Thread(target=self._ask_again, daemon=True)
+            asking.start()
+            if self.request.once:
+                asking.join()
+
+    def _is_due(self) -> bool:
+        every, last = self.request.golden_every_s, self._text_asked_at
+        return every > 0 and (last is None or time.monotonic() - last >= every)
+
+    def _ask_again(self) -> None:
+        """Beside the looking, over connections of its own: answers take seconds, and an engine may hang meanwhile."""
+        with Fleet(self.gang.nodes) as fleet:
+            asked = ask_again(fleet, self.gang)
+        if asked.finding is not None:
+            words = f"{asked.finding.id}: {asked.finding.title}: {asked.finding.evidence[0]}"
+            self.watcher.step(self.gang.name, f"{words}; fix: {asked.finding.fix}")
+            self._failed(words)
 
     def _begun(self) -> Begun | None:
         """What an interrupted command has left begun on this gang."""

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from orchestrator.bench import text
+from orchestrator.bench.machines import State, grown, state_of, throttled
+from orchestrator.bench.text import Dataset
 from orchestrator.bench.verdict import (
     Judged,
     Verdict,
@@ -31,11 +36,15 @@ from orchestrator.model.benchmark import Expected, Load
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.snapshot import Snapshot
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.records.benches import all_benches, new_id, read_bench, write_bench
+from orchestrator.records.nettests import slow_before
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call, stream
 from orchestrator.remote.session import Session
+from orchestrator.topology.build import build
+from orchestrator.workflows.ahead import ahead
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.status.reports import see, where
@@ -44,6 +53,7 @@ from orchestrator.workflows.tuning.tuning import gpu_of
 ASK_S = 15.0
 QUIET_S = 5.0
 LOOK_S = 0.2
+LOADED_S = 45.0
 Progress = Callable[[str, int, int], None]
 """(what runs, requests answered so far, of)."""
 _GRAPH_FLAGS = ("--cuda-graph-max-bs", "--cuda-graph-max-bs-decode")
@@ -51,11 +61,12 @@ _GRAPH_FLAGS = ("--cuda-graph-max-bs", "--cuda-graph-max-bs-decode")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What to run. timeout_s: for each of the two runs."""
+    """What to run. timeout_s: for each of the two runs; dataset: None for our own text."""
 
     gangs: tuple[str, ...] = ()
     load: Load
     timeout_s: float
+    dataset: Dataset | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +98,58 @@ def run_now(inventory: Inventory, order: Order, progress: Progress) -> Benched:
         view = _serving(fleet, gang)
         request = staged_plan(fleet, gang).requests[gang.leader.name]
         _refuse_busy(fleet, gang, view.service_url)
-        gpu = gpu_of(look(fleet, [gang.leader]).all()[gang.leader.name])
-        _run(fleet, gang, request, view, order, lambda done, of: progress("warm-up", done, of))
+        looked = look(fleet, gang.nodes)
+        gpu = gpu_of(looked.all()[gang.leader.name])
+        machines = _Machines(before=_states(looked.values))
+        under_load = _UnderLoad(gang)
+        _run(fleet, gang, request, view, order, lambda done, of: under_load.at(done, of, progress))
         began = time.time()
         result = _run(fleet, gang, request, view, order, lambda done, of: progress("run", done, of))
+        machines = replace(machines, loaded=under_load.states(), after=_states(look(fleet, gang.nodes).values))
         _refuse_another_run(fleet, gang, view)
-    record = _record(gang, request, view, order.load, result, gpu=gpu, at=began)
-    return _judged(record, view, request, order.load)
+    record = _record(gang, request, view, order, result, gpu=gpu, at=began)
+    return _judged({**record, "machines": machines.as_json()}, view, request, order.load)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Machines:
+    """What the nodes showed before the runs, in the middle of the one that is thrown away, and after both."""
+
+    before: Mapping[str, State]
+    loaded: Mapping[str, State] = field(default_factory=dict)
+    after: Mapping[str, State] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"before": self.before, "loaded": self.loaded, "after": self.after}
+
+
+def _states(snapshots: Mapping[str, Snapshot]) -> dict[str, State]:
+    return {name: state_of(snapshot, build(snapshot)) for name, snapshot in snapshots.items()}
+
+
+@dataclass
+class _UnderLoad:
+    """One look in the middle of a run, over connections of its own; nobody waits for it."""
+
+    gang: GangSpec
+    _look: Future[dict[str, State]] | None = None
+
+    def at(self, done: int, of: int, progress: Progress) -> None:
+        """Called as requests are answered."""
+        progress("warm-up", done, of)
+        if self._look is None and 2 * done >= of:
+            self._look = ahead(self._now)
+
+    def _now(self) -> dict[str, State]:
+        with Fleet(self.gang.nodes) as fleet:
+            return _states(look(fleet, self.gang.nodes).values)
+
+    def states(self) -> dict[str, State]:
+        """{} where the run was too short for it."""
+        try:
+            return self._look.result(LOADED_S) if self._look is not None else {}
+        except (DeployError, NotYet):
+            return {}
 
 
 def _judged(record: dict[str, Any], view: GangView, request: StagingRequest, load: Load) -> Benched:
@@ -124,6 +180,9 @@ def _causes(
         remarks=view.remarks,
         graph_batch=next((int(n) for flag, n in pairwise(request.argv) if flag in _GRAPH_FLAGS and n.isdigit()), None),
         load=load,
+        throttled=throttled(record["machines"]["loaded"] or record["machines"]["after"]),
+        grown=grown(record["machines"]["before"], record["machines"]["after"]),
+        network=slow_before(record["gang"], record["nodes"]),
         wrong=looks_like_wrong_wiring(record["serving"], entries),
     )
 
@@ -208,7 +267,8 @@ def _run(
     asked = {
         **where(leader, gang.name),
         "command": list(words),
-        "dataset": text.own_text(max(text.TURNS, order.load.prompts)),
+        "dataset": order.dataset.text if order.dataset else text.own_text(max(text.TURNS, order.load.prompts)),
+        "left_out": bench_client.LEFT_OUT,
         "progress": bench_client.PROGRESS,
         "deadline_s": order.timeout_s,
     }
@@ -246,7 +306,7 @@ def _record(
     gang: GangSpec,
     request: StagingRequest,
     view: GangView,
-    load: Load,
+    order: Order,
     result: Result,
     *,
     gpu: str,
@@ -264,8 +324,8 @@ def _record(
         "layout": greedy.layout_of(list(request.argv)),
         "nodes": [node.name for node in gang.nodes],
         "gpu": gpu,
-        "load": asdict(load),
-        "dataset": text.NAME,
+        "load": asdict(order.load),
+        "dataset": order.dataset.name if order.dataset else text.NAME,
         "serving": dict(result.figures),
         "stand_in": result.stand_in,
         "remarks": list(view.remarks),
@@ -293,6 +353,19 @@ def _case(record: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(record.get(key) for key in ("gang", "model", "stack", "layout", "gpu", "load", "dataset", "stand_in"))
 
 
+def read_dataset(path: Path, prompts: int) -> Dataset:
+    """Raises InputError for a file that can't be read, or that the client could not draw so many prompts from."""
+    fix = "a JSON list in ShareGPT's form, or leave --dataset out"
+    try:
+        if path.stat().st_size > text.LONGEST:
+            raise InputError(f"longer than {text.LONGEST >> 20} MiB", where=str(path), fix="a part of it will do")
+        return text.dataset_of(path.name, path.read_text("utf-8"), prompts)
+    except OSError as failure:
+        raise InputError(f"can't be read: {failure.strerror}", where=str(path), fix=fix) from None
+    except ValueError as wrong:
+        raise InputError(str(wrong), where=str(path), fix=fix) from None
+
+
 def listed() -> tuple[dict[str, Any], ...]:
     """Every recorded run, oldest first."""
     return all_benches()
@@ -317,6 +390,7 @@ def bench_json(done: Benched) -> dict[str, Any]:
         "figures": figures_json(done.judged),
         "verdict": done.verdict.value,
         "causes": list(done.causes),
+        "machines": record["machines"],
         "file": done.file,
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from orchestrator.workflows.status.reports import see, where
 
 ANSWER_S = 120.0
 """For one prompt: 32 tokens at a third of a token a second, and whatever waits before it."""
+AT_ONCE = 4
 REPEATS = 3
 """How often an engine is asked before its answer is a baseline, and before a difference is one."""
 Progress = Callable[[str, int, int], None]
@@ -77,39 +78,46 @@ def check_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
         return Golden(gang=gang.name, subject=subject, file=str(_file(subject)), verdict=Verdict.NONE)
     url = _url(fleet, gang)
     prompts = [prompt for prompt in PROMPTS if prompt.id in baseline.prompts]
-    compared = []
-    for done, prompt in enumerate(prompts):
-        progress(gang.name, done, len(prompts))
-        compared.append(_compared(fleet, gang, url, prompt, baseline))
-    progress(gang.name, len(prompts), len(prompts))
+    compared = _compared(fleet, gang, url, prompts, baseline, progress)
     return Golden(
         gang=gang.name,
         subject=subject,
         file=str(_file(subject)),
         verdict=overall(compared),
-        compared=tuple(compared),
+        compared=compared,
         accepted_at=baseline.made_at,
         varies=_varies(baseline),
     )
 
 
-def _compared(fleet: Fleet, gang: GangSpec, url: str, prompt: Prompt, baseline: Baseline) -> Compared:
+def _compared(
+    fleet: Fleet, gang: GangSpec, url: str, prompts: Sequence[Prompt], baseline: Baseline, progress: Progress
+) -> tuple[Compared, ...]:
     """A difference counts when it is there each time: requests of others change the batch, and that the last digit."""
+    found: dict[str, Compared] = {}
     for _ in range(REPEATS):
-        found = compare(prompt.id, baseline.prompts[prompt.id], _ask(fleet, gang, url, prompt))
-        if found.same:
-            break
-    return found
+        open_ = [prompt for prompt in prompts if prompt.id not in found or not found[prompt.id].same]
+        for prompt, answer in zip(open_, _asked(fleet, gang, url, open_, progress), strict=True):
+            found[prompt.id] = compare(prompt.id, baseline.prompts[prompt.id], answer)
+    return tuple(found[prompt.id] for prompt in prompts)
+
+
+def _asked(fleet: Fleet, gang: GangSpec, url: str, prompts: Sequence[Prompt], progress: Progress) -> Iterator[Answer]:
+    """Some prompts with one call: a call takes longer than an answer of a fast engine."""
+    for first in range(0, len(prompts), AT_ONCE):
+        progress(gang.name, first, len(prompts))
+        yield from _ask(fleet, gang, url, prompts[first : first + AT_ONCE])
+    progress(gang.name, len(prompts), len(prompts))
 
 
 def _accept(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
     subject = _subject(fleet, gang)
     url = _url(fleet, gang)
-    prompts = {}
-    for done, prompt in enumerate(PROMPTS):
-        progress(gang.name, done, len(PROMPTS))
-        prompts[prompt.id] = accept([_ask(fleet, gang, url, prompt) for _ in range(REPEATS)])
-    progress(gang.name, len(PROMPTS), len(PROMPTS))
+    answers: dict[str, list[Answer]] = {prompt.id: [] for prompt in PROMPTS}
+    for _ in range(REPEATS):
+        for prompt, answer in zip(PROMPTS, _asked(fleet, gang, url, PROMPTS, progress), strict=True):
+            answers[prompt.id].append(answer)
+    prompts = {name: accept(each) for name, each in answers.items()}
     baseline = Baseline(subject=subject, made_at=time.time(), prompts=prompts)
     write_document(_file(subject), document.to_json(baseline))
     return Golden(
@@ -173,29 +181,41 @@ def _url(fleet: Fleet, gang: GangSpec) -> str:
     return view.service_url
 
 
-def _ask(fleet: Fleet, gang: GangSpec, url: str, prompt: Prompt) -> Answer:
-    """One prompt asked on the leader itself, with the gang's own key."""
+def _ask(fleet: Fleet, gang: GangSpec, url: str, prompts: Sequence[Prompt]) -> Iterator[Answer]:
+    """Prompts asked one after the other on the leader itself, with the gang's own key."""
     leader = gang.leader
-    body = json.dumps(greedy.request(prompt.text, MAX_TOKENS))
-    ask = {"method": "POST", "url": url + greedy.PATH, "body": body, "timeout_s": ANSWER_S}
+    asks = [
+        {
+            "method": "POST",
+            "url": url + greedy.PATH,
+            "body": json.dumps(greedy.request(prompt.text, MAX_TOKENS)),
+            "timeout_s": ANSWER_S,
+        }
+        for prompt in prompts
+    ]
     told = fleet.on_every(
-        lambda session: ask_http(session, {**where(leader, gang.name), "asks": [ask]}, deadline_s=ANSWER_S + 15.0),
+        lambda session: ask_http(
+            session, {**where(leader, gang.name), "asks": asks}, deadline_s=ANSWER_S * len(asks) + 15.0
+        ),
         only=[leader.name],
     )
-    (answered,) = told.all()[leader.name]
+    for prompt, answered in zip(prompts, told.all()[leader.name], strict=True):
+        yield _answer(leader.name, url, prompt, answered)
+
+
+def _answer(leader: str, url: str, prompt: Prompt, answered: Mapping[str, Any]) -> Answer:
+    place = f"{leader}, {url}{greedy.PATH}"
     if "error" in answered or answered.get("status") != 200:
         said = answered.get("error") or f"HTTP {answered.get('status')}: {str(answered.get('body'))[:200]}"
         raise NodeError(
             f"the engine did not answer prompt {prompt.id}: {said}",
-            where=f"{leader.name}, {url}{greedy.PATH}",
-            fix=f"check the log: l40s-deploy logs --node {leader.name}",
+            where=place,
+            fix=f"check the log: l40s-deploy logs --node {leader}",
         )
     try:
         return greedy.answer_of(json.loads(answered["body"]))
     except (ValueError, RecursionError) as wrong:
-        raise NodeError(
-            f"prompt {prompt.id}: {wrong}", where=f"{leader.name}, {url}{greedy.PATH}", fix="l40s-deploy logs"
-        ) from None
+        raise NodeError(f"prompt {prompt.id}: {wrong}", where=place, fix="l40s-deploy logs") from None
 
 
 def golden_json(found: Sequence[Golden]) -> dict[str, Any]:

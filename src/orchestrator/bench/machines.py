@@ -1,0 +1,73 @@
+"""What of the machines decides a speed and changes by itself: clocks, temperatures, counters of errors. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.topology import Topology
+from orchestrator.topology.pci import number
+
+SLOWING = {0x08: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
+"""Bits of nvmlClocksEventReasons that stand for less than the clocks that were asked for."""
+COUNTERS = (
+    *("hw_counters/out_of_sequence", "hw_counters/packet_seq_err", "hw_counters/local_ack_timeout_err"),
+    *("hw_counters/rnr_nak_retry_err", "hw_counters/rx_icrc_encapsulated"),
+    *("counters/symbol_error", "counters/link_error_recovery", "counters/link_downed", "counters/port_rcv_errors"),
+    "counters/local_link_integrity_errors",
+)
+"""As the rule RDMA-LOSSES reads them."""
+_GPU = {
+    "clock_mhz": "sm_clock_mhz",
+    "most_mhz": "sm_clock_max_mhz",
+    "temperature_c": "temperature_c",
+    "power_mw": "power_mw",
+    "reasons": "clocks_event_reasons",
+}
+State = Mapping[str, Any]
+"""One node: {"gpus": {index: {clock_mhz, ...}}, "errors": {"mlx5_0:1 counters/symbol_error": count}}."""
+
+
+def state_of(snapshot: Snapshot, topology: Topology) -> dict[str, Any]:
+    """What one node shows; a figure that it does not tell is left out."""
+    return {"gpus": dict(_gpus(snapshot)), "errors": dict(_errors(snapshot, topology))}
+
+
+def _gpus(snapshot: Snapshot) -> Iterator[tuple[str, dict[str, int]]]:
+    devices = snapshot.nvml.get("devices")
+    for device in devices if isinstance(devices, list) else ():
+        if isinstance(device, Mapping):
+            figures = {ours: device.get(theirs) for ours, theirs in _GPU.items()}
+            yield str(device.get("index")), {name: value for name, value in figures.items() if type(value) is int}
+
+
+def _errors(snapshot: Snapshot, topology: Topology) -> Iterator[tuple[str, int]]:
+    for port in topology.rdma:
+        folder = snapshot.realpath(f"/sys/class/infiniband/{port.device}") + f"/ports/{port.port}"
+        for name in COUNTERS:
+            text = snapshot.files.get(f"{folder}/{name}")
+            if text is not None and (count := number(text.strip())) >= 0:
+                yield f"{port.name} {name}", count
+
+
+def throttled(states: Mapping[str, State]) -> Iterator[str]:
+    """GPUs that something keeps below their clocks, in words."""
+    for node, state in states.items():
+        for index, gpu in state["gpus"].items():
+            why = [word for bit, word in SLOWING.items() if gpu.get("reasons", 0) & bit]
+            if why:
+                told = {"clock_mhz", "most_mhz"} <= gpu.keys()
+                clock = f" at {gpu['clock_mhz']} of {gpu['most_mhz']} MHz" if told else ""
+                heat = f", {gpu['temperature_c']} C" if "temperature_c" in gpu else ""
+                yield f"{node}: GPU {index} is throttled{clock}{heat}: {', '.join(why)}"
+
+
+def grown(before: Mapping[str, State], after: Mapping[str, State]) -> Iterator[str]:
+    """Counters of errors that grew meanwhile, in words."""
+    for node, state in after.items():
+        first = before.get(node, {"errors": {}})["errors"]
+        for name, count in state["errors"].items():
+            more = count - first.get(name, count)
+            if more > 0:
+                yield f"{node}: {name} grew by {more} during the run"

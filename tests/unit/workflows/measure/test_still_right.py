@@ -1,0 +1,56 @@
+"""Accepted answers asked again after a start: what becomes a finding, and that trouble is told and not raised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.reference_cluster import gang
+
+from orchestrator.golden.compare import Compared, Verdict
+from orchestrator.golden.document import Subject
+from orchestrator.model.errors import NodeError
+from orchestrator.model.finding import Severity
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.measure import still_right
+from orchestrator.workflows.measure.golden import Golden
+
+RIGHT = Compared(id="english-fact", verdict=Verdict.SAME)
+WRONG = Compared(id="code", verdict=Verdict.DIFFERS, position=2, expected="return x", found="return y")
+
+
+def asked(patch: pytest.MonkeyPatch, answer: Golden | NodeError) -> still_right.Asked:
+    def check(*_: Any) -> Golden:
+        if isinstance(answer, NodeError):
+            raise answer
+        return answer
+
+    patch.setattr(still_right, "check_gang", check)
+    return still_right.ask_again(Fleet([]), gang())
+
+
+def golden(verdict: Verdict, *compared: Compared) -> Golden:
+    subject = Subject(model="m", stack="s", layout="TP32")
+    return Golden(gang="gang0", subject=subject, file="/f", verdict=verdict, compared=compared)
+
+
+def test_a_difference_is_a_finding_with_prompt_and_both_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = asked(monkeypatch, golden(Verdict.DIFFERS, RIGHT, WRONG)).finding
+    assert finding is not None
+    assert (finding.id, finding.severity, finding.node) == ("GOLDEN-DIFFERS", Severity.STOP, "node0")
+    assert "1 of 2" in finding.title
+    assert finding.evidence == ("code: from token 3 on 'return x' is now 'return y'",)
+
+
+def test_the_accepted_answers_are_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = asked(monkeypatch, golden(Verdict.SAME, RIGHT))
+    assert (one.finding, one.error) == (None, None) and one.golden is not None
+
+
+def test_without_accepted_answers_there_is_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(monkeypatch, golden(Verdict.NONE)) == still_right.Asked(gang="gang0")
+
+
+def test_an_engine_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = NodeError("no answer", where="node0", fix="look")
+    assert asked(monkeypatch, error) == still_right.Asked(gang="gang0", error=error)
