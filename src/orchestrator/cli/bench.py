@@ -26,6 +26,7 @@ _LOAD = (
     ("rate", "requests sent a second"),
 )
 _LISTED = 20
+SWEEP = (1, 4, 32, 128)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +35,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         "l40s-deploy bench",
         "l40s-deploy bench --gate --concurrency 32 --prompts 64",
+        "l40s-deploy bench --sweep 1,4,32,128 --input 200 --output 512",
         "l40s-deploy bench --list",
+        "l40s-deploy bench --markdown 20260714-101500-gang0 20260714-113000-gang0",
         "l40s-deploy bench --compare 20260714-101500-gang0 20260714-113000-gang0",
     )
     add_inventory(parser)
@@ -53,6 +56,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gate", action="store_true", help="exit 7 when it is slow, 2 when there is nothing to compare with"
     )
+    parser.add_argument(
+        "--sweep",
+        type=_counts,
+        nargs="?",
+        const=SWEEP,
+        metavar="N,N,...",
+        help="a run for each number of requests, all sent at once: throughput against latency, and the articles' "
+        f"decode table ({','.join(map(str, SWEEP))})",
+    )
+    parser.add_argument("--markdown", nargs="+", metavar="RUN", help="recorded runs as a table; asks no engine")
     parser.add_argument("--list", action="store_true", help="the recorded runs; asks no engine")
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="two recorded runs side by side; asks no engine")
     add_json(parser)
@@ -65,6 +78,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
     if args.list:
         return _list(bench.listed(), args, screen)
+    if args.markdown:
+        screen.out.print(bench.markdown(bench.recorded(args.markdown)), markup=False, soft_wrap=True, highlight=False)
+        return Exit.DONE
     if args.compare:
         return _compare(*bench.compared(args.compare), args, screen)
     load = Load(**{name: getattr(args, name) for name, _ in _LOAD})
@@ -72,12 +88,28 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_inventory(args, screen)
     order = bench.Order(gangs=tuple(args.gang), load=load, timeout_s=args.timeout, dataset=dataset)
     with counting(screen, "requests answered") as at:
+        if args.sweep:
+            return _sweep(bench.sweep_now(inventory, order, args.sweep, at), args, screen)
         done = bench.run_now(inventory, order, at)
     if args.json:
         screen.json(bench.bench_json(done))
     else:
         _print(done, load, screen)
     return _code(done.verdict.value, gate=args.gate)
+
+
+def _sweep(done: Sequence[Benched], args: argparse.Namespace, screen: Screen) -> int:
+    from orchestrator.workflows.measure.bench import markdown, sweep_json
+
+    if args.json:
+        screen.json(sweep_json(done))
+    else:
+        screen.out.print(markdown([one.record for one in done]), markup=False, soft_wrap=True, highlight=False)
+    return max(_code(one.verdict.value, gate=args.gate) for one in done)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(map(_count, text.split(",")))
 
 
 def _code(verdict: str, *, gate: bool) -> int:

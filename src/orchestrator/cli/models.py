@@ -59,6 +59,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         _show_gang(gang, listed, screen)
     screen.out.print(f"GPUs: {ASSUMED}")
     screen.out.print("*: the default of `plan`; number: KV tokens. Layouts not marked as measured are calculated.")
+    basis = next((fit.speeds.basis for each in listed for of in each.offers for fit in of.fits if fit.speeds), "")
+    if basis:
+        screen.out.print(printable(f"A-B/s: tokens/s decoded for 1 and for 128 requests, {basis}."))
     return 0
 
 
@@ -95,7 +98,11 @@ def _weights(each: Listed) -> str:
 
 def _layout(fit: Fit) -> str:
     tokens = "" if fit.kv_tokens is None else f" {fit.kv_tokens // 1000}k"
-    return f"{fit.degrees}{'*' if fit.default else ''}{tokens}{' measured' if fit.measured else ''}"
+    speed = ""
+    if fit.speeds is not None:
+        least, most = min(fit.speeds.tokens_per_s), max(fit.speeds.tokens_per_s)
+        speed = f" {fit.speeds.tokens_per_s[least]:.0f}-{fit.speeds.tokens_per_s[most]:.0f}/s"
+    return f"{fit.degrees}{'*' if fit.default else ''}{tokens}{' measured' if fit.measured else ''}{speed}"
 
 
 def _refusals(mine: Sequence[tuple[Listed, Offer]]) -> dict[str, tuple[list[str], Offer]]:

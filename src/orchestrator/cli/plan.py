@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.advisories import advisories_json, say_advisories
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
@@ -18,11 +18,14 @@ from orchestrator.model.profile import Stack
 from orchestrator.planning.diff import GangDiff, by_change, side, words_of
 from orchestrator.planning.document import plan_json
 from orchestrator.planning.layout import degrees_of
+from orchestrator.planning.offers import Fit
 from orchestrator.planning.ports import nftables, port_uses
 from orchestrator.planning.redaction import shown
+from orchestrator.planning.roofline import words
 from orchestrator.workflows.look.look import named_stack
 from orchestrator.workflows.plan.diff import diff_inventory, diff_json
 from orchestrator.workflows.plan.file import read_request, write_plan
+from orchestrator.workflows.plan.layouts import chosen, layouts_json, layouts_of
 from orchestrator.workflows.plan.plan import PlanRequest, compose_files, launch_scripts, plan_inventory, unit
 
 if TYPE_CHECKING:
@@ -118,21 +121,38 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         plan, found = diff_inventory(inventory, request)
         _show_diff(plan, found, screen)
         return 0
-    plan = shown(plan_inventory(inventory, request).plan)
+    planned = plan_inventory(inventory, request)
+    plan = shown(planned.plan)
     if args.out:
         write_plan(Path(args.out), plan, request)
         screen.say(f"plan {plan.plan_id} written to {args.out}")
     if args.json:
-        screen.json({**plan_json(plan), "advisories": advisories_json(_stacks(plan))})
+        document = _document(plan, layouts_of(inventory, request, planned))
+        screen.json({**document, "advisories": advisories_json(_stacks(plan))})
     elif args.show or args.format:
         _show(args.show or args.format, _node(plan, args.node), plan, screen)
     else:
         show_plan(plan, screen, sources=args.sources)
+        _show_speeds(plan, layouts_of(inventory, request, planned), screen)
     return 0
 
 
 def _stacks(plan: Plan) -> list[Stack]:
     return [stack for gang in plan.gangs if (stack := named_stack(gang.stack)) is not None]
+
+
+def _document(plan: Plan, fits: Mapping[str, tuple[Fit, ...]]) -> dict[str, Any]:
+    document = plan_json(plan)
+    for gang in document["gangs"]:
+        gang["layouts"] = layouts_json(fits.get(gang["name"], ()))
+    return document
+
+
+def _show_speeds(plan: Plan, fits: Mapping[str, tuple[Fit, ...]], screen: Screen) -> None:
+    for gang in plan.gangs:
+        fit = chosen(fits.get(gang.name, ()), gang)
+        if fit is not None and fit.speeds is not None:
+            screen.out.print(printable(f"{gang.name} at {fit.degrees}: {words(fit.speeds)}"))
 
 
 def _show_diff(plan: Plan, found: Sequence[GangDiff], screen: Screen) -> None:

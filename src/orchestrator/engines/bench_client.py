@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -49,6 +50,8 @@ class Result:
     output_tokens: as asked for or counted by the engine; text_tokens: counted again in the texts; None where not told
     texts, errors: of each answer, None where the client does not tell them
     stand_in:      no model answered, or no engine's own client asked
+    decode_tok_s:  between the last first token and the first end, where all requests were sent at once; None where the
+                   client does not tell, or no two tokens of every request lie there
     raw:           the result without what belongs to single requests, and without the engine's arguments
     """
 
@@ -60,6 +63,7 @@ class Result:
     texts: tuple[str, ...] | None
     errors: tuple[str, ...] | None
     stand_in: bool
+    decode_tok_s: float | None
     raw: Mapping[str, Any]
 
 
@@ -106,10 +110,22 @@ def read(text: str) -> Result:
             texts=_texts(told, "generated_texts"),
             errors=_texts(told, "errors"),
             stand_in="stand_in" in told or "stand_in" in (told.get("server_info") or {}),
+            decode_tok_s=_steady(told),
             raw={key: value for key, value in told.items() if key not in _LEFT_OUT},
         )
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as wrong:
         raise ValueError(f"no result of a benchmark: {type(wrong).__name__} {wrong}") from None
+
+
+def _steady(told: Mapping[str, Any]) -> float | None:
+    """Tokens a second while every request decodes. A chunk counts as a token: not so with speculative decoding."""
+    firsts, gaps = told.get("ttfts"), told.get("itls")
+    if not isinstance(firsts, list) or not isinstance(gaps, list) or not firsts or len(firsts) != len(gaps):
+        return None
+    times = [list(accumulate(map(_finite, [first, *rest]))) for first, rest in zip(firsts, gaps, strict=True)]
+    begin, end = max(each[0] for each in times), min(each[-1] for each in times)
+    count = sum(begin < at <= end for each in times for at in each)
+    return count / (end - begin) if end > begin and count >= len(times) else None
 
 
 def flaw(result: Result, load: Load) -> str:

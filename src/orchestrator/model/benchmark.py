@@ -38,6 +38,7 @@ FIGURES = (
     Figure("itl_p95_ms", "between tokens, P95", "ms"),
     Figure("itl_p99_ms", "between tokens, P99", "ms"),
     Figure("itl_max_ms", "between tokens, longest", "ms"),
+    Figure("decode_tok_s", "decoding, all at once", "tok/s", more=True),
 )
 """What the articles' tables have, in their order."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.engines.registry import engine_of
@@ -12,6 +13,7 @@ from orchestrator.model.plan import Layout
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning import commands, layout, memory, named
 from orchestrator.planning.build import abilities
+from orchestrator.planning.roofline import Speeds, speeds
 
 L40S_BYTES = L40S.nvml_mib << 20
 """What NVML says a 48 GB L40S has."""
@@ -25,6 +27,7 @@ class Fit:
     weights:   bytes on the fullest GPU
     kv_tokens: None for an engine on CPU
     default:   what `plan` takes where nobody pins anything
+    speeds:    calculated; None where nothing can be said
     """
 
     degrees: layout.Degrees
@@ -33,6 +36,7 @@ class Fit:
     kv_tokens: int | None
     measured: bool
     default: bool
+    speeds: Speeds | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +56,19 @@ class Offer:
     instead: str = ""
 
 
-def offer(profile: ModelProfile, stack: Stack, gang: GangSpec, *, gpu_total: int = L40S_BYTES) -> Offer:
-    """Every layout that the checkpoint's arithmetic and the memory allow; nothing unmeasured is ranked."""
+def offer(
+    profile: ModelProfile,
+    stack: Stack,
+    gang: GangSpec,
+    *,
+    gpu_total: int = L40S_BYTES,
+    gpu: str = L40S.name,
+    all_reduce: Mapping[int, float] | None = None,
+) -> Offer:
+    """Every layout that the checkpoint's arithmetic and the memory allow; nothing unmeasured is ranked.
+
+    all_reduce: seconds by tokens over all GPUs of the gang, as `nettest` measured them
+    """
     nodes, each = len(gang.nodes), gang.leader.gpus
     engine = engine_of(stack)
     able = abilities(engine)
@@ -93,6 +108,9 @@ def offer(profile: ModelProfile, stack: Stack, gang: GangSpec, *, gpu_total: int
                     kv_tokens=tokens,
                     measured=(stack.name, str(degrees)) in profile.measured,
                     default=degrees == usual,
+                    speeds=_speeds(
+                        profile, stack, candidate, gpu, all_reduce if degrees.tensor == nodes * each else None
+                    ),
                 )
             )
     return Offer(
@@ -105,6 +123,12 @@ def offer(profile: ModelProfile, stack: Stack, gang: GangSpec, *, gpu_total: int
         refusal=refusal,
         instead=advice,
     )
+
+
+def _speeds(
+    profile: ModelProfile, stack: Stack, candidate: Layout, gpu: str, all_reduce: Mapping[int, float] | None
+) -> Speeds | None:
+    return speeds(profile, candidate, gpu, all_reduce=all_reduce) if stack.device == "cuda" else None
 
 
 def _kv_tokens(

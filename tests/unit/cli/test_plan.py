@@ -48,6 +48,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  #
         made = Planned(plan=plan or planned(), topologies={}, snapshots={})
         monkeypatch.setattr(verb, "open_inventory", lambda *_: None)
         monkeypatch.setattr(verb, "plan_inventory", lambda *_: made)
+        monkeypatch.setattr(verb, "layouts_of", lambda *_: {})
         assert verb.run(parse("--model", "M", *words), Screen(as_json="--json" in words)) == 0
         return capsys.readouterr().out
 

@@ -86,3 +86,10 @@ JSON = st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda 
 def test_any_value_is_read_or_refused(key: str, value: Any) -> None:
     with contextlib.suppress(ValueError):
         bench_client.read(json.dumps({**RESULT, key: value}))
+
+
+def test_decoding_alone_lies_between_the_last_first_token_and_the_first_end() -> None:
+    told = {**RESULT, "ttfts": [1.0, 2.0], "itls": [[0.5] * 6, [0.25] * 8]}
+    assert bench_client.read(json.dumps(told)).decode_tok_s == pytest.approx((4 + 8) / 2.0)
+    assert bench_client.read(json.dumps({**told, "ttfts": [1.0, 9.0]})).decode_tok_s is None
+    assert bench_client.read(json.dumps({**told, "itls": [[0.5]]})).decode_tok_s is None

@@ -32,7 +32,7 @@ from orchestrator.engines.router import running_requests
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
-from orchestrator.model.benchmark import Expected, Load
+from orchestrator.model.benchmark import FIGURES, Expected, Load
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -54,8 +54,16 @@ ASK_S = 15.0
 QUIET_S = 5.0
 LOOK_S = 0.2
 LOADED_S = 45.0
+ALL_AT_ONCE = 1_000_000
+"""Requests a second."""
 Progress = Callable[[str, int, int], None]
 """(what runs, requests answered so far, of)."""
+TABLE = tuple(
+    figure
+    for figure in FIGURES
+    if figure.name in ("output_tok_s", "decode_tok_s", "ttft_median_ms", "itl_median_ms", "e2e_median_ms")
+)
+"""What a report shows of a run."""
 _GRAPH_FLAGS = ("--cuda-graph-max-bs", "--cuda-graph-max-bs-decode")
 
 
@@ -109,6 +117,21 @@ def run_now(inventory: Inventory, order: Order, progress: Progress) -> Benched:
         _refuse_another_run(fleet, gang, view)
     record = _record(gang, request, view, order, result, gpu=gpu, at=began)
     return _judged({**record, "machines": machines.as_json()}, view, request, order.load)
+
+
+def sweep_now(inventory: Inventory, order: Order, requests: Sequence[int], progress: Progress) -> tuple[Benched, ...]:
+    """One measurement a number of requests, all of which are sent at once. Raises what `run_now` raises; what was
+    measured before that is recorded."""
+
+    def one(count: int) -> Benched:
+        load = replace(order.load, prompts=count, concurrency=count, rate=ALL_AT_ONCE)
+        return run_now(
+            inventory,
+            replace(order, load=load),
+            lambda what, done, of: progress(f"{count} at once, {what}", done, of),
+        )
+
+    return tuple(map(one, requests))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,12 +349,19 @@ def _record(
         "gpu": gpu,
         "load": asdict(order.load),
         "dataset": order.dataset.name if order.dataset else text.NAME,
-        "serving": dict(result.figures),
+        "serving": _figures(result, order.load),
         "stand_in": result.stand_in,
         "remarks": list(view.remarks),
         "transport": [{"id": finding.id, "title": finding.title} for finding in view.transport],
         "raw": dict(result.raw),
     }
+
+
+def _figures(result: Result, load: Load) -> dict[str, float]:
+    """With the speed of decoding alone where all requests were sent at once."""
+    at_once = min(load.concurrency, load.rate) >= load.prompts
+    decode = {"decode_tok_s": result.decode_tok_s} if at_once and result.decode_tok_s is not None else {}
+    return {**result.figures, **decode}
 
 
 def _expectations(model: str) -> tuple[Expected, ...]:
@@ -366,6 +396,11 @@ def read_dataset(path: Path, prompts: int) -> Dataset:
         raise InputError(str(wrong), where=str(path), fix=fix) from None
 
 
+def recorded(names: Sequence[str]) -> tuple[dict[str, Any], ...]:
+    """Records by their ids. Raises InputError for a name that is none."""
+    return tuple(map(read_bench, names))
+
+
 def listed() -> tuple[dict[str, Any], ...]:
     """Every recorded run, oldest first."""
     return all_benches()
@@ -384,7 +419,7 @@ def bench_json(done: Benched) -> dict[str, Any]:
         **{key: record[key] for key in ("id", "gang", "plan_id", "model", "stack", "layout", "gpu", "dataset", "load")},
         "stand_in": record["stand_in"],
         "serving": record["serving"],
-        "decode": [],
+        "decode": [_decode(record)] if "decode_tok_s" in record["serving"] else [],
         "expected": None if done.expected is None else _expected_json(done.expected),
         "against": done.against,
         "figures": figures_json(done.judged),
@@ -393,6 +428,59 @@ def bench_json(done: Benched) -> dict[str, Any]:
         "machines": record["machines"],
         "file": done.file,
     }
+
+
+def _decode(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "requests": record["load"]["concurrency"],
+        "tok_s": record["serving"]["decode_tok_s"],
+        "tokens": record["load"]["output"],
+        "source": "client: between the last first token and the first end",
+    }
+
+
+def sweep_json(done: Sequence[Benched]) -> dict[str, Any]:
+    """The document of `bench --sweep --json`."""
+    runs = [bench_json(one) for one in done]
+    return {"runs": runs, "decode": [row for run in runs for row in run["decode"]]}
+
+
+def markdown(records: Sequence[Mapping[str, Any]]) -> str:
+    """Recorded runs as a table for a report, beside the speeds that the model's profile expects."""
+    first = records[0]
+    head = (
+        f"{first['model']} by {first['stack']} at {first['layout']} on {first['gpu']}, "
+        f"{len(first['nodes'])} nodes; prompts: {first['dataset']}"
+    )
+    if any(record["stand_in"] for record in records):
+        head += ". The lab's stand-in answered: these figures say nothing about a GPU"
+    titles = ("run", "at once", "in", "out", *(f"{one.title}, {one.unit}" for one in TABLE), "verdict")
+    rows = [
+        (
+            str(record["id"]),
+            *(str(record["load"].get(key, "")) for key in ("concurrency", "input", "output")),
+            *(f"{record['serving'][one.name]:.2f}" if one.name in record["serving"] else "" for one in TABLE),
+            str(record.get("verdict", "")),
+        )
+        for record in records
+    ]
+    for entry in _expectations(first["model"]):
+        figures = dict(entry.figures)
+        load = asdict(entry.load)
+        rows.append(
+            (
+                f"{entry.name}: {entry.source}",
+                *(str(load[key]) for key in ("concurrency", "input", "output")),
+                *(f"{figures[one.name]:.2f}" if one.name in figures else "" for one in TABLE),
+                f"{entry.wiring} wiring",
+            )
+        )
+    table = (titles, ("---",) * len(titles), *rows)
+    return "\n".join([head, "", *(_row(cells) for cells in table), ""])
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _expected_json(entry: Expected) -> dict[str, Any]:

@@ -16,11 +16,12 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.loading.templates import template
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec
-from orchestrator.model.profile import ModelProfile
+from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning.memory import checkpoint_bytes
-from orchestrator.planning.offers import Offer, offer
+from orchestrator.planning.offers import Fit, Offer, offer
 from orchestrator.rendering import profile_file
 from orchestrator.workflows.files import write_whole
+from orchestrator.workflows.plan.measured import measured_all_reduces
 from orchestrator.workflows.plan.plan import stack_name
 
 ASSUMED = "48 GB L40S (46068 MiB by NVML), assumed; the nodes were not asked"
@@ -38,9 +39,13 @@ def list_models(gangs: Sequence[GangSpec], stack: str | None) -> tuple[Listed, .
     """Every profile, by name. stack: as for `plan`, None lets the inventory and the profile decide."""
     listed = []
     for profile in map(load_profile, profile_names()):
-        offers = [offer(profile, load_stack(stack_name((gang,), profile, stack)), gang) for gang in gangs]
+        offers = [_offered(profile, load_stack(stack_name((gang,), profile, stack)), gang) for gang in gangs]
         listed.append(Listed(profile, tuple(offers)))
     return tuple(listed)
+
+
+def _offered(profile: ModelProfile, stack: Stack, gang: GangSpec) -> Offer:
+    return offer(profile, stack, gang, all_reduce=measured_all_reduces(gang, stack.name, profile))
 
 
 def models_json(listed: Sequence[Listed]) -> dict[str, Any]:
@@ -83,11 +88,21 @@ def _offer(each: Offer) -> dict[str, Any]:
                 "kv_tokens": fit.kv_tokens,
                 "measured": fit.measured,
                 "default": fit.default,
+                **speeds_json(fit),
             }
             for fit in each.fits
         ],
         "refusal": {"what": each.refusal, "fix": each.instead} if each.refusal else None,
     }
+
+
+def speeds_json(fit: Fit) -> dict[str, Any]:
+    """Decode speed of a layout, as it was calculated; null where nothing can be said."""
+    found = fit.speeds
+    if found is None:
+        return {"tokens_per_s": None, "calculated": True, "basis": None, "error": None}
+    figures = {str(batch): round(speed, 1) for batch, speed in found.tokens_per_s.items()}
+    return {"tokens_per_s": figures, "calculated": True, "basis": found.basis, "error": round(found.error, 3)}
 
 
 def add_model(

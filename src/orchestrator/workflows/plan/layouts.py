@@ -1,0 +1,66 @@
+"""The layouts that a gang of a plan could have, each with its calculated speed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.errors import DeployError
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.plan import GangPlan
+from orchestrator.planning.layout import degrees_of
+from orchestrator.planning.offers import L40S_BYTES, Fit, offer
+from orchestrator.workflows.plan.measured import measured_all_reduces
+from orchestrator.workflows.plan.models import speeds_json
+from orchestrator.workflows.plan.plan import Planned, PlanRequest
+
+
+def layouts_of(inventory: Inventory, request: PlanRequest, planned: Planned) -> dict[str, tuple[Fit, ...]]:
+    """By gang: every layout that fits its GPUs. Gangs of a plan whose profile or stack is not at hand are left out."""
+    found = {}
+    for gang in inventory.gangs:
+        for plan in planned.plan.gangs:
+            if plan.name == gang.name:
+                with suppress(DeployError):
+                    found[gang.name] = _fits(gang, plan, request, planned)
+    return found
+
+
+def _fits(gang: GangSpec, plan: GangPlan, request: PlanRequest, planned: Planned) -> tuple[Fit, ...]:
+    profile, stack = load_profile(request.model), load_stack(plan.stack)
+    return offer(
+        profile,
+        stack,
+        gang,
+        gpu_total=plan.memory.gpu_total or L40S_BYTES,
+        gpu=_gpu_name(gang, planned),
+        all_reduce=measured_all_reduces(gang, stack.name, profile),
+    ).fits
+
+
+def _gpu_name(gang: GangSpec, planned: Planned) -> str:
+    names = [gpu.name for node in gang.nodes if node.name in planned.topologies
+             for gpu in planned.topologies[node.name].gpus if gpu.name]  # fmt: skip
+    return names[0] if names else ""
+
+
+def chosen(fits: tuple[Fit, ...], gang: GangPlan) -> Fit | None:
+    """The one that the plan takes."""
+    return next((fit for fit in fits if fit.degrees == degrees_of(gang.layout)), None)
+
+
+def layouts_json(fits: tuple[Fit, ...]) -> list[dict[str, Any]]:
+    """The key `layouts` of a gang in `plan --json`."""
+    return [
+        {
+            "name": str(fit.degrees),
+            "tp": fit.degrees.tensor,
+            "pp": fit.degrees.pipeline,
+            "ep": fit.degrees.expert,
+            "kv_tokens": fit.kv_tokens,
+            **speeds_json(fit),
+        }
+        for fit in fits
+    ]
