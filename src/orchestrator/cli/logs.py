@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(parser, "l40s-deploy logs -f --node l40s-2", "l40s-deploy logs -n 500 | grep -i nccl")
     add_inventory(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="follow new lines until Ctrl-C")
-    parser.add_argument("--node", metavar="NODE", help="only this node")
+    parser.add_argument("--node", action="append", default=[], metavar="NODE", help="only this node (repeatable)")
     parser.add_argument("-n", "--lines", type=_count, default=LINES, metavar="N", help=f"last N lines ({LINES})")
     parser.add_argument(
         "--around-failure",
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.around_failure:
         return _around_failure(inventory, tuple(args.gang), args.lines, screen)
     width = max(len(node.name) for node in inventory.nodes)
-    for line in logs(inventory, gangs=tuple(args.gang), node=args.node, lines=args.lines, follow=args.follow):
+    for line in logs(inventory, gangs=tuple(args.gang), nodes=tuple(args.node), lines=args.lines, follow=args.follow):
         if line.failure is not None:
             code = code or _say(line.failure, screen)
             continue

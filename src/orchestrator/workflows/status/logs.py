@@ -26,13 +26,13 @@ class Line:
 
 
 def logs(
-    inventory: Inventory, *, gangs: tuple[str, ...] = (), node: str | None, lines: int, follow: bool
+    inventory: Inventory, *, gangs: tuple[str, ...] = (), nodes: tuple[str, ...] = (), lines: int, follow: bool
 ) -> Iterator[Line]:
-    """All nodes side by side; without `follow` node after node. No gang named means all.
+    """All nodes side by side; without `follow` node after node. No gang or node named means all.
 
     Raises InputError for an unknown gang or node.
     """
-    nodes = _chosen(inventory, gangs, node)
+    chosen = _chosen(inventory, gangs, nodes)
     arrived: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
 
     def one(session: Session) -> None:
@@ -40,7 +40,7 @@ def logs(
         for raw in stream(session, "logs", request):
             arrived.put(Line(session.spec.name, raw.decode("utf-8", "replace").rstrip("\r\n")))
 
-    with Fleet(nodes) as fleet:
+    with Fleet(chosen) as fleet:
 
         def all_of_them() -> None:
             told = fleet.on_every(one)
@@ -53,6 +53,6 @@ def logs(
         yield from collected if follow else sorted(collected, key=lambda line: list(fleet.nodes).index(line.node))
 
 
-def _chosen(inventory: Inventory, gangs: tuple[str, ...], name: str | None) -> list[NodeSpec]:
+def _chosen(inventory: Inventory, gangs: tuple[str, ...], names: tuple[str, ...]) -> list[NodeSpec]:
     nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
-    return list(chosen_nodes(nodes, [name] if name else [], f"{inventory.path}: --node").values())
+    return list(chosen_nodes(nodes, names, f"{inventory.path}: --node").values())
