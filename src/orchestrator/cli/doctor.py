@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from orchestrator.topology.document import paths_json
 from orchestrator.topology.shape import shape
 
 if TYPE_CHECKING:
+    from orchestrator.protocol.labels import LabelsAnswer
     from orchestrator.rules.support.cluster import Node
     from orchestrator.workflows.look.doctor import Examination
     from orchestrator.workflows.look.nccl import Expected
@@ -88,8 +89,20 @@ def _write(
     if args.report:
         from orchestrator.workflows.look.report import write_report
 
-        write_report(examination, expectations, Path(args.report))
+        write_report(examination, expectations, Path(args.report), _labels(args, examination))
         screen.say(f"report written to {args.report}")
+
+
+def _labels(args: argparse.Namespace, examination: Examination) -> Mapping[str, LabelsAnswer]:
+    """Files hold no labels."""
+    if args.saved:
+        return {}
+    from orchestrator.loading.inventory import load_inventory
+    from orchestrator.loading.which import choose_inventory
+    from orchestrator.workflows.look.labels import labels_of
+
+    inventory = load_inventory(choose_inventory(args.inventory).path)
+    return labels_of(inventory, list(examination.cluster.topologies)).values
 
 
 def _examine(args: argparse.Namespace, screen: Screen) -> Examination:

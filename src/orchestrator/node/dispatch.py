@@ -16,6 +16,7 @@ from orchestrator.node.failure import Failure
 
 VERBS = {
     "probe": "orchestrator.node.look.probe",
+    "labels": "orchestrator.node.look.labels",
     "prerequisites": "orchestrator.node.look.prerequisites",
     "tune": "orchestrator.node.tuning.tune",
     "tuned": "orchestrator.node.tuning.tuned",

@@ -11,12 +11,14 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.loading.templates import template
 from orchestrator.model.finding import Severity
+from orchestrator.protocol.labels import LabelsAnswer
 from orchestrator.rendering import report_page
 from orchestrator.rules.nic_not_under_switch import RULE as NIC_NOT_UNDER_SWITCH
 from orchestrator.rules.support.cluster import Node
 from orchestrator.rules.support.grouping import Group, grouped, who
 from orchestrator.rules.support.marks import MARKED, devices_to_mark
 from orchestrator.rules.support.ports import trouble
+from orchestrator.topology.labels import bmc, serial, switch_ports
 from orchestrator.topology.picture import Mark, Picture, alike, picture, without_addresses
 from orchestrator.topology.slots import empty_slots
 from orchestrator.workflows.files import write_whole
@@ -24,6 +26,7 @@ from orchestrator.workflows.look.doctor import Examination
 from orchestrator.workflows.look.nccl import Expected
 
 _MOST_ROWS = 64
+_PRODUCT = ("sys_vendor", "product_name")
 _MOST_DRAWINGS = 16
 
 
@@ -35,12 +38,16 @@ class _Drawn:
     picture: Picture
 
 
-def write_report(examination: Examination, expected: Sequence[Expected], path: Path) -> None:
-    """Write the page. Raises InputError where the file can't be written."""
-    write_whole(path, report_page(page_of(examination, expected), template("report.html.j2")))
+def write_report(
+    examination: Examination, expected: Sequence[Expected], path: Path, labels: Mapping[str, LabelsAnswer] | None = None
+) -> None:
+    """Write the page. labels: what stands on each node, by name. Raises InputError where the file can't be written."""
+    write_whole(path, report_page(page_of(examination, expected, labels or {}), template("report.html.j2")))
 
 
-def page_of(examination: Examination, expected: Sequence[Expected] = ()) -> dict[str, Any]:
+def page_of(
+    examination: Examination, expected: Sequence[Expected] = (), labels: Mapping[str, LabelsAnswer] | None = None
+) -> dict[str, Any]:
     """What the template draws."""
     nodes = examination.cluster.nodes
     groups = grouped(examination.findings)
@@ -57,6 +64,7 @@ def page_of(examination: Examination, expected: Sequence[Expected] = ()) -> dict
         "node_count": len(nodes),
         "gpu_count": sum(len(node.gpus) for node in nodes),
         "findings": [_finding(group, numbers[id(group)], len(nodes)) for group in groups],
+        "machines": [_machine(node, (labels or {}).get(node.name, LabelsAnswer())) for node in _shown(nodes, marks)],
         "network": _network(nodes if len(nodes) > 1 else (), marks),
         "drawings": drawings[:_MOST_DRAWINGS],
         "more_drawings": max(0, len(drawings) - _MOST_DRAWINGS),
@@ -80,6 +88,7 @@ def _finding(group: Group, number: int, nodes: int) -> dict[str, Any]:
         "title": finding.title,
         "effect": finding.effect,
         "fix": finding.fix,
+        "steps": [step for step in finding.fix.split("; ") if step],
         "evidence_of": finding.node if len(group.nodes) > 1 else "",
         "evidence": finding.evidence,
     }
@@ -124,12 +133,48 @@ def _drawings(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) ->
 def _network(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) -> dict[str, Any]:
     """The ways between the nodes: one row a node, one column for TCP and each rail."""
     rails = max((len(node.rail_ports) for node in nodes), default=0)
-    troubled = [node for node in nodes if marks[node.name]]
-    shown = sorted((troubled + [node for node in nodes if not marks[node.name]])[:_MOST_ROWS], key=nodes.index)
+    shown = _shown(nodes, marks)
     return {
         "rails": rails,
         "rows": [{"name": node.name, "cells": list(_cells(node, rails))} for node in shown],
         "left_out": len(nodes) - len(shown),
+    }
+
+
+def _shown(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) -> list[Node]:
+    """Those with findings first where a page can't hold all of them, in the inventory's order."""
+    troubled = [node for node in nodes if marks[node.name]]
+    rest = [node for node in nodes if not marks[node.name]]
+    return sorted((troubled + rest)[:_MOST_ROWS], key=nodes.index)
+
+
+def _machine(node: Node, labels: LabelsAnswer) -> dict[str, Any]:
+    """What stands on one machine and its cables: how somebody in front of it knows which it is."""
+    folder = "/sys/class/dmi/id"
+    board = bmc(labels.bmc)
+    switches = switch_ports(labels.neighbours)
+    rdma = {port.netdev: port.device for port in node.topology.rdma if port.netdev}
+    slots = {device.key: device.slot for device in node.topology.pci}
+    return {
+        "name": node.name,
+        "host": node.topology.hostname,
+        "product": " ".join(filter(None, (node.snapshot.text(f"{folder}/{name}") for name in _PRODUCT))),
+        "serial": serial(labels.serials),
+        "bmc": " ".join(filter(None, (board.address, f"({board.mac})" if board.mac else ""))),
+        "unread": [f"{name}: {why}" for name, why in labels.unread.items()],
+        "ports": [
+            {
+                "name": one.name,
+                "rdma": rdma.get(one.name, ""),
+                "mac": labels.macs.get(one.name) or one.mac,
+                "slot": slots.get(one.key, ""),
+                "address": one.address,
+                "link": "" if one.carrier is None else "up" if one.carrier else "no link",
+                "switch": switches.get(one.name, ""),
+            }
+            for one in node.topology.interfaces
+            if one.key
+        ],
     }
 
 

@@ -1,0 +1,92 @@
+"""Verb `labels`: serial numbers, the BMC's address and the switch's ports, for the page that goes to the data centre.
+
+Request: {"fs_root": "/"}. Answer: protocol/labels.py. Serial numbers and the BMC are root's to read; ipmitool and
+lldpcli are asked where they are installed, each with a deadline. Of ipmitool's answer only addresses are kept: it shows
+the SNMP community too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from orchestrator.protocol.labels import LabelsAnswer
+
+SERIALS = ("chassis_serial", "product_serial", "board_serial")
+_COMMANDS = {"bmc": ("ipmitool", "lan", "print"), "neighbours": ("lldpcli", "-f", "keyvalue", "show", "neighbors")}
+_FOLDERS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
+_DEADLINE_S = 8.0
+_MOST_BYTES = 256 * 1024
+_KEPT = ("IP Address  ", "MAC Address  ")
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Everything at once; what is not there is said and costs nothing."""
+    root = str(request.get("fs_root") or "/").rstrip("/")
+    unread: dict[str, str] = {}
+    serials = {name: text for name in SERIALS if (text := _text(f"{root}/sys/class/dmi/id/{name}", name, unread))}
+    with ThreadPoolExecutor(len(_COMMANDS)) as pool:
+        asked = {name: pool.submit(_printed, command) for name, command in _COMMANDS.items()}
+        said = {name: each.result() for name, each in asked.items()}
+    unread.update({name: why for name, (_, why) in said.items() if why})
+    bmc = tuple(line for line in said["bmc"][0].splitlines() if line.startswith(_KEPT))
+    return LabelsAnswer(
+        serials=serials, bmc=bmc, neighbours=said["neighbours"][0], macs=_burnt_in(root), unread=unread
+    ).as_json()
+
+
+def _text(path: str, name: str, unread: dict[str, str]) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(200).strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as wrong:
+        unread[name] = errno.errorcode.get(wrong.errno or 0, "EIO")
+        return ""
+
+
+def _printed(command: tuple[str, ...]) -> tuple[str, str]:
+    """(what a program printed, why it printed nothing)."""
+    path = next((found for folder in _FOLDERS if os.access(found := f"{folder}/{command[0]}", os.X_OK)), "")
+    if not path:
+        return "", f"{command[0]} is not installed"
+    try:
+        done = subprocess.run(
+            [path, *command[1:]], stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE_S, check=False,
+            env={"PATH": ":".join(_FOLDERS), "LC_ALL": "C"},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "", f"{command[0]} gave no answer within {_DEADLINE_S:g} s"
+    except OSError as wrong:
+        return "", f"{command[0]}: {errno.errorcode.get(wrong.errno or 0, 'EIO')}"
+    if done.returncode:
+        words = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        return "", f"{command[0]}: {words[-1][:160] if words else f'exit code {done.returncode}'}"
+    return done.stdout[:_MOST_BYTES].decode("utf-8", "replace"), ""
+
+
+def _burnt_in(root: str) -> dict[str, str]:
+    """MAC addresses of a bond's ports, which all show the bond's (Documentation/networking/bonding.rst)."""
+    found: dict[str, str] = {}
+    folder = f"{root}/proc/net/bonding"
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        port = ""
+        for line in _text_of(f"{folder}/{name}").splitlines():
+            key, _, value = line.partition(": ")
+            if key == "Slave Interface":
+                port = value.strip()
+            elif key == "Permanent HW addr" and port:
+                found[port] = value.strip()
+    return found
+
+
+def _text_of(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(_MOST_BYTES)
+    except OSError:
+        return ""

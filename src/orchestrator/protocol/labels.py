@@ -1,0 +1,21 @@
+"""The verb `labels`: what stands on a machine, for whoever goes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.protocol.shape import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelsAnswer(Message):
+    """serials: by file of /sys/class/dmi/id; bmc: lines of `ipmitool lan print` with its addresses; neighbours: what
+    `lldpcli -f keyvalue show neighbors` printed; macs: burnt in, by interface, where a bond hides them; unread: why
+    something is missing, by its name."""
+
+    serials: Mapping[str, str] = field(default_factory=dict)
+    bmc: tuple[str, ...] = ()
+    neighbours: str = ""
+    macs: Mapping[str, str] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)

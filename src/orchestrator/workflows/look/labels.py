@@ -1,0 +1,25 @@
+"""Labels: what stands on each node, asked for the page of `doctor --report` only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from orchestrator.model.inventory import Inventory
+from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.labels import LabelsAnswer
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import ask
+from orchestrator.remote.session import Session
+from orchestrator.workflows.deadlines import LOOK_S
+
+
+def labels_of(inventory: Inventory, names: Collection[str]) -> PerNode[LabelsAnswer]:
+    """Of these nodes, all at once; what a node does not tell is left out on the page."""
+
+    def one(session: Session) -> LabelsAnswer:
+        request: dict[str, Any] = {"fs_root": session.spec.fs_root}
+        return ask(session, "labels", request, LabelsAnswer, deadline_s=LOOK_S)
+
+    with Fleet([node for node in inventory.nodes if node.name in names]) as fleet:
+        return fleet.on_every(one, only=list(names))
