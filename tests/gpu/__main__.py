@@ -56,8 +56,7 @@ def main(words: list[str]) -> int:
     if not args.rehearse:
         page.PAGE.write_text(page.page(figures), "utf-8")
         print(f"wrote {page.PAGE}")
-    wrong = [one for one in figures.results if one.outcome == "otherwise"]
-    return 1 if wrong else 0
+    return 1 if figures.wrong() else 0
 
 
 def _arguments(words: list[str]) -> argparse.Namespace:

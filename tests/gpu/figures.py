@@ -60,6 +60,19 @@ class Figures:
         """Every time it was played, in that order."""
         return [result for result in self.results if result.step == name]
 
+    def wrong(self) -> list[Result]:
+        """What went otherwise and did not go as it should when it was played again; each kill counts."""
+        return [
+            one
+            for one in self.results
+            if one.outcome == "otherwise" and (one.step == "kill" or not self.passed(one.step))
+        ]
+
+    def passed(self, name: str) -> bool:
+        """The step's last result that is one was as it should be."""
+        done = [one for one in self.of_step(name) if one.outcome != "not done"]
+        return bool(done) and done[-1].outcome == "as it should"
+
     def missing(self, names: Iterable[str]) -> list[str]:
         """Steps that were never played to their end."""
         return [name for name in names if not any(one.outcome != "not done" for one in self.of_step(name))]

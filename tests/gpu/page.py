@@ -18,7 +18,7 @@ Written by `make gpu` (tests/gpu). One machine's GPUs were shared out among seve
 node has its own network, processes and device files, and real SSH. The engine is real, the model a DeepSeek-V3 of 80 MB
 in block FP8, made on the spot and re-blocked by `checkpoint reblock`; nodes talk over TCP on one host. So this page
 says how the product behaves with real CUDA processes. It says nothing of RDMA, of PCIe switches, of L40S, of loading
-times of 700 GB, or of tokens per second.
+times of 700 GB, or of a large model's tokens per second.
 """
 
 
@@ -92,8 +92,9 @@ def _failures(figures: Figures) -> Iterator[str]:
 
 def _since(figures: Figures, failure: Result) -> str:
     """What became of it; a kill is one of many."""
-    last = figures.of_step(failure.step)[-1]
-    return f" (as it should when played again, {last.at})" if failure.step != "kill" and _right(last) else ""
+    if failure.step == "kill" or not figures.passed(failure.step):
+        return ""
+    return f" (as it should when played again, {figures.of_step(failure.step)[-1].at})"
 
 
 def _right(result: Result) -> bool:

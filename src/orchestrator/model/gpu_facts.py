@@ -1,8 +1,21 @@
 """GPUs that this product meets: what does not depend on the machine that they sit in.
 
-Sources: NVIDIA's data sheets of each model (memory, NVLink, PCIe generation); CUDA C++ Programming Guide, table of
-compute capabilities (shared memory of one block); memory by NVML: nvidia-smi -q of an L40S with ECC, and of the H200
-in tests/recorded. Where NVML is asked, its word counts.
+Looked up on 2026-11-22. NVIDIA's own words could be read of few; the others are second-hand and show its figures:
+
+L40S, L40      NVIDIA's table of both, as a reseller shows it (mullet.se, product 355414): 48 GB, PCIe Gen4; NVLink "not
+               supported" (itcreations.com, nvidia-l40s-gpu-accelerator); 46068 MiB: nvidia-smi -q of an L40S with ECC
+H200           NVIDIA's system description for MLPerf Inference 4.1 (H200-SXM-141GBx8_TRT_MaxQ.json): 141 GB, PCIe Gen5,
+               NVLink; 143771 MiB, 9.0 and NVLink: measured (tests/recorded, docs/measured.md)
+A100, H100     glennklockwood.com/garden/processors/A100 and /h100, which cite NVIDIA's data sheets: 80 GB, NVLink, PCIe
+               Gen4 and Gen5; 8.0: deviceQuery of an A100 (upb-pc2.atlassian.net, NVIDIA A100 40GB with NVLINK)
+L20            technical.city/video/L20, topcpu.net (A40 against L20): 48 GB, PCIe 4.0, CUDA 8.9; nothing of NVIDIA's
+L4             pcpartdb.com (L4 against L20): 24 GB; store.sourcecode.com (its comparison of Ada cards): PCIe 4.0
+RTX 6000 Ada   hardwareluxx.de, news 59532: 48 GB, PCIe 4.0, and that Ada cards have no NVLink any more, by NVIDIA's CEO
+RTX 4090       pugetsystems.com, part 14644: 24 GB, PCIe 4.0, no way to couple several
+No H100 but that of 80 GB is meant: the NVL has 94 GB.
+
+Shared memory of one block: CUDA's tuning guides; of 9.0 the 227 KB are confirmed by FlashInfer's tests, of 8.9
+(99 KB) and 8.0 (163 KB) by nothing that was found. Where NVML is asked, its word counts.
 """
 
 from __future__ import annotations
