@@ -9,9 +9,10 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.simulation import commanding
 from tests.simulation.explore import Explored, pairs, sampled, single
 from tests.simulation.gang import EPSILON_S, FAULTS, LEASE_S
-from tests.simulation.seeded import BUGS, Bug
+from tests.simulation.seeded import BUGS, CONTROLLERS_BUGS, Bug, ControllersBug
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 SLICES = 64
@@ -33,7 +34,11 @@ def main() -> int:
         rows.append((title, together(pool.map(some_pairs, slices))))
         seeds = [(f"{args.seed}/{number}", args.steps // SLICES) for number in range(SLICES)]
         rows.append(("up to three faults, two or three nodes, sampled", together(pool.map(samples, seeds))))
-    found = {bug: finds(bug) for bug in BUGS}
+        rows.append(("two controllers, all commands and interruptions", together(pool.map(scenes, range(2)))))
+        seeds = [(f"{args.seed}/{number}", args.steps // SLICES // 4) for number in range(SLICES)]
+        rows.append(("two controllers, sampled with faults", together(pool.map(commands, seeds))))
+    found: dict[Bug | ControllersBug, bool] = {bug: finds(bug) for bug in BUGS}
+    found.update({bug: finds_controllers(bug) for bug in CONTROLLERS_BUGS})
     violations = [words for _, explored in rows for words in explored.violations]
     print(*violations, sep="\n")
     PAGE.write_text(page(rows, found, args.seed))
@@ -62,6 +67,17 @@ def samples(part: tuple[str, int]) -> Explored:
     return sampled(*part)
 
 
+def scenes(which: int) -> Explored:
+    """Every one of a kind."""
+    kind = (commanding.two_commands, commanding.interrupted)[which]
+    return commanding.explore(kind(), 0, 1 << 40)
+
+
+def commands(part: tuple[str, int]) -> Explored:
+    """So many steps of one seed."""
+    return commanding.sampled(*part)
+
+
 def together(parts: object) -> Explored:
     """The sum."""
     whole = Explored()
@@ -83,7 +99,15 @@ def finds(bug: Bug) -> bool:
     return any(bug.violates in words for words in explored.violations)
 
 
-def page(rows: list[tuple[str, Explored]], found: dict[Bug, bool], seed: int) -> str:
+def finds_controllers(bug: ControllersBug) -> bool:
+    """The same of what is typed on two controllers."""
+    with pytest.MonkeyPatch.context() as patch:
+        bug.put_in(patch)
+        explored = commanding.explore(iter(bug.scenes), 0, 1 << 40)
+    return any(bug.violates in words for words in explored.violations)
+
+
+def page(rows: list[tuple[str, Explored]], found: dict[Bug | ControllersBug, bool], seed: int) -> str:
     """docs/simulation.md."""
     steps, cpu_s = (sum(getattr(explored, name) for _, explored in rows) for name in ("steps", "cpu_s"))
     lines = [
@@ -121,6 +145,14 @@ And at the end of each scenario:
   connection that was reset, silence shorter than the lease;
 - every cause that is not secondary names a node that something befell, and all nodes name the same one;
 - no agent is left.
+
+Two controllers run `up`, `restart` and `down` with production's lock, its verb on the nodes, `gang/view.py`,
+`gang/actions.py` and `workflows/gang/`; stage, arm, go and stop are simulated there. They are killed, paused and cut
+off at any step. Then also:
+
+- no node obeys a controller whose lock another one has taken over;
+- every command ends; where nothing goes wrong it succeeds or finds the lock held, and what it says is so;
+- the gang runs on all of its nodes or on none.
 
 What befalls it: {", ".join(f"`{kind}`" for kind in FAULTS)}.
 """

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tests.simulation.gang import AT_ONCE, FAULTS, PAIRS, Fault, Violated, play
+from tests.simulation.gang import AT_ONCE, FAULTS, PAIRS, Fault, Gang, Violated, play
 
 MOMENTS = (0.05, 0.11, 0.5, 1.5, 2.3, 3.5)
 """Seconds after the gang was armed: before and at *go*, while the engines load, as they are ready, and later."""
@@ -26,11 +26,16 @@ class Explored:
     violations: list[str] = field(default_factory=list)
 
     def play(self, faults: Sequence[Fault], size: int, seed: object) -> None:
+        """One scenario of faults."""
+        self.count(f"play({tuple(faults)!r}, size={size}, seed={seed!r})", lambda: play(faults, size=size, seed=seed))
+
+    def count(self, what: object, play_it: Callable[[], Gang]) -> None:
+        """One scenario of any kind."""
         began = time.process_time()
         try:
-            self.steps += play(faults, size=size, seed=seed).world.steps
+            self.steps += play_it().world.steps
         except Violated as violated:
-            self.violations.append(f"play({tuple(faults)!r}, size={size}, seed={seed!r}): {violated}")
+            self.violations.append(f"{what}: {violated}")
         self.scenarios += 1
         self.cpu_s += time.process_time() - began
 

@@ -54,8 +54,8 @@ class Gang:
     stopped: bool = False
     """Somebody gave an order to stop."""
     armed: float | None = None
-    ended: float | None = None
-    """When the first part of the gang was over after *go*."""
+    ends: dict[str, float] = field(default_factory=dict)
+    """By run: when the first of its engines or ranks was gone."""
     resumed: float = 0.0
     """When the last paused machine went on."""
     faults: Sequence[Fault] = ()
@@ -99,22 +99,21 @@ class Gang:
 
     def check(self) -> None:
         """After every step."""
-        engines = [engine for node in self.nodes for engine in node.engines]
-        if self.ended is None and any(engine.dead or not engine.lives for engine in engines):
-            self.ended = self.world.now
-        if self.ended is not None:
-            self._nobody_outlives(self.ended)
-        running = {engine.run_id for engine in engines if engine.lives}
-        if len(running) > 1:
-            raise Violated(f"two runs at once: {sorted(running)}")
-
-    def _nobody_outlives(self, ended: float) -> None:
-        late = max(ended + LEASE_S, self.resumed) + EPSILON_S
-        if self.world.now <= late:
-            return
         for node in self.nodes:
-            if node.engine_lives and not node.paused:
-                raise Violated(f"{node.name}'s engine outlives its gang: {self.world.now - ended:.1f} s; {self.told()}")
+            for engine in node.engines:
+                if engine.run_id in self.ends:
+                    self._outlives_nobody(node, engine)
+                elif engine.dead or not engine.lives:
+                    self.ends[engine.run_id] = self.world.now
+        running = {engine.run_id for node in self.nodes for engine in node.engines if engine.lives}
+        if len(running) > 1:
+            raise Violated(f"two runs at once: {sorted(running)}; {self.told()}")
+
+    def _outlives_nobody(self, node: Node, engine: Engine) -> None:
+        ended = self.ends[engine.run_id]
+        late = max(ended + LEASE_S, self.resumed) + EPSILON_S
+        if engine.lives and self.world.now > late and not node.paused:
+            raise Violated(f"{node.name}'s engine outlives its gang: {self.world.now - ended:.1f} s; {self.told()}")
 
     def told(self) -> str:
         """For whoever reads of a violation."""
@@ -222,6 +221,7 @@ def _power_off(gang: Gang, nodes: list[Node]) -> Doing:
 
     def off() -> None:
         gang.net.lost |= {pair for other in gang.nodes for pair in ((node.name, other.name), (other.name, node.name))}
+        node.off = True
         for engine in node.engines:
             engine.parent, engine.ranks = False, 0
         if node.guardian is not None:
@@ -356,10 +356,7 @@ def play(faults: Sequence[Fault], *, size: int = 2, seed: object = 0) -> Gang:
         if not may_end(faults):
             gang.check_all_serve()
         gang.check_verdict()
-        if gang.ended is not None:
+        if gang.ends:
             world.run(world.now + LATE_S, gang.check, done=lambda: gang.over)
             gang.check_nothing_left()
     return gang
-
-
-__all__ = ["FAULTS", "Engine", "Fault", "Gang", "Violated", "play"]

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tests.simulation.network import Net, SimulatedSockets
@@ -23,7 +24,7 @@ from orchestrator.node.engine.vigil import BEAT, GO, RELEASE, Vigil
 from orchestrator.node.engine.vitality import Probe
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.network.obituary import REPORT_S, Obituary
-from orchestrator.protocol.report import RankState, Report
+from orchestrator.protocol.report import AgentState, RankState, Report
 from orchestrator.protocol.run_files import Order
 
 KEY = b"k" * 32
@@ -375,8 +376,18 @@ class Node:
     """The machine stands still; its network card does not."""
     wall_s: float = 0.0
     """What the wall clock was set by, away from the monotonic one."""
+    off: bool = False
     engines: list[Engine] = field(default_factory=list)
     """All that ever ran here."""
+    gang: Any = None
+    rank: int = 0
+    folder: Path = Path("/nowhere")
+    """The state directory, for production's lock verb."""
+    staged: str = ""
+    plan_id: str = ""
+    started_at: float = 0.0
+    holder: str = ""
+    """Token of who took the lock last, as this node answered."""
     sockets: SimulatedSockets | None = None
     _next_round: float = float("inf")
 
@@ -425,7 +436,15 @@ class Node:
         return any(engine.lives for engine in self.engines)
 
     def note_report(self, value: Report) -> None:
-        self.report = replace(value, updated_at=self.world.now)
+        started_at = self.started_at or value.started_at
+        self.report = replace(value, updated_at=self.world.now, started_at=started_at)
+
+    def settle(self, *, clear: bool) -> None:
+        """As `stop` does where nothing runs any more."""
+        if self.report is not None and (clear or self.report.state is AgentState.STAGED):
+            self.report = replace(self.report, state=AgentState.STOPPED)
+        elif self.report is not None and not self.report.state.over:
+            self.report = replace(self.report, state=AgentState.FAILED)
 
     # the loop
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from tests.simulation.commanding import Befalls, Scene, Typed
 from tests.simulation.gang import Fault
 from tests.simulation.node import SimulatedAgent
 
 from orchestrator.node.agent import agent, course, membership, verdicts
 from orchestrator.node.engine.vigil import Vigil
 from orchestrator.node.network import broken, wire
+from orchestrator.node.verbs import lock
+from orchestrator.workflows.gang import down
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -24,6 +27,16 @@ class Bug:
     name: str
     put_in: Patch
     scenarios: Sequence[tuple[Fault, ...]]
+    violates: str
+
+
+@dataclass(frozen=True, eq=False)
+class ControllersBug:
+    """The same, where it shows in what is typed on two controllers."""
+
+    name: str
+    put_in: Patch
+    scenes: Sequence[Scene]
     violates: str
 
 
@@ -156,3 +169,33 @@ BUGS = (
         "outlives its gang",
     ),
 )  # fmt: skip
+
+PAUSED = [
+    Scene(
+        (Typed("restart", 0, 0.0), Typed("restart", 1, 64.0)),
+        (Befalls("pause", 0, 0.004 + step * 0.0007, 75.0),),
+    )
+    for step in range(40)
+]
+"""The first controller stands still at one of its steps for so long that another one takes its lock over."""
+
+CONTROLLERS_BUGS = (
+    ControllersBug(
+        "a node obeys whoever held its lock once",
+        _attribute(lock, "refuse_a_former_holder", lambda *_, **__: None),
+        PAUSED,
+        "obeys a former holder",
+    ),
+    ControllersBug(
+        "a lock is old at once",
+        _attribute(lock, "STALE_S", 0.0),
+        [Scene((Typed("up", 0, 0.0), Typed("restart", 1, 0.003 * step))) for step in range(1, 12)],
+        "a command failed",
+    ),
+    ControllersBug(
+        "a request to stop is left out before another run",
+        _attribute(down, "stop_gangs", lambda *_, **__: ()),
+        [Scene((Typed("up", 0, 0.0), Typed("down", 1, 5.0)))],
+        "`down` is done and something runs",
+    ),
+)

@@ -6,19 +6,21 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from tests.simulation import commanding
 from tests.simulation.explore import Explored, pairs, sampled, single
 from tests.simulation.gang import AT_ONCE, EPSILON_S, FAULTS, LATE_S, LEASE_S, PAIRS, Fault, Gang, Violated, simulated
-from tests.simulation.seeded import BUGS, Bug
+from tests.simulation.seeded import BUGS, CONTROLLERS_BUGS, Bug, ControllersBug
 from tests.simulation.world import World
 from tests.support.waiting import slack
 
-STEPS = 300_000
-"""In each of two tests; with those of the small cases it is a million on the reference machine, in two minutes."""
+STEPS = 200_000
+"""In each of three tests; with those of the small cases it is a million on the reference machine, in two minutes."""
 PAIRS_PLAYED = 1200
 """Of some forty thousand of two nodes; `make simulate` plays all."""
 
@@ -52,6 +54,24 @@ def test_two_faults_of_two_nodes() -> None:
 @pytest.mark.parametrize("half", [0, 1])
 def test_up_to_three_sampled_faults(half: int) -> None:
     nothing_violated(sampled(f"{half}/{secrets.randbelow(1 << 32)}", share(STEPS)))
+
+
+@pytest.mark.parametrize("scenes", [commanding.two_commands, commanding.interrupted])
+def test_two_controllers_and_one_that_is_killed_or_stands_still_at_any_step(scenes: Any) -> None:
+    cases = list(scenes())
+    some = random.Random(secrets.randbelow(1 << 32)).sample(cases, max(12, share(len(cases))))
+    nothing_violated(commanding.explore(iter(some), 0, STEPS))
+
+
+def test_sampled_commands_faults_and_what_befalls_controllers() -> None:
+    nothing_violated(commanding.sampled(secrets.randbelow(1 << 32), share(STEPS)))
+
+
+@pytest.mark.parametrize("bug", CONTROLLERS_BUGS, ids=lambda bug: bug.name)
+def test_a_seeded_bug_of_locks_and_commands_is_found(bug: ControllersBug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug.put_in(monkeypatch)
+    violations = commanding.explore(iter(bug.scenes), 0, STEPS).violations
+    assert any(bug.violates in words for words in violations), violations
 
 
 def found(bug: Bug) -> str:
@@ -102,7 +122,7 @@ class AnyLife(RuleBasedStateMachine):
         try:
             self.on(9.0 + LEASE_S + EPSILON_S + 1.0)
             self.gang.check_verdict()
-            if self.gang.ended is not None:
+            if self.gang.ends:
                 self.on(LATE_S)
                 self.gang.check_nothing_left()
         finally:

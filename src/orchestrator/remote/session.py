@@ -9,6 +9,9 @@ from typing import Protocol, runtime_checkable
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import NodeSpec
 
+MOST_OUTPUT = 512 << 20
+"""Bytes of a command's output that are taken: above every list and file that a node is asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Completed:
@@ -17,6 +20,15 @@ class Completed:
     status: int
     out: bytes
     err: bytes
+
+
+def too_much(node: str, command: str, most: int) -> NodeError:
+    """A node that answers without an end must not take this machine's memory."""
+    return NodeError(
+        f"`{command}` wrote more than {most >> 20} MB",
+        where=node,
+        fix=f"check what that node runs at login: ssh {node} true",
+    )
 
 
 class CommandFailed(NodeError):

@@ -11,6 +11,7 @@ import paramiko
 
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec
+from orchestrator.remote import session
 from orchestrator.remote.command_line import command_line, shown, sudo_refusal
 from orchestrator.remote.deadline import Deadline, Passed
 from orchestrator.remote.lines import lines
@@ -18,6 +19,8 @@ from orchestrator.remote.session import CommandFailed, Completed
 from orchestrator.remote.ssh_target import target_of
 from orchestrator.remote.ssh_way import Way, open_way
 
+MOST_ANSWER = 64 << 20
+"""Bytes of one line of a conversation: the light verbs' answers are reports and locks."""
 _CHUNK = 65536
 _STDERR_KEPT = 65536
 _FED_INLINE = 1 << 20
@@ -53,6 +56,8 @@ class SshSession:
                 _feed(channel, stdin, deadline)
                 for is_error, chunk in _output(channel, deadline):
                     (err if is_error else out).extend(chunk)
+                    if len(out) + len(err) > session.MOST_OUTPUT:
+                        raise session.too_much(self.spec.name, shown(command), session.MOST_OUTPUT)
                 status = self._status(channel, command)
         refusal = sudo_refusal(self.spec.name, self.spec.reach, status, bytes(err))
         if refusal is not None:
@@ -146,8 +151,8 @@ class SshSession:
 class SshConversation:
     """See session.Conversation. One line at a time. It does not keep its session: who asks has it."""
 
-    def __init__(self, session: SshSession, command: str | Sequence[str]) -> None:
-        self._session = weakref.ref(session)
+    def __init__(self, of: SshSession, command: str | Sequence[str]) -> None:
+        self._session = weakref.ref(of)
         self._command = command
         self._channel: paramiko.Channel | None = None
         self._arrived = _Arrived()
@@ -155,52 +160,57 @@ class SshConversation:
 
     def ask(self, line: bytes, *, deadline_s: float) -> bytes | None:
         """As Conversation.ask."""
-        session, deadline = self._session(), Deadline(deadline_s)
-        if session is None:
+        ours, deadline = self._session(), Deadline(deadline_s)
+        if ours is None:
             return None
-        with session._bounded(self._command, deadline):
-            channel = self._open(session, deadline)
+        with ours._bounded(self._command, deadline):
+            channel = self._open(ours, deadline)
             try:
                 channel.settimeout(deadline.left())
                 channel.sendall(line + b"\n")
             except (OSError, EOFError, paramiko.SSHException):
                 deadline.left()
-                self._ended(session, channel)
+                self._ended(ours, channel)
                 return None
-            return self._answer(session, channel, deadline)
+            return self._answer(ours, channel, deadline)
 
-    def _open(self, session: SshSession, deadline: Deadline) -> paramiko.Channel:
+    def _open(self, ours: SshSession, deadline: Deadline) -> paramiko.Channel:
         if self._channel is None:
-            line = command_line(self._command, session.spec.reach, None)
-            self._channel = session._start(line, deadline)
+            line = command_line(self._command, ours.spec.reach, None)
+            self._channel = ours._start(line, deadline)
             self._channel.in_buffer.set_event(self._arrived)
             self._channel.in_stderr_buffer.set_event(self._arrived)
         return self._channel
 
-    def _answer(self, session: SshSession, channel: paramiko.Channel, deadline: Deadline) -> bytes | None:
+    def _answer(self, ours: SshSession, channel: paramiko.Channel, deadline: Deadline) -> bytes | None:
+        searched = 0
         while True:
             self._arrived.forget()
             finished = channel.closed or channel.eof_received
-            while channel.recv_ready():
+            while channel.recv_ready() and len(self._rest) <= MOST_ANSWER:
                 self._rest += channel.recv(_CHUNK)
             while channel.recv_stderr_ready():
                 channel.recv_stderr(_CHUNK)
-            answer, newline, rest = bytes(self._rest).partition(b"\n")
-            if newline:
-                self._rest = bytearray(rest)
+            end, searched = self._rest.find(b"\n", searched), len(self._rest)
+            if end >= 0:
+                answer = bytes(self._rest[:end])
+                del self._rest[: end + 1]
                 return answer
+            if len(self._rest) > MOST_ANSWER:
+                self._ended(ours, channel)
+                raise session.too_much(ours.spec.name, shown(self._command), MOST_ANSWER)
             if finished:
-                self._ended(session, channel)
+                self._ended(ours, channel)
                 return None
             deadline.wait(self._arrived)
 
-    def _ended(self, session: SshSession, channel: paramiko.Channel) -> None:
+    def _ended(self, ours: SshSession, channel: paramiko.Channel) -> None:
         """The command is over, and the next line would start it again; a lost connection is a failure."""
         self._channel, self._arrived, self._rest = None, _Arrived(), bytearray()
-        lost = not session.alive
+        lost = not ours.alive
         channel.close()
         if lost:
-            raise session._lost(f" while `{shown(self._command)}` ran")
+            raise ours._lost(f" while `{shown(self._command)}` ran")
 
 
 def _feed(channel: paramiko.Channel, stdin: bytes, deadline: Deadline) -> None:

@@ -5,7 +5,8 @@ Beside it lies what its holder has begun and not finished: that stays when the h
 A holder renews its lock while it works. A lock that has not been renewed for STALE_S belongs to a dead controller and
 may be taken. The time is the node's since its boot, in a file beside the lock: setting a clock makes no lock old. Where
 that file does not tell (an older release's lock, a reboot since), the lock's own time does.
-`over` takes one lock whose token the caller knows to be dead.
+That file stays when the lock is given back: it tells who had it last. `over` takes one lock whose token the caller
+knows to be dead.
 """
 
 from __future__ import annotations
@@ -63,14 +64,16 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def refuse_a_former_holder(request: dict[str, Any], *, to_end: bool = False) -> None:
     """Raises Failure where a request comes from who held the gang's lock and holds it no more: paused or cut off, it
-    must not act beside whoever took over. One that may only end things is refused only where somebody else has it.
+    must not act beside whoever took over, nor after. One that may only end things is refused only where somebody else
+    has it, or had it last: what runs now is that one's.
     """
     token = request.get("token")
     if not token:
         return
     path = f"{files.gang_dir(files.state_dir(request), request.get('gang'))}/lock"
     found = _read(path)
-    if (found is None and not to_end) or (found is not None and found["token"] != token):
+    last = found["token"] if found is not None else files.read_json(f"{os.path.dirname(path)}/{RENEWED}").get("token")
+    if (found is None and not to_end) or last not in (None, token):
         has = (
             f"{found['who']}@{found['host']} holds it with `{found['command']}`" if found else "no command holds it now"
         )
@@ -137,7 +140,6 @@ def _release(path: str, token: str, *, force: bool) -> dict[str, Any]:
     found = _read(path)
     if found is not None and (force or found["token"] == token):
         pathlib.Path(path).unlink(missing_ok=True)
-        pathlib.Path(os.path.dirname(path), RENEWED).unlink(missing_ok=True)
         _note(path, "ends" if found["token"] == token else "released by force", found)
         found = None
     return _shown(found)

@@ -133,6 +133,19 @@ def test_a_lock_of_another_boot_or_release_is_judged_by_its_own_time(tmp_path: P
     assert hold(tmp_path, "b") == {"mine": True, "token": "b"}
 
 
+def test_who_was_taken_over_may_not_stop_what_the_other_started_even_when_that_one_is_done(tmp_path: Path) -> None:
+    """Found by tests/simulation: a restart that stood still for 75 s stopped the gang that another one had raised."""
+    request = {"state_dir": str(tmp_path), "gang": "g"}
+    hold(tmp_path, "a")
+    hold(tmp_path, "b", over="a")
+    lock.answer({**request, "op": "release", "token": "b"})
+    with pytest.raises(Failure, match="no command holds it now"):
+        lock.refuse_a_former_holder({**request, "token": "a"}, to_end=True)
+    lock.refuse_a_former_holder({**request, "token": "b"}, to_end=True)
+    with pytest.raises(Failure, match="no command holds it now"):
+        lock.refuse_a_former_holder({**request, "token": "b"})
+
+
 def test_a_stale_lock_and_a_known_dead_one_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hold(tmp_path, "a")
     assert hold(tmp_path, "b", over="a") == {"mine": True, "token": "b"}

@@ -1,0 +1,180 @@
+"""Two controllers on one gang, that are paused, killed and cut off while nodes fail."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tests.simulation.controllers import COMMANDS, Controller, controlled
+from tests.simulation.explore import Explored
+from tests.simulation.gang import AT_ONCE, EPSILON_S, LATE_S, LEASE_S, Fault, Gang, Violated, simulated
+from tests.simulation.world import World
+
+ARMED_FOR_S = 30.0
+"""What is armed and forgotten ends by itself after this."""
+SETTLE_S = ARMED_FOR_S + LEASE_S + EPSILON_S + LATE_S
+LONGEST_S = 400.0
+"""Of commands, locks of killed controllers (stale after 60 s) and what was paused included."""
+BEFALLS = ("pause", "kill", "cut", "clock")
+"""A controller."""
+NODE_FAULTS = ("kill-rank", "kill-agent", "freeze", "partition", "stall", "power-off", "clock", "reset")
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A command on a controller, so many seconds after the world began."""
+
+    command: str
+    controller: int
+    at: float
+
+
+@dataclass(frozen=True)
+class Befalls:
+    """kind: of BEFALLS; node: from which it is cut."""
+
+    kind: str
+    controller: int
+    at: float
+    lasts: float = 0.0
+    node: int = 0
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is typed, and what happens meanwhile."""
+
+    typed: tuple[Typed, ...]
+    befalls: tuple[Befalls, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing goes wrong."""
+        return not self.befalls and not self.faults
+
+
+def play_commands(scene: Scene, *, size: int = 2, seed: object = 0) -> Gang:
+    """One scene to its end. Raises Violated."""
+    world = World(seed=(seed, scene, size))
+    gang = Gang(world, size, faults=scene.faults)
+    with simulated(world), controlled(gang) as controllers:
+        gang.armed = world.now
+        for typed in scene.typed:
+            world.after(typed.at, lambda typed=typed: controllers[typed.controller].type(typed.command))  # type: ignore[misc]
+        for one in scene.befalls:
+            world.after(one.at, lambda one=one: _befall(gang, controllers[one.controller], one))  # type: ignore[misc]
+        for fault in scene.faults:
+            world.after(fault.at, lambda fault=fault: gang.strike(fault))  # type: ignore[misc]
+        last = world.now + max(one.at for one in scene.typed)
+
+        def idle() -> bool:
+            return world.now > last and not any(one.busy and not one.killed for one in controllers)
+
+        world.run(world.now + LONGEST_S, gang.check, done=idle)
+        if not idle():
+            raise Violated(f"a command does not end: {_told(gang, controllers)}")
+        world.run(world.now + SETTLE_S, gang.check)
+        _check_whole(gang, controllers)
+        if scene.quiet:
+            _check_outcomes(scene, gang, controllers)
+    return gang
+
+
+def _befall(gang: Gang, controller: Controller, one: Befalls) -> None:
+    if one.kind == "kill":
+        controller.kill()
+    elif one.kind == "pause":
+        controller.pause(True)
+        gang.world.after(one.lasts, lambda: controller.pause(False))
+    elif one.kind == "clock":
+        controller.wall_s += 3600.0
+    else:
+        name = gang.nodes[one.node].name
+        pairs = {(controller.name, name), (name, controller.name)}
+        gang.net.lost |= pairs
+        gang.world.after(one.lasts, lambda: gang.net.lost.difference_update(pairs))
+
+
+def _check_whole(gang: Gang, controllers: Sequence[Controller]) -> None:
+    """A gang runs on all of its nodes or on none."""
+    living = [node.engine_lives for node in gang.nodes]
+    if any(living) and not all(living):
+        raise Violated(f"a part of the gang runs: {_told(gang, controllers)}")
+
+
+def _check_outcomes(scene: Scene, gang: Gang, controllers: Sequence[Controller]) -> None:
+    """Where nothing goes wrong, commands succeed or find the lock held, and what they say is so."""
+    for controller in controllers:
+        for outcome in controller.outcomes:
+            if not outcome.endswith(": done") and "LockHeld" not in outcome:
+                raise Violated(f"a command failed: {_told(gang, controllers)}")
+    last = max(scene.typed, key=lambda one: one.at)
+    if (
+        last.command == "down"
+        and "down: done" in controllers[last.controller].outcomes[-1:]
+        and any(node.engine_lives for node in gang.nodes)
+    ):
+        raise Violated(f"`down` is done and something runs: {_told(gang, controllers)}")
+    done = [outcome for controller in controllers for outcome in controller.outcomes if outcome.endswith(": done")]
+    if done and all(outcome != "down: done" for outcome in done) and set(gang.states()) != {"ready"}:
+        raise Violated(f"`up` is done and the gang is not ready: {_told(gang, controllers)}")
+
+
+def _told(gang: Gang, controllers: Sequence[Controller]) -> str:
+    outcomes = {controller.name: controller.outcomes for controller in controllers}
+    return f"{outcomes} {gang.states()} {[node.engine_lives for node in gang.nodes]}; {gang.told()}"
+
+
+MOMENTS = (0.0, 0.003, 0.01, 0.3, 1.0, 3.2, 12.0)
+
+
+def two_commands() -> Iterator[Scene]:
+    """Every two commands of two controllers, with nothing else."""
+    for first, second in itertools.product(COMMANDS, repeat=2):
+        for at in MOMENTS:
+            yield Scene((Typed(first, 0, 0.0), Typed(second, 1, at)))
+
+
+def interrupted() -> Iterator[Scene]:
+    """A controller that is killed or paused at any of its steps, while another one tries, and tries again."""
+    for command, kind, step in itertools.product(("up", "restart"), ("kill", "pause"), range(24)):
+        befalls = Befalls(kind, 0, 0.0005 + step * 0.0011, 0.0 if kind == "kill" else 75.0)
+        yield Scene((Typed(command, 0, 0.0), Typed("up", 1, 0.5), Typed("restart", 1, 64.0)), (befalls,))
+
+
+def sample(rng: random.Random) -> Scene:
+    """One to three commands, and up to two of what can go wrong."""
+    typed = tuple(
+        Typed(rng.choice(list(COMMANDS)), rng.choice((0, 1)), round(rng.choice((0.0, 0.5, 3.0, 5.0)) * rng.random(), 4))
+        for _ in range(rng.randint(1, 3))
+    )
+    befalls, faults = [], []
+    for _ in range(rng.randint(0, 2)):
+        at = round(rng.choice((0.02, 0.4, 5.0)) * rng.random(), 4)
+        if rng.random() < 0.5:
+            lasts = rng.choice((0.5, 9.0, 75.0))
+            befalls.append(Befalls(rng.choice(BEFALLS), rng.choice((0, 1)), at, lasts, rng.choice((0, 1))))
+        else:
+            kind = rng.choice(NODE_FAULTS)
+            where = (0, 1) if kind == "reset" else (rng.choice((0, 1)),)
+            faults.append(Fault(kind, where, at, 0.0 if kind in AT_ONCE else rng.choice((0.5, 4.0, 9.0))))
+    return Scene(typed, tuple(befalls), tuple(faults))
+
+
+def explore(scenes: Iterator[Scene], seed: object, steps: int) -> Explored:
+    """Scenes, until so many steps are done."""
+    explored = Explored()
+    for scene in scenes:
+        if explored.steps >= steps or len(explored.violations) >= 3:
+            break
+        explored.count(scene, lambda scene=scene: play_commands(scene, seed=seed))  # type: ignore[misc]
+    return explored
+
+
+def sampled(seed: object, steps: int) -> Explored:
+    """So many steps of sampled scenes."""
+    rng = random.Random(repr(seed))
+    return explore((sample(rng) for _ in itertools.count()), seed, steps)

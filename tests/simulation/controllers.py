@@ -1,0 +1,525 @@
+"""Controllers of a simulated gang: `up`, `down` and the gang's lock as they run in production. Their requests go over
+the simulated network to the nodes, which answer with production's lock verb and a simulated stage, arm, go and stop.
+
+Each controller's code runs in threads of its own, of which one at a time goes on, by the simulated clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tests.simulation.gang import Gang, Violated
+from tests.simulation.network import LATENCY_S
+from tests.simulation.node import Node
+from tests.simulation.world import World
+
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import DeployError, NodeError, Unreachable
+from orchestrator.model.inventory import GangSpec, NodeSpec, Ports, Reach
+from orchestrator.model.per_node import PerNode
+from orchestrator.node.agent.course import OVER
+from orchestrator.node.failure import Failure
+from orchestrator.node.verbs import lock
+from orchestrator.protocol.report import AgentState, Report
+from orchestrator.protocol.run_files import Order
+from orchestrator.protocol.staging import StagingRequest
+from orchestrator.protocol.verbs import Because
+from orchestrator.remote import node_app
+from orchestrator.workflows.gang import down, locks, up
+from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.status import reports
+
+POLL_S = 0.05
+BEGINS_S = 0.002
+"""At most, until a thread has a turn and its channel is open."""
+UP_S = 30.0
+"""--timeout of every `up`."""
+
+
+class Killed(BaseException):
+    """The controller's process is gone: nothing more of it runs."""
+
+
+@dataclass(eq=False)
+class Actor:
+    """One thread of a controller."""
+
+    controller: Controller
+    work: Callable[[], None]
+    go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    waits: int = 0
+    """Counts its waits: a wake-up is for one of them."""
+    over: bool = False
+
+    def live(self) -> None:
+        self.go.acquire()
+        with contextlib.suppress(Killed):
+            self.work()
+        self.over = True
+        self.controller.stage.baton.release()
+
+
+@dataclass
+class Stage:
+    """Hands the one turn there is to an actor and takes it back."""
+
+    world: World
+    baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    actors: dict[int, Actor] = field(default_factory=dict)
+
+    def spawn(self, controller: Controller, work: Callable[[], None]) -> Actor:
+        actor = Actor(controller, work)
+        thread = threading.Thread(target=actor.live, daemon=True)
+        thread.start()
+        self.actors[thread.ident or 0] = actor
+        controller.actors.append(actor)
+        self.world.after(BEGINS_S * self.world.rng.random(), lambda: self.turn(actor, 0))
+        return actor
+
+    def me(self) -> Actor:
+        return self.actors[threading.get_ident()]
+
+    def turn(self, actor: Actor, wait: int) -> None:
+        """In the world's own thread: let it go on until it waits again."""
+        if actor.over or actor.waits != wait:
+            return
+        if actor.controller.paused:
+            actor.controller.missed.append((actor, wait))
+            return
+        actor.go.release()
+        self.baton.acquire()
+
+    def wait(self, actor: Actor) -> None:
+        """In the actor's thread, once somebody is bound to give it a turn."""
+        self.baton.release()
+        actor.go.acquire()
+        actor.waits += 1
+        if actor.controller.killed:
+            raise Killed
+
+    def sleep(self, seconds: float) -> None:
+        actor = self.me()
+        if actor.controller.killed:
+            raise Killed
+        wait = actor.waits
+        self.world.after(seconds, lambda: self.turn(actor, wait))
+        self.wait(actor)
+
+
+@dataclass(eq=False)
+class Controller:
+    """A machine from which somebody types commands."""
+
+    name: str
+    gang: Gang
+    stage: Stage
+    spec: GangSpec
+    paused: bool = False
+    killed: bool = False
+    wall_s: float = 0.0
+    actors: list[Actor] = field(default_factory=list)
+    missed: list[tuple[Actor, int]] = field(default_factory=list)
+    outcomes: list[str] = field(default_factory=list)
+    busy: int = 0
+
+    def type(self, command: str) -> None:
+        """One command, of those below."""
+        self.busy += 1
+        self.stage.spawn(self, lambda: self._run(command))
+
+    def _run(self, command: str) -> None:
+        try:
+            COMMANDS[command](self)
+            self.outcomes.append(f"{command}: done")
+        except DeployError as failure:
+            self.outcomes.append(f"{command}: {type(failure).__name__}: {failure.what}")
+        finally:
+            self.busy -= 1
+
+    def pause(self, on: bool) -> None:
+        self.paused = on
+        if not on:
+            missed, self.missed = self.missed, []
+            for actor, wait in missed:
+                self.stage.turn(actor, wait)
+
+    def kill(self) -> None:
+        """Its locks stay where they are."""
+        self.killed, self.paused, self.missed = True, False, []
+        for actor in list(self.actors):
+            if not actor.over:
+                wait = actor.waits
+                self.stage.world.after(0.0, lambda actor=actor, wait=wait: self.stage.turn(actor, wait))  # type: ignore[misc]
+
+
+@dataclass
+class Session:
+    """A way to one node."""
+
+    controller: Controller
+    spec: NodeSpec
+
+
+class SimulatedFleet:
+    """In place of SSH to every node of the gang."""
+
+    def __init__(self, specs: Collection[NodeSpec]) -> None:
+        self.nodes = {spec.name: spec for spec in specs}
+
+    def __enter__(self) -> SimulatedFleet:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def on_every(
+        self, work: Callable[[Any], Any], *, only: Collection[str] | None = None, patience: object = None
+    ) -> PerNode[Any]:
+        """On all nodes at the same time, a thread each."""
+        stage = STAGE[0]
+        me = stage.me()
+        if me.controller.killed:
+            raise Killed
+        names = [name for name in self.nodes if only is None or name in only]
+        values: dict[str, Any] = {}
+        failures: dict[str, DeployError] = {}
+        left = set(names)
+        wait = me.waits
+
+        def one(name: str) -> None:
+            try:
+                values[name] = work(Session(me.controller, self.nodes[name]))
+            except DeployError as failure:
+                failures[name] = failure
+            finally:
+                left.discard(name)
+                if not left:
+                    stage.world.after(0.0, lambda: stage.turn(me, wait))
+
+        for name in names:
+            stage.spawn(me.controller, lambda name=name: one(name))  # type: ignore[misc]
+        if names:
+            stage.wait(me)
+        return PerNode(
+            values={name: values[name] for name in names if name in values},
+            failures={name: failures[name] for name in names if name in failures},
+        )
+
+
+def call(session: Session, verb: str, request: Mapping[str, Any], *, deadline_s: float) -> Any:
+    """In place of node_app.call: over the simulated network, with a deadline."""
+    stage, controller = STAGE[0], session.controller
+    actor, gang = stage.me(), controller.gang
+    if controller.killed:
+        raise Killed
+    node = next(node for node in gang.nodes if node.name == session.spec.name)
+    told: list[Any] = []
+    wait = actor.waits
+
+    def arrive() -> None:
+        if gang.net.passes(controller.name, node.name):
+            VERBS[verb](node, dict(request), reply)
+
+    def reply(value: Any) -> None:
+        if gang.net.passes(node.name, controller.name):
+            stage.world.after(LATENCY_S, lambda: deliver(value))
+
+    def deliver(value: Any) -> None:
+        if not told:
+            told.append(value)
+            stage.turn(actor, wait)
+
+    stage.world.after(LATENCY_S * (1 + gang.world.rng.random()), arrive)
+    stage.world.after(deadline_s, lambda: deliver(Unreachable("no answer", where=node.name, fix="")))
+    stage.wait(actor)
+    if isinstance(told[0], Failure):
+        raise NodeError(told[0].what, where=node.name, fix=told[0].fix)
+    if isinstance(told[0], DeployError):
+        raise told[0]
+    return told[0]
+
+
+STAGE: list[Stage] = []
+"""Of the world that is being played."""
+
+Reply = Callable[[Any], None]
+
+
+def answers(verb: Callable[[Node, dict[str, Any], Reply], None]) -> Callable[[Node, dict[str, Any], Reply], None]:
+    """A verb begins once its node and its disk can do anything, and its failures are answers."""
+
+    def begin(node: Node, request: dict[str, Any], reply: Reply) -> None:
+        if node.off:
+            return
+        if node.paused or (node.disk_stalls and verb is not _report):
+            node.world.after(POLL_S, lambda: begin(node, request, reply))
+            return
+        try:
+            verb(node, request, reply)
+        except Failure as failure:
+            reply(failure)
+
+    return begin
+
+
+def once(node: Node, done: Callable[[], bool], deadline_s: float, then: Callable[[], None]) -> None:
+    """As goal.wait: look again and again."""
+    until = node.world.now + deadline_s
+
+    def look() -> None:
+        if done() or node.world.now >= until:
+            then()
+        else:
+            node.world.after(POLL_S, look)
+
+    look()
+
+
+def _lock(node: Node, request: dict[str, Any], reply: Reply) -> None:
+    with clock_of(node):
+        answer = lock.answer({**request, "state_dir": str(node.folder)})
+        if answer["mine"] and request.get("op") in ("acquire", "renew"):
+            path = node.folder / "gangs" / str(request["gang"]) / "lock"
+            os.utime(path, (node.world.now + node.wall_s,) * 2)
+            node.holder = str((request.get("holder") or request)["token"])
+    reply(answer)
+
+
+def fenced(node: Node, request: dict[str, Any], *, to_end: bool = False) -> None:
+    """Production's own check, and what must be so after it."""
+    with clock_of(node):
+        lock.refuse_a_former_holder({**request, "state_dir": str(node.folder)}, to_end=to_end)
+    if node.holder and request.get("token") not in (None, node.holder):
+        raise Violated(f"{node.name} obeys a former holder of its lock: {node.gang.told()}")
+
+
+def _stage(node: Node, request: dict[str, Any], reply: Reply) -> None:
+    fenced(node, request)
+    if node.agent_lives:
+        raise Failure("running", "an agent of this gang runs already", node.name, "l40s-deploy down")
+    node.staged = request["run_id"]
+    node.agent = None
+    rank = request["node_rank"]
+    run = node.gang.run_of(rank, node.staged)
+    node.report = Report(
+        run_id=node.staged, gang="g", node=node.name, node_rank=rank, nnodes=run.nnodes, state=AgentState.STAGED,
+        plan_id=request["plan_id"], started_at=node.world.now, updated_at=node.world.now,
+    )  # fmt: skip
+    node.plan_id = request["plan_id"]
+    reply({"folder": "/nowhere"})
+
+
+def _arm(node: Node, request: dict[str, Any], reply: Reply) -> None:
+    if not node.staged or request.get("run_id", node.staged) != node.staged:
+        raise Failure("no-run", "no such run is staged", node.name)
+    if not node.agent_lives:
+        started_at = node.report.started_at if node.report else 0.0
+        node.arm(replace(node.gang.run_of(node.rank, node.staged), plan_id=node.plan_id))
+        node.started_at = started_at
+    agent = node.agent
+    assert agent is not None
+
+    def told() -> None:
+        if agent.state in OVER:
+            reply(Failure("not-armed", "it ended", node.name))
+        else:
+            reply({"state": agent.state.value})
+
+    once(node, lambda: agent.state is not AgentState.STAGED, 2.0, told)
+
+
+def _go(node: Node, request: dict[str, Any], reply: Reply) -> None:
+    fenced(node, request)
+    agent = node.agent
+    if agent is None or agent.gone or agent.run.run_id != request.get("run_id"):
+        raise Failure("no-agent", "no agent is armed for this run", node.name)
+    node.order = Order(goal="run")
+    node.wake()
+    once(
+        node,
+        lambda: agent.state is not AgentState.ARMED or agent.gone,
+        5.0,
+        lambda: reply({"state": agent.state.value}),
+    )
+
+
+def _stop(node: Node, request: dict[str, Any], reply: Reply) -> None:
+    fenced(node, request, to_end=True)
+    if node.report is None:
+        reply({"state": "absent"})
+        return
+    agent = node.agent
+    if agent is None or agent.gone:
+        node.settle(clear=bool(request.get("clear")))
+        reply({"state": node.report.state.value})
+        return
+    because = Because.read(request.get("because"))
+    node.order = Order(
+        goal="stop-now" if request.get("now") else "stop", because=because if isinstance(because, Because) else None
+    )
+    node.gang.stopped = True
+    node.wake()
+    if node.frozen:
+        node.kill_agent()
+
+    def told() -> None:
+        if agent.gone:
+            node.settle(clear=bool(request.get("clear")))
+        reply({"state": node.report.state.value if node.report else "absent", "alive": not agent.gone})
+
+    once(node, lambda: agent.gone and not node.engine_lives, float(request.get("deadline_s") or 60.0), told)
+
+
+def _report(node: Node, request: dict[str, Any], reply: Reply) -> None:
+    def now() -> list[dict[str, Any]]:
+        if node.report is None:
+            return []
+        return [replace(node.report, alive=node.agent_lives, now=node.world.now).as_json()]
+
+    def mark() -> str:
+        return f"{node.report and node.report.run_id} {node.report and node.report.state.value} {node.agent_lives}"
+
+    once(
+        node,
+        lambda: mark() != request.get("seen"),
+        float(request.get("wait_s") or 0.0),
+        lambda: reply({"now": node.world.now, "reports": now(), "seen": mark()}),
+    )
+
+
+VERBS = {
+    name: answers(verb)
+    for name, verb in {
+        "lock": _lock, "stage": _stage, "arm": _arm, "go": _go, "stop": _stop, "report": _report
+    }.items()
+}  # fmt: skip
+
+
+class Watcher:
+    """Sees nothing."""
+
+    def planned(self, plan: object) -> None: ...
+
+    def step(self, gang: str, words: str) -> None: ...
+
+    def seen(self, views: object) -> None: ...
+
+
+def _up(controller: Controller) -> None:
+    fleet: Any = SimulatedFleet(controller.spec.nodes)
+    with _lock_of(controller, fleet, "up"):
+        _raise(controller, fleet)
+
+
+def _lock_of(controller: Controller, fleet: Any, command: str, *, partial: bool = False) -> GangLock:
+    given_back: Any = _Event()
+    return GangLock(fleet, controller.spec, command, partial=partial, _given_back=given_back)
+
+
+def _raise(controller: Controller, fleet: Any) -> tuple[GangView, ...]:
+    def requests(run_id: str, key: str) -> dict[str, StagingRequest]:
+        return {
+            node.name: replace(controller.gang.run_of(rank, run_id), plan_id="p", folder="")
+            for rank, node in enumerate(controller.gang.nodes)
+        }
+
+    rising = up.Rising(gang=controller.spec, plan_id="p", document={}, requests=requests)
+    return up.raise_all(fleet, [rising], Watcher(), timeout_s=UP_S).views
+
+
+def _restart(controller: Controller) -> None:
+    fleet: Any = SimulatedFleet(controller.spec.nodes)
+    with _lock_of(controller, fleet, "restart"):
+        down.stop_gangs(fleet, [controller.spec], now=True)
+        _raise(controller, fleet)
+
+
+def _down(controller: Controller) -> None:
+    fleet: Any = SimulatedFleet(controller.spec.nodes)
+    with _lock_of(controller, fleet, "down", partial=True):
+        down.stop_gangs(fleet, [controller.spec], now=False)
+
+
+COMMANDS: dict[str, Callable[[Controller], object]] = {"up": _up, "restart": _restart, "down": _down}
+
+
+class _Event:
+    """threading.Event for whoever waits by the simulated clock."""
+
+    def __init__(self) -> None:
+        self._on = False
+
+    def set(self) -> None:
+        self._on = True
+
+    def wait(self, seconds: float) -> bool:
+        """Looked at again once the time is up, as its only user does."""
+        STAGE[0].sleep(seconds)
+        return self._on
+
+
+def _thread(*, target: Callable[[], None], daemon: bool) -> Any:
+    return mock.Mock(start=lambda: STAGE[0].spawn(STAGE[0].me().controller, target))
+
+
+@contextlib.contextmanager
+def clock_of(node: Node) -> Iterator[None]:
+    """Its wall clock, and the one that nobody sets."""
+    world = node.world
+    stand_in = mock.Mock(
+        spec=time, time=lambda: world.now + node.wall_s, clock_gettime=lambda _: world.now, CLOCK_BOOTTIME=7
+    )
+    with mock.patch.object(lock, "time", stand_in):
+        yield
+
+
+@contextlib.contextmanager
+def controlled(gang: Gang, count: int = 2) -> Iterator[list[Controller]]:
+    """Controllers of a gang whose nodes have state directories. Within `simulated`."""
+    world, stage = gang.world, Stage(gang.world)
+    STAGE[:] = [stage]
+    folder = Path(tempfile.mkdtemp(prefix="l40s-simulated-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    for rank, node in enumerate(gang.nodes):
+        node.gang, node.rank, node.folder = gang, rank, folder / node.name
+    specs = tuple(
+        NodeSpec(
+            name=node.name, gang="g", node_rank=rank, reach=Reach(host=node.name), state_dir=str(node.folder),
+            ports=Ports(agent=7700),
+        )
+        for rank, node in enumerate(gang.nodes)
+    )  # fmt: skip
+    spec = GangSpec(name="g", nodes=specs)
+    made = [Controller(f"c{number}", gang, stage, spec) for number in range(count)]
+
+    def wall() -> float:
+        return world.now + stage.me().controller.wall_s
+
+    moment = mock.Mock(
+        spec=time, monotonic=lambda: world.now, time=wall, sleep=stage.sleep, strftime=lambda _: f"{world.now:.3f}"
+    )
+    patches: list[tuple[Any, str, Any]] = [
+        (node_app, "call", call), (up, "call", call), (up, "time", moment), (locks, "time", moment),
+        (reports, "time", moment), (locks, "Fleet", SimulatedFleet), (locks, "audit", mock.Mock()),
+        (locks, "has_ended", lambda _: False), (up, "RunRecord", mock.Mock()),
+        (locks, "threading", mock.Mock(Thread=_thread)), (locks, "_held", []),
+        (lock, "_note", lambda *_: None),
+    ]  # fmt: skip
+    try:
+        with contextlib.ExitStack() as opened:
+            for target, name, value in patches:
+                opened.enter_context(mock.patch.object(target, name, value))
+            yield made
+            for controller in made:
+                controller.kill()
+            world.run(world.now + 0.001, lambda: None)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
