@@ -66,6 +66,8 @@ class Actor:
         with contextlib.suppress(Killed):
             self.work()
         self.over = True
+        self.controller.actors.remove(self)
+        self.controller.stage.actors.pop(threading.get_ident(), None)
         self.controller.stage.baton.release()
 
 
@@ -421,7 +423,7 @@ def _up(controller: Controller) -> None:
 
 
 def _lock_of(controller: Controller, fleet: Any, command: str, *, partial: bool = False) -> GangLock:
-    given_back: Any = _Event()
+    given_back: Any = Event()
     return GangLock(fleet, controller.spec, command, partial=partial, _given_back=given_back)
 
 
@@ -436,11 +438,16 @@ def _raise(controller: Controller, fleet: Any) -> tuple[GangView, ...]:
     return up.raise_all(fleet, [rising], Watcher(), timeout_s=UP_S).views
 
 
+def restart(controller: Controller, fleet: Any) -> tuple[GangView, ...]:
+    """Of a gang whose lock is held."""
+    down.stop_gangs(fleet, [controller.spec], now=True)
+    return _raise(controller, fleet)
+
+
 def _restart(controller: Controller) -> None:
     fleet: Any = SimulatedFleet(controller.spec.nodes)
     with _lock_of(controller, fleet, "restart"):
-        down.stop_gangs(fleet, [controller.spec], now=True)
-        _raise(controller, fleet)
+        restart(controller, fleet)
 
 
 def _down(controller: Controller) -> None:
@@ -452,7 +459,7 @@ def _down(controller: Controller) -> None:
 COMMANDS: dict[str, Callable[[Controller], object]] = {"up": _up, "restart": _restart, "down": _down}
 
 
-class _Event:
+class Event:
     """threading.Event for whoever waits by the simulated clock."""
 
     def __init__(self) -> None:

@@ -170,6 +170,12 @@ class Gang:
         """Every agent is gone, and no engine lives."""
         return self.armed is not None and not any(node.agent_lives or node.engine_lives for node in self.nodes)
 
+    def forget(self) -> None:
+        """What is over, of a gang that lives long."""
+        for node in self.nodes:
+            node.engines = [engine for engine in node.engines if engine.lives]
+        self.ends = {}
+
     # what befalls it
 
     def strike(self, fault: Fault) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import secrets
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.waiting import until
+from tests.support.hostile import Probe, Strangers, resident_bytes
+from tests.support.waiting import slack, until
 
 from orchestrator.engines.registry import dialects
 
@@ -22,6 +24,9 @@ LINES = 32
 LINE_BYTES = 60_000
 STRANGERS = 64
 FLOOD_BYTES = 100_000_000
+LATENCY_S = 1.0
+"""From a stranger's connection to the agent's word, on an idle machine."""
+MOST_MEMORY = 64 << 20
 QUOTED = "torch.OutOfMemoryError"
 
 
@@ -104,3 +109,20 @@ def pour(port: int, most: int) -> int:
         while sent < most:
             sent += stranger.send(b"\n" * min(most - sent, 1 << 16))
     return max(sent, 1 << 16)
+
+
+def test_any_bytes_at_the_agents_port_delay_nobody_and_take_no_memory(gang: Gang) -> None:
+    cluster = gang(nodes=2, lease_s=4.0)
+    cluster.ready()
+    pid = cluster.agent(0)[0]
+    before = resident_bytes(pid)
+    probe = Probe("127.0.0.1", cluster.agent_port)
+    seed = secrets.randbelow(1 << 20)
+    with probe.running(), Strangers("127.0.0.1", cluster.agent_port, STRANGERS, seed) as strangers:
+        until(lambda: strangers.connections > 1500 and probe.answers > 20, 20.0, lambda: f"seed {seed}: {strangers}")
+    assert probe.worst_s < LATENCY_S * slack(), f"seed {seed}"
+    assert resident_bytes(pid) - before < MOST_MEMORY, f"seed {seed}"
+    assert cluster.states() == ["ready", "ready"]
+    assert [cluster.report(node)["links"] for node in (0, 1)] == [{"node1": "heard"}, {"node0": "heard"}]
+    assert [answer["state"] for answer in cluster.stop_all()] == ["stopped", "stopped"]
+    cluster.nothing_left()
