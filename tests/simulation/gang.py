@@ -147,7 +147,7 @@ class Gang:
 
     def _befallen(self, cause: Cause) -> bool:
         """All others silent at once looks like being cut off."""
-        alone = "is cut off" in cause.text and {*self.names} - {cause.node} <= self.origins
+        alone = "is disconnected" in cause.text and {*self.names} - {cause.node} <= self.origins
         return cause.node in self.origins or alone
 
     def _amended(self, leader: Node) -> bool:
