@@ -33,13 +33,14 @@ _EXAMPLES = (
     "l40s-deploy prepare                               packages, user, limits, sudo rule, kernel, the stack",
     "l40s-deploy prepare --bundle stack.bundle         the stack from a file of `stack build`, without any network",
     "l40s-deploy prepare --node l40s-2 --tags limits   one node, one role",
+    "l40s-deploy prepare --tags firewall               close the gang's own ports to all but its nodes",
     "l40s-deploy prepare --remove                      undo what prepare changed, and only that",
 )
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    from orchestrator.workflows.hosts.prepare import TAGS
+    from orchestrator.workflows.hosts.prepare import ON_REQUEST, TAGS
 
     add_examples(parser, *_EXAMPLES)
     add_inventory(parser)
@@ -48,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--tags",
         default="",
         metavar="T,...",
-        help=f"only these: {', '.join(TAGS)}",
+        help=f"only these: {', '.join(TAGS)}; and on request only: {', '.join(ON_REQUEST)}",
     )
     parser.add_argument("--stack", metavar="STACK", help="the stack to install (default: the inventory's l40s_stack)")
     parser.add_argument(

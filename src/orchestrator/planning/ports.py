@@ -6,15 +6,17 @@ Gloo take whoever knows the address, and SGLang's ZMQ sockets unpickle what they
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, NodePlan
 
 EPHEMERAL = "32768-60999"
 """net.ipv4.ip_local_port_range as Linux has it by default."""
 ROCE = "4791"
 """UDP port of RoCEv2 (InfiniBand Architecture Specification, Annex A17)."""
+_EPHEMERAL_USE = "NCCL, Gloo, ZMQ with pickle"
 GANG, CLIENTS = "nodes of the gang", "clients, router"
 
 
@@ -54,23 +56,38 @@ def _of_node(gang: GangPlan, node: NodePlan) -> Iterator[PortUse]:
         yield row("tcp", gang.agent_port, "agents", GANG, "the run's key, both sides")
     if "--nccl-port" in node.argv[:-1]:
         yield row("tcp", node.argv[node.argv.index("--nccl-port") + 1], "NCCL", GANG)
-    yield row("tcp", EPHEMERAL, "NCCL, Gloo, ZMQ with pickle", GANG)
+    yield row("tcp", EPHEMERAL, _EPHEMERAL_USE, GANG)
     if dict(node.env).get("NCCL_IB_DISABLE") != "1":
         yield row("udp", ROCE, "RDMA over Ethernet", GANG)
 
 
 def nftables(gang: GangPlan, node: NodePlan) -> str:
+    """The rules of one node of a plan."""
+    closed = [(use.port, use.purpose) for use in _of_node(gang, node) if use.who == GANG and use.protocol == "tcp"]
+    return _table(gang.name, node.name, {member.name: member.address for member in gang.nodes}, closed)
+
+
+def firewall(gang: GangSpec, node: NodeSpec, addresses: Mapping[str, str]) -> str:
+    """The same without a plan, from the inventory's ports. addresses: of every node of the gang, by name."""
+    leads = node.node_rank == 0
+    closed = [] if leads else [(str(node.ports.http), "HTTP, health only")]
+    if len(gang.nodes) > 1:
+        closed += [(str(node.ports.dist_init), "rendezvous"), (str(node.ports.agent), "agents")] if leads else []
+        closed += [(str(node.ports.nccl), "NCCL")] if node.ports.nccl else []
+        closed.append((EPHEMERAL, _EPHEMERAL_USE))
+    return _table(gang.name, node.name, addresses, closed)
+
+
+def _table(gang: str, node: str, addresses: Mapping[str, str], closed: Iterable[tuple[str, str]]) -> str:
     """A table of its own, to load with `nft -f`: other nodes reach what is for the gang, strangers do not.
 
-    Nothing else is touched: the service's port, SSH and other addresses of the node stay as they are.
+    Nothing else is touched: the service's port, SSH and other addresses of the node (rails) stay as they are.
     """
-    family = "ip6" if ":" in node.address else "ip"
-    members = ", ".join(member.address for member in gang.nodes)
-    closed = [use for use in _of_node(gang, node) if use.who == GANG and use.protocol == "tcp"]
-    rules = "\n".join(
-        f"        tcp dport {use.port} ct state new drop comment {_quoted(use.purpose)}" for use in closed
-    )
-    return f"""# {_plain(node.name)} in gang {_plain(gang.name)}: the engine's ports for the gang's own nodes only.
+    address = addresses[node]
+    family = "ip6" if ":" in address else "ip"
+    members = ", ".join(addresses.values())
+    rules = "\n".join(f"        tcp dport {port} ct state new drop comment {_quoted(why)}" for port, why in closed)
+    return f"""# {_plain(node)} in gang {_plain(gang)}: the engine's ports for the gang's own nodes only.
 # Load: nft -f FILE. Undo: nft delete table inet l40s_deploy. To survive a reboot, include it in /etc/nftables.conf.
 table inet l40s_deploy
 delete table inet l40s_deploy
@@ -82,7 +99,7 @@ table inet l40s_deploy {{
     chain input {{
         type filter hook input priority filter; policy accept;
         iif lo accept
-        {family} daddr != {node.address} accept
+        {family} daddr != {address} accept
         {family} saddr @gang accept
 {rules}
     }}

@@ -13,10 +13,11 @@ from tests.support.reference_cluster import gang, topologies
 
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
+from orchestrator.model.inventory import Ports
 from orchestrator.model.plan import GangPlan
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
-from orchestrator.planning.ports import GANG, nftables, port_uses
+from orchestrator.planning.ports import GANG, firewall, nftables, port_uses
 
 
 def planned(**settings: Any) -> GangPlan:
@@ -38,6 +39,26 @@ def test_the_leader_listens_on_more_and_every_row_says_who_may_and_how_it_knows_
     assert {row.authenticates for row in rows if "pickle" in row.purpose} == {"nobody"}
     assert leader["HTTP"].authenticates == "nobody"
     assert port_uses(replace(plan, api_key="abc"))[0].authenticates == "the API key"
+
+
+def test_prepare_writes_the_rules_of_the_plan_from_the_inventory_alone() -> None:
+    for spec in (gang(), gang(ports=Ports(nccl=41000))):
+        profile, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
+        plan = build_plan([spec], profile, stack, topologies(spec), PlanOptions()).gangs[0]
+        addresses = {node.name: node.address for node in plan.nodes}
+        for planned_node, node in zip(plan.nodes, spec.nodes, strict=True):
+            assert sorted(firewall(spec, node, addresses).splitlines()) == sorted(
+                nftables(plan, planned_node).splitlines()
+            )
+
+
+def test_rails_and_the_service_stay_open() -> None:
+    plan = planned()
+    for node in plan.nodes:
+        text = nftables(plan, node)
+        assert f"ip daddr != {node.address} accept" in text, "what comes in for a rail's address is not ours to close"
+        assert "udp" not in text and "policy accept" in text
+        assert all(member.address in text for member in plan.nodes)
 
 
 def test_a_gang_of_one_node_has_its_service_alone() -> None:

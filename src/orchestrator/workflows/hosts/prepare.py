@@ -17,8 +17,12 @@ from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import Inventory, NodeSpec, RouterSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Stack
+from orchestrator.planning.choices import tcp_choices
 from orchestrator.planning.places import venv
+from orchestrator.planning.ports import firewall
 from orchestrator.remote.fleet import Fleet
+from orchestrator.topology.build import build
+from orchestrator.workflows.look.look import look
 from orchestrator.workflows.router.routing import Router
 from orchestrator.workflows.status.reports import see
 
@@ -26,6 +30,9 @@ __all__ = ["TAGS", "PrepareRequest", "Prepared", "Step", "play_variables", "prep
 
 TAGS = ("system_packages", "engine_user", "limits", "sudo_rule", "kernel", "engine_env", "router_env")
 """What can be chosen by --tags: the roles of playbooks/prepare.yml, in its order."""
+
+ON_REQUEST = ("firewall",)
+"""Roles that run only where --tags names them."""
 
 ENGINE_USER = "l40s"
 """Who runs the engine where the inventory names nobody."""
@@ -101,6 +108,8 @@ def prepare(
         if request.remove:
             _refuse_below_an_engine(inventory, names)
         variables = play_variables(nodes, request, Path(folder), router=_router(inventory, names))
+        for name, rules in _firewalls(inventory, nodes, request).items():
+            variables["prepare_hosts"][name]["firewall"] = rules
         results = run_playbook(
             _playbook(request),
             inventory=Path(inventory.path),
@@ -137,6 +146,25 @@ def play_variables(
     return variables
 
 
+def _firewalls(inventory: Inventory, nodes: Sequence[NodeSpec], request: PrepareRequest) -> dict[str, str]:
+    """Each node's rules, where they were asked for: they name the addresses of all nodes of its gang.
+
+    Raises why a node can't be looked at, and InputError where a gang's nodes share no network.
+    """
+    if "firewall" not in request.tags:
+        return {}
+    wanted = {node.name for node in nodes}
+    gangs = [gang for gang in inventory.gangs if any(node.name in wanted for node in gang.nodes)]
+    with Fleet(node for gang in gangs for node in gang.nodes) as fleet:
+        looked = look(fleet, list(fleet.nodes.values())).all()
+    topologies = {name: build(snapshot) for name, snapshot in looked.items()}
+    found: dict[str, str] = {}
+    for gang in gangs:
+        addresses = {name: choice.address for name, choice in tcp_choices(gang, topologies).items()}
+        found |= {node.name: firewall(gang, node, addresses) for node in gang.nodes if node.name in wanted}
+    return found
+
+
 def _chosen(inventory: Inventory, names: Sequence[str]) -> tuple[str, ...]:
     """Names of the gangs' nodes and of the router's host, which may be one of them."""
     known = dict.fromkeys(node.name for node in inventory.nodes)
@@ -157,9 +185,11 @@ def _refuse_tags(request: PrepareRequest) -> None:
     if request.remove and request.tags:
         raise InputError("--remove undoes everything", where="--tags", fix="omit --tags")
     for tag in request.tags:
-        if tag not in TAGS:
+        if tag not in (*TAGS, *ON_REQUEST):
             raise InputError(
-                f"found {tag!r}, wanted one or more of {', '.join(TAGS)}", where="--tags", fix="--tags limits"
+                f"found {tag!r}, wanted one or more of {', '.join((*TAGS, *ON_REQUEST))}",
+                where="--tags",
+                fix="--tags limits",
             )
 
 
@@ -209,6 +239,7 @@ def _host(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None, folder
         "up_becomes": up_becomes,
         "model_root": node.model_root,
         "state_dir": node.state_dir or "",
+        "firewall": "",
     }
 
 

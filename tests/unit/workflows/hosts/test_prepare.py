@@ -11,11 +11,12 @@ from tests.support.wheels import small_stack
 
 from orchestrator.engines.router import VERSION
 from orchestrator.host_setup.bundle import write_bundle
+from orchestrator.host_setup.locks import bare
 from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
-from orchestrator.workflows.hosts.prepare import TAGS, PrepareRequest, play_variables, prepare
+from orchestrator.workflows.hosts.prepare import ON_REQUEST, TAGS, PrepareRequest, play_variables, prepare
 
 CPU = "sglang-0.5.23-cpu"
 
@@ -85,7 +86,7 @@ def test_the_routers_host_gets_the_routers_packages_and_no_stack(tmp_path: Path)
 
 def test_the_lock_is_of_the_release_that_we_speak_to() -> None:
     lock = data_dir("playbooks") / "roles/router_env/files" / f"sglang-router-{VERSION}.lock"
-    assert f"sglang-router=={VERSION}" in lock.read_text().splitlines()
+    assert f"sglang-router=={VERSION}" in bare(lock.read_text()).splitlines()
     assert RouterSpec.__dataclass_fields__["venv"].default == f"/opt/l40s/venvs/sglang-router-{VERSION}"
 
 
@@ -142,7 +143,8 @@ def test_input_is_refused_before_any_node_is_touched(request_: PrepareRequest, w
 def test_every_tag_is_a_role_of_the_play() -> None:
     play = (data_dir("playbooks") / "prepare.yml").read_text()
     assert all(f"tags: [{tag}]" in play or f"tags: {tag}" in play for tag in TAGS)
-    assert all((data_dir("playbooks") / "roles" / tag).is_dir() for tag in TAGS)
+    assert all((data_dir("playbooks") / "roles" / tag).is_dir() for tag in (*TAGS, *ON_REQUEST))
+    assert all(f"tags: [never, {tag}]" in play for tag in ON_REQUEST)
 
 
 def a_bundle(folder: Path) -> tuple[Path, Path]:
