@@ -63,8 +63,23 @@ class Snapshot:
                 current = parent
         return {path: sorted(names) for path, names in children.items()}
 
+    @cached_property
+    def _folders(self) -> dict[str, str]:
+        """Folders that were resolved before: most files lie beside others that are asked for."""
+        return {}
+
     def realpath(self, path: str) -> str:
         """The path with every symbolic link resolved; a loop ends where Linux would end it."""
+        folder, _, name = path.rpartition("/")
+        if not folder or name in ("", ".", ".."):
+            return self._resolved(path)
+        known = self._folders.get(folder)
+        if known is None:
+            known = self._folders[folder] = self._resolved(folder).rstrip("/")
+        place = f"{known}/{name}"
+        return self._resolved(path) if place in self.links else place
+
+    def _resolved(self, path: str) -> str:
         parts = [part for part in reversed(path.split("/")) if part]
         resolved = ""
         followed = 0
