@@ -27,7 +27,7 @@ from orchestrator.planning import commands
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
-VERSIONS = {"0.5.23": ("sglang-0.5.23", ENGINE_STACK), "0.4.4.post1": ("sglang-0.4.4-l40s",)}
+VERSIONS = {"0.5.23": ("sglang-0.5.23", ENGINE_STACK), "0.4.4.post3": ("sglang-0.4.4-l40s",)}
 """Each version's stacks."""
 KEY = "sk-0123456789abcdef"
 
@@ -116,7 +116,7 @@ def rendered(version: str, folder: Path) -> Iterator[tuple[str, tuple[str, ...]]
 WRONG = {
     "a flag of the other version": {
         "0.5.23": ("--model-path", "m", "--cuda-graph-max-bs", "32"),
-        "0.4.4.post1": ("--model-path", "m", "--cuda-graph-max-bs-decode", "32"),
+        "0.4.4.post3": ("--model-path", "m", "--cuda-graph-max-bs-decode", "32"),
     },
     "no number": dict.fromkeys(VERSIONS, ("--model-path", "m", "--tp-size", "two")),
     "no such backend": dict.fromkeys(VERSIONS, ("--model-path", "m", "--attention-backend", "nonsense")),
@@ -127,7 +127,7 @@ WRONG = {
 def parser_of_0_4_4(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for PYTHONPATH with the real server_args.py of the wheel and stubs for the rest."""
     folder = tmp_path_factory.mktemp("sglang-0.4.4")
-    words = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder), "sglang==0.4.4.post1"]
+    words = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder), "sglang==0.4.4.post3"]
     done = subprocess.run(
         [sys.executable, "-m", "pip", *words], capture_output=True, text=True, timeout=120, check=False
     )

@@ -34,6 +34,7 @@ def load_stack(name: str) -> Stack:
         install=install,
         image=_image(top, install),
         contains=top.texts("contains"),
+        bring=_bring(top),
         evidence=top.words("evidence"),
         device="cpu" if device == "cpu" else "cuda",
         launch=top.texts("launch") or _LAUNCH,
@@ -45,6 +46,14 @@ def load_stack(name: str) -> Stack:
     )
     top.done()
     return stack
+
+
+def _bring(top: Section) -> tuple[tuple[str, str], ...]:
+    found = top.words("bring")
+    for pin, _ in found:
+        if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9._+!-]*", pin) is None:
+            raise top.wrong("bring", f"found {pin!r:.60}, wanted name==version")
+    return found
 
 
 def _install(top: Section) -> Install:

@@ -185,6 +185,7 @@ class Stack:
     install:         what it runs in; anything but venv needs an image
     image:           container image that holds it, by digest or id (NAME@sha256:..., sha256:...); '' for none
     contains:        what must be in it for this hardware, in words that a human can check
+    bring:           (name==version, where it can be had) of packages that no index has
     evidence:        (file below the engine's root, text that must stand in it) of what can be read of that
     """
 
@@ -202,6 +203,7 @@ class Stack:
     install: Install = "venv"
     image: str = ""
     contains: tuple[str, ...] = ()
+    bring: tuple[tuple[str, str], ...] = ()
     evidence: tuple[tuple[str, str], ...] = ()
     device: Literal["cuda", "cpu"] = "cuda"
     launch: tuple[str, ...] = ("{venv}/bin/python3", "-m", "sglang.launch_server")

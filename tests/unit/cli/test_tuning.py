@@ -16,7 +16,7 @@ MODEL = "DeepSeek-V3-0324-Block64x64"
 def test_status_lists_names_and_shapes_for_both_stacks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tuning", "status", "--model", MODEL, "-i", REFERENCE, "--offline"]) == 0
     out = capsys.readouterr().out
-    assert "sglang-0.4.4-l40s: SGLang 0.4.4.post1, Triton 3.1.0" in out
+    assert "sglang-0.4.4-l40s: SGLang 0.4.4.post3, Triton 3.1.0" in out
     assert "E=256,N=64,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[64, 64].json" in out
     assert "sglang-0.5.23: SGLang 0.5.23, Triton 3.8.0" in out
     assert "E=257,N=64,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[64, 64]_down.json" in out

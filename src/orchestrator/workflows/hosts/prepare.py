@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.host_setup import brought
 from orchestrator.host_setup.bundle import Bundle, copy_part, read_bundle
 from orchestrator.host_setup.runner import HostResult, Step, count_tasks, run_playbook
 from orchestrator.loading.stacks import load_stack, stack_lock
@@ -260,6 +261,8 @@ def _what_to_install(stack: Stack, name: str, bundle: Bundle | None, folder: Pat
     if stack.install != "venv":
         archive = str(folder / _IMAGE) if bundle and bundle.image else ""
         return {**shared, "image_archive": archive, "lock": "", "bundle": "", "vocabularies": ""}
+    if bundle is None:
+        brought.refuse_without(stack)
     lock = _unpacked_lock(bundle, folder) if bundle else stack_lock(name)
     return {
         **shared,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.host_setup import debian, images, vocabularies, wheelhouse
+from orchestrator.host_setup import brought, debian, images, vocabularies, wheelhouse
 from orchestrator.host_setup.bundle import Bundle, write_bundle
 from orchestrator.host_setup.locks import pins
 from orchestrator.loading.stacks import load_stack, stack_lock, stack_recipe
@@ -53,6 +53,8 @@ def build(request: BuildRequest, progress: Callable[[str, int, int], None] = lam
     if stack.install != "venv":
         return _build_with_image(request, stack, python)
     lock = stack_lock(request.stack).read_text("utf-8")
+    if found := brought.wheels(stack, request.find_links):
+        lock = brought.with_brought(lock, found)
     count = len(list(pins(lock)))
     come = 0
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # DeepSeek-V3-0324-Block64x64 by sglang-0.4.4-l40s on node7: node rank 7 of 8 in gang gang0.
-# Written by l40s-deploy from plan a4f107c03c70. To run a gang by hand, run each node's script on its
+# Written by l40s-deploy from plan 228c99723261. To run a gang by hand, run each node's script on its
 # node within a few minutes of each other; the leader then serves http://10.0.0.11:8000
 set -eu
 
@@ -54,6 +54,8 @@ export TORCHINDUCTOR_CACHE_DIR=/var/lib/l40s-deploy/cache/sglang-0.4.4-l40s/indu
 export TRITON_CACHE_DIR=/var/lib/l40s-deploy/cache/sglang-0.4.4-l40s/triton
 # FlashInfer's kernels, on this node, for this stack only: nodes with a shared home, or two stacks, would race
 export FLASHINFER_WORKSPACE_BASE=/var/lib/l40s-deploy/cache/sglang-0.4.4-l40s/flashinfer
+# stack sglang-0.4.4-l40s
+export SGLANG_IS_FLASHINFER_AVAILABLE=false
 
 # The flags, and where each comes from:
 #   --model-path: the profile's directory below the node's model root

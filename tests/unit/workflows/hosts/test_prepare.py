@@ -13,7 +13,7 @@ from orchestrator.engines.router import VERSION
 from orchestrator.host_setup.bundle import write_bundle
 from orchestrator.host_setup.locks import bare
 from orchestrator.loading.resources import data_dir
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.stacks import load_stack, stack_file
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.workflows.hosts.prepare import ON_REQUEST, TAGS, PrepareRequest, play_variables, prepare
@@ -118,9 +118,17 @@ def test_a_bundle_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_stack_without_a_lock_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yml"
+    mine.write_bytes(stack_file("sglang-0.5.23").read_bytes())
     with pytest.raises(InputError, match="no lock file") as caught:
-        variables(node(stack="sglang-0.4.4-l40s"), tmp_path)
+        variables(node(), tmp_path, stack=str(mine))
     assert "l40s_venv" in caught.value.fix
+
+
+def test_a_stack_that_an_index_lacks_a_package_of_wants_a_bundle(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is on no package index") as caught:
+        variables(node(stack="sglang-0.4.4-l40s"), tmp_path)
+    assert "prepare --bundle" in caught.value.fix
 
 
 @pytest.mark.parametrize(

@@ -48,13 +48,15 @@ def contained(folder: Path, image: str, install: str = "docker") -> Path:
 
 def test_a_recipe_pins_the_commit_that_its_stack_names(tmp_path: Path) -> None:
     files = {file.name: file for file in write_recipe("sglang-0.4.4-l40s", tmp_path / "out")}
-    assert set(files) == {"Containerfile", "build.sh", "check.py", "stack.yml"}
+    assert set(files) == {"Containerfile", "build.sh", "patch.py", "stack.yml"}
     words = files["Containerfile"].read_text()
     commit = next(line.partition("=")[2] for line in words.splitlines() if line.startswith("ARG COMMIT="))
     stack = load_stack("sglang-0.4.4-l40s")
     assert len(commit) == 40 and commit[:8] in stack.source
-    assert f"torch=={stack.torch_version}" in words
-    assert f'"triton": "{stack.triton_version}"' in files["check.py"].read_text()
+    assert f":v{stack.engine_version}-cu124" in words
+    versions = files["patch.py"].read_text()
+    assert f'"sglang": "{stack.engine_version}"' in versions and f'"torch": "{stack.torch_version}"' in versions
+    assert f'"triton": "{stack.triton_version}"' in versions
     assert os.access(files["build.sh"], os.X_OK)
 
 
@@ -66,7 +68,7 @@ def test_the_recipe_s_script_gives_a_stack_that_is_started_by_the_image_s_id(doc
     assert (stack.install, stack.image) == ("docker", f"sha256:{ID}")
     assert stack.dialect == load_stack("sglang-0.4.4-l40s").dialect
     asked = docker.read_text().splitlines()
-    assert asked[0] == "pull --quiet docker.io/lmsysorg/sglang:v0.4.4.post1-cu124"
+    assert asked[0] == "pull --quiet docker.io/lmsysorg/sglang:v0.4.4.post3-cu124"
     assert f"BASE=docker.io/lmsysorg/sglang@sha256:{'1' * 64}" in asked[2]
 
 
