@@ -37,7 +37,7 @@ def lab(labs: Callable[[str], RunningLab], mine: Path) -> RunningLab:
     """Their cluster on machines whose names and GID indices differ."""
     made = labs("like")
     said = made.run("up", "--like", str(mine), "--wiring", "mixed-names").stderr
-    assert "left out, since it is of the machines themselves: l40s_model_root" in said
+    assert "ignored, because it is specific to the machines: l40s_model_root" in said
     assert "3 nodes in 2 gangs, wiring mixed-names" in said
     return made
 
@@ -96,7 +96,7 @@ def test_machines_that_were_recorded_are_shown_again(
     said = again.ssh("gpu-3.dc1", "timeout 5 bash -c '</dev/tcp/192.168.101.10/9' 2>&1 || true")
     assert "Connection refused" in said, "what was in one network is cabled together"
     refused = again.console("break", "gpu-3.dc1", "gpu-lost", "2")
-    assert "recorded machines have none" in refused.stderr
+    assert "which recorded machines do not have" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_machines_that_were_recorded_are_shown_again(
         (
             ("--from", "RECORDED", "--like", "MINE"),
             2,
-            "no snapshot of gpu-1.dc1, gpu-2.dc1, gpu-3.dc1; there is h200-vm",
+            "there is no snapshot of gpu-1.dc1, gpu-2.dc1, gpu-3.dc1, only of h200-vm",
         ),
-        (("--from", "RECORDED", "--wiring", "wrong"), 2, "recorded machines bring their own wiring"),
-        (("--like", "MINE", "--gangs", "2"), 2, "the inventory says which nodes"),
+        (("--from", "RECORDED", "--wiring", "wrong"), 2, "recorded machines have their own wiring"),
+        (("--like", "MINE", "--gangs", "2"), 2, "the inventory determines the nodes"),
         (("--like", "MINE", "--wiring", "eight-of-four"), 2, "keep_gpus: found 8, wanted 0 to 4"),
     ],
 )

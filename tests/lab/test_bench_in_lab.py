@@ -84,7 +84,7 @@ def test_a_busy_engine_is_refused_and_an_interrupted_run_leaves_nothing(lab: Sma
         shown = clients(lab)
         assert "hidden-key" not in shown
         until(
-            lambda: "never was without a request" in lab.deploy("bench", *WORDS, check=False).stderr,
+            lambda: "was never idle" in lab.deploy("bench", *WORDS, check=False).stderr,
             60,
             "the second is refused",
         )
@@ -103,4 +103,4 @@ def test_without_a_gang_that_serves_there_is_nothing_to_measure(lab: SmallLab) -
     lab.deploy("down")
     done: subprocess.CompletedProcess[str] = lab.deploy("bench", check=False)
     assert done.returncode == 2
-    assert "serves nobody" in done.stderr
+    assert "serves no requests" in done.stderr

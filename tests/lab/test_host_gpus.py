@@ -73,7 +73,7 @@ def test_cables_can_be_cut_and_real_hardware_cannot_be_broken(lab: Raised) -> No
     assert seen("node1", "cat /sys/class/net/eth0/carrier").strip() == "0"
     heal_node(NAME, "node1", None)
     assert seen("node1", "cat /sys/class/net/eth0/carrier").strip() == "1"
-    with pytest.raises(InputError, match="changes emulated hardware, and this lab's is real"):
+    with pytest.raises(InputError, match="changes emulated hardware, but this lab's hardware is real"):
         break_node(NAME, "node1", "driver-skew", ())
 
 

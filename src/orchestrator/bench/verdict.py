@@ -102,11 +102,11 @@ def causes(
     found += [remark for remark in remarks if "tuned" in remark]
     if graph_batch is not None and graph_batch < load.concurrency:
         found.append(
-            f"CUDA graphs are captured up to a batch of {graph_batch}, and {load.concurrency} requests run at once"
+            f"CUDA graphs are captured up to a batch size of {graph_batch}, but {load.concurrency} requests run at once"
         )
     found += [*throttled, *grown]
     if network:
         found.append(f"the last network test: {network}")
     if wrong is not None:
-        found.append(f"the figures are nearer to {wrong.name} than to right wiring ({wrong.source})")
+        found.append(f"the figures are closer to {wrong.name} than to correct wiring ({wrong.source})")
     return tuple(found)

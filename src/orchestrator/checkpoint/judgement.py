@@ -83,7 +83,7 @@ def _faults(facts: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _impossible(facts: Mapping[str, Any]) -> Iterator[Finding]:
     for name, most in impossible(facts["config"]):
-        title = f"config.json: {name} is no number from 0 to {most}"
+        title = f"config.json: {name} is not a number from 0 to {most}"
         yield Finding(id="CONFIG-BROKEN", severity=Severity.STOP, node="", title=title, fix="download it again")
 
 
@@ -94,7 +94,7 @@ def _quantisation(facts: Mapping[str, Any]) -> Iterator[Finding]:
         return
     block = found.get("weight_block_size")
     if block is not None and facts["block"] is None:
-        title = f"config.json: weight_block_size is {block!r}, and two positive numbers are wanted"
+        title = f"config.json: weight_block_size is {block!r}, wanted two positive numbers"
         yield Finding(id="BLOCK-BROKEN", severity=Severity.STOP, node="", title=title)
     scheme = found.get("activation_scheme", "dynamic")
     if facts["block"] and scheme != "dynamic":
@@ -107,13 +107,13 @@ def _missing_layers(facts: Mapping[str, Any], size: Dimensions) -> Iterator[Find
     if not present or not size.num_hidden_layers:
         return
     if absent := _absent(present, range(size.num_hidden_layers)):
-        title = f"{len(absent)} of {size.num_hidden_layers} layers have no tensor, the first is layer {absent[0]}"
+        title = f"{len(absent)} of {size.num_hidden_layers} layers have no tensor; the first is layer {absent[0]}"
         effect = "the engine starts with uninitialised memory for them"
         yield Finding(id="LAYER-MISSING", severity=Severity.STOP, node="", title=title, effect=effect)
     mtp = range(size.num_hidden_layers, size.num_hidden_layers + size.num_nextn_predict_layers)
     if absent := _absent(present, mtp):
-        title = f"config.json promises {len(mtp)} multi-token-prediction layers, layer {absent[0]} has no tensor"
-        effect = "serves, but not with speculative decoding by these layers"
+        title = f"config.json has {len(mtp)} multi-token-prediction layers, but layer {absent[0]} has no tensor"
+        effect = "the model serves, but can't use these layers for speculative decoding"
         yield Finding(id="MTP-MISSING", severity=Severity.NOTE, node="", title=title, effect=effect)
 
 

@@ -43,10 +43,10 @@ def degrees(size: Dimensions, block: tuple[int, int] | None, *, head_dim: int) -
 
 def _refusal(size: Dimensions, block: tuple[int, int] | None, head_dim: int, tp: int) -> str:
     if size.num_attention_heads % tp:
-        return f"{size.num_attention_heads} attention heads cannot be shared by {tp} ranks"
+        return f"{size.num_attention_heads} attention heads can't be split over {tp} ranks"
     kv = size.num_key_value_heads
     if not size.kv_lora_rank and kv % tp and tp % kv:
-        return f"{kv} key-value heads can be neither shared nor repeated by {tp} ranks"
+        return f"{kv} key-value heads can be neither split over nor replicated on {tp} ranks"
     if block is None:
         return ""
     for cut in cuts(size, head_dim, tp):

@@ -32,12 +32,12 @@ def draft(judgement: Judgement, *, name: str, directory: str, source: str) -> Dr
     """Raises InputError where config.json lacks a dimension, or has a quantisation whose memory can't be computed."""
     where = f"{judgement.facts['path']}/config.json"
     for key, most in impossible(judgement.facts["config"]):
-        raise InputError(f"{key} is no number from 0 to {most}", where=where, fix="download config.json again")
+        raise InputError(f"{key} is not a number from 0 to {most}", where=where, fix="download config.json again")
     missing = [key for key in _NEEDED if not getattr(judgement.dimensions, key)]
     if missing or not judgement.architecture:
         lacking = ["architectures"] * (not judgement.architecture) + missing
         raise InputError(
-            f"it does not say {', '.join(lacking)}", where=where, fix="complete it from the model's own page"
+            f"it does not contain {', '.join(lacking)}", where=where, fix="complete it from the model's own page"
         )
     quantisation, guess = _quantisation(judgement, where)
     group = _group(judgement, quantisation, where)
@@ -81,18 +81,18 @@ def _quantisation(judgement: Judgement, where: str) -> tuple[Quantisation, str]:
     if judgement.facts["block"] and method == "fp8":
         return "fp8-block", ""
     if method in ("fp8", "compressed-tensors") and (method == "fp8" or "F8_E4M3" in kinds):
-        return "fp8-channel", "config.json has no block size: one scale a channel is assumed"
+        return "fp8-channel", "config.json has no block size; assuming one scale per channel"
     if method in ("w8a8_int8", "compressed-tensors") and (method == "w8a8_int8" or "I8" in kinds):
         return "int8-channel", "" if method == "w8a8_int8" else "the tensors are int8: one scale a channel is assumed"
     if method == "none" and "I8" in kinds:
-        return "int8-channel", "config.json says nothing, the tensors are int8: one scale a channel is assumed"
+        return "int8-channel", "not in config.json, and the tensors are int8; assuming one scale per channel"
     if method == "none" and "F8_E4M3" not in kinds:
         return "none", ""
     raise InputError(
-        f"quant_method is {method!r:.60} and the tensors are {', '.join(sorted(kinds)) or 'not there'}: what such"
-        " weights need on a GPU is not known here",
+        f"quant_method is {method!r:.60} and the tensors are {', '.join(sorted(kinds)) or 'not there'}: the GPU"
+        " memory for such weights is not known",
         where=where,
-        fix="write the profile by hand (inventory/models/*.yml are examples), or take an FP8, INT8 or BF16 version",
+        fix="write the profile yourself (inventory/models/*.yml are examples), or use an FP8, INT8 or BF16 version",
     )
 
 
@@ -151,16 +151,25 @@ def _bytes(facts: Mapping[str, Any]) -> int:
 
 def _unknown(judgement: Judgement) -> Iterator[tuple[str, str]]:
     facts, size = judgement.facts, judgement.dimensions
-    yield "architecture", "whether a stack's engine knows it is not checked here: `l40s-deploy plan` can't tell either"
-    yield "cuda_graph_max_bs", "the articles' value for DeepSeek on 32 L40S; larger graphs cost minutes and memory"
-    yield "flags", "engine flags that this checkpoint asks for: see its own page"
-    yield "expect_any", "words that its answer must hold: without one, any text will do"
+    yield (
+        "architecture",
+        (
+            "not checked: whether the stack's engine supports this architecture (`l40s-deploy plan`"
+            " does not check it either)"
+        ),
+    )
+    yield (
+        "cuda_graph_max_bs",
+        ("the articles' value for DeepSeek on 32 L40S; larger graphs take more start time and memory"),
+    )
+    yield "flags", "engine flags that this checkpoint needs: see the model's page"
+    yield "expect_any", "words that the answer must contain; without any, every text is accepted"
     if not _bytes(facts):
-        yield "bytes", "not all weight files are there"
+        yield "bytes", "some weight files are missing"
     if size.n_routed_experts and not size.first_k_dense_replace:
-        yield "first_k_dense_replace", "not in config.json: every layer is taken for one with experts"
+        yield "first_k_dense_replace", "not in config.json; assuming that every layer has experts"
     if not size.kv_lora_rank and not size.head_dim:
-        yield "head_dim", "not in config.json: hidden_size / num_attention_heads is taken"
+        yield "head_dim", "not in config.json; assuming hidden_size / num_attention_heads"
 
 
 def known_dimensions(size: Dimensions) -> dict[str, int]:

@@ -24,11 +24,11 @@ def repairs(differences: Sequence[Difference], directories: Mapping[str, str], r
             yield repair_command(f"{good}:{directories[good]}", node, _last(directories[node]))
     for one in differences:
         if one.is_extra:
-            yield f"remove {one.path}, which the others have not, on {', '.join(one.odd)}"
+            yield f"remove {one.path} on {', '.join(one.odd)}: the other nodes do not have it"
     if any(not one.odd for one in differences) or (odd and good is None):
         first, *others = read
         command = repair_command(f"{first}:{directories[first]}", ",".join(others))
-        yield f"find out which copy is right by its publisher's digests, then push from that one: {command}"
+        yield f"find the right copy by its publisher's checksums, then push from that one: {command}"
 
 
 def _last(path: str) -> str:

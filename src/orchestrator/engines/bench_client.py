@@ -114,7 +114,7 @@ def read(text: str) -> Result:
             raw={key: value for key, value in told.items() if key not in _LEFT_OUT},
         )
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as wrong:
-        raise ValueError(f"no result of a benchmark: {type(wrong).__name__} {wrong}") from None
+        raise ValueError(f"not a benchmark result: {type(wrong).__name__} {wrong}") from None
 
 
 def _steady(told: Mapping[str, Any]) -> float | None:
@@ -134,12 +134,12 @@ def flaw(result: Result, load: Load) -> str:
     if result.completed != load.prompts:
         return f"{result.completed} of {load.prompts} requests were answered" + (f": {error[:200]}" if error else "")
     if result.output_tokens != load.prompts * load.output:
-        return f"{result.output_tokens} tokens came back, {load.prompts * load.output} were asked for"
+        return f"{result.output_tokens} tokens were returned, {load.prompts * load.output} requested"
     empty = sum(not text for text in result.texts or ())
     if empty:
         return f"{empty} of {load.prompts} answers are empty"
     if result.text_tokens is not None and result.text_tokens < load.prompts:
-        return f"the {load.prompts} answers hold {result.text_tokens} tokens of text: some are empty"
+        return f"the {load.prompts} answers contain only {result.text_tokens} tokens of text: some are empty"
     return ""
 
 

@@ -35,7 +35,7 @@ def answer_of(document: Any) -> Answer:
         margins = tuple(_margin(place, meta) for place in range(len(chosen)))
         text = str(document["text"])
     except (KeyError, TypeError, IndexError, ValueError) as wrong:
-        raise ValueError(f"no token ids in the engine's answer: {type(wrong).__name__} {wrong}") from None
+        raise ValueError(f"the engine's answer contains no token ids: {type(wrong).__name__} {wrong}") from None
     if not chosen:
         raise ValueError("the engine's answer is empty")
     return Answer(

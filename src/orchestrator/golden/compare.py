@@ -110,7 +110,7 @@ def _shared(one: Answer, other: Answer) -> int:
 
 def _tolerated(accepted: Accepted, position: int) -> str:
     if accepted.varies_from is not None and position >= accepted.varies_from:
-        return f"the accepted engine varied from token {accepted.varies_from + 1} on by itself"
+        return f"the accepted engine's own answers vary from token {accepted.varies_from + 1} on"
     margins = accepted.answer.margins
     if position < len(margins) and margins[position] <= NOISE_TIMES * accepted.noise:
         return f"token {position + 1} was a tie: {margins[position]:.4f} apart, noise {accepted.noise:.4f}"

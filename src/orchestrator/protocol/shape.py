@@ -134,7 +134,7 @@ def _made(hint: Any) -> Reader:
         return _one_of(hint)
     if isinstance(hint, type) and issubclass(hint, Message):
         return _message(hint)
-    raise TypeError(f"no message has a field of type {hint}")
+    raise TypeError(f"messages can't have a field of type {hint}")
 
 
 def _message(kind: type[Message]) -> Reader:

@@ -29,5 +29,7 @@ def read_baseline(file: Path) -> Any:
         return None
     except (OSError, ValueError, RecursionError) as wrong:
         raise InputError(
-            f"this baseline can't be read: {wrong}", where=str(file), fix="accept a new one: l40s-deploy golden accept"
+            f"this baseline can't be read: {wrong}",
+            where=str(file),
+            fix="accept a new one with `l40s-deploy golden accept`",
         ) from None

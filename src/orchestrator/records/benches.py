@@ -51,11 +51,13 @@ def read_bench(name: str, *, root: Path | None = None) -> dict[str, Any]:
     file = bench_file(name, root=root)
     if not _ID.fullmatch(name) or not file.is_file():
         raise InputError(
-            f"no benchmark is recorded as {name!r}", where=str(file.parent), fix="l40s-deploy bench --list"
+            f"no benchmark is recorded as {name!r}",
+            where=str(file.parent),
+            fix="list them with `l40s-deploy bench --list`",
         )
     found = _read(file)
     if found is None:
-        raise InputError("this record can't be read", where=str(file), fix=f"remove it, or restore it: {file.name}")
+        raise InputError("this record can't be read", where=str(file), fix=f"delete or restore {file.name}")
     return found
 
 

@@ -124,7 +124,7 @@ class _Drawing:
         which = f"GPU {gpu.index}" if gpu.index >= 0 else "GPU ?"
         state = f"lost: {gpu.lost}" if gpu.lost else ""
         if gpu.index < 0 and not gpu.lost and self.topology.nvml_error != NOT_RECORDED:
-            state = "on the bus and unknown to NVML"
+            state = "on the bus, not shown by NVML"
         label = _words(which, gpu.address, name, memory, _link_words(gpu.link, gpu.link_max, may_sleep=True), state)
         return Tree(kind="gpu", label=label, fault=self._fault(gpu.address))
 

@@ -137,7 +137,7 @@ def _why_lost(said: Mapping[str, Any]) -> str:
     if said.get("name") or _mapping(said.get("memory")):
         return ""
     errors = _mapping(said.get("errors"))
-    return str(next(iter(errors.values()), "") or "NVML says nothing about it")
+    return str(next(iter(errors.values()), "") or "not shown by NVML")
 
 
 def _processes(raw: Any) -> Iterator[GpuProcess]:

@@ -193,13 +193,13 @@ def topology_of_xml(text: str, node: str) -> Topology:
     if len(text) > _LARGEST:
         raise ValueError(f"is larger than {_LARGEST >> 20} MiB")
     if _FORBIDDEN.search(text):
-        raise ValueError("holds a DOCTYPE or an entity, which NCCL never writes")
+        raise ValueError("contains a DOCTYPE or an entity, which NCCL never writes")
     try:
         root = ElementTree.fromstring(text)  # noqa: S314 - entities were refused above
     except ElementTree.ParseError as wrong:
-        raise ValueError(f"is no XML: {wrong}") from None
+        raise ValueError(f"is not XML: {wrong}") from None
     if root.tag != "system":
-        raise ValueError(f"is no NCCL topology: the outermost element is <{root.tag}>, wanted <system>")
+        raise ValueError(f"is not an NCCL topology: the outermost element is <{root.tag}>, wanted <system>")
     reader = _Reader()
     for cpu in root.iter("cpu"):
         reader.cpu(cpu)
@@ -250,7 +250,7 @@ class _Reader:
     def _pci(self, element: ElementTree.Element, above: str, parent: str, switch: str, numa: int, depth: int) -> None:
         address = element.get("busid", "").lower()
         if not is_address(address):
-            raise ValueError(f"holds a <pci> with busid {address[:40]!r}, wanted DDDD:BB:DD.F")
+            raise ValueError(f"contains a <pci> with busid {address[:40]!r}, wanted DDDD:BB:DD.F")
         if depth > _DEEPEST:
             raise ValueError(f"nests more than {_DEEPEST} PCI switches")
         key = f"{above}/{address}"

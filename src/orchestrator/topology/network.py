@@ -136,7 +136,7 @@ def _rank(network: ipaddress.IPv4Network, ways: Sequence[_Way]) -> tuple[int, in
 
 
 def _choice(network: ipaddress.IPv4Network, way: _Way, shared: Collection[object], nodes: int) -> Choice:
-    kind = "a bond" if way.interface.slaves else "an RDMA rail, there is nothing else" if way.is_rail else "no rail"
+    kind = "a bond" if way.interface.slaves else "an RDMA rail, the only network there is" if way.is_rail else "no rail"
     others = len(shared) - 1
     place = f"in {network}, which all {nodes} nodes share" if nodes > 1 else f"in {network}"
     among = f"; {others} other shared networks" if others else ""
@@ -200,7 +200,7 @@ def common_gid_index(ports: Sequence[RdmaPort], topology: Topology) -> GidChoice
     common = set.intersection(*tables)
     if not common:
         each = ", ".join(f"{port.name}: {sorted(table)}" for port, table in zip(roce, tables, strict=True))
-        return GidChoice(None, f"no one GID index is RoCE v2 over IPv4 on all chosen ports ({each})")
+        return GidChoice(None, f"no single GID index is RoCE v2 over IPv4 on all chosen ports ({each})")
     index = min(common)
     return GidChoice(index, f"GID {index} is RoCE v2 over IPv4 on all {len(roce)} chosen ports of this node")
 

@@ -35,7 +35,7 @@ class Traffic(Enum):
     HALF_THE_PORTS = ("RDMA over one of a card's two ports", 11.5)
     HOST_STAGED = ("RDMA through host memory, no GPUDirect", 11.0)
     NARROW_LINK = ("RDMA over a PCIe link at half width or half speed", 6.2)
-    THROUGH_ROOT = ("peer traffic sent up through the root port by ACS", 4.2)
+    THROUGH_ROOT = ("ACS sends peer traffic up through the root port", 4.2)
     TCP = ("TCP sockets", 4.0)
 
     def __init__(self, words: str, busbw_gbs: float) -> None:

@@ -71,7 +71,7 @@ def judged(wanted: Wanted, lookup: Lookup, held: Holdings) -> Holding:
         missing = wanted.folder.rpartition("/")[0]
         return Holding(
             state=State.FAILS,
-            flaws=(Flaw(Severity.STOP, f"{missing} does not exist, and the engine lists it: FileNotFoundError"),),
+            flaws=(Flaw(Severity.STOP, f"{missing} does not exist, but the engine reads it: FileNotFoundError"),),
         )
     found = resolve(wanted, lookup, held.folders)
     if not found.folder:

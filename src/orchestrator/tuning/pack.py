@@ -76,9 +76,9 @@ def read_pack(parts: Mapping[str, str], by_triton: Mapping[str, bool]) -> Pack:
         texts={part: text for part, text in parts.items() if part != MANIFEST},
     )
     if pack.dialect not in by_triton:
-        raise ValueError(f"it is for {pack.dialect!r}, known are {', '.join(by_triton)}")
+        raise ValueError(f"it is for {pack.dialect!r}; known are {', '.join(by_triton)}")
     if not pack.texts:
-        raise ValueError("it has no config")
+        raise ValueError("it contains no config")
     _prove(pack, said["files"])
     for part, text in pack.texts.items():
         _judge(pack, part, text, apart=by_triton[pack.dialect])
@@ -141,10 +141,10 @@ def _manifest(parts: Mapping[str, str]) -> Mapping[str, Any]:
     if not isinstance(said, dict) or said.get("kind") != KIND:
         raise ValueError(f"its {MANIFEST} is not one of tuned configs")
     if said.get("format") != FORMAT:
-        raise ValueError(f"its format is {said.get('format')!r}, and this version reads {FORMAT}")
+        raise ValueError(f"its format is {said.get('format')!r}, but this version reads {FORMAT}")
     files = said.get("files")
     if not isinstance(files, dict) or not all(isinstance(said.get(key), str) for key in _TEXTS):
-        raise ValueError(f"its {MANIFEST} lacks one of files, {', '.join(_TEXTS)}")
+        raise ValueError(f"its {MANIFEST} has no files, {', '.join(_TEXTS)}")
     return said
 
 
@@ -156,22 +156,23 @@ def _prove(pack: Pack, wanted: Mapping[str, Any]) -> None:
         if part not in pack.texts:
             raise ValueError(f"{part} is missing")
         if part not in wanted:
-            raise ValueError(f"{part} does not belong into it: the manifest does not name it")
+            raise ValueError(f"{part} is not listed in the manifest")
         if digest(pack.texts[part]) != wanted[part]:
-            raise ValueError(f"{part} is not what the pack was made with: another digest")
+            raise ValueError(f"{part} has been changed: its digest differs from the manifest")
 
 
 def _judge(pack: Pack, part: str, text: str, *, apart: bool) -> None:
     match = _PART.fullmatch(part)
     said = read_name(match["name"]) if match else None
     if match is None or said is None or said.kernel != match["kernel"]:
-        raise ValueError(f"{part} has a name that no engine looks for")
+        raise ValueError(f"{part} has a name that no engine uses")
     if bool(match["triton"]) != (apart and said.kernel == "moe"):
         raise ValueError(
-            f"{part} does not lie where {pack.dialect} looks: {'below' if apart else 'without'} triton_X_Y_Z"
+            f"{part} is in the wrong folder for {pack.dialect}: it must be {'below' if apart else 'without'}"
+            " triton_X_Y_Z"
         )
     if said.device != pack.device:
-        raise ValueError(f"{part} is for {said.device}, the pack for {pack.device}")
+        raise ValueError(f"{part} is for {said.device}, but the pack is for {pack.device}")
     for flaw in flaws(match["name"], text):
         if flaw.severity is Severity.STOP:
             raise ValueError(f"{part}: {flaw.text}")

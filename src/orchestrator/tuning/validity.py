@@ -71,7 +71,7 @@ def flaws(name: str, text: str) -> tuple[Flaw, ...]:
     """Everything wrong with a config, the gravest first."""
     said = read_name(name)
     if said is None:
-        return (Flaw(Severity.STOP, "no engine looks for a file of this name"),)
+        return (Flaw(Severity.STOP, "no engine uses a file of this name"),)
     document, wrong = _document(text)
     if document is None:
         return (Flaw(Severity.STOP, wrong),)
@@ -99,7 +99,7 @@ def shared_memory(config: Mapping[str, Any], *, element: int) -> int:
 
 def _document(text: str) -> tuple[dict[str, Any] | None, str]:
     if len(text) > _LARGEST_CONFIG:
-        return None, f"it has {len(text)} bytes, no config is longer than {_LARGEST_CONFIG}"
+        return None, f"it has {len(text)} bytes; a config has {_LARGEST_CONFIG} at most"
     try:
         document = json.loads(text, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as wrong:
@@ -112,14 +112,14 @@ def _document(text: str) -> tuple[dict[str, Any] | None, str]:
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key is duplicated")
     return document
 
 
 def _entry(said: Name, size: str, config: Any) -> Iterator[Flaw]:
     where = f"batch size {size}"
     if not re.fullmatch(r"[1-9]\d{0,8}", size):
-        yield Flaw(Severity.STOP, f"the key {size[:40]!r} is no batch size (the engine reads it as a whole number)")
+        yield Flaw(Severity.STOP, f"the key {size[:40]!r} is not a batch size (the engine reads it as an integer)")
         return
     if not isinstance(config, dict):
         yield Flaw(Severity.STOP, f"{where}: found {config!r:.40}, wanted a config with {', '.join(NEEDED)}")
@@ -132,22 +132,21 @@ def _entry(said: Name, size: str, config: Any) -> Iterator[Flaw]:
     if all(said.block) and said.block[1] % depth:
         yield Flaw(
             Severity.STOP,
-            f"{where}: BLOCK_SIZE_K {depth} does not divide the quantisation block {said.block[1]}: a tile takes one "
-            "scale for all of it, so the engine answers with wrong text and no error (sglang issue 39626)",
+            f"{where}: the quantisation block {said.block[1]} is not divisible by BLOCK_SIZE_K {depth}: each tile"
+            " uses a single scale, so the engine generates wrong text without an error (sglang issue 39626)",
         )
     if said.dtype in _ONE_BYTE and depth < LEAST_DEPTH:
         yield Flaw(
             Severity.STOP,
-            f"{where}: BLOCK_SIZE_K is {depth}, and Triton compiles no product of 8-bit numbers with fewer than "
-            f"{LEAST_DEPTH}",
+            f"{where}: BLOCK_SIZE_K is {depth}; Triton needs at least {LEAST_DEPTH} for 8-bit products",
         )
     limit = shared_memory_limit(said.device)
     least = shared_memory(config, element=1 if said.dtype in _ONE_BYTE else 2)
     if limit and least > limit:
         yield Flaw(
             Severity.STOP,
-            f"{where}: its tiles take at least {least} bytes of shared memory and {said.device} has {limit}: "
-            "OutOfResources at the first such batch (tuned on a larger GPU?)",
+            f"{where}: its tiles need at least {least} bytes of shared memory, but {said.device} has {limit}:"
+            " OutOfResources at the first such batch (tuned on a larger GPU?)",
         )
 
 
@@ -158,13 +157,13 @@ def _numbers(where: str, config: Mapping[str, Any]) -> Iterator[Flaw]:
     for key, value in config.items():
         whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65536
         if key not in _KNOWN:
-            yield Flaw(Severity.STOP, f"{where}: no kernel knows the key {key[:40]!r}")
+            yield Flaw(Severity.STOP, f"{where}: unknown key {key[:40]!r}")
         elif key in ("SWAP_AB", "USE_TMA") or key in ("waves_per_eu", "matrix_instr_nonkdim", "kpack"):
             continue
         elif not whole:
-            yield Flaw(Severity.STOP, f"{where}: {key} is {value!r:.40}, wanted a whole number from 1 on")
+            yield Flaw(Severity.STOP, f"{where}: {key} is {value!r:.40}, wanted an integer of at least 1")
         elif key in (*TILE, "num_warps") and value & (value - 1):
-            yield Flaw(Severity.STOP, f"{where}: {key} is {value}, and Triton takes powers of two only")
+            yield Flaw(Severity.STOP, f"{where}: {key} is {value}; Triton accepts only powers of two")
 
 
 def _coverage(document: Mapping[str, Any]) -> Iterator[Flaw]:
@@ -173,12 +172,12 @@ def _coverage(document: Mapping[str, Any]) -> Iterator[Flaw]:
     if sizes and min(sizes) > _DECODE:
         yield Flaw(
             Severity.NOTE,
-            f"its smallest batch size is {min(sizes)}: every smaller one, decoding too, takes what was tuned for it",
+            f"its smallest batch size is {min(sizes)}: all smaller batches, decoding included, use its tiles",
         )
     elif sizes and max(sizes) < _PREFILL:
         yield Flaw(
             Severity.NOTE,
-            f"its largest batch size is {max(sizes)}: every larger one, prefill too, takes what was tuned for it",
+            f"its largest batch size is {max(sizes)}: all larger batches, prefill included, use its tiles",
         )
 
 

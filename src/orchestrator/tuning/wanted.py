@@ -93,7 +93,7 @@ def _moe(profile: ModelProfile, layout: Layout, lookup: Lookup, device: str, fol
         yield Wanted(
             kernel="moe",
             part=("down projection of the experts" if down else "experts")
-            + (", shared one fused" if moe.fused else ""),
+            + (", with the shared expert fused" if moe.fused else ""),
             shape=(("E", moe.number), ("N", moe.inner)),
             name=moe_name(
                 moe.number,

@@ -19,12 +19,14 @@ def write_whole(path: Path, text: str, *, over: bool = True) -> None:
         else:
             path.hardlink_to(draft)
     except FileExistsError:
-        raise InputError("this file already exists", where=str(path), fix="name another file, or use --force") from None
+        raise InputError(
+            "this file already exists", where=str(path), fix="choose another file, or use --force"
+        ) from None
     except OSError as failure:
         raise InputError(
             f"can't be written: {failure.strerror or failure}",
             where=str(path),
-            fix="name a file in a writable directory",
+            fix="choose a file in a writable directory",
         ) from None
     finally:
         draft.unlink(missing_ok=True)

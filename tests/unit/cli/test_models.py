@@ -157,7 +157,7 @@ def test_four_bits_and_what_is_left_out_of_them_are_read(
             (),
             "4 bits and group_size 'x'",
         ),
-        ({"hidden_size": None, "architectures": []}, (), "it does not say architectures, hidden_size"),
+        ({"hidden_size": None, "architectures": []}, (), "it does not contain architectures, hidden_size"),
         ({}, ("--name", "../x"), "is not a valid model name"),
         ({}, ("--out", "no/where.yml"), "can't be written"),
     ],

@@ -1,4 +1,7 @@
-"""docs/runbooks.md: every command in it is one that exists, and every task starts with its symptom."""
+"""docs/runbooks.md has every task, each starts with its symptom, and its stacks and models exist.
+
+test_documented_commands.py tries the commands.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,10 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
-from orchestrator.cli.main import VERBS, _parser
-
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "runbooks.md").read_text()
 COMMANDS = sorted(set(re.findall(r"^ +l40s-deploy (.+)$", PAGE, re.MULTILINE)))
 TASKS = ("A node died", "Replace a card", "Upgrade the stack", "Move to another model", "Power cut")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_exists_with_its_options(command: str) -> None:
-    words = shlex.split(command)
-    assert words[0] in VERBS
-    parser, modules = _parser(words[0])
-    args, unknown = parser.parse_known_args(words)
-    assert unknown == []
-    assert args.verb in modules
 
 
 def test_each_task_starts_with_its_symptom() -> None:

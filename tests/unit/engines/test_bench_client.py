@@ -60,9 +60,9 @@ def test_a_result_is_read_without_requests_and_without_the_engines_arguments() -
     ("wrong", "words"),
     [
         ({"completed": 1, "errors": ["", "Bad Gateway: x"]}, "1 of 2 requests were answered: Bad Gateway: x"),
-        ({"total_output_tokens": 19}, "19 tokens came back, 20 were asked for"),
+        ({"total_output_tokens": 19}, "19 tokens were returned, 20 requested"),
         ({"generated_texts": ["a", ""]}, "1 of 2 answers are empty"),
-        ({"generated_texts": None, "total_output_tokens_retokenized": 0}, "hold 0 tokens of text"),
+        ({"generated_texts": None, "total_output_tokens_retokenized": 0}, "only 0 tokens of text"),
     ],
 )
 def test_a_run_with_a_missing_answer_means_nothing(wrong: dict[str, Any], words: str) -> None:

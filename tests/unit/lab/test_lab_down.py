@@ -29,6 +29,6 @@ def test_a_lab_of_another_version_is_named_and_taken_down(
     (place / "blueprint.json").write_text(text)
     with pytest.raises(InputError, match="another version") as refused:
         status("old")
-    assert refused.value.fix == "l40s-deploy lab down --name old"
+    assert refused.value.fix == "remove it with `l40s-deploy lab down --name old`"
     assert down("old")
     assert not place.exists()

@@ -115,9 +115,9 @@ def test_a_gpu_that_only_nvml_shows_and_a_silent_driver() -> None:
     assert [part.kind for part in walk(tree(bare))] == ["node", "gpu"]
     silent = build(machine.snapshot(nvml={"error": "NVML did not answer within 5 s"}))
     assert one(tree(silent), "note", "NVML").label == "NVML: NVML did not answer within 5 s"
-    assert one(tree(silent), "gpu", "GPU ?").label.endswith("on the bus and unknown to NVML")
+    assert one(tree(silent), "gpu", "GPU ?").label.endswith("on the bus, not shown by NVML")
     recorded = build(machine.snapshot(nvml={"error": "not recorded"}))
-    assert "unknown to NVML" not in one(tree(recorded), "gpu", "GPU 0").label
+    assert "not shown by NVML" not in one(tree(recorded), "gpu", "GPU 0").label
 
 
 def test_a_machine_with_one_domain_has_everything_in_it() -> None:

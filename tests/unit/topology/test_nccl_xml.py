@@ -86,9 +86,9 @@ def test_virtual_machines_that_azure_describes(name: str, domains: int, groups: 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "is no XML"),
+        ("", "is not XML"),
         ("<graphs/>", "wanted <system>"),
-        ("<system><cpu>", "is no XML"),
+        ("<system><cpu>", "is not XML"),
         ('<!DOCTYPE x [<!ENTITY a "b">]><system/>', "DOCTYPE"),
         ('<system><cpu numaid="0"><pci busid="up"/></cpu></system>', "busid 'up'"),
         (f'<system><cpu numaid="0">{NESTED * 40}{"</pci>" * 40}</cpu></system>', "nests more than"),

@@ -46,7 +46,7 @@ def test_one_network_is_chosen_for_all_nodes() -> None:
     )
     choices = tcp_interface({"node0": nodes["node0"], "node1": odd})
     assert {choice.interface for choice in choices.values()} == {"ens2f0np0"}
-    assert "an RDMA rail, there is nothing else" in choices["node0"].reason
+    assert "an RDMA rail, the only network there is" in choices["node0"].reason
 
 
 def plain(name: str, *ipv4: str, up: bool = True, **changes: object) -> Interface:

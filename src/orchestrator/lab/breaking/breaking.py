@@ -74,18 +74,18 @@ def _refuse_level(loaded: Loaded, living: LivingNode) -> None:
     if level not in loaded.fault.levels:
         why = ": its nodes share this machine's network, files, clock and SSH" if level == 0 else ""
         raise InputError(
-            f"{loaded.fault.name} can't be had at level {level}{why}",
+            f"{loaded.fault.name} is not possible at level {level}{why}",
             where=f"lab {living.blueprint.name}",
-            fix="l40s-deploy lab up --level 1 (as root)",
+            fix="run `l40s-deploy lab up --level 1` as root",
         )
 
 
 def _refuse_recorded(loaded: Loaded, living: LivingNode) -> None:
     if loaded.change is not None and living.machine.recording is not None:
         raise InputError(
-            f"{loaded.fault.name} changes a machine's description, and recorded machines have none",
+            f"{loaded.fault.name} changes a machine's description, which recorded machines do not have",
             where=f"lab {living.blueprint.name}",
-            fix="l40s-deploy lab up --wiring NAME, without --from",
+            fix="run `l40s-deploy lab up --wiring NAME`, without --from",
         )
 
 
@@ -96,9 +96,9 @@ def _refuse_real(loaded: Loaded, living: LivingNode, words: tuple[str, ...]) -> 
     broken = loaded.change(living.machine, words)
     if replace(broken, interfaces=living.machine.interfaces) != living.machine:
         raise InputError(
-            f"{loaded.fault.name} changes emulated hardware, and this lab's is real",
+            f"{loaded.fault.name} changes emulated hardware, but this lab's hardware is real",
             where=f"lab {living.blueprint.name}",
-            fix="l40s-deploy lab up, without --gpus host",
+            fix="run `l40s-deploy lab up`, without --gpus host",
         )
 
 
@@ -151,5 +151,7 @@ def _told(living: LivingNode, work: Callable[Concatenate[LivingNode, P], T], *wo
         return work(living, *words, **more)
     except OSError as failure:
         raise NodeError(
-            f"that can't be done to it: {failure}", where=living.name, fix="l40s-deploy lab down, lab up"
+            f"that is not possible: {failure}",
+            where=living.name,
+            fix="run `l40s-deploy lab down`, then `l40s-deploy lab up`",
         ) from failure

@@ -56,7 +56,7 @@ def ensure_engine(progress: Callable[[str], None] = lambda _: None) -> Path:
         if complete.exists():
             return environment
         if home.exists():
-            progress("removing an environment that was left half-built")
+            progress("removing an incomplete environment")
             shutil.rmtree(home)
         home.mkdir()
         _build(environment, progress)
@@ -92,7 +92,7 @@ def _home() -> Path:
 def _python_version() -> str:
     """major.minor of the nodes' Python: packages with compiled parts are built for one."""
     if not PYTHON.exists():
-        raise NodeError(f"there is no {PYTHON}", where="this machine", fix="install the package python3")
+        raise NodeError(f"{PYTHON} is not installed", where="this machine", fix="install the package python3")
     show = 'import sys; print("%d.%d" % sys.version_info[:2])'
     return subprocess.run(
         [PYTHON, "-I", "-c", show], check=True, capture_output=True, text=True, timeout=30
@@ -103,7 +103,7 @@ def _build(environment: Path, progress: Callable[[str], None]) -> None:
     from orchestrator.host_setup.runner import run_playbook
 
     started = time.monotonic()
-    progress(f"building the environment of {ENGINE_STACK} in {environment} (once; it takes a minute or more)")
+    progress(f"building the environment of {ENGINE_STACK} in {environment} (only once; it takes a minute or more)")
 
     def tell(step: Step) -> None:
         if step.outcome == "started":
@@ -130,14 +130,14 @@ def _name_older_ones(home: Path, progress: Callable[[str], None]) -> None:
     """They are not removed: a lab that runs may still show one to its nodes."""
     others = sorted(str(path.parent) for path in home.parent.glob(f"{ENGINE_STACK}-*/complete") if path.parent != home)
     if others:
-        progress("older environments, to remove when no lab uses them: " + " ".join(others))
+        progress("older environments, which can be removed if no lab uses them: " + " ".join(others))
 
 
 def _fix(failure: DeployError) -> str:
     if "torch==" in failure.what:
         return (
-            "pip does not find the CPU build of torch: set L40S_TORCH_CPU_SOURCE to the address of PyTorch's CPU wheel "
-            "index, or to a folder that holds the wheel"
+            "pip does not find the CPU build of torch: set L40S_TORCH_CPU_SOURCE to the address of PyTorch's CPU"
+            " wheel index, or to a folder that contains the wheel"
         )
     if "ensurepip" in failure.what:
         return f"install the venv package of {PYTHON} (Debian, Ubuntu: python3-venv)"
@@ -159,7 +159,7 @@ def _held(lock: Path, progress: Callable[[str], None]) -> Iterator[None]:
                     raise LockHeld(
                         f"another process has been building {ENGINE_STACK} for {BUILD_DEADLINE_S:.0f} s",
                         where=str(lock),
-                        fix="end that process (`fuser` on the file names it)",
+                        fix="stop that process (`fuser` on the file shows it)",
                     ) from None
             if not told:
                 progress(f"another process is building {ENGINE_STACK}: waiting for it")

@@ -11,7 +11,7 @@ from orchestrator.lab.hardware.machine import NodeMachine, PciePort, PcieSwitch
 
 FAULT = Fault(
     name="acs-on",
-    summary="ACS redirects traffic between cards behind one switch over the CPU, as after a change in the BIOS",
+    summary="ACS redirects traffic between cards behind one switch through the CPU, as after a BIOS change",
     shows="the ACS control register of every switch port (configuration space)",
 )
 

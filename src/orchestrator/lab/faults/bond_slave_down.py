@@ -12,7 +12,7 @@ from orchestrator.lab.hardware.machine import NodeMachine
 FAULT = Fault(
     name="bond-slave-down",
     argument="[DEV]",
-    summary="the port DEV of a bond (default: its last) loses its link; the bond goes on with the others",
+    summary="the port DEV of a bond (default: its last) loses its link; the bond continues with the others",
     shows="the slave's carrier, bonding_slave/mii_status, /proc/net/bonding, the bond's speed",
 )
 

@@ -12,8 +12,8 @@ from orchestrator.model.errors import InputError
 FAULT = Fault(
     name="clock-skew",
     argument="[SECONDS]",
-    summary="the clock is SECONDS (default: 90; -90 is late) ahead for every program that starts from now on",
-    shows="the time of day in new sessions and programs; those that run keep theirs",
+    summary="the clock is SECONDS ahead (default: 90; -90 is behind) for every program that starts from now on",
+    shows="the time of day in new sessions and programs; running ones keep theirs",
     levels=(1, 2),
 )
 
@@ -23,7 +23,11 @@ def strike(node: LivingNode, asked: Words) -> Undo:
     words.at_most(asked, 1)
     text = asked[0] if asked else "90"
     if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
-        raise InputError(f"found {text!r}, wanted seconds", where="ARG", fix="lab break NODE clock-skew 90")
+        raise InputError(
+            f"found {text!r}, wanted seconds",
+            where="ARG",
+            fix="for example: `l40s-deploy lab break NODE clock-skew 90`",
+        )
     preloaded.load(node, "clock", "clock", f"{int(text)}\n")
     return {}
 

@@ -19,8 +19,8 @@ from orchestrator.model.errors import NodeError
 FAULT = Fault(
     name="delay",
     argument="[MS [DEV]]",
-    summary="every frame to and from DEV (default: the TCP side) takes MS (default: 25) milliseconds longer",
-    shows="round trips; a process of the lab relays the frames, so it is slow in bytes a second too",
+    summary="every frame to and from DEV (default: the TCP side) is delayed by MS (default: 25) milliseconds",
+    shows="round trips; a process of the lab relays the frames, so the throughput is lower too",
     levels=(1, 2),
     outside=True,
 )

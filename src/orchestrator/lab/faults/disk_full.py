@@ -13,8 +13,8 @@ from orchestrator.lab.node.living import LivingNode
 
 FAULT = Fault(
     name="disk-full",
-    summary="the root file system, /tmp and the home directories are full to the last page (ENOSPC)",
-    shows="df, and every program that writes, also those that run already",
+    summary="the root file system, /tmp and the home directories are completely full (ENOSPC)",
+    shows="df, and every program that writes, including running ones",
     levels=(1, 2),
 )
 _LEAST_BLOCKS = 1

@@ -13,7 +13,7 @@ from orchestrator.model.errors import InputError
 FAULT = Fault(
     name="driver-skew",
     argument="[VERSION]",
-    summary="the node has the NVIDIA driver VERSION (default: 570.133.20), an older one than its peers",
+    summary="the node has the NVIDIA driver VERSION (default: 570.133.20), which is older than its peers'",
     shows="NVML (driver, NVML and CUDA version), /sys/module/nvidia*/version, /proc/driver/nvidia/version",
 )
 _OLDER = "570.133.20"

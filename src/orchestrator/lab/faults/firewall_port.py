@@ -9,7 +9,7 @@ from orchestrator.lab.node.living import LivingNode
 FAULT = Fault(
     name="firewall-port",
     argument="P",
-    summary="the node's firewall drops what comes in for TCP port P, without a word",
+    summary="the node's firewall silently drops incoming packets for TCP port P",
     shows="connections that time out, the node's own nft ruleset",
     levels=(1, 2),
 )

@@ -13,8 +13,8 @@ from orchestrator.model.errors import NodeError
 
 FAULT = Fault(
     name="freeze",
-    summary="every process stands still (SIGSTOP); the kernel still accepts connections; `lab heal` thaws it",
-    shows="TCP connects, and then nobody answers",
+    summary="every process is stopped (SIGSTOP); the kernel still accepts connections; `lab heal` continues them",
+    shows="TCP connects, but nothing answers",
     levels=(1, 2),
 )
 _STOPS_S = 5.0
@@ -34,7 +34,7 @@ def strike(node: LivingNode, asked: Words) -> Undo:
 
     if not wait_until(all_stand_still, deadline_s=_STOPS_S):
         heal(node, {"stopped": [asdict(one) for one in stopped.values()]})
-        raise NodeError("its processes do not stand still", where=node.name, fix="try again")
+        raise NodeError("its processes could not be stopped", where=node.name, fix="try again")
     return {"stopped": [asdict(one) for one in stopped.values()]}
 
 

@@ -23,7 +23,7 @@ def change(node: NodeMachine, asked: Words) -> NodeMachine:
     words.at_most(asked, 1)
     if asked and asked[0].isdigit():
         raise InputError(
-            f"found {asked[0]!r}, wanted a network card: an idle GPU shows a low generation anyway",
+            f"found {asked[0]!r}, wanted a network card: an idle GPU always shows a low generation",
             where="ARG",
             fix="l40s-deploy lab break NODE width-x8 G",
         )

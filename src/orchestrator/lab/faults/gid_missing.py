@@ -12,7 +12,7 @@ from orchestrator.lab.hardware.machine import NodeMachine
 FAULT = Fault(
     name="gid-missing",
     argument="[DEV]",
-    summary="the port DEV (default: the first on a rail) has its address and no GID made of it",
+    summary="the port DEV (default: the first on a rail) has its address, but no GID for it",
     shows="infiniband gids, gid_attrs/types and gid_attrs/ndevs",
 )
 

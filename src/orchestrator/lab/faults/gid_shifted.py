@@ -12,7 +12,7 @@ from orchestrator.lab.hardware.machine import NodeMachine
 FAULT = Fault(
     name="gid-shifted",
     argument="[DEV]",
-    summary="the port DEV (default: the first on a rail) has an IPv6 address too, which moves its IPv4 GID on by two",
+    summary="the port DEV (default: the first on a rail) also has an IPv6 address, which moves its IPv4 GID by two",
     shows="infiniband gids and gid_attrs, the interface's addresses",
 )
 

@@ -14,7 +14,7 @@ from orchestrator.lab.node.living import LivingNode
 FAULT = Fault(
     name="gpu-lost",
     argument="G",
-    summary="GPU G falls off the bus, and the rank that used it ends with it",
+    summary="GPU G falls off the bus, and the rank that uses it dies",
     shows="NVML (GPU is lost), configuration space (ones), the link and the port above, AER, Xid 79 in the kernel log",
 )
 

@@ -14,7 +14,7 @@ from orchestrator.lab.processes import Identity
 FAULT = Fault(
     name="hang-rank",
     argument="R",
-    summary="the process of TP rank R stands still (SIGSTOP)",
+    summary="the process of TP rank R is stopped (SIGSTOP)",
     shows="the process's state, requests that never end, /health_generate",
 )
 

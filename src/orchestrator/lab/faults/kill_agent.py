@@ -10,7 +10,7 @@ from orchestrator.model.errors import InputError
 FAULT = Fault(
     name="kill-agent",
     summary="the node agent is killed (SIGKILL)",
-    shows="the agent's process is gone; its engine has to follow it",
+    shows="the agent's process is gone; its engine must end too",
     lasting=False,
 )
 

@@ -10,7 +10,7 @@ from orchestrator.lab.node.living import LivingNode
 FAULT = Fault(
     name="kill-rank",
     argument="R [SIGNAL]",
-    summary="the process of TP rank R gets SIGNAL (default: KILL, as from the kernel when memory runs out)",
+    summary="the process of TP rank R gets SIGNAL (default: KILL, as from the OOM killer)",
     shows="the process is gone, and its GPU memory is free",
     lasting=False,
 )

@@ -12,7 +12,7 @@ from orchestrator.lab.hardware.machine import NodeMachine
 FAULT = Fault(
     name="link-down",
     argument="[DEV]",
-    summary="the cable of DEV (default: the interface that carries TCP) is cut; addresses stay",
+    summary="the cable of DEV (default: the interface that carries TCP) is unplugged; addresses stay",
     shows="carrier, operstate, speed, a bond's ports, infiniband state, the kernel log, and that no packet passes",
     levels=(1, 2),
 )

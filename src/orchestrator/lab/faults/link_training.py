@@ -21,5 +21,5 @@ def change_link(node: NodeMachine, asked: Words, change: Callable[[PciePort], Pc
     name = (words.any_port(node, asked) if asked else words.rail_port(node, ())).name
     found = nic_with(node.machine, name)
     if found is None:
-        raise InputError(f"{name} is on no card of its own", where="ARG", fix="name one of its ports")
+        raise InputError(f"{name} is not a port of a card", where="ARG", fix="name one of its ports")
     return change_port_of(node, found[0], change)

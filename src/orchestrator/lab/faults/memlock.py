@@ -10,7 +10,7 @@ FAULT = Fault(
     name="memlock",
     argument="[KIB]",
     summary="sessions may lock KIB (default: 64) KiB of memory, and can't raise that",
-    shows="ulimit -l in new sessions; with systemd the agent's unit has a limit of its own",
+    shows="ulimit -l in new sessions; with systemd the agent's unit has its own limit",
     levels=(1, 2),
 )
 _FILE = "/etc/security/limits.d/zz-l40s-lab-fault.conf"

@@ -16,7 +16,7 @@ from orchestrator.model.errors import InputError
 FAULT = Fault(
     name="nic-moved",
     argument="[DEV]",
-    summary="DEV's card (default: the last on a rail) sits in an empty slot of a root port, not behind its switch",
+    summary="DEV's card (default: the last on a rail) is in an empty slot of a root port, not behind its switch",
     shows="its place and bus number, slots, NUMA domain, the names of its interfaces, infiniband device links",
 )
 

@@ -10,7 +10,7 @@ from orchestrator.lab.hardware.machine import NodeMachine
 
 FAULT = Fault(
     name="numa-unknown",
-    summary="the firmware does not say which NUMA domain the PCIe slots belong to",
+    summary="the firmware does not report the NUMA domain of the PCIe slots",
     shows="numa_node and local_cpulist of every PCI function",
 )
 

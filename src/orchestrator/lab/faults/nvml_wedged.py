@@ -10,7 +10,7 @@ from orchestrator.lab.hardware.machine import NodeMachine
 
 FAULT = Fault(
     name="nvml-wedged",
-    summary="the NVIDIA driver hangs: every NVML call waits for ever",
+    summary="the NVIDIA driver hangs: NVML calls never return",
     shows="NVML (no answer), Xid 119 in the kernel log",
 )
 

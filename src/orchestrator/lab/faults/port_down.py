@@ -12,7 +12,7 @@ from orchestrator.lab.hardware.machine import NodeMachine
 FAULT = Fault(
     name="port-down",
     argument="[DEV]",
-    summary="the RDMA port DEV (default: the first on a rail) loses its link, and with it its address and its GIDs",
+    summary="the RDMA port DEV (default: the first on a rail) loses its link, its address and its GIDs",
     shows="infiniband state and phys_state, the interface's carrier, operstate and speed, GIDs, the kernel log",
 )
 

@@ -14,8 +14,9 @@ from orchestrator.model.errors import NodeError
 
 FAULT = Fault(
     name="power-off",
-    summary="the power fails: links first, then every process at once; `lab heal NODE power-off` switches it on again",
-    shows="nothing answers, and no connection was closed",
+    summary="the node loses power: links first, then all processes at once; `lab heal NODE power-off` powers it on"
+    " again",
+    shows="nothing answers, and connections are not closed",
     levels=(1, 2),
     rebuilds=True,
 )
@@ -46,5 +47,7 @@ def heal(node: LivingNode, _: Undo) -> None:
         )
     if done.returncode or not wait_until(lambda: node.find_pid() is not None, deadline_s=_ENDS_S):
         raise NodeError(
-            f"it does not start again: {node.place.log_tail()}", where=node.name, fix="l40s-deploy lab down, lab up"
+            f"it does not boot: {node.place.log_tail()}",
+            where=node.name,
+            fix="run `l40s-deploy lab down`, then `l40s-deploy lab up`",
         )

@@ -6,7 +6,7 @@ from orchestrator.lab.faults.registry import Fault
 
 FAULT = Fault(
     name="power-on",
-    summary="the power comes back: the node boots, its hardware as it was",
+    summary="power returns: the node boots, with the hardware that it had",
     shows="it answers again",
     levels=(1, 2),
     lasting=False,

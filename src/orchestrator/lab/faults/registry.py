@@ -86,4 +86,4 @@ def find(name: str) -> Loaded:
         return known[name]
     near = difflib.get_close_matches(name, known, n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise InputError(f"there is no fault {name!r}{hint}", where="FAULT", fix="l40s-deploy lab faults")
+    raise InputError(f"unknown fault {name!r}{hint}", where="FAULT", fix="list them with `l40s-deploy lab faults`")

@@ -9,8 +9,8 @@ from orchestrator.lab.node.living import LivingNode
 FAULT = Fault(
     name="slow-disk",
     argument="[MIB]",
-    summary="programs that start from now on read and write files at MIB (default: 20) MiB a second",
-    shows="how long reads and writes of files take; the stand-in loads no weights, so its phases stay as they are",
+    summary="programs that start from now on read and write files at MIB (default: 20) MiB per second",
+    shows="file reads and writes; the stand-in loads no weights, so its phases do not change",
     levels=(1, 2),
 )
 

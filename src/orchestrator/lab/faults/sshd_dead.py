@@ -9,8 +9,8 @@ from orchestrator.lab.node.living import LivingNode
 
 FAULT = Fault(
     name="sshd-dead",
-    summary="the SSH server is gone; connections that are open stay",
-    shows="new SSH connections are refused, all else answers",
+    summary="the SSH server is stopped; open connections stay",
+    shows="new SSH connections are refused; everything else responds",
     levels=(1, 2),
 )
 

@@ -6,8 +6,8 @@ from orchestrator.lab.faults.registry import Fault
 
 FAULT = Fault(
     name="thaw",
-    summary="the processes of a frozen node go on",
-    shows="they answer again",
+    summary="the processes of a frozen node continue",
+    shows="they respond again",
     levels=(1, 2),
     lasting=False,
     cures="freeze",

@@ -12,7 +12,7 @@ from orchestrator.lab.hardware.machine import NodeMachine
 FAULT = Fault(
     name="throttle",
     argument="G",
-    summary="GPU G gets too hot and slows itself down",
+    summary="GPU G overheats and throttles",
     shows="NVML (temperature, clocks, clock event reasons)",
 )
 

@@ -11,7 +11,7 @@ from orchestrator.lab.hardware.machine import NodeMachine
 FAULT = Fault(
     name="width-x8",
     argument="[G|DEV]",
-    summary="the link of GPU G or of DEV's card (default: the first on a rail) comes up with 8 lanes",
+    summary="the link of GPU G, or of DEV's card (default: the first on a rail), comes up with 8 lanes",
     shows="current_link_width and configuration space of card and port, NVML's link width of a GPU",
 )
 

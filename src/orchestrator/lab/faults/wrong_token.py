@@ -10,7 +10,7 @@ _FILE = "/run/l40s-lab/wrong-token"
 
 FAULT = Fault(
     name="wrong-token",
-    summary="one token of every answer is another one (stand-in engine; on the leader)",
+    summary="one token of every answer differs (stand-in engine; on the leader)",
     shows="golden check",
     levels=(1, 2),
 )

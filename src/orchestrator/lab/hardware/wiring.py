@@ -66,7 +66,7 @@ def _complete(name: str, where: str, depth: int) -> tuple[dict[str, Any], str]:
     if "base" not in document:
         return document, str(path)
     if depth == _MOST_BASES or not isinstance(document["base"], str):
-        raise _wrong(f"{path}: base", document["base"], "the name of a wiring that ships, or of a file beside this one")
+        raise _wrong(f"{path}: base", document["base"], "the name of a built-in wiring, or of a file beside this one")
     beside = path.parent / document["base"]
     base, _ = _complete(str(beside) if beside.is_file() else document["base"], f"{path}: base", depth + 1)
     about = {key: document[key] for key in _ABOUT if key in document}
@@ -88,9 +88,11 @@ def _read(path: Path, where: str) -> dict[str, Any]:
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as failure:
-        raise InputError(f"not YAML: {failure}", where=str(path), fix="see the wirings that ship") from failure
+        raise InputError(
+            f"not YAML: {failure}", where=str(path), fix="see src/orchestrator/lab/wirings for examples"
+        ) from failure
     if not isinstance(document, dict):
-        raise InputError("a wiring is a mapping", where=str(path), fix="see the wirings that ship")
+        raise InputError("a wiring is a mapping", where=str(path), fix="see src/orchestrator/lab/wirings for examples")
     return document
 
 
@@ -171,7 +173,7 @@ def _first_that_fits(hints: tuple[Any, ...], raw: Any, where: str) -> Any:
             return _value(hint, raw, where)
         except InputError:
             continue
-    raise _wrong(where, raw, "another kind of value")
+    raise _wrong(where, raw, "a value of another type")
 
 
 def _card(raw: Any, where: str) -> Any:
@@ -184,4 +186,8 @@ def _card(raw: Any, where: str) -> Any:
 
 
 def _wrong(where: str, found: Any, wanted: str) -> InputError:
-    return InputError(f"found {found!r}, wanted {wanted}", where=where, fix="see the wirings that ship with the lab")
+    return InputError(
+        f"found {found!r}, wanted {wanted}",
+        where=where,
+        fix="see src/orchestrator/lab/wirings for examples with the lab",
+    )

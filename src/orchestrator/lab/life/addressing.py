@@ -32,7 +32,7 @@ def choose_network(name: str, used: Iterable[ipaddress.IPv4Network]) -> ipaddres
     raise NodeError(
         "no free 10.x.y.0/24 network is left on this machine",
         where="lab",
-        fix="remove a route or an address out of 10.0.0.0/8 (`ip route`), or use --level 0",
+        fix="remove a route or an address in 10.0.0.0/8 (`ip route`), or use --level 0",
     )
 
 

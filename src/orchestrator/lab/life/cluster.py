@@ -60,7 +60,7 @@ def equal_gangs(nodes: Iterable[str], gangs: int) -> Cluster:
         raise InputError(
             f"{len(names)} nodes cannot be divided into {gangs} equal gangs",
             where="--gangs",
-            fix=f"--gangs {gangs} --nodes {gangs * 4}" if gangs > 0 else "--gangs 1",
+            fix=f"use --gangs {gangs} --nodes {gangs * 4}" if gangs > 0 else "--gangs 1",
         )
     size = len(names) // gangs
     return Cluster(gangs={f"gang{gang}": names[gang * size : (gang + 1) * size] for gang in range(gangs)})
@@ -94,7 +94,9 @@ def like(path: str, *, same_hardware: bool) -> Cluster:
 def _check_names(inventory: Inventory) -> None:
     names = [node.name for node in inventory.nodes]
     if len(names) > MAX_NODES:
-        raise InputError(f"has {len(names)} nodes, a lab at most {MAX_NODES}", where=inventory.path, fix="--nodes")
+        raise InputError(
+            f"has {len(names)} nodes; a lab can have {MAX_NODES} at most", where=inventory.path, fix="--nodes"
+        )
     for name in names:
         check_node_name(name, inventory.path)
 
@@ -105,7 +107,7 @@ def check_node_name(name: str, where: str) -> None:
         raise InputError(
             f"found the node name {name!r}; wanted letters, digits, dots, dashes, at most 63, as a host name has",
             where=where,
-            fix="rename it there, in a copy",
+            fix="rename it in a copy of the file",
         )
 
 

@@ -41,14 +41,15 @@ def remove(place: Home) -> None:
             raise NodeError(
                 f"process {process.pid} does not end",
                 where=f"lab {place.name}",
-                fix="look at it: it hangs in the kernel",
+                fix="check it with `ps`: it hangs in the kernel",
             )
     loopback.end_marked(str(place.path), deadline_s=_DEADLINE_S)
     if (blueprint is None or blueprint.level == 2) and not cgroups.remove(place.mark, deadline_s=_DEADLINE_S):
         raise NodeError(
-            "control groups of the lab do not go away",
+            "the lab's control groups can't be removed",
             where=f"lab {place.name}",
-            fix=f"look for a process in l40s-lab-{place.mark}: grep -l l40s-lab-{place.mark} /proc/*/cgroup",
+            fix=f"find the process that is still in l40s-lab-{place.mark}:"
+            f" `grep -l l40s-lab-{place.mark} /proc/*/cgroup`",
         )
     _remove_links(host_alias(place.name))
     if place.path.exists():
@@ -60,7 +61,7 @@ def _remove_links(alias: str) -> None:
     for link in _links(alias):
         subprocess.run(["ip", "link", "delete", link], capture_output=True, check=False, timeout=10)
         if not wait_until(partial(_is_gone, link), deadline_s=_DEADLINE_S):
-            raise NodeError(f"link {link} does not go away", where="ip link", fix=f"ip link delete {link}")
+            raise NodeError(f"the link {link} can't be removed", where="ip link", fix=f"run `ip link delete {link}`")
 
 
 def _is_gone(link: str) -> bool:

@@ -75,7 +75,7 @@ class Home:
         """Say which process the lab lives below."""
         identity = Identity.of(pid)
         if identity is None:
-            raise OSError(f"process {pid} ended at once")
+            raise OSError(f"process {pid} ended immediately")
         files.put(
             self.path / SUPERVISOR,
             json.dumps({"pid": identity.pid, "start": identity.start, "boot": identity.boot}),
@@ -120,7 +120,7 @@ def _lock(root: Path) -> int:
             return handle
         os.close(handle)
         if time.monotonic() > end:
-            raise LockHeld("another `lab up` or `lab down` is at work", where=str(root), fix="wait for it, or end it")
+            raise LockHeld("another `lab up` or `lab down` is running", where=str(root), fix="wait for it, or stop it")
         time.sleep(0.02)
 
 
@@ -145,7 +145,7 @@ def _refuse_strangers(root: Path) -> None:
     owner = root.stat().st_uid if root.exists() else os.geteuid()
     if owner not in (os.geteuid(), 0):
         raise InputError(
-            f"belongs to user {owner}, wanted our own directory",
+            f"belongs to user {owner}, not to the current user",
             where=str(root),
-            fix="set L40S_LAB_ROOT to a directory of yours",
+            fix="set L40S_LAB_ROOT to a directory of your own",
         )

@@ -89,7 +89,7 @@ def choose(asked: int | None, nodes: int) -> Level:
     machine = _look_here()
     if asked in (1, 2) and machine.nodes:
         raise InputError(
-            f"level {asked} is not possible here: {machine.nodes}", where="--level", fix="--level 0, or run as root"
+            f"level {asked} is not possible here: {machine.nodes}", where="--level", fix="use --level 0, or run as root"
         )
     level = _choose(asked, nodes, machine)
     if limits_are_short():
@@ -100,22 +100,22 @@ def choose(asked: int | None, nodes: int) -> Level:
 
 def _choose(asked: int | None, nodes: int, machine: _Machine) -> Level:
     if asked == 0 or machine.nodes:
-        return Level(0, machine.nodes or "it was asked for", _LEVEL_0_CANNOT)
+        return Level(0, machine.nodes or "it was requested", _LEVEL_0_CANNOT)
     if asked == 1:
-        return Level(1, "it was asked for", _LEVEL_1_CANNOT)
+        return Level(1, "it was requested", _LEVEL_1_CANNOT)
     made = rootfs.cached()
     trouble = machine.systemd or ("" if made else rootfs.obstacle())
     if asked == 2:
-        return without_systemd(trouble) if trouble else Level(2, "it was asked for", _limits(machine))
+        return without_systemd(trouble) if trouble else Level(2, "it was requested", _limits(machine))
     if made and not trouble and nodes <= MOST_SYSTEMD_NODES:
-        return Level(2, "root, and the nodes' root file system is there", _limits(machine))
+        return Level(2, "root, and the nodes' root file system is ready", _limits(machine))
     return Level(1, f"root, and namespaces work{_hint(made is not None, trouble)}", _LEVEL_1_CANNOT)
 
 
 def _hint(made: bool, trouble: str) -> str:
     if trouble:
         return ""
-    once = f" in more than {MOST_SYSTEMD_NODES} nodes too" if made else ", for which it makes a root file system once"
+    once = f" also in more than {MOST_SYSTEMD_NODES} nodes" if made else ", and builds a root file system for it once"
     return f"; --level 2 boots systemd{once}"
 
 
@@ -125,18 +125,16 @@ def _limits(machine: _Machine) -> str:
 
 def without_systemd(trouble: str) -> Level:
     """Level 1, taken because level 2 was asked for and cannot be had."""
-    return Level(1, f"level 2 is not to be had here: {trouble}", _LEVEL_1_CANNOT)
+    return Level(1, f"level 2 is not possible here: {trouble}", _LEVEL_1_CANNOT)
 
 
 _LEVEL_0_CANNOT = (
-    "nodes share this machine's processes, files and network: no link faults, no node that dies as a whole;"
-    " hardware is read below l40s_fs_root"
+    "nodes share this machine's processes, files and network: no link faults, no node power loss; hardware is read"
+    " below l40s_fs_root"
 )
 _LEVEL_1_CANNOT = "no systemd in the nodes"
-_NO_CONTROLLERS = (
-    "units have no memory or processor limits: this machine's control groups of the second version have no controllers"
-)
-_SHORT_LIMITS = "this machine's own limit on locked memory holds in the nodes too"
+_NO_CONTROLLERS = "units have no memory or CPU limits: this machine's cgroup v2 hierarchy has no controllers"
+_SHORT_LIMITS = "this machine's own limit on locked memory also applies in the nodes"
 
 
 def _look_here() -> _Machine:

@@ -50,43 +50,43 @@ class Request:
             raise InputError(f"found {self.gangs}, wanted 1 or more", where="--gangs", fix="--gangs 1")
         if self.like is not None and (self.nodes is not None or self.gangs is not None):
             raise InputError(
-                "the inventory says which nodes and gangs there are",
+                "the inventory determines the nodes and gangs",
                 where="--like",
-                fix="leave out --nodes and --gangs, or --like",
+                fix="remove --nodes and --gangs, or --like",
             )
         if self.deaths != "plain" and (self.engine != "standin" or self.gpus == "host"):
             raise InputError(
-                f"found {self.deaths}: how a real engine dies can't be chosen",
+                f"found {self.deaths}: a real engine's way of dying can't be chosen",
                 where="--deaths",
-                fix="leave out --deaths",
+                fix="remove --deaths",
             )
         if self.recorded is not None and self.wiring != "right":
-            raise InputError("recorded machines bring their own wiring", where="--from", fix="leave out --wiring")
+            raise InputError("recorded machines have their own wiring", where="--from", fix="leave out --wiring")
         if self.gpus == "host":
             self._check_host()
         elif self.stack is not None:
             raise InputError(
-                "emulated GPUs run no engine of a stack", where="--stack", fix="--gpus host, or leave out --stack"
+                "a stack's engine can't run on emulated GPUs", where="--stack", fix="use --gpus host, or remove --stack"
             )
 
     def _check_host(self) -> None:
         if self.stack is None:
             raise InputError(
-                "the nodes have real GPUs and need a real engine",
+                "nodes with real GPUs need a real engine",
                 where="--gpus host",
-                fix="--stack NAME (a name of inventory/stacks, or a .yml file)",
+                fix="use --stack NAME (a name in inventory/stacks, or a .yml file)",
             )
         if self.recorded is not None or self.wiring != "right" or self.engine != "standin":
             raise InputError(
                 "the nodes show this machine's own hardware and run the stack's engine",
                 where="--gpus host",
-                fix="leave out --wiring, --from and --engine",
+                fix="remove --wiring, --from and --engine",
             )
         if self.level not in (None, 1):
             raise InputError(
-                f"found level {self.level}, wanted 1: the nodes share this machine's system and have a /dev each",
+                f"found level {self.level}, wanted 1: the nodes share this machine's system, and each has its own /dev",
                 where="--level",
-                fix="--level 1, or leave it out",
+                fix="use --level 1, or remove --level",
             )
 
 

@@ -55,7 +55,7 @@ def require(name: str) -> tuple[Home, Blueprint]:
         raise InputError(
             f"the lab {name!r} was made by another version of l40s-deploy",
             where=str(place.path / FILE),
-            fix=f"l40s-deploy lab down --name {name}",
+            fix=f"remove it with `l40s-deploy lab down --name {name}`",
         )
     if blueprint is None:
         others = sorted(path.parent.name for path in lab_root().glob("*/blueprint.json"))
@@ -63,7 +63,7 @@ def require(name: str) -> tuple[Home, Blueprint]:
         raise InputError(
             f"no lab named {name!r}{known}",
             where=str(place.path),
-            fix=f"l40s-deploy lab status --name {others[0]}" if others else "l40s-deploy lab up",
+            fix=f"run `l40s-deploy lab status --name {others[0]}`" if others else "start one with `l40s-deploy lab up`",
         )
     return place, blueprint
 

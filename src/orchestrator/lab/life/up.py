@@ -53,7 +53,10 @@ def up(request: Request, say: Say) -> Raised:
         if found and found.fingerprint == fingerprint and _is_whole(place, found):
             return Raised(place, found, wanted.level, fresh=False)
         if place.path.exists() or place.strays():
-            say(f"replacing the lab {request.name!r}: " + ("it is another one" if found else "it is a leftover"))
+            say(
+                f"replacing the lab {request.name!r}: "
+                + ("it has other settings" if found else "it is left over from an earlier run")
+            )
             down.remove(place)
         blueprint = _blueprint(wanted, place, fingerprint)
         _build(place, blueprint, wanted)
@@ -140,11 +143,11 @@ def _expect_ready(place: Home, supervisor: subprocess.Popen[bytes]) -> None:
     readable, _, _ = select.select([supervisor.stdout], [], [], READY_DEADLINE_S)
     line = os.read(supervisor.stdout.fileno(), 64) if readable else b""
     if line != b"ready\n":
-        said = "said nothing in time" if not readable else "ended"
+        said = "did not report in time" if not readable else "ended"
         raise NodeError(
-            f"the lab's supervisor {said}: {place.log_tail() or 'no word in its log'}",
+            f"the lab's supervisor {said}: {place.log_tail() or 'its log is empty'}",
             where=f"lab {place.name}",
-            fix="--level 0 needs no namespaces",
+            fix="try --level 0, which needs no namespaces",
         )
 
 
@@ -154,9 +157,9 @@ def _expect_answers(place: Home, blueprint: Blueprint) -> None:
         if time.monotonic() > end:
             silent = ", ".join(name for name, answer in answers.items() if not answer)
             raise NodeError(
-                f"no SSH server answers on {silent}: {place.log_tail()}",
+                f"the SSH server does not answer on {silent}: {place.log_tail()}",
                 where=f"lab {place.name}",
-                fix="see /var/log/sshd.log in the node",
+                fix="check /var/log/sshd.log in the node",
             )
         time.sleep(0.01)
 
@@ -184,7 +187,7 @@ def _write_inventory(place: Home, blueprint: Blueprint, stack: str) -> None:
 
     gpus = {node: gpu_count(blueprint, index) for index, node in enumerate(blueprint.nodes)}
     accept = ("LIMITS",) if levels.limits_are_short() else ()
-    text = "# Written by `l40s-deploy lab up`; it goes with `lab down`.\n"
+    text = "# Written by `l40s-deploy lab up`; `lab down` deletes it.\n"
     text += yaml.safe_dump(inventory.document(blueprint, gpus, stack, accept), sort_keys=False, width=200)
     files.put(place.inventory, text)
 

@@ -132,7 +132,7 @@ def _real_engine(word: str) -> tuple[tuple[Show, ...], str]:
     stack, file = load_stack(word), stack_file(word)
     environment = Path(host_gpus.VENVS) / stack.name
     if stack.device != "cuda":
-        raise InputError(f"the stack {stack.name} is for {stack.device}", where="--stack", fix="name one for cuda")
+        raise InputError(f"the stack {stack.name} is for {stack.device}", where="--stack", fix="specify one for cuda")
     if not (environment / "bin/python3").exists():
         raise NodeError(
             f"the engine's environment is missing: no {environment}/bin/python3",
@@ -148,7 +148,7 @@ def _cluster(request: Request, document: dict[str, Any], snapshots: Mapping[str,
     if request.like is not None:
         found = clusters.like(request.like, same_hardware=bool(snapshots))
         if found.left_out:
-            say(f"left out, since it is of the machines themselves: {', '.join(found.left_out)}")
+            say(f"ignored, because it is specific to the machines: {', '.join(found.left_out)}")
         return found
     gangs = 1 if request.gangs is None else request.gangs
     if snapshots and request.nodes is None:
@@ -171,9 +171,9 @@ def _recorded(request: Request, cluster: Cluster, snapshots: Mapping[str, Snapsh
     missing = [node for node in cluster.nodes if node not in snapshots]
     if missing:
         raise InputError(
-            f"no snapshot of {', '.join(missing)}; there is {', '.join(snapshots)}",
+            f"there is no snapshot of {', '.join(missing)}, only of {', '.join(snapshots)}",
             where=str(request.recorded),
-            fix=f"l40s-deploy discover --inventory {request.like} --save {request.recorded}",
+            fix=f"record it with `l40s-deploy discover --inventory {request.like} --save {request.recorded}`",
         )
     return {node: node for node in cluster.nodes}
 

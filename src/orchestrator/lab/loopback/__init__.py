@@ -26,9 +26,9 @@ def choose_addresses(directory: str, nodes: int) -> tuple[str, int]:
         if all(_is_free(f"{prefix}.{FIRST_NODE + index}", _FIRST_PORT) for index in range(nodes)):
             return prefix, _FIRST_PORT
     raise NodeError(
-        f"somebody listens on port {_FIRST_PORT} of every address of 127.77.0.0/16",
+        f"port {_FIRST_PORT} is in use on every address of 127.77.0.0/16",
         where="lab",
-        fix="end another lab: l40s-deploy lab down --name NAME",
+        fix="stop another lab with `l40s-deploy lab down --name NAME`",
     )
 
 
@@ -51,7 +51,9 @@ def ask_to_end(supervisor: Identity) -> None:
 def end_marked(directory: str, *, deadline_s: float) -> None:
     """End every process of ours that carries this lab's mark: what a killed supervisor could not end any more."""
     if not wait_until(lambda: not _kill_marked(directory), deadline_s=deadline_s):
-        raise NodeError("processes of the lab do not end", where=directory, fix=f"grep -l {MARK} /proc/*/environ")
+        raise NodeError(
+            "processes of the lab do not end", where=directory, fix=f"find them with `grep -l {MARK} /proc/*/environ`"
+        )
 
 
 def _kill_marked(directory: str) -> int:

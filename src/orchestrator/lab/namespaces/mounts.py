@@ -81,7 +81,7 @@ def in_child(work: Callable[[], T]) -> T:
         said = answer.read()
     os.waitpid(child, 0)
     if not said:
-        raise OSError("a process of the lab ended without a word")
+        raise OSError("a process of the lab ended without a message")
     failed, value = pickle.loads(said)  # noqa: S301 - our own child's
     if failed:
         raise value

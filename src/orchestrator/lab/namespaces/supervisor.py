@@ -72,7 +72,7 @@ def _supervise(blueprint: Blueprint, host_network: int, tell_detached: int) -> N
         node.let_go()
     failed = [node.name for node in nodes if not node.is_built()]
     if failed:
-        raise OSError(f"{', '.join(failed)} could not be built; the lab's log says why")
+        raise OSError(f"{', '.join(failed)} could not be built; see the lab's log")
     files.put(blueprint.path / NODES, json.dumps(pids))
     _detach(tell_detached)
     reap_for_ever()

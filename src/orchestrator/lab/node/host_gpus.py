@@ -52,11 +52,11 @@ def find(root: Path = Path("/")) -> HostGpus:
     of_all = [folder / name for name in _OF_ALL if (folder / name).exists()]
     of_all += sorted((folder / _CAPABILITIES).glob("*"))
     if not numbers or not (folder / "nvidiactl").exists():
-        seen = f"{len(numbers)} GPUs and no {folder / 'nvidiactl'}" if numbers else f"no {folder}/nvidia0"
+        seen = f"{len(numbers)} GPUs but no {folder / 'nvidiactl'}" if numbers else f"no {folder}/nvidia0"
         raise NodeError(
-            f"--gpus host wants NVIDIA GPUs and their driver: found {seen}",
+            f"--gpus host needs NVIDIA GPUs and their driver: found {seen}",
             where="this machine",
-            fix="run `nvidia-smi` on a machine with GPUs; without --gpus the lab emulates them",
+            fix="check `nvidia-smi`; without --gpus, the lab emulates GPUs",
         )
     return HostGpus(tuple(str(folder / f"nvidia{number}") for number in numbers), tuple(map(str, of_all)))
 
@@ -70,9 +70,10 @@ def share(found: HostGpus, nodes: Sequence[str], wanted: Sequence[int | None]) -
     counts = [equal if count is None else count for count in wanted]
     if min(counts) < 1 or sum(counts) > len(found.gpus):
         raise InputError(
-            f"found {len(found.gpus)} GPUs on this machine, wanted {max(sum(counts), len(nodes))}: at least one a node",
+            f"found {len(found.gpus)} GPUs on this machine, wanted {max(sum(counts), len(nodes))}: at least one per"
+            " node",
             where="--gpus host",
-            fix=f"--nodes {len(found.gpus)}, or fewer",
+            fix=f"use --nodes {len(found.gpus)}, or fewer",
         )
     rest, shared = list(found.gpus), {}
     for node, count in zip(nodes, counts, strict=True):

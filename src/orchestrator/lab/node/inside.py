@@ -58,7 +58,7 @@ def _run(console: Console, command: Sequence[str]) -> int:
     try:
         process = subprocess.Popen([*console.before, *command], env=console.env)
     except FileNotFoundError:
-        raise NodeError("nsenter is missing", where="this machine", fix="apt-get install util-linux") from None
+        raise NodeError("nsenter is missing", where="this machine", fix="run `apt-get install util-linux`") from None
     while True:
         try:
             status = process.wait()

@@ -70,7 +70,11 @@ class LivingNode:
         """PID of the node's PID 1; raises NodeError where the node is switched off."""
         pid = self.find_pid()
         if pid is None:
-            raise NodeError("it is switched off", where=self.name, fix=f"l40s-deploy lab heal {self.name} power-off")
+            raise NodeError(
+                "it is powered off",
+                where=self.name,
+                fix=f"power it on with `l40s-deploy lab heal {self.name} power-off`",
+            )
         return pid
 
     def find_pid(self) -> int | None:
@@ -166,7 +170,7 @@ def find_node(name: str, node: str) -> LivingNode:
     place, blueprint = require(name)
     if node not in blueprint.nodes:
         known = f"{blueprint.nodes[0]} to {blueprint.nodes[-1]}" if len(blueprint.nodes) > 1 else blueprint.nodes[0]
-        raise InputError(f"there is no node {node!r}; there is {known}", where=f"lab {name}", fix="lab status")
+        raise InputError(f"there is no node {node!r}; the nodes are {known}", where=f"lab {name}", fix="lab status")
     index = blueprint.nodes.index(node)
     return LivingNode(place, blueprint, index, machine_of(blueprint, index))
 
@@ -204,7 +208,7 @@ def _nft(pid: int, rules: str) -> None:
 
     nft = shutil.which("nft")
     if nft is None:
-        raise NodeError("nft is missing", where="this machine", fix="apt-get install nftables")
+        raise NodeError("nft is missing", where="this machine", fix="run `apt-get install nftables`")
     done = subprocess.run(
         [nft, "-f", "-"],
         input=rules,
@@ -221,5 +225,9 @@ def _nft(pid: int, rules: str) -> None:
 def _run(words: list[str], *, what: str) -> str:
     done = subprocess.run(words, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
     if done.returncode:
-        raise NodeError(f"{what}: {(done.stderr or done.stdout).strip()[:300]}", where=words[2], fix="lab heal, lab up")
+        raise NodeError(
+            f"{what}: {(done.stderr or done.stdout).strip()[:300]}",
+            where=words[2],
+            fix="run `l40s-deploy lab heal` or `l40s-deploy lab up`",
+        )
     return done.stdout

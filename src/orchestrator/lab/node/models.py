@@ -59,7 +59,7 @@ def render(root: str) -> FileTree:
             continue
         profile = load_profile(name)
         folder = f"{root}/{profile.directory}"
-        tree.put(f"{folder}/{_NO_WEIGHTS}", "an emulated node's model directory: it has an index and no weights")
+        tree.put(f"{folder}/{_NO_WEIGHTS}", "an emulated node's model directory: it has an index but no weights")
         tree.put(f"{folder}/config.json", json.dumps(config(profile), indent=2))
         if profile.shards:
             tree.put(f"{folder}/model.safetensors.index.json", json.dumps(index(profile), indent=2))

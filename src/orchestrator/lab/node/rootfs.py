@@ -77,13 +77,16 @@ def ensure(say: Callable[[str], None]) -> Path:
         return found
     release = this_release()
     if trouble := obstacle():
-        raise NodeError(trouble, where="the nodes' root file system", fix="--level 1 needs none")
+        raise NodeError(trouble, where="the nodes' root file system", fix="use --level 1, which needs none")
     assert release is not None  # else there was an obstacle
     place = _place(release)
     place.parent.mkdir(parents=True, exist_ok=True)
     with _held(place.with_name(f"{place.name}.lock")):
         if not place.is_dir():
-            say(f"making the nodes' root file system ({release.distribution} {release.codename}), once: half a minute")
+            say(
+                f"building the nodes' root file system ({release.distribution} {release.codename}); only once, takes"
+                " about half a minute"
+            )
             _make(release, place)
     return place
 
@@ -110,13 +113,13 @@ def _make(release: Release, place: Path) -> None:
             raise NodeError(
                 f"mmdebstrap did not end within {BUILD_DEADLINE_S:.0f} s",
                 where="the nodes' root file system",
-                fix="look at the way to the package mirror, or take --level 1",
+                fix="check the connection to the package mirror, or use --level 1",
             ) from None
         if done.returncode:
             raise NodeError(
                 f"mmdebstrap: {_last_errors(done.stderr)}",
                 where="the nodes' root file system",
-                fix="look at the way to the package mirror, or take --level 1",
+                fix="check the connection to the package mirror, or use --level 1",
             )
         fresh.chmod(0o755)
         fresh.rename(place)

@@ -107,7 +107,9 @@ def write(tree: FileTree, root: Path) -> None:
 
     def parent_of(path: str) -> str:
         if ".." in path.split("/"):
-            raise InputError(f"the path {path!r} leads out of the node", where="recording", fix="record it again")
+            raise InputError(
+                f"the path {path!r} leaves the node's file system", where="recording", fix="record it again"
+            )
         place = base + path
         folder = place[: place.rindex("/")]
         if folder not in made:

@@ -34,13 +34,15 @@ def compiled(source: Path, name: str) -> Path:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         except FileNotFoundError:
             raise NodeError(
-                "the lab needs a C compiler for what its nodes load", where="gcc", fix="apt-get install gcc libc6-dev"
+                "the lab needs a C compiler for the libraries that its nodes load",
+                where="gcc",
+                fix="run `apt-get install gcc libc6-dev`",
             ) from None
         if done.returncode:
             raise NodeError(
                 f"{source.name} does not compile: {done.stderr.strip()[:400]}",
                 where=str(source),
-                fix="apt-get install gcc libc6-dev",
+                fix="run `apt-get install gcc libc6-dev`",
             )
         fresh.replace(built)
     return built

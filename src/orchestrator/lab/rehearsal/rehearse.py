@@ -92,7 +92,7 @@ class _Stage:
 
     def _heal(self, step: Step) -> str:
         node, *faults = step.words
-        return ", ".join(heal_node(self.name, node, faults[0] if faults else None)) or "there was nothing"
+        return ", ".join(heal_node(self.name, node, faults[0] if faults else None)) or "nothing was found"
 
     def _run(self, step: Step) -> str:
         done = self._command(step.words)
@@ -171,5 +171,5 @@ def _inventory(place: Home, scenario: Scenario) -> Path:
 
 def _differs(step: Step, wanted: str, found: str) -> VerificationDiffers:
     return VerificationDiffers(
-        f"wanted {wanted}, found {found}", where=step.where, fix="--keep leaves the lab there to look at"
+        f"wanted {wanted}, found {found}", where=step.where, fix="keep the lab for inspection with --keep"
     )

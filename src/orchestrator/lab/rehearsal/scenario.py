@@ -14,7 +14,7 @@ from orchestrator.lab.faults.registry import find
 from orchestrator.model.errors import InputError
 
 BUILT_IN = Path(__file__).parents[1] / "scenarios"
-_FIX = "see the scenarios that ship: l40s-deploy lab rehearse --list"
+_FIX = "list the built-in scenarios with `l40s-deploy lab rehearse --list`"
 _LAB = {"nodes": int, "gangs": int, "wiring": str, "level": int}
 _STEPS: dict[str, dict[str, type]] = {
     "say": {"say": str},

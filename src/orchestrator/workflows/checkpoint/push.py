@@ -131,7 +131,7 @@ def push(inventory: Inventory, request: PushRequest, watcher: Watcher) -> Pushed
         shared = _shared(fleet, everyone, directories, node, path)
         wanted = [name for name in directories if name not in shared]
         for name, owner in shared.items():
-            watcher.say(f"{name}: the same directory as on {owner}; nothing to send")
+            watcher.say(f"{name}: has the same directory as {owner} (shared file system); nothing to send")
         if not wanted:
             nothing: PerNode[Hop] = PerNode(values={}, failures={})
             return Pushed(

@@ -100,7 +100,7 @@ def _digests(session: Session, directory: str, *, fresh: bool, report: Report) -
             report(spec.name, int(said["bytes"]), int(said["total"]))
         if "files" in said and said["files"] == len(found) > 0:
             return found
-    what = f"its part of the comparison ended before all checksums were read ({len(found)} came)"
+    what = f"its part of the comparison ended before all checksums were read ({len(found)} received)"
     raise NodeError(what, where=spec.name, fix="run it again; checksums already read are kept")
 
 

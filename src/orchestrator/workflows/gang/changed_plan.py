@@ -189,8 +189,8 @@ def _refused(turn: _ChangeOver, plan_id: str, reason: str) -> InputError:
         f"this gang runs another plan: {turn.diff.running} ({turn.view.model}) is {turn.view.state.value}; "
         f"plan {plan_id} changes {summary(turn.diff.changes)}. {reason}: {cost}",
         where=f"gang {turn.name}",
-        fix="`l40s-deploy plan --diff` with the same options shows all of it; --replace stops the gang, starts it with "
-        "the new plan, and goes back to the old one should it not come up",
+        fix="see all changes with `l40s-deploy plan --diff` and the same options. --replace stops the gang and starts"
+        " it with the new plan; if it does not come up, the old plan is restored",
     )
 
 
@@ -206,7 +206,7 @@ def _turn(turns: Turns, change: _ChangeOver, changes: Sequence[_ChangeOver], req
     def failed(step: Step) -> str:
         others = _others(change, changes)
         if step in (Step.ASIDE, Step.STOP):
-            return f"{change.name} was to be changed over; {others}"
+            return f"{change.name} was about to be changed over; {others}"
         return f"{_go_back(turns, change, request)}; {others}"
 
     def left(step: Step) -> str:
@@ -234,7 +234,7 @@ def _go_back(turns: Turns, change: _ChangeOver, request: UpRequest) -> str:
     """Start the previous plan again; what became of it, in words."""
     was = change.was
     if was is None:
-        return f"{change.name} is stopped: its nodes did not hold one plan to go back to"
+        return f"{change.name} is stopped: its nodes had no common previous plan to return to"
     turns.watcher.step(change.name, f"restoring plan {was.plan_id}")
     try:
         if see(turns.fleet, [change.gang])[0].running:  # draining still, where somebody interrupted the stop
@@ -252,5 +252,5 @@ def _others(turn: _ChangeOver, turns: Sequence[_ChangeOver]) -> str:
     place = turns.index(turn)
     words = [f"on the new plan: {', '.join(one.name for one in turns[:place])}"] if place else []
     rest = [one.name for one in turns[place + 1 :]]
-    words += [f"not touched: {', '.join(rest)}"] if rest else []
-    return "; ".join(words) or "no other gang was to be changed"
+    words += [f"not changed: {', '.join(rest)}"] if rest else []
+    return "; ".join(words) or "no other gang had to be changed"

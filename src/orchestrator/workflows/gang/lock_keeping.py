@@ -59,10 +59,10 @@ def release(inventory: Inventory, gangs: tuple[str, ...] = (), *, force: bool = 
         for lock in found:
             if lock.token and not (lock.stale or force):
                 raise LockHeld(
-                    f"{lock.holder} works on gang {lock.gang} with `{lock.command}`, "
-                    f"last heartbeat {lock.age_s:.0f} s ago",
+                    f"{lock.holder} holds gang {lock.gang} with `{lock.command}`, last heartbeat {lock.age_s:.0f} s"
+                    " ago",
                     where=lock.node,
-                    fix="wait for it, or stop it. Use --force only if it can't be alive",
+                    fix="wait for it, or stop it. Use --force only if you are sure that it is not running",
                 )
         return tuple(_give_back(fleet, lock) for lock in found if lock.token or lock.error)
 

@@ -213,7 +213,8 @@ class GangLock:
         now = "no command holds it now; it was taken over or released by force"
         if holder:
             now = (
-                f"{holder.get('who')}@{holder.get('host')} (pid {holder.get('pid')}) has it, `{holder.get('command')}`"
+                f"{holder.get('who')}@{holder.get('host')} (pid {holder.get('pid')}) holds it with"
+                f" `{holder.get('command')}`"
             )
         return LockHeld(
             f"the lock on gang {self.gang.name} was lost: {now}; nothing more was done",

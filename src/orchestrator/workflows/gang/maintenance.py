@@ -189,7 +189,7 @@ def _work_on_nodes(work: _Work, before: Mapping[str, Boot | None]) -> None:
         _wait(work, work.names, before, ends)
         return
     for node in work.gang.nodes:
-        work.say(f"the command of --run for {node.name}")
+        work.say(f"the --run command for {node.name}")
         _run(work, node, ends)
         _wait(work, [node.name], before, ends)
 
@@ -208,7 +208,7 @@ def _run(work: _Work, node: NodeSpec, ends: float) -> None:
                 start_new_session=True,
             )
         except OSError as failure:
-            raise InputError(f"can't be run: {failure.strerror}", where="--run", fix="name a program") from None
+            raise InputError(f"can't be run: {failure.strerror}", where="--run", fix="specify a program") from None
         try:
             status = process.wait(max(1.0, ends - time.monotonic()))
         except BaseException as ended:
@@ -225,7 +225,7 @@ def _run(work: _Work, node: NodeSpec, ends: float) -> None:
         how = f"status {status}" if status > 0 else "a signal or a timeout"
         lines = "".join(f"\n    | {line}" for line in last)
         raise GangFailed(
-            f"the command of --run ended with {how}{lines}",
+            f"the --run command ended with {how}{lines}",
             where=f"gang {work.gang.name}: {node.name}",
             fix="correct it",
         )
@@ -267,14 +267,14 @@ def _settled(work: _Work) -> None:
     while (against := against_a_start(work.fleet, work.plan, work.watcher)) is not None:
         if time.monotonic() > ends:
             raise against
-        work.say(f"{against.where}: {against.what}: asked again for up to {ends - time.monotonic():.0f} s")
+        work.say(f"{against.where}: {against.what}; trying again for up to {ends - time.monotonic():.0f} s")
         time.sleep(LOOK_EVERY_S)
 
 
 def _how_to_go_on(work: _Work, later: Sequence[Staged]) -> str:
     name = work.gang.name
-    words = f"{name} is stopped; start it again: `l40s-deploy restart --gang {name}`"
+    words = f"{name} is stopped; start it again with `l40s-deploy restart --gang {name}`"
     if not later:
         return words
     rest = " ".join(f"--gang {plan.gang.name}" for plan in later)
-    return f"{words}; not touched: `l40s-deploy restart --maintenance {rest}` goes on there"
+    return f"{words}; not done: continue with `l40s-deploy restart --maintenance {rest}`"

@@ -122,14 +122,14 @@ def staged_request(node: NodeSpec, gang: str, answer: StagedAnswer) -> StagingRe
         raise NodeError(
             f"what was staged there can't be read: {found}",
             where=node.name,
-            fix="l40s-deploy down, then l40s-deploy up --model NAME",
+            fix="run `l40s-deploy down`, then `run `l40s-deploy up --model NAME``",
         )
     unknown = unknown_keys(StagingRequest, raw)
     if unknown:
         raise NodeError(
             f"the gang was started by a newer l40s-deploy; this one does not know {', '.join(unknown[:5])}",
             where=node.name,
-            fix="restart it with that release or a newer one, or stop it: l40s-deploy down",
+            fix="restart it with that release or a newer one, or stop it with `l40s-deploy down`",
         )
     return replace(found, state_dir=node.state_dir, gang=gang, launch_script=answer.launch_script)
 
@@ -138,7 +138,7 @@ def _nothing(gang: str, place: str) -> InputError:
     return InputError(
         f"gang {gang} was never started, so it cannot be restarted",
         where=place,
-        fix="l40s-deploy up --model NAME",
+        fix="run `l40s-deploy up --model NAME`",
     )
 
 
@@ -150,12 +150,12 @@ def _refuse_disagreement(gang: GangSpec, requests: Mapping[str, StagingRequest])
                 f"{name} has another plan ({request.plan_id}) than {names[0]}"
                 f" ({requests[names[0]].plan_id}): an `up` was interrupted",
                 where=f"gang {gang.name}",
-                fix="l40s-deploy up --model NAME",
+                fix="run `l40s-deploy up --model NAME`",
             )
         if request.members != names:
             raise InputError(
                 f"the plan on {name} is for the nodes {', '.join(request.members)}; "
                 f"the inventory's gang is {', '.join(names)}",
                 where=f"gang {gang.name}",
-                fix="plan for the current gang: l40s-deploy up --model NAME",
+                fix="plan for the current gang: run `l40s-deploy up --model NAME`",
             )

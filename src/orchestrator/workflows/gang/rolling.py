@@ -112,7 +112,7 @@ def _refuse_one_gang(inventory: Inventory, fleet: Fleet, plans: Sequence[Staged]
     raise InputError(
         f"a single gang can't be restarted without downtime: {expected_downtime(view, plans[0].drain_s).words}",
         where=f"{inventory.path}: --rolling",
-        fix="`l40s-deploy restart` takes that downtime; a second gang behind a router is what avoids it",
+        fix="accept the downtime with `l40s-deploy restart`, or add a second gang behind a router",
     )
 
 
@@ -122,8 +122,8 @@ def _refuse_too_few(inventory: Inventory, serving: Collection[str], request: Rol
     at_once = min(request.max_unavailable, len(chosen & set(serving)))
     if request.max_unavailable < 1 or len(serving) - at_once < 1:
         raise InputError(
-            f"{len(serving)} of {len(inventory.gangs)} gangs {do} ({', '.join(sorted(serving)) or 'none'}); "
-            f"with {request.max_unavailable} down at a time none would be left",
+            f"{len(serving)} of {len(inventory.gangs)} gangs {do} ({', '.join(sorted(serving)) or 'none'}); with"
+            f" {request.max_unavailable} down at a time, none would be left",
             where="--rolling",
             fix="bring the others up first, choose a smaller --max-unavailable, or restart without --rolling",
         )
@@ -146,5 +146,5 @@ def _where_it_ended(batch: Sequence[Staged], done: Sequence[GangView], gangs: Se
     before = [view.name for view in done]
     rest = [gang.name for gang in gangs if gang.name not in (*at, *before)]
     words = [f"restarted: {', '.join(before)}"] if before else []
-    words += [f"not touched: {', '.join(rest)}"] if rest else []
-    return f"the rolling restart ended at {', '.join(at)}; {'; '.join(words) or 'no other'}"
+    words += [f"not restarted: {', '.join(rest)}"] if rest else []
+    return f"the rolling restart stopped at {', '.join(at)}; {{'; '.join(words) or 'no other gang'}}"

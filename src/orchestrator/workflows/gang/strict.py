@@ -23,7 +23,7 @@ def refusal(view: GangView) -> FindingsError:
     """The first finding of such a gang, in words that say that it was stopped."""
     first = view.transport[0]
     return FindingsError(
-        f"{first.id}: {first.title}. {first.effect}; --strict: the gang was stopped",
+        f"{first.id}: {first.title}. {first.effect}; the gang was stopped because of --strict",
         where=f"gang {view.name}: {first.node}",
         fix=first.fix,
     )

@@ -385,13 +385,13 @@ class _Rise:
         self._arm(nodes)
 
     def _arm(self, nodes: Sequence[str]) -> None:
-        self.watcher.step(self.gang.name, "checking ports, GPUs and model on every node")
+        self.watcher.step(self.gang.name, "checking ports, GPUs and the model on every node")
         told = self._all(
             nodes, "arm", lambda name: {"run_id": self.goal.run_id, "node": name, "deadline_s": ARM_S - MARGIN_S}, ARM_S
         )
         armed = tuple(name for name, answer in told.items() if answer == StateAnswer(state=AgentState.ARMED))
         if len(armed) == len(self.gang.nodes):
-            self._at_once(Do.GO, armed, "all are armed")
+            self._at_once(Do.GO, armed, "all nodes are armed")
             self._go(armed)
 
     def _at_once(self, do: Do, nodes: Sequence[str], why: str) -> None:

@@ -260,7 +260,7 @@ class _Post:
 
     def _tell(self, decision: Decision) -> None:
         """Only what is new: a countdown says the same again."""
-        steady = decision.why.partition("; the next restart")[0].partition("; looking again")[0]
+        steady = decision.why.partition("; the next restart")[0].partition("; the next check is")[0]
         said = f"{decision.do.value} {steady}"
         if said != self._told:
             self._told = said

@@ -64,7 +64,7 @@ def run_hook(hook: Hook, event: str, *, gang: str, why: str, deadline_s: float =
     except subprocess.TimeoutExpired:
         return f"{shown_hook(hook.target)}: did not end within {deadline_s:g} s"
     except OSError as error:
-        return f"{shown_hook(hook.target)}: {type(error).__name__}: {error.strerror or 'no answer in time'}"
+        return f"{shown_hook(hook.target)}: {type(error).__name__}: {error.strerror or 'timed out'}"
     except (ValueError, http.client.HTTPException) as error:
         return f"{shown_hook(hook.target)}: {type(error).__name__}"
 

@@ -211,7 +211,9 @@ def _refuse_below_an_engine(inventory: Inventory, names: Sequence[str]) -> None:
         with Router(spec) as router:
             (view,) = see(router.fleet, [router.gang])
         if view.running:
-            raise NodeError("the router is running there", where=spec.node.name, fix="l40s-deploy router down")
+            raise NodeError(
+                "the router is running there", where=spec.node.name, fix="stop it with `l40s-deploy router down`"
+            )
 
 
 def _host(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None, folder: Path) -> dict[str, Any]:
@@ -222,7 +224,7 @@ def _host(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None, folder
         raise InputError(
             f"contains the stack {bundle.stack}, but {node.name} needs {stack.name}",
             where=str(bundle.path),
-            fix=f"l40s-deploy stack build {stack.name} --out FILE",
+            fix=f"build one with `l40s-deploy stack build {stack.name} --out FILE`",
         )
     _refuse_another_kind(stack, bundle)
     up_becomes = node.reach.become_user if node.reach.become else ""
@@ -249,9 +251,10 @@ def _refuse_another_kind(stack: Stack, bundle: Bundle | None) -> None:
     if bundle and bundle.image != (stack.install != "venv"):
         holds = "a container image" if bundle.image else "packages"
         raise InputError(
-            f"holds {holds}, and the file of the stack {stack.name} says install: {stack.install}",
+            f"contains {holds}, but the file of the stack {stack.name} has `install: {stack.install}`",
             where=str(bundle.path),
-            fix="give --stack the file that the bundle was built from, or build it again: l40s-deploy stack build",
+            fix="use the stack file that the bundle was built from with --stack, or build the bundle again with"
+            " `l40s-deploy stack build`",
         )
 
 

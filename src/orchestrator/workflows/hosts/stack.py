@@ -49,7 +49,7 @@ def build(request: BuildRequest, progress: Callable[[str, int, int], None] = lam
     if not re.fullmatch(r"3\.\d{1,2}", python):
         raise InputError(f"found {python!r}, wanted a version like 3.11", where="--python", fix="--python 3.11")
     if not request.out.parent.is_dir():
-        raise InputError("no such directory", where=str(request.out.parent), fix="name another --out FILE")
+        raise InputError("no such directory", where=str(request.out.parent), fix="choose another path with --out FILE")
     if stack.install != "venv":
         return _build_with_image(request, stack, python)
     lock = stack_lock(request.stack).read_text("utf-8")
@@ -88,7 +88,9 @@ def _beside(out: Path) -> Iterator[Path]:
         folder = tempfile.TemporaryDirectory(prefix=".l40s-build-", dir=out.absolute().parent)
     except OSError as error:
         raise InputError(
-            f"can't be written: {error.strerror or error}", where=str(out.parent), fix="name another --out FILE"
+            f"can't be written: {error.strerror or error}",
+            where=str(out.parent),
+            fix="choose another path with --out FILE",
         ) from None
     with folder as place:
         yield Path(place)
@@ -115,7 +117,9 @@ def write_recipe(name: str, folder: Path) -> tuple[Path, ...]:
     """Put what makes an image of a stack into a folder, with the stack's own file as stack.yml; gives the files."""
     source, stack = stack_recipe(name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError("already exists and is not empty", where=str(folder), fix="name another --out DIR")
+        raise InputError(
+            "already exists and is not empty", where=str(folder), fix="choose another directory with --out DIR"
+        )
     try:
         shutil.copytree(source, folder, dirs_exist_ok=True)
         shutil.copyfile(stack, folder / "stack.yml")

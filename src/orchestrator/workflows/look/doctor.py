@@ -102,7 +102,7 @@ def examine_xml(path: Path, *, accept: Collection[str] = ()) -> Examination:
         raise InputError(f"can't be read: {failure.strerror}", where=str(path), fix="--from PATH") from None
     except ValueError as wrong:
         raise InputError(
-            str(wrong), where=str(path), fix="name a file that NCCL wrote with NCCL_TOPO_DUMP_FILE"
+            str(wrong), where=str(path), fix="specify a file that NCCL wrote with NCCL_TOPO_DUMP_FILE"
         ) from None
     snapshot = Snapshot(node=path.stem, taken_at=0.0, files={}, nvml={"error": NOT_RECORDED})
     return examine_topologies({path.stem: topology}, {path.stem: snapshot}, accept=accept)

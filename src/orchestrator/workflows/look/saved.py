@@ -47,7 +47,9 @@ def load_saved(path: Path) -> dict[str, Snapshot]:
         machine = _recorded_directory(path)
         return {machine.node: machine} if machine else _saved_folder(path)
     if not path.exists():
-        raise InputError("does not exist", where=str(path), fix="name a file or folder of `discover --save`")
+        raise InputError(
+            "does not exist", where=str(path), fix="specify a file or folder from `l40s-deploy discover --save`"
+        )
     snapshot = _tarball(path) if path.name.endswith(_TARBALLS) else _saved_file(path)
     return {snapshot.node: snapshot}
 
@@ -82,9 +84,9 @@ def _saved_folder(folder: Path) -> dict[str, Snapshot]:
         snapshots[snapshot.node] = snapshot
     if not snapshots:
         raise InputError(
-            "holds no snapshot (*.json), and no `sys` or `bus`, `class`, `devices`",
+            "contains no snapshot (*.json), and no `sys` or `bus`, `class`, `devices`",
             where=str(folder),
-            fix="name a folder that `l40s-deploy discover --save` wrote, or one with a recorded /sys",
+            fix="specify a folder from `l40s-deploy discover --save`, or one with a recorded /sys",
         )
     return snapshots
 
@@ -102,7 +104,7 @@ def _saved_file(path: Path) -> Snapshot:
         raise InputError(f"can't be read: {failure.strerror}", where=str(path), fix="--from PATH") from None
     except (ValueError, RecursionError) as wrong:
         raise InputError(
-            f"is not a snapshot: {wrong}", where=str(path), fix="name a file that `l40s-deploy discover --save` wrote"
+            f"is not a snapshot: {wrong}", where=str(path), fix="specify a file from `l40s-deploy discover --save`"
         ) from None
     return snapshot
 
@@ -156,12 +158,12 @@ def _tarball(path: Path) -> Snapshot:
     except (tarfile.TarError, EOFError, OSError, ValueError) as failure:
         raise _unfit(path, f"can't be read as a tarball: {failure}") from None
     if not any(place.startswith("/sys/") for place in files):
-        raise _unfit(path, "holds no /sys")
+        raise _unfit(path, "contains no /sys")
     return _snapshot(_stem(path), files, links, {})
 
 
 def _unfit(path: Path, words: str) -> InputError:
-    return InputError(words, where=str(path), fix="name a tarball that hwloc-gather-topology made")
+    return InputError(words, where=str(path), fix="specify a tarball from hwloc-gather-topology")
 
 
 def _machine_path(name: str) -> str | None:

@@ -214,9 +214,9 @@ def _one(inventory: Inventory, names: tuple[str, ...]) -> GangSpec:
     chosen = chosen_gangs(inventory, names)
     if len(chosen) != 1:
         raise InputError(
-            f"one gang at a time is measured, and {len(chosen)} are meant",
+            f"bench measures one gang at a time, but {len(chosen)} were selected",
             where="command line",
-            fix=f"l40s-deploy bench --gang {chosen[0].name if chosen else 'NAME'}",
+            fix=f"select one: `l40s-deploy bench --gang {chosen[0].name if chosen else 'NAME'}`",
         )
     return chosen[0]
 
@@ -225,9 +225,9 @@ def _serving(fleet: Fleet, gang: GangSpec) -> GangView:
     (view,) = see(fleet, [gang])
     if not view.serves:
         raise InputError(
-            f"it is {view.state.value} and serves nobody: there is no speed to measure",
+            f"it is {view.state.value} and serves no requests, so there is no speed to measure",
             where=f"gang {gang.name}",
-            fix="l40s-deploy status; start it with l40s-deploy up --model NAME",
+            fix="check `l40s-deploy status`; start it with `l40s-deploy up --model NAME`",
         )
     return view
 
@@ -241,9 +241,10 @@ def _refuse_busy(fleet: Fleet, gang: GangSpec, url: str) -> None:
     while running := _running(fleet, gang, url):
         if time.monotonic() > until:
             raise InputError(
-                f"it never was without a request for {QUIET_S:.0f} s ({running} now): they would slow the benchmark",
+                f"it was never idle for {QUIET_S:.0f} s ({running} requests now), and other requests slow the"
+                " benchmark down",
                 where=f"gang {gang.name}",
-                fix="wait until nobody asks it any more, or remove the gang from its router first",
+                fix="wait until it is idle, or remove the gang from its router first",
             )
         time.sleep(LOOK_S)
 
@@ -264,9 +265,9 @@ def _refuse_another_run(fleet: Fleet, gang: GangSpec, before: GangView) -> None:
     (now,) = see(fleet, [gang])
     if now.run_id != before.run_id or not now.serves:
         raise NodeError(
-            "the gang was stopped or restarted while it was measured: the figures are dropped",
+            "the gang was stopped or restarted during the measurement: the figures are discarded",
             where=f"gang {gang.name}",
-            fix="l40s-deploy why, then run l40s-deploy bench again",
+            fix="find out why with `l40s-deploy why`, then run `l40s-deploy bench` again",
         )
 
 
@@ -302,7 +303,7 @@ def _run(
     except ValueError as wrong:
         raise NodeError(f"its result can't be read: {wrong}", where=place, fix="l40s-deploy logs") from None
     if flaw := bench_client.flaw(result, order.load):
-        fix = "l40s-deploy logs; l40s-deploy golden check: these figures are not recorded"
+        fix = "check `l40s-deploy logs` and `l40s-deploy golden check`; these figures are not recorded"
         raise NodeError(f"the run is not valid: {flaw}", where=place, fix=fix)
     return result
 

@@ -166,7 +166,7 @@ def _baseline(subject: Subject) -> Baseline | None:
         return document.from_json(stored)
     except ValueError as wrong:
         raise InputError(
-            str(wrong), where=str(_file(subject)), fix="accept new answers: l40s-deploy golden accept"
+            str(wrong), where=str(_file(subject)), fix="accept new answers with `l40s-deploy golden accept`"
         ) from None
 
 
@@ -210,7 +210,7 @@ def _answer(leader: str, url: str, prompt: Prompt, answered: Mapping[str, Any]) 
         raise NodeError(
             f"the engine did not answer prompt {prompt.id}: {said}",
             where=place,
-            fix=f"check the log: l40s-deploy logs --node {leader}",
+            fix=f"check the log with `l40s-deploy logs --node {leader}`",
         )
     try:
         return greedy.answer_of(json.loads(answered["body"]))

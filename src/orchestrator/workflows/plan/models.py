@@ -24,7 +24,7 @@ from orchestrator.workflows.files import write_whole
 from orchestrator.workflows.plan.measured import measured_all_reduces
 from orchestrator.workflows.plan.plan import stack_name
 
-ASSUMED = "48 GB L40S (46068 MiB by NVML), assumed; the nodes were not asked"
+ASSUMED = "48 GB L40S (46068 MiB by NVML), assumed; the nodes were not contacted"
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,11 +105,15 @@ class Router:
 
         self._until(settled, TAKE_IN_S)
         if answer.get("status") == HTTPStatus.NOT_FOUND:
-            failure = self._trouble(f"asks {url}{path} for its health, but this engine has no such path", answer)
-            failure.fix = f"{_ANEW} have it ask for another one"
+            failure = self._trouble(
+                f"checks the health of gangs at {url}{path}, but this engine has no such path", answer
+            )
+            failure.fix = f"{_ANEW} makes it use the right one"
             raise failure
         if answer.get("status") != HTTPStatus.OK:
-            raise self._trouble(f"asks {url}{path} for its health and got no success within {TAKE_IN_S:.0f} s", answer)
+            raise self._trouble(
+                f"checks the health of gangs at {url}{path}, and got no success within {TAKE_IN_S:.0f} s", answer
+            )
 
     def _health_path(self) -> str:
         """What the running router was started to ask its workers for; '' where its settings are others."""
@@ -182,7 +186,7 @@ def start_router(inventory: Inventory, watcher: Watcher, *, command: str) -> Rou
         if failure is None:
             return router.state()
         if not suits:
-            failure.fix = f"it asks for a gang's health by a path that not every gang may have: {_ANEW} fix that"
+            failure.fix = f"it checks the gangs' health at a path that some gangs may not have: {_ANEW} fixes that"
         raise failure
 
 
@@ -221,7 +225,7 @@ def enrol(inventory: Inventory, views: Iterable[GangView], watcher: Watcher, *, 
     """After an `up`: the router runs and knows the gangs that are ready. Nothing where there is no router."""
     if inventory.router is None or not any(view.service_healthy for view in views):
         return
-    watcher.step(GANG, "starting, or taking in what became ready")
+    watcher.step(GANG, "starting, and adding the gangs that became ready")
     start_router(inventory, watcher, command=command)
 
 
@@ -283,9 +287,10 @@ def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str, *, deadline_s: fl
         quiet = quiet + 1 if state else 0
         if time.monotonic() > end:
             raise GangFailed(
-                f"still has requests {deadline_s:.0f} s after the last one came in; nothing was stopped",
+                f"still has running requests {deadline_s:.0f} s after it was removed from the router; nothing was"
+                " stopped",
                 where=f"gang {gang.name}",
-                fix="give it longer with --drain-timeout, or end them with `l40s-deploy restart --gang` of this gang",
+                fix="allow more time with --drain-timeout, or abort them with `l40s-deploy restart --gang NAME`",
             )
         time.sleep(POLL_S)
 

@@ -141,12 +141,12 @@ def glance(spec: RouterSpec) -> RouterGlance:
             workers = words.workers(str(answer.get("body"))) if answer.get("status") == 200 else None
             why = "" if workers is not None else str(answer.get("error") or f"HTTP {answer.get('status')}")
         except (DeployError, ValueError, TimeoutError) as failure:
-            workers, why = None, str(failure) or "no answer in time"
+            workers, why = None, str(failure) or "it did not answer in time"
     wrong = ""
     if workers is None and state == "ready":
         wrong = f"it does not list its workers: {why[:200]}"
     elif workers is not None and not view.running:
-        workers, wrong = None, f"another router, which we did not start, answers on port {spec.port}"
+        workers, wrong = None, f"another router, not started by l40s-deploy, answers on port {spec.port}"
     error = NodeError(wrong, where=spec.node.name, fix="l40s-deploy router status") if wrong else None
     return RouterGlance(url=spec.url, node=spec.node.name, state=state, workers=workers, error=error)
 

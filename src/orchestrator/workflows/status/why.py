@@ -59,7 +59,7 @@ def around_failure(inventory: Inventory, gangs: tuple[str, ...], *, before: int,
         found = [_excerpt(fleet, account.verdict, before, after) for account in accounts if account.verdict]
     if not found:
         raise InputError(
-            "no recorded run has failed", where=inventory.path, fix="see the newest log lines: l40s-deploy logs"
+            "no recorded run has failed", where=inventory.path, fix="see the newest log lines with `l40s-deploy logs`"
         )
     return tuple(found)
 
@@ -115,7 +115,7 @@ def _excerpt(fleet: Fleet, verdict: Verdict, before: int, after: int) -> Excerpt
         raise NodeError(
             f"the failure is reported on {node!r}, which is not a node of this gang",
             where=f"gang {verdict.gang}",
-            fix="see the reports of all nodes: l40s-deploy why --all",
+            fix="see the reports of all nodes with `l40s-deploy why --all`",
         )
     answer = fleet.on_every(one, only=[node]).all()[node]
     return Excerpt(verdict=verdict, lines=answer.lines, marked=answer.marked)

@@ -121,7 +121,7 @@ def push(inventory: Inventory, request: PushRequest) -> PerNode[Put]:
     stack = load_stack(request.stack or _named(inventory, specs.values()) or _for(pack))
     if pack and stack.dialect != pack.dialect:
         raise InputError(
-            f"the pack is for {pack.dialect}, and the stack {stack.name} is {stack.dialect}",
+            f"the pack is for {pack.dialect}, but the stack {stack.name} is {stack.dialect}",
             where=str(request.pack),
             fix="choose the matching stack with --stack, or another pack",
         )
@@ -146,7 +146,7 @@ def _put(session: Session, stack: Stack, pack: Pack | None, *, check: bool) -> P
     others = [folder for folder in pack.tritons() if triton and folder != triton_folder(triton)] if pack else []
     if others:
         remarks.append(
-            f"runs Triton {triton} and takes MoE configs of {', '.join(others)} only as a fallback, which may be slower"
+            f"runs Triton {triton} and uses MoE configs for {', '.join(others)} only as a fallback, which may be slower"
         )
     return Put(
         written=tuple(said["written"]),
@@ -164,7 +164,7 @@ def _refuse_other_gpus(fleet: Fleet, specs: Mapping[str, NodeSpec], pack: Pack, 
         gpu = gpu_of(snapshot)
         if gpu and device_name(gpu) != pack.device:
             raise InputError(
-                f"the pack is for {pack.device}, and {name} has {gpu}: its engine would never load these files",
+                f"the pack is for {pack.device}, but {name} has {gpu}: its engine would never load these files",
                 where=where,
                 fix="tune on that GPU model, or choose other gangs with --gang",
             )

@@ -30,13 +30,13 @@ def load_pack(path: Path) -> Pack:
         raise InputError(
             f"can't be read: {error.strerror or error}",
             where=str(path),
-            fix="create a pack: l40s-deploy tuning pull PACK",
+            fix="create a pack with `l40s-deploy tuning pull PACK`",
         ) from None
     except (ValueError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as wrong:
         raise InputError(
             f"the pack is not valid: {wrong}",
             where=str(path),
-            fix="nothing was written. Create the pack again: l40s-deploy tuning pull PACK",
+            fix="nothing was written. Create the pack again with `l40s-deploy tuning pull PACK`",
         ) from None
 
 

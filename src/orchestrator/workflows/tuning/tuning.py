@@ -164,7 +164,7 @@ def ask_holdings(fleet: Fleet, names: Iterable[str], stack: Stack, gpus: Mapping
             return holdings_of(call(session, "tuned", request, deadline_s=LOOK_S))
         except ValueError as wrong:
             raise NodeError(
-                f"the node's answer about its configs can't be read: {wrong}", where=spec.name, fix="report this"
+                f"its report of its configs can't be read: {wrong}", where=spec.name, fix="report this"
             ) from None
 
     asked = fleet.on_every(ask, only=set(names))

@@ -18,9 +18,9 @@ unset LD_PRELOAD PYTHONPATH
 export NCCL_DEBUG=INFO
 # only the lines that show RDMA and GPUDirect
 export NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV
-# ens9f0np0 is an RDMA rail, there is nothing else in 10.0.0.0/24, which all 4 nodes share; `=` is NCCL's exact match
+# ens9f0np0 is an RDMA rail, the only network there is in 10.0.0.0/24, which all 4 nodes share; `=` is NCCL's exact match
 export NCCL_SOCKET_IFNAME='=ens9f0np0'
-# ens9f0np0 is an RDMA rail, there is nothing else in 10.0.0.0/24, which all 4 nodes share
+# ens9f0np0 is an RDMA rail, the only network there is in 10.0.0.0/24, which all 4 nodes share
 export GLOO_SOCKET_IFNAME=ens9f0np0
 # rank 0 gives the others this address; without it, SGLang uses the address of the default route, and hangs if there is none
 export SGLANG_HOST_IP=10.0.0.14

@@ -69,7 +69,7 @@ def test_push_onto_one_shared_directory_sends_it_once_and_verify_reads_it_once(t
     pushed = push(inventory, PushRequest(source=str(source)), watcher)
     assert set(pushed.nodes.values) == {"a"}
     assert pushed.shared == {"b": "a"}
-    assert watcher.said == ["b: the same directory as on a; nothing to send"]
+    assert watcher.said == ["b: has the same directory as a (shared file system); nothing to send"]
     assert (root / "M" / "config.json").read_text() == "{}"
     again = push(inventory, PushRequest(source=f"a:{root}/M"), Silent())
     assert again.shared == {"b": "a"}

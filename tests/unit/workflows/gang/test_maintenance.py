@@ -95,7 +95,7 @@ def test_a_command_is_run_for_one_node_after_the_other_while_the_gang_is_stopped
     told = Told()
 
     def look(words: str) -> None:
-        if words.startswith("the command of --run"):
+        if words.startswith("the --run command"):
             gang.nothing_left()
             with pytest.raises(LockHeld):
                 down(gang.inventory, DownRequest())
@@ -124,7 +124,7 @@ def test_what_ends_it_says_that_the_gang_is_stopped_and_how_to_go_on(
     with pytest.raises(kind) as ended:
         maintain(gang.inventory, MaintenanceRequest(**asked), Told())
     assert words in ended.value.what
-    assert "start it again: `l40s-deploy restart --gang gang0`" in ended.value.what
+    assert "start it again with `l40s-deploy restart --gang gang0`" in ended.value.what
     assert gang.view().state is GangState.ABSENT
 
 

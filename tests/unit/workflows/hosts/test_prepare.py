@@ -100,7 +100,7 @@ def test_a_bundle_of_another_kind_is_refused(tmp_path: Path) -> None:
     stack, bundle = a_bundle(tmp_path)
     contained = tmp_path / "small.yml"
     contained.write_text(f"{stack.read_text()}install: docker\nimage: sha256:{'8' * 64}\n")
-    with pytest.raises(InputError, match="holds packages, and the file of the stack small says install: docker"):
+    with pytest.raises(InputError, match="contains packages, but the file of the stack small has `install: docker`"):
         variables(node(), tmp_path, bundle=bundle, stack=str(contained))
     (tmp_path / "image").mkdir()
     (tmp_path / "image/image.tar").write_bytes(b"layers")
@@ -113,7 +113,9 @@ def test_a_bundle_of_another_kind_is_refused(tmp_path: Path) -> None:
         wheels=tmp_path / "nothing",
         image=tmp_path / "image",
     )
-    with pytest.raises(InputError, match="holds a container image, and the file of the stack small says install: venv"):
+    with pytest.raises(
+        InputError, match="contains a container image, but the file of the stack small has `install: venv`"
+    ):
         variables(node(), tmp_path, bundle=tmp_path / "i", stack=str(stack))
 
 

@@ -120,7 +120,7 @@ def test_files_that_are_none(tmp_path: Path, name: str, content: bytes, words: s
 
 
 def test_a_tarball_without_a_machine(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no /sys"):
+    with pytest.raises(InputError, match="contains no /sys"):
         load_saved(pack(MachineFiles(), tmp_path / "empty.tar.bz2"))
 
 
@@ -134,7 +134,7 @@ def test_a_tarball_cut_off_in_the_middle(tmp_path: Path) -> None:
 def test_folders_that_hold_nothing_of_ours(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         load_saved(tmp_path / "absent")
-    with pytest.raises(InputError, match="holds no snapshot"):
+    with pytest.raises(InputError, match="contains no snapshot"):
         load_saved(tmp_path)
 
 

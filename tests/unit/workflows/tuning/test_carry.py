@@ -201,16 +201,16 @@ def _edit(pack: Path, **changed: Any) -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (_other_text, "another digest"),
+        (_other_text, "its digest differs"),
         (_gone, "is missing"),
-        (_stranger, "does not belong into it"),
+        (_stranger, "not listed in the manifest"),
         (_link, "not a regular file"),
         (_no_manifest, "no manifest.json"),
         (_newer, "its format is 2"),
         (_another_kind, "not one of tuned configs"),
         (_another_dialect, "'sglang-9'"),
-        (_another_gpu, "is for NVIDIA_L40S, the pack for NVIDIA_L20"),
-        (_wrong_tile, "BLOCK_SIZE_K 128 does not divide the quantisation block 64"),
+        (_another_gpu, "is for NVIDIA_L40S, but the pack is for NVIDIA_L20"),
+        (_wrong_tile, "the quantisation block 64 is not divisible by BLOCK_SIZE_K 128"),
     ],
 )
 def test_a_wrong_pack_is_refused_and_nothing_is_written(
