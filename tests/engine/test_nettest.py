@@ -97,7 +97,7 @@ def test_an_interrupted_test_leaves_nothing(lab: SmallLab) -> None:
 
 
 def test_a_gang_that_runs_is_not_tested(lab: SmallLab) -> None:
-    lab.serve("--nettest")
+    lab.serve()
     try:
         done = lab.deploy("nettest", check=False)
         bench_and_golden(lab)

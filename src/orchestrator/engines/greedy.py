@@ -12,6 +12,8 @@ from typing import Any
 
 from orchestrator.golden.compare import Answer
 
+TOO_LONG = "longer than the model's context length"
+"""What SGLang says of such a prompt (managers/tokenizer_manager.py)."""
 PATH = "/generate"
 _RUNNERS_UP = 2
 

@@ -98,11 +98,15 @@ def _compared(
     for _ in range(REPEATS):
         open_ = [prompt for prompt in prompts if prompt.id not in found or not found[prompt.id].same]
         for prompt, answer in zip(open_, _asked(fleet, gang, url, open_, progress), strict=True):
+            if answer is None:
+                raise _too_long(gang, prompt)
             found[prompt.id] = compare(prompt.id, baseline.prompts[prompt.id], answer)
     return tuple(found[prompt.id] for prompt in prompts)
 
 
-def _asked(fleet: Fleet, gang: GangSpec, url: str, prompts: Sequence[Prompt], progress: Progress) -> Iterator[Answer]:
+def _asked(
+    fleet: Fleet, gang: GangSpec, url: str, prompts: Sequence[Prompt], progress: Progress
+) -> Iterator[Answer | None]:
     """Some prompts with one call: a call takes longer than an answer of a fast engine."""
     for first in range(0, len(prompts), AT_ONCE):
         progress(gang.name, first, len(prompts))
@@ -115,8 +119,12 @@ def _accept(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
     url = _url(fleet, gang)
     answers: dict[str, list[Answer]] = {prompt.id: [] for prompt in PROMPTS}
     for _ in range(REPEATS):
-        for prompt, answer in zip(PROMPTS, _asked(fleet, gang, url, PROMPTS, progress), strict=True):
-            answers[prompt.id].append(answer)
+        open_ = [prompt for prompt in PROMPTS if prompt.id in answers]
+        for prompt, answer in zip(open_, _asked(fleet, gang, url, open_, progress), strict=True):
+            if answer is None:
+                del answers[prompt.id]  # a model with a short context is checked by the others
+            else:
+                answers[prompt.id].append(answer)
     prompts = {name: accept(each) for name, each in answers.items()}
     baseline = Baseline(subject=subject, made_at=time.time(), prompts=prompts)
     write_document(_file(subject), document.to_json(baseline))
@@ -181,8 +189,17 @@ def _url(fleet: Fleet, gang: GangSpec) -> str:
     return view.service_url
 
 
-def _ask(fleet: Fleet, gang: GangSpec, url: str, prompts: Sequence[Prompt]) -> Iterator[Answer]:
-    """Prompts asked one after the other on the leader itself, with the gang's own key."""
+def _too_long(gang: GangSpec, prompt: Prompt) -> NodeError:
+    return NodeError(
+        f"prompt {prompt.id} is longer than the engine's context, and was not when it was accepted",
+        where=f"gang {gang.name}",
+        fix="compare the engine's flags with `l40s-deploy plan --diff`, or accept again: l40s-deploy golden accept",
+    )
+
+
+def _ask(fleet: Fleet, gang: GangSpec, url: str, prompts: Sequence[Prompt]) -> Iterator[Answer | None]:
+    """Prompts asked one after the other on the leader itself, with the gang's own key; None for one that is longer than
+    the model's context."""
     leader = gang.leader
     asks = [
         {
@@ -203,8 +220,10 @@ def _ask(fleet: Fleet, gang: GangSpec, url: str, prompts: Sequence[Prompt]) -> I
         yield _answer(leader.name, url, prompt, answered)
 
 
-def _answer(leader: str, url: str, prompt: Prompt, answered: Mapping[str, Any]) -> Answer:
+def _answer(leader: str, url: str, prompt: Prompt, answered: Mapping[str, Any]) -> Answer | None:
     place = f"{leader}, {url}{greedy.PATH}"
+    if answered.get("status") == 400 and greedy.TOO_LONG in str(answered.get("body")):
+        return None
     if "error" in answered or answered.get("status") != 200:
         said = answered.get("error") or f"HTTP {answered.get('status')}: {str(answered.get('body'))[:200]}"
         raise NodeError(
