@@ -39,6 +39,7 @@ chaos: setup ## every row of the chaos table, in a lab of its own; writes docs/c
 
 long: setup ## restarts interrupted at 200 random moments, each finished by what comes next
 	MOMENTS=200 $(BIN)/python -m pytest -q -s tests/lab/test_interrupted.py
+	DEATHS=500 $(BIN)/python -m pytest -q tests/simulation/test_soak.py
 
 gpu: setup ## on 2 or more NVIDIA GPUs: up, kills, rolling and more with a real engine; writes docs/measured.md
 	$(BIN)/python -m tests.gpu

@@ -468,6 +468,9 @@ class Event:
     def set(self) -> None:
         self._on = True
 
+    def is_set(self) -> bool:
+        return self._on
+
     def wait(self, seconds: float) -> bool:
         """Looked at again once the time is up, as its only user does."""
         STAGE[0].sleep(seconds)

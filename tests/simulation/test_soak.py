@@ -1,0 +1,135 @@
+"""A guard through 500 deaths and cuts, by the simulated clock: the gang comes back each time, and nothing grows.
+
+On a slower machine they are fewer; DEATHS says how many.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from tests.simulation.controllers import STAGE, Controller, Event, SimulatedFleet, Watcher, controlled, restart
+from tests.simulation.gang import Fault, Gang, simulated
+from tests.simulation.world import World
+from tests.support.hostile import resident_bytes
+from tests.support.waiting import slack
+
+from orchestrator.gang.guarding import Policy
+from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.guard import guard
+from orchestrator.workflows.guard.guard import GuardRequest
+
+TURNS = 500
+WARM_SHARE = 5
+"""After one in so many of them everything has been loaded once."""
+BACK_S = 60.0
+"""For the gang to serve again, simulated: a lease, the guard's look, a start."""
+MOST_GROWN = 12 << 20
+KINDS = (
+    Fault("kill-rank", (1,), 0.0), Fault("kill-rank", (0,), 0.0), Fault("kill-agent", (1,), 0.0),
+    Fault("kill-guardian", (0,), 0.0), Fault("kill-both", (1,), 0.0), Fault("reset", (0, 1), 0.0, 3.0),
+    Fault("partition", (1,), 0.0, 9.0), Fault("freeze", (1,), 0.0, 9.0),
+)  # fmt: skip
+
+
+class Told(Watcher):
+    """Counts what the guard decides."""
+
+    def __init__(self) -> None:
+        self.decisions = 0
+
+    def decided(self, gang: str, decision: object) -> None:
+        self.decisions += 1
+
+
+@dataclass(frozen=True)
+class Held:
+    """What this process holds."""
+
+    memory: int
+    descriptors: int
+    threads: int
+    files: int
+
+    @classmethod
+    def now(cls, gang: Gang) -> Held:
+        gc.collect()
+        folder = gang.nodes[0].folder.parent
+        return cls(
+            resident_bytes(os.getpid()),
+            len(list(Path("/proc/self/fd").iterdir())),
+            threading.active_count(),
+            sum(len(files) for _, _, files in os.walk(folder)),
+        )
+
+
+@contextmanager
+def guarded(gang: Gang, controller: Controller) -> Iterator[Told]:
+    """A guard's loop about the gang, with its policy in seconds."""
+    world, told = gang.world, Told()
+    fleet: Any = SimulatedFleet(controller.spec.nodes)
+    moment = mock.Mock(spec=time, monotonic=lambda: world.now)
+
+    def again(*_: object, **__: object) -> Any:
+        return SimpleNamespace(views=restart(controller, fleet))
+
+    plan = SimpleNamespace(hung_after=lambda _: None)
+    request = GuardRequest(policy=Policy(limit=1000, first_pause_s=0.1, most_pause_s=1.0, stable_s=5.0))
+    ended: Any = Event()
+    nothing: Any = None
+    post = guard._Post(nothing, fleet, controller.spec, request, told, ended=ended)
+    lock: Any = GangLock
+    with ExitStack() as patched:
+        for name, value in {
+            "time": moment, "again": again, "rejoin": lambda *_: None, "staged_plan": lambda *_: plan,
+            "against_a_start": lambda *_: None,
+            "GangLock": lambda *words, **more: lock(*words, **more, _given_back=Event()),
+        }.items():  # fmt: skip
+            patched.enter_context(mock.patch.object(guard, name, value))
+        controller.busy += 1
+        STAGE[0].spawn(controller, post.stand)
+        yield told
+        assert post.defect is None
+
+
+def serves_anew(gang: Gang, before: str) -> bool:
+    """By another run."""
+    return set(gang.states()) == {"ready"} and gang.nodes[0].staged != before
+
+
+def test_a_guard_brings_a_gang_back_500_times_and_nothing_grows() -> None:
+    turns = int(os.environ.get("DEATHS") or TURNS / min(slack(), 10.0))
+    world = World(seed="soak")
+    gang, rng = Gang(world, 2), random.Random("soak")
+    with simulated(world), controlled(gang) as (first, second):
+        first.type("up")
+        world.run(world.now + 20.0, gang.check)
+        gang.armed = world.now
+        assert set(gang.states()) == {"ready"}
+        with guarded(gang, second) as told:
+            held = []
+            for turn in range(turns):
+                fault = rng.choice(KINDS)
+                before = gang.nodes[0].staged
+                gang.strike(fault)
+                world.run(world.now + BACK_S, gang.check, done=partial(serves_anew, gang, before))
+                assert serves_anew(gang, before), (turn, fault, gang.told())
+                world.run(world.now + 10.0 + 8.0 * rng.random(), gang.check)
+                gang.forget()
+                if turn in (turns // WARM_SHARE, turns - 1):
+                    held.append(Held.now(gang))
+    early, late = held
+    assert told.decisions >= turns
+    assert late.memory - early.memory < MOST_GROWN, held
+    assert (late.descriptors, late.threads, late.files) == (early.descriptors, early.threads, early.files), held
