@@ -369,7 +369,7 @@ def test_a_leader_that_hears_nobody_any_more_names_itself(gang: Gang) -> None:
         cluster.signal_agent(member, signal.SIGSTOP)
     until(lambda: cluster.report(0)["state"] == "failed", 15.0)
     cause = cluster.report(0)["cause"]
-    assert (cause["node"], "cut off" in cause["text"]) == ("node0", True)
+    assert (cause["node"], "is disconnected" in cause["text"]) == ("node0", True)
     cluster.nothing_left()
 
 

@@ -181,7 +181,7 @@ def test_a_missing_router_environment_names_the_routers_own_setting(gang: Gang) 
         (GpuUse(0, 615 * MIB), [], ""),
         (GpuUse(0, 40_000 * MIB, ((os.getpid(), 39_000 * MIB),)), ["gpu-busy"], f"pid {os.getpid()} "),
         (GpuUse(0, 700 * MIB, ((os.getpid(), 10 * MIB),)), ["gpu-busy"], "0.0 GiB"),
-        (GpuUse(0, 4096 * MIB), ["gpu-busy"], "4.0 GiB are in use by a process that NVML does not name"),
+        (GpuUse(0, 4096 * MIB), ["gpu-busy"], "4.0 GiB are in use by a process that NVML does not show"),
     ],
     ids=["idle with the driver's own memory", "busy", "barely busy", "busy by a stranger"],
 )

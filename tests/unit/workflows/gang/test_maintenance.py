@@ -145,7 +145,7 @@ def test_the_doctor_is_asked_again_for_a_while_and_then_forbids_the_start(
     told = Told()
     with pytest.raises(FindingsError, match="a GPU is gone"):
         maintain(gang.inventory, MaintenanceRequest(run="true"), told)
-    assert any("asked again" in words for words in told.words)
+    assert any("trying again" in words for words in told.words)
     gang.nothing_left()
-    told.on_step = lambda words: findings.clear() if "asked again" in words else None
+    told.on_step = lambda words: findings.clear() if "trying again" in words else None
     assert maintain(gang.inventory, MaintenanceRequest(run="true"), told).views[0].state is GangState.READY
