@@ -99,7 +99,7 @@ def test_a_broken_shard_is_shown_and_exits_3(source: Path, capsys: pytest.Captur
         (["reblock", "{src}", "{src}"], "is the source"),
         (["reblock", "{src}", "{src}/x"], "lies inside"),
         (["reblock", "{src}", "{tmp}"], "contains"),
-        (["reblock", "{src}", "{tmp}/x", "--block", "48"], "does not divide"),
+        (["reblock", "{src}", "{tmp}/x", "--block", "48"], "is not divisible by 48"),
         (["reblock", "{src}", "{tmp}/x", "--block", "128"], "already"),
     ],
 )

@@ -30,7 +30,7 @@ def test_gpus_are_found_by_their_numbers_and_nothing_else_is_taken_for_one(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("gpus", "of_all", "words"), [(0, (), "/dev/nvidia0"), (2, (), "2 GPUs and no"), (0, OF_ALL, "nvidia0")]
+    ("gpus", "of_all", "words"), [(0, (), "/dev/nvidia0"), (2, (), "2 GPUs but no"), (0, OF_ALL, "nvidia0")]
 )
 def test_a_machine_without_gpus_or_driver_is_refused_with_what_was_found(
     tmp_path: Path, gpus: int, of_all: tuple[str, ...], words: str

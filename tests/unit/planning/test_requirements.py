@@ -34,7 +34,7 @@ def test_facts_that_were_not_read_contradict_nothing() -> None:
         ("sglang-0.4.4-l40s", {"driver": "470.82.01"}, [("DRIVER-OLD", Severity.STOP)]),
         ("sglang-0.5.23-cpu", {"driver": "470.82.01"}, []),
         ("sglang-0.5.23", {"glibc": "2.31"}, [("GLIBC-OLD", Severity.STOP)]),
-        ("sglang-0.4.4-l40s", {"glibc": "2.31", "engine": True, "engine_python": "3.10.14"}, []),
+        ("sglang-0.4.4-l40s", {"glibc": "2.31", "engine": True, "engine_python": "3.11.2"}, []),
         ("sglang-0.5.23", {"engine_python": "3.10.14"}, [("STACK-PYTHON", Severity.STOP)]),
         ("sglang-0.5.23", {"engine_python": "3.12.1"}, [("STACK-PYTHON", Severity.NOTE)]),
         ("sglang-0.5.23", {"engine_python": "3.11.2.final.0"}, []),
