@@ -147,4 +147,4 @@ def _where_it_ended(batch: Sequence[Staged], done: Sequence[GangView], gangs: Se
     rest = [gang.name for gang in gangs if gang.name not in (*at, *before)]
     words = [f"restarted: {', '.join(before)}"] if before else []
     words += [f"not restarted: {', '.join(rest)}"] if rest else []
-    return f"the rolling restart stopped at {', '.join(at)}; {{'; '.join(words) or 'no other gang'}}"
+    return f"the rolling restart stopped at {', '.join(at)}; {'; '.join(words) or 'no other gang'}"

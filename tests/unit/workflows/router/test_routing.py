@@ -264,7 +264,7 @@ def test_whoever_of_a_failed_batch_serves_is_behind_the_router_again(
 
     monkeypatch.setattr("orchestrator.workflows.gang.turns.up.raise_all", fails)
     failed = roll(world, max_unavailable=2)
-    assert "ended at a, b; not touched: c" in failed.what
+    assert "stopped at a, b; not restarted: c" in failed.what
     assert sorted(set(world.behind)) == ["http://a", "http://c"]
 
 
@@ -300,7 +300,7 @@ def test_a_gang_is_added_once_it_answers_what_the_router_asks(monkeypatch: pytes
 def test_a_gang_that_lacks_what_the_router_asks_is_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
     """The router would count it as healthy until its own checks fail, then answer every request with 503."""
     front = Front(monkeypatch, "/ready", 404)
-    with pytest.raises(NodeError, match="asks http://a/ready for its health") as failed:
+    with pytest.raises(NodeError, match="checks the health of gangs at http://a/ready") as failed:
         front.router.take_in("http://a")
     assert front.posted == [] and "`l40s-deploy router down`, then `l40s-deploy router up`" in failed.value.fix
 
