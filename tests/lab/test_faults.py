@@ -377,7 +377,7 @@ def test_power_off_and_on_keeps_what_is_wrong_with_the_hardware(bench: Bench) ->
     bench.lab.ssh(NODE, "sleep 600 >/dev/null 2>&1 </dev/null &")
     bench.lab.run("break", NODE, "power-off")
     assert connects(bench.address(), 22, 0.5) == "silent"
-    assert "switched off" in bench.lab.run("break", NODE, "freeze", check=False).stderr
+    assert "powered off" in bench.lab.run("break", NODE, "freeze", check=False).stderr
     bench.lab.run("break", NODE, "power-on")
     assert connects(bench.address(), 22, 5.0) == "yes"
     assert bench.lab.ssh(NODE, "ps -e -o comm= | grep -c sleep || true").strip() == "0"

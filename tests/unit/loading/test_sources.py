@@ -209,7 +209,7 @@ def test_settings_come_from_the_environment_else_from_the_one_file(monkeypatch: 
     home = Path.home()
     assert reading_settings() == {
         "ANSIBLE_VAULT_PASSWORD_FILE": str(home / "secret"),
-        "ANSIBLE_INVENTORY_ENABLED": "ini",
+        "ANSIBLE_INVENTORY_ENABLED": "ini, yaml",
     }
     written({"ansible.cfg": "[defaults]\nvault_identity_list = dev@x\n"})
     assert reading_settings() == {"ANSIBLE_VAULT_IDENTITY_LIST": "dev@x"}

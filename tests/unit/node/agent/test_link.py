@@ -85,7 +85,7 @@ def test_a_leader_without_the_key_is_not_obeyed(run: Run) -> None:
     false.listen()
     false._admit = _welcome  # type: ignore[method-assign]
     spoke = Spoke(run, KEY, "a")
-    events = turn(false, spoke, until=lambda _: "prove" in spoke.trouble)
+    events = turn(false, spoke, until=lambda _: "does not have the run's key" in spoke.trouble)
     assert not spoke.joined
     assert not any(isinstance(event, Joined) and event.node == "a" for event in events)
     spoke.close()

@@ -218,7 +218,7 @@ def test_space_is_looked_at_first(source: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "statvfs", lambda _: full)
     failure = refusal(source, tmp_path / "b")
     assert failure.kind == "no-space"
-    assert "are needed" in failure.what
+    assert "is needed" in failure.what
     assert not list((tmp_path / "b").glob("*.safetensors"))
 
 

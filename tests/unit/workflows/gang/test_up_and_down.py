@@ -271,6 +271,6 @@ def test_a_holder_that_was_paused_can_not_act_beside_the_one_that_took_over(loca
             with pytest.raises(DeployError, match="taken over or released"):
                 raise_gangs(fleet, [gang.gang], gang.plan(), UpRequest(plan=PlanRequest(model="Fake")), Notes())
             (stopped, _) = stop_gangs(fleet, [gang.gang], now=True)
-            assert stopped.error is not None and "has it, `down`" in stopped.error.what
+            assert stopped.error is not None and "holds it with `down`" in stopped.error.what
             assert [one.error for one in stop_gangs(others, [gang.gang], now=True)] == [None, None]
         assert gang.engine_processes() == []
