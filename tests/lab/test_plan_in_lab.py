@@ -62,7 +62,7 @@ def test_the_same_facts_give_the_same_plan(lab: RunningLab) -> None:
 
 def test_stock_blocks_are_refused_with_the_way_out(lab: RunningLab) -> None:
     said = plan(lab, "--model", "DeepSeek-V3-0324", code=2)
-    assert "18432/32 = 576 is no multiple" in said
+    assert "18432/32 = 576 is not a multiple" in said
     assert "re-block to 64" in said
 
 

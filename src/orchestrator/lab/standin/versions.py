@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -166,5 +166,10 @@ _V04 = Version(
     model_path="/get_model_info",
 )
 
-PLAYED = {"0.5.23": _V05, "0.4.4": _V04, "0.4.4.post1": _V04}
+PLAYED = {
+    "0.5.23": _V05,
+    "0.4.4": _V04,
+    "0.4.4.post1": _V04,
+    "0.4.4.post3": replace(_V04, name="0.4.4.post3"),  # the same lines and endpoints: scripts/engine_facts.py
+}
 """The versions by the names under which they may be asked for."""
