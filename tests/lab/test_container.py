@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,9 +46,9 @@ mount -t cgroup2 cgroup2 /sys/fs/cgroup; exec "$@"' sh $podman "$@"
 
 
 @pytest.fixture(scope="module")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a `podman` that runs here."""
-    folder = tmp_path_factory.mktemp("podman")
+def podman() -> Iterator[Path]:
+    """The folder of a `podman` that runs here; its path is short, since podman refuses a runroot above 50 characters."""
+    folder = Path(tempfile.mkdtemp(prefix="l40s-podman-", dir="/tmp"))
     (folder / "bin").mkdir()
     program = folder / "bin" / "podman"
     program.write_text(WRAPPER.format(podman=shutil.which("podman"), folder=folder))
@@ -57,6 +58,7 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     subprocess.run(
         ["sh", "-c", f"umount -R {folder}/store/overlay; true"], capture_output=True, timeout=60, check=False
     )
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator.host_setup.locks import REQUIRE, plain, sha256
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Stack
 
@@ -32,23 +32,16 @@ def refuse_without(stack: Stack) -> None:
 
 def with_brought(lock: str, found: dict[str, Path]) -> str:
     """The lock with these wheels, by their SHA-256 where it asks for digests."""
-    hashed = "--require-hashes" in lock.splitlines()
-    lines = [f"{pin} --hash=sha256:{sha256(file)}" if hashed else pin for pin, file in found.items()]
+    if REQUIRE in lock.splitlines():
+        lines = [f"{pin} --hash=sha256:{sha256(file.open('rb'))}" for pin, file in found.items()]
+    else:
+        lines = list(found)
     return "\n".join([lock.rstrip("\n"), *lines, ""])
-
-
-def sha256(file: Path) -> str:
-    """Of a file's bytes, in hex."""
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _wheel(stack: Stack, pin: str, words: str, folder: str) -> Path:
     name, _, version = pin.partition("==")
-    begins = f"{re.sub(r'[-_.]+', '_', name).lower()}-{version}"
+    begins = f"{plain(name).replace('-', '_')}-{version}"
     place = Path(folder).expanduser() if folder and "://" not in folder else None
     found = [file for file in _files(place) if re.match(rf"{re.escape(begins)}[-+]", file.name.lower())]
     if len(found) == 1:

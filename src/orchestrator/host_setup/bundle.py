@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from orchestrator.host_setup.locks import pins, plain
+from orchestrator.host_setup.locks import pins, plain, sha256
 from orchestrator.model.errors import InputError, VerificationDiffers
 from orchestrator.model.profile import Stack
 
@@ -33,7 +33,6 @@ _PARTS = {
     "image": re.compile(r"image/image\.tar"),
     "vocabularies": re.compile(r"vocabularies/[A-Za-z0-9][A-Za-z0-9._-]*"),
 }
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +80,14 @@ def write_bundle(
     Raises InputError where the lock names a package that the folder lacks.
     """
     files = {f"wheels/{file.name}": file for file in sorted(wheels.glob("*.whl"))}
-    digests = {name: _digest(file.open("rb")) for name, file in files.items()}
+    digests = {name: sha256(file.open("rb")) for name, file in files.items()}
     requirements = _with_digests(
         lock, {name.partition("/")[2]: digest for name, digest in digests.items()}, str(wheels)
     )
     for kind, folder in (("debs", debs), ("vocabularies", vocabularies), ("image", image)):
         for file in sorted(folder.iterdir()) if folder else ():
             files[f"{kind}/{file.name}"] = file
-            digests[f"{kind}/{file.name}"] = _digest(file.open("rb"))
+            digests[f"{kind}/{file.name}"] = sha256(file.open("rb"))
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "stack": stack.name,
@@ -147,7 +146,7 @@ def _proved(path: Path, tar: tarfile.TarFile) -> Bundle:
         if entry.name == REQUIREMENTS:
             text = content.read(_LARGEST_TEXT)
             requirements, content = text.decode(), io.BytesIO(text)
-        if _digest(content) != digest:
+        if sha256(content) != digest:
             raise VerificationDiffers(
                 f"{entry.name} differs from what the bundle was built with",
                 where=str(path),
@@ -224,14 +223,6 @@ def _with_digests(lock: str, digests: Mapping[str, str], folder: str) -> str:
                 fix="the lock file names a package that can't be found",
             )
     return "".join(lines)
-
-
-def _digest(content: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    with content:
-        while block := content.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _opened(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:

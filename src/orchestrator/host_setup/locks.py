@@ -6,11 +6,14 @@ wheels or a refusal (pip, "Secure installs"). A lock without it is an operator's
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from typing import IO
 
 REQUIRE = "--require-hashes"
 PIN = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(\[[^\]]*\])?==(?P<version>[^\s;#\\]+)(?P<marker>\s*;[^#\\]*)?")
+_BLOCK = 1 << 20
 _HASH = re.compile(r"\s*\\?\s*--hash=sha256:[0-9a-f]{64}")
 
 
@@ -22,6 +25,15 @@ def pins(lock: str) -> Iterable[re.Match[str]]:
 def plain(name: str) -> str:
     """As PyPA's name normalisation has it (packaging.python.org, "Names and normalization")."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def sha256(content: IO[bytes]) -> str:
+    """Of all that is left in it, in hex; closes it."""
+    digest = hashlib.sha256()
+    with content:
+        while block := content.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def bare(lock: str) -> str:
