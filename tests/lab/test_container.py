@@ -47,7 +47,7 @@ mount -t cgroup2 cgroup2 /sys/fs/cgroup; exec "$@"' sh $podman "$@"
 
 @pytest.fixture(scope="module")
 def podman() -> Iterator[Path]:
-    """The folder of a `podman` that runs here; its path is short, since podman refuses a runroot above 50 characters."""
+    """The folder of a `podman` that runs here; a short path, since podman refuses a runroot above 50 characters."""
     folder = Path(tempfile.mkdtemp(prefix="l40s-podman-", dir="/tmp"))
     (folder / "bin").mkdir()
     program = folder / "bin" / "podman"
