@@ -17,6 +17,7 @@ from orchestrator.node.failure import Failure
 VERBS = {
     "probe": "orchestrator.node.look.probe",
     "labels": "orchestrator.node.look.labels",
+    "gauges": "orchestrator.node.look.gauges",
     "prerequisites": "orchestrator.node.look.prerequisites",
     "tune": "orchestrator.node.tuning.tune",
     "tuned": "orchestrator.node.tuning.tuned",
@@ -47,6 +48,7 @@ VERBS = {
 PROCESSES = {
     "agent": "orchestrator.node.agent.agent",
     "gpus": "orchestrator.node.engine.gpus",
+    "gpu-gauges": "orchestrator.node.look.gauges",
     "hub-client": "orchestrator.node.checkpoint.hub_client",
     "light": "orchestrator.node.verbs.light",
     "nvml": "orchestrator.node.look.nvml",

@@ -21,7 +21,7 @@ from orchestrator.node import itself
 _P2P_READ, _P2P_WRITE = 0, 1  # nvml.h nvmlGpuP2PCapsIndex_t; pynvml's own names hold tuples by a stray comma
 
 _NVLINK_P2P = 0  # nvml.h NVML_NVLINK_CAP_P2P_SUPPORTED
-_SM_CLOCK = 1
+SM_CLOCK = 1
 """NVML_CLOCK_SM."""
 _MOST_NVLINKS = 18
 """Of one GPU since Hopper (NCCL src/graph/xml.cc, ncclTopoGetXmlFromGpu)."""
@@ -84,8 +84,8 @@ def run(_: Sequence[str]) -> int:
     return 0
 
 
-def ask() -> dict[str, Any]:
-    """Everything that NVML says, or {'error': why it says nothing}."""
+def ask(describe: Callable[[ModuleType], dict[str, Any]] | None = None) -> dict[str, Any]:
+    """What a description makes of a started NVML (None: everything), or {'error': why NVML says nothing}."""
     try:
         import pynvml
     except ImportError as error:
@@ -94,13 +94,13 @@ def ask() -> dict[str, Any]:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         return {"error": _words(error)}
-    return describe(pynvml)
+    return (describe or everything)(pynvml)
 
 
-def describe(nvml: ModuleType) -> dict[str, Any]:
+def everything(nvml: ModuleType) -> dict[str, Any]:
     """The answer in the shape of a snapshot's `nvml`, from an NVML that is started."""
     errors: dict[str, str] = {}
-    asked = _Asker(nvml, errors)
+    asked = Asker(nvml, errors)
     count = asked("nvmlDeviceGetCount") or 0
     handles = [
         asked.named(f"nvmlDeviceGetHandleByIndex({index})", "nvmlDeviceGetHandleByIndex", index)
@@ -117,7 +117,7 @@ def describe(nvml: ModuleType) -> dict[str, Any]:
     }
 
 
-class _Asker:
+class Asker:
     """Calls NVML functions by name; a failure is recorded under the function's name and gives None."""
 
     def __init__(self, nvml: ModuleType, errors: dict[str, str], *first: Any) -> None:
@@ -147,7 +147,7 @@ def _device(nvml: ModuleType, index: int, handle: Any, above: dict[str, str]) ->
     if handle is None:
         why = above.pop(f"nvmlDeviceGetHandleByIndex({index})", "")
         return {"index": index, "errors": {"nvmlDeviceGetHandleByIndex": why}}
-    ask = _Asker(nvml, errors, handle)
+    ask = Asker(nvml, errors, handle)
     pci = ask("nvmlDeviceGetPciInfo")
     bar1 = ask("nvmlDeviceGetBAR1MemoryInfo")
     bus = getattr(pci, "busId", None)
@@ -157,7 +157,7 @@ def _device(nvml: ModuleType, index: int, handle: Any, above: dict[str, str]) ->
         "uuid": ask("nvmlDeviceGetUUID"),
         "serial": ask("nvmlDeviceGetSerial"),
         "pci_bus_id": bus.decode("ascii", "replace") if isinstance(bus, bytes) else bus,
-        "memory": _memory(nvml, ask),
+        "memory": memory_of(nvml, ask),
         "processes": _processes(ask),
         "link": {
             "gen": ask("nvmlDeviceGetCurrPcieLinkGeneration"),
@@ -172,12 +172,12 @@ def _device(nvml: ModuleType, index: int, handle: Any, above: dict[str, str]) ->
         "nvlinks": _nvlinks(ask, errors),
         "persistence": ask("nvmlDeviceGetPersistenceMode"),
         "compute_mode": ask("nvmlDeviceGetComputeMode"),
-        "ecc": _ecc(nvml, ask),
+        "ecc": ecc_of(nvml, ask),
         "remapped_rows": ask("nvmlDeviceGetRemappedRows"),
         "clocks_event_reasons": ask("nvmlDeviceGetCurrentClocksEventReasons"),
         "performance_state": ask("nvmlDeviceGetPerformanceState"),
-        "sm_clock_mhz": ask("nvmlDeviceGetClockInfo", _SM_CLOCK),
-        "sm_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", _SM_CLOCK),
+        "sm_clock_mhz": ask("nvmlDeviceGetClockInfo", SM_CLOCK),
+        "sm_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", SM_CLOCK),
         "temperature_c": ask("nvmlDeviceGetTemperature", 0),
         "power_mw": ask("nvmlDeviceGetPowerUsage"),
         "vbios": ask("nvmlDeviceGetVbiosVersion"),
@@ -187,7 +187,7 @@ def _device(nvml: ModuleType, index: int, handle: Any, above: dict[str, str]) ->
     }
 
 
-def _memory(nvml: ModuleType, ask: _Asker) -> dict[str, int]:
+def memory_of(nvml: ModuleType, ask: Asker) -> dict[str, int]:
     """Bytes. The first form counts what the driver reserves as used; the second names it apart."""
     version = getattr(nvml, "nvmlMemory_v2", None)
     second = ask.named("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo", version) if version else None
@@ -196,7 +196,7 @@ def _memory(nvml: ModuleType, ask: _Asker) -> dict[str, int]:
     return {name: int(getattr(info, name)) for name in names} if info is not None else {}
 
 
-def _nvlinks(ask: _Asker, errors: dict[str, str]) -> list[dict[str, Any]]:
+def _nvlinks(ask: Asker, errors: dict[str, str]) -> list[dict[str, Any]]:
     """The NVLinks that NVML knows: whether each is up and good for peer-to-peer, and the PCI address at its other end.
 
     A GPU without NVLink answers 'Not Supported' to the first one; numbers beyond the last one leave no error.
@@ -223,12 +223,13 @@ def _nvlinks(ask: _Asker, errors: dict[str, str]) -> list[dict[str, Any]]:
     return links
 
 
-def _processes(ask: _Asker) -> list[dict[str, int | None]]:
+def _processes(ask: Asker) -> list[dict[str, int | None]]:
     running = ask("nvmlDeviceGetComputeRunningProcesses") or ()
     return [{"pid": process.pid, "used_bytes": process.usedGpuMemory} for process in running]
 
 
-def _ecc(nvml: ModuleType, ask: _Asker) -> dict[str, Any]:
+def ecc_of(nvml: ModuleType, ask: Asker) -> dict[str, Any]:
+    """Errors since the driver was loaded."""
     mode = ask("nvmlDeviceGetEccMode")
     volatile = getattr(nvml, "NVML_VOLATILE_ECC", 0)
     return {
@@ -244,7 +245,7 @@ def _pairs(nvml: ModuleType, handles: Sequence[Any], devices: Sequence[dict[str,
         for other in range(one + 1, len(handles)):
             if handle is None or handles[other] is None:
                 continue
-            ask = _Asker(nvml, devices[one]["errors"], handle, handles[other])
+            ask = Asker(nvml, devices[one]["errors"], handle, handles[other])
             ancestor = ask("nvmlDeviceGetTopologyCommonAncestor")
             read = ask("nvmlDeviceGetP2PStatus", _P2P_READ)
             write = ask("nvmlDeviceGetP2PStatus", _P2P_WRITE)

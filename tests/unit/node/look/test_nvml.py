@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.support.waiting import slack
 
-from orchestrator.node.look.nvml import NvmlChild, describe
+from orchestrator.node.look.nvml import NvmlChild, everything
 
 
 def child(source: str) -> NvmlChild:
@@ -92,7 +92,7 @@ class FakeNvml(ModuleType):
 
 
 def test_what_a_device_gives_and_what_it_lacks() -> None:
-    said = describe(FakeNvml())
+    said = everything(FakeNvml())
     first, _ = said["devices"]
     assert said["driver"] == "570.86.10"
     assert (first["name"], first["pci_bus_id"]) == ("NVIDIA L40S", "00000000:10:00.0")
@@ -105,13 +105,13 @@ def test_what_a_device_gives_and_what_it_lacks() -> None:
 
 
 def test_the_first_form_of_memory_stands_in_for_the_second() -> None:
-    second = describe(FakeNvml())["devices"][1]
+    second = everything(FakeNvml())["devices"][1]
     assert second["memory"] == {"total": 100, "free": 90, "used": 5}
     assert second["errors"]["nvmlDeviceGetMemoryInfo_v2"] == "NVMLError: Function Not Found"
 
 
 def test_a_lost_gpu_is_told_and_the_other_answers() -> None:
-    said = describe(FakeNvml(lost=0))
+    said = everything(FakeNvml(lost=0))
     lost, other = said["devices"]
     assert lost == {"index": 0, "errors": {"nvmlDeviceGetHandleByIndex": "NVMLError: GPU is lost"}}
     assert other["name"] == "NVIDIA L40S" and other["topology"] == {}
@@ -139,7 +139,7 @@ class WithNvLink(FakeNvml):
 
 
 def test_nvlinks_as_nvml_has_them() -> None:
-    first, _ = describe(WithNvLink(3))["devices"]
+    first, _ = everything(WithNvLink(3))["devices"]
     up = {"active": 1, "p2p": 1, "remote": "FFFFFFF:FF:FF.0"}
     assert first["nvlinks"] == [{"link": 0, **up}, {"link": 1, "active": 0, "p2p": None, "remote": None},
                                 {"link": 2, **up}]  # fmt: skip
@@ -147,7 +147,7 @@ def test_nvlinks_as_nvml_has_them() -> None:
 
 
 def test_a_gpu_without_nvlink_and_a_library_without_the_function_say_why() -> None:
-    first, _ = describe(WithNvLink(0, fails="Not Supported"))["devices"]
+    first, _ = everything(WithNvLink(0, fails="Not Supported"))["devices"]
     assert first["nvlinks"] == [] and first["errors"]["nvmlDeviceGetNvLinkState"] == "NVMLError: Not Supported"
-    first, _ = describe(FakeNvml())["devices"]
+    first, _ = everything(FakeNvml())["devices"]
     assert first["nvlinks"] == [] and first["errors"]["nvmlDeviceGetNvLinkState"] == "not in this pynvml"

@@ -1,0 +1,112 @@
+"""Verb `gauges`: the GPUs' sensors and the RDMA ports' counters, for who asks every few seconds.
+
+Request: {"fs_root": where hardware is read ('/'), "nvml_deadline_s": seconds}. Answer: protocol/gauges.py.
+NVML is asked in a child process, and files are read in another, since a wedged driver blocks whoever asks it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from orchestrator.node import itself
+from orchestrator.node.look.hardware import Part
+from orchestrator.node.look.nvml import SM_CLOCK, Asker, NvmlChild, ask, ecc_of, memory_of
+from orchestrator.node.look.patience import read_hardware
+from orchestrator.node.look.reading import Reader
+from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges, PortGauges
+
+NVML_DEADLINE_S = 5.0
+_RDMA = "/sys/class/infiniband"
+_KINDS = ("counters", "hw_counters")
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """One reading."""
+    question = NvmlChild(itself.command(itself.application(), "gpu-gauges"))
+    read = read_hardware(str(request.get("fs_root") or "/"), parts=(Part("RDMA counters", _read_ports),))
+    now = time.time()
+    told = question.answer(float(request.get("nvml_deadline_s") or NVML_DEADLINE_S))
+    return GaugesAnswer(
+        now=now,
+        gpus=tuple(GpuGauges(**one) for one in told.get("gpus", ())),
+        ports=ports(read["files"]),
+        error=str(told.get("error") or ""),
+        unread=read["errors"],
+    ).as_json()
+
+
+def run(_: Sequence[str]) -> int:
+    """The child that asks NVML: one JSON object on stdout."""
+    sys.stdout.write(json.dumps(ask(sensors)) + "\n")
+    return 0
+
+
+def sensors(nvml: ModuleType) -> dict[str, Any]:
+    """{"gpus": fields of GpuGauges, one a GPU}, from an NVML that is started."""
+    count = Asker(nvml, {})("nvmlDeviceGetCount") or 0
+    return {"gpus": [_gpu(nvml, index) for index in range(count)]}
+
+
+def _gpu(nvml: ModuleType, index: int) -> dict[str, Any]:
+    errors: dict[str, str] = {}
+    handle = Asker(nvml, errors)("nvmlDeviceGetHandleByIndex", index)
+    if handle is None:
+        return {"index": index, "error": errors.get("nvmlDeviceGetHandleByIndex", "")}
+    ask_it = Asker(nvml, errors, handle)
+    bus = getattr(ask_it("nvmlDeviceGetPciInfo"), "busId", None)
+    memory, ecc = memory_of(nvml, ask_it), ecc_of(nvml, ask_it)
+    return {
+        "index": index,
+        "uuid": ask_it("nvmlDeviceGetUUID"),
+        "name": ask_it("nvmlDeviceGetName"),
+        "pci_bus_id": bus.decode("ascii", "replace") if isinstance(bus, bytes) else bus,
+        "temperature_c": ask_it("nvmlDeviceGetTemperature", 0),
+        "power_mw": ask_it("nvmlDeviceGetPowerUsage"),
+        "power_limit_mw": ask_it("nvmlDeviceGetEnforcedPowerLimit"),
+        "utilization_percent": getattr(ask_it("nvmlDeviceGetUtilizationRates"), "gpu", None),
+        "memory_used_bytes": memory.get("used"),
+        "memory_total_bytes": memory.get("total"),
+        "sm_clock_mhz": ask_it("nvmlDeviceGetClockInfo", SM_CLOCK),
+        "sm_clock_max_mhz": ask_it("nvmlDeviceGetMaxClockInfo", SM_CLOCK),
+        "clocks_event_reasons": ask_it("nvmlDeviceGetCurrentClocksEventReasons"),
+        "ecc_corrected": ecc["corrected"],
+        "ecc_uncorrected": ecc["uncorrected"],
+    }
+
+
+def _read_ports(reader: Reader) -> None:
+    for device in reader.names(_RDMA):
+        for port in reader.names(f"{_RDMA}/{device}/ports"):
+            folder = f"{_RDMA}/{device}/ports/{port}"
+            reader.texts(folder, ("state", "rate"))
+            for kind in _KINDS:
+                reader.folder(f"{folder}/{kind}")
+
+
+def ports(files: dict[str, str]) -> tuple[PortGauges, ...]:
+    """Every port in what was read, by real path: .../infiniband/DEVICE/ports/PORT/counters/NAME."""
+    words: dict[tuple[str, int], dict[str, str]] = {}
+    counters: dict[tuple[str, int], dict[str, int]] = {}
+    for path, text in files.items():
+        device, found, rest = path.rpartition("/infiniband/")[2].partition("/ports/")
+        port, *names = rest.split("/")
+        if not found or not port.isdigit() or not names:
+            continue
+        key = device, int(port)
+        words.setdefault(key, {})
+        if len(names) == 1:
+            words[key][names[0]] = text.strip()
+        elif names[0] in _KINDS and text.strip().isdigit():
+            counters.setdefault(key, {})[names[1]] = int(text)
+    return tuple(
+        PortGauges(
+            device=key[0], port=key[1], state=said.get("state", ""), rate=said.get("rate", ""),
+            counters=counters.get(key, {}),
+        )
+        for key, said in sorted(words.items())
+    )  # fmt: skip

@@ -1,0 +1,58 @@
+"""What moves on a node while it serves: its GPUs' sensors and its RDMA ports' counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.protocol.shape import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuGauges(Message):
+    """One GPU by NVML's index; None where the driver does not tell. error: why nothing is known of it."""
+
+    index: int
+    uuid: str | None = None
+    name: str | None = None
+    pci_bus_id: str | None = None
+    temperature_c: int | None = None
+    power_mw: int | None = None
+    power_limit_mw: int | None = None
+    utilization_percent: int | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    clocks_event_reasons: int | None = None
+    """Bits of nvmlClocksEventReasons: why a clock is below its maximum."""
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    """Since the driver was loaded."""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortGauges(Message):
+    """One RDMA port. counters: the kernel's names below counters/ and hw_counters/, each since the driver was loaded.
+
+    state, rate: the kernel's words, as '4: ACTIVE' and '100 Gb/sec (4X EDR)'.
+    """
+
+    device: str
+    port: int
+    state: str = ""
+    rate: str = ""
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaugesAnswer(Message):
+    """now: node's epoch seconds when the counters were read; error: why NVML says nothing; unread: paths that could
+    not be read, with the reason."""
+
+    now: float
+    gpus: tuple[GpuGauges, ...] = ()
+    ports: tuple[PortGauges, ...] = ()
+    error: str = ""
+    unread: Mapping[str, str] = field(default_factory=dict)
