@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,13 @@ from orchestrator.model.inventory import GangSpec, NodeSpec, Ports, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.node.agent.course import OVER
 from orchestrator.node.failure import Failure
+from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.run_files import Order
+from orchestrator.protocol.shape import Message
 from orchestrator.protocol.staging import StagingRequest
-from orchestrator.protocol.verbs import Because
+from orchestrator.protocol.verbs import Because, GangRequest
 from orchestrator.remote import node_app
 from orchestrator.workflows.gang import down, locks, up
 from orchestrator.workflows.gang.locks import GangLock
@@ -217,7 +219,7 @@ class SimulatedFleet:
         )
 
 
-def call(session: Session, verb: str, request: Mapping[str, Any], *, deadline_s: float) -> Any:
+def call(session: Session, verb: str, request: Message, *, deadline_s: float) -> Any:
     """In place of node_app.call: over the simulated network, with a deadline."""
     stage, controller = STAGE[0], session.controller
     actor, gang = stage.me(), controller.gang
@@ -229,7 +231,7 @@ def call(session: Session, verb: str, request: Mapping[str, Any], *, deadline_s:
 
     def arrive() -> None:
         if gang.net.passes(controller.name, node.name):
-            VERBS[verb](node, dict(request), reply)
+            VERBS[verb](node, {key: value for key, value in request.as_json().items() if value is not None}, reply)
 
     def reply(value: Any) -> None:
         if gang.net.passes(node.name, controller.name):
@@ -299,8 +301,9 @@ def _lock(node: Node, request: dict[str, Any], reply: Reply) -> None:
 def fenced(node: Node, request: dict[str, Any], *, to_end: bool = False) -> None:
     """Production's own check, and what must be so after it."""
     with clock_of(node):
-        lock.refuse_a_former_holder({**request, "state_dir": str(node.folder)}, to_end=to_end)
-    if node.holder and request.get("token") not in (None, node.holder):
+        asked = request_of(GangRequest, {**request, "state_dir": str(node.folder)})
+        lock.refuse_a_former_holder(asked, to_end=to_end)
+    if node.holder and asked.token not in ("", node.holder):
         raise Violated(f"{node.name} obeys a former holder of its lock: {node.gang.told()}")
 
 
@@ -517,7 +520,7 @@ def controlled(gang: Gang, count: int = 2) -> Iterator[list[Controller]]:
         spec=time, monotonic=lambda: world.now, time=wall, sleep=stage.sleep, strftime=lambda _: f"{world.now:.3f}"
     )
     patches: list[tuple[Any, str, Any]] = [
-        (node_app, "call", call), (up, "call", call), (up, "time", moment), (locks, "time", moment),
+        (node_app, "call", call), (up, "time", moment), (locks, "time", moment),
         (reports, "time", moment), (locks, "Fleet", SimulatedFleet), (locks, "audit", mock.Mock()),
         (locks, "has_ended", lambda _: False), (up, "RunRecord", mock.Mock()),
         (locks, "threading", mock.Mock(Thread=_thread)), (locks, "_held", []),

@@ -24,6 +24,7 @@ from orchestrator.node.engine.vigil import BEAT, GO, RELEASE, Vigil
 from orchestrator.node.engine.vitality import Probe
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.network.obituary import REPORT_S, Obituary
+from orchestrator.protocol import quick
 from orchestrator.protocol.report import AgentState, RankState, Report
 from orchestrator.protocol.run_files import Order
 
@@ -38,7 +39,7 @@ GUARDIAN_LOOKS_S = 1.0
 KILLED_S = 0.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick.dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRun(Run):
     """Without files."""
 

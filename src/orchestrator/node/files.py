@@ -14,17 +14,17 @@ from typing import Any
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import FULL, disk_full
 from orchestrator.protocol.shape import M, Unreadable, parsed
+from orchestrator.protocol.verbs import GangRequest
 
 LOG_LIMIT = 8 << 20
 """Bytes of a log that is kept with one predecessor; some 30,000 actions."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-def state_dir(request: dict[str, Any]) -> str:
-    """The request's state_dir, else /var/lib/l40s-deploy for root and ~/.local/state/l40s-deploy for others."""
-    asked = request.get("state_dir")
+def state_dir(asked: str | None) -> str:
+    """The one that was asked for, else /var/lib/l40s-deploy for root and ~/.local/state/l40s-deploy for others."""
     if asked:
-        return str(asked)
+        return asked
     if os.geteuid() == 0:
         return "/var/lib/l40s-deploy"
     base = os.environ.get("XDG_STATE_HOME") or str(pathlib.Path("~/.local/state").expanduser())
@@ -55,12 +55,10 @@ def current_run(state: str, gang: object) -> str | None:
     return run_dir(state, gang, name.strip()) if name and _NAME.fullmatch(name.strip()) else None
 
 
-def wanted_run(request: dict[str, Any]) -> str:
+def wanted_run(asked: GangRequest) -> str:
     """Folder of the run that a request names by gang and run_id, or the gang's current one."""
-    state = state_dir(request)
-    gang = request.get("gang")
-    run_id = request.get("run_id")
-    folder = run_dir(state, gang, run_id) if run_id else current_run(state, gang) or ""
+    state, gang = state_dir(asked.state_dir), asked.gang
+    folder = run_dir(state, gang, asked.run_id) if asked.run_id else current_run(state, gang) or ""
     if not folder or not pathlib.Path(folder).is_dir():
         raise Failure("no-run", f"no such run of gang {gang!r} is staged", f"{state}/gangs", "run `up` again")
     return folder

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.shape import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelsRequest(Message):
+    """fs_root: where the hardware is read."""
+
+    fs_root: str = "/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

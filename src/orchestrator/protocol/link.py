@@ -10,9 +10,10 @@ Handshake, one message each, HMAC-SHA256 with the run's key, hex:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.release import side
 from orchestrator.protocol.report import AgentState, Cause, Phase
 from orchestrator.protocol.shape import Message, Unreadable

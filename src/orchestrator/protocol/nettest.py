@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.shape import Message
 from orchestrator.protocol.staging import StagingRequest
+from orchestrator.protocol.verbs import GangRequest
 
 ALL_REDUCE = "all-reduce"
 PAIRS = "pairs"
@@ -64,6 +66,13 @@ class NettestOrder(Message):
     program: str
     ranks: RanksOrder
     deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NettestRequest(GangRequest):
+    """With the gang's lock."""
+
+    order: NettestOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.shape import Message
 
 FORMAT = 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.shape import Message
 from orchestrator.protocol.staging import Secrets
 from orchestrator.protocol.verbs import Because

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.shape import Message
 
 LOG_LIMIT = 64 * 1024 * 1024
@@ -202,6 +203,10 @@ class StagingRequest(Message):
     """None leaves those of the gang as they are, an empty one removes them."""
     key: str = field(default="", repr=False)
     """The run's secret for the leader link, in hex."""
+    token: str = field(default="", repr=False)
+    """Of the gang's lock, which the caller must still hold."""
+    others: tuple[str, ...] = ()
+    """Nodes of the gang that are staged too: none of them may write to this state directory."""
     launch_script: str = field(default="", repr=False)
     launch_sha256: str = ""
     """Of the launch script; '' where an older release staged it."""
@@ -222,5 +227,5 @@ class StagingRequest(Message):
         return {name: value for name, value in self.as_json().items() if name in ours}
 
 
-APART = ("secrets", "key", "launch_script")
-"""Keys of a staging request that lie in files of their own."""
+APART = ("secrets", "key", "token", "others", "launch_script")
+"""Keys of a staging request that lie in files of their own, or nowhere."""

@@ -1,11 +1,15 @@
-"""The gang's verbs: what the controller asks a node's application, and its answers. docs/agent.md has the keys."""
+"""The gang's verbs: what the controller asks a node's application, and its answers. docs/agent.md has the keys.
+
+A checkpoint's and a look's are in jobs.py and looks.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import field
 from typing import Any
 
+from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.report import AgentState
 from orchestrator.protocol.shape import Message
 
@@ -17,6 +21,111 @@ class Because(Message):
     node: str = ""
     text: str = ""
     fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangRequest(Message):
+    """What every request begins with. state_dir: None for the user's default; gang: '' for all of them.
+
+    run_id: None for the run that was staged last; token: of the gang's lock, which the caller must still hold.
+    """
+
+    state_dir: str | None = None
+    gang: str = ""
+    run_id: str | None = None
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmRequest(GangRequest):
+    """node: whose part the caller believes that it arms; '' where it does not say."""
+
+    node: str = ""
+    deadline_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequest(GangRequest):
+    """now: end without draining; clear: forget a failed run's state; because: what the run is ended for."""
+
+    now: bool = False
+    clear: bool = False
+    deadline_s: float = 120.0
+    because: Because | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRequest(GangRequest):
+    """Answer as soon as the mark is another one than `seen`, or after wait_s."""
+
+    wait_s: float = 0.0
+    seen: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogsRequest(GangRequest):
+    """lines: so many of the newest; follow: then those to come."""
+
+    lines: int = 100
+    follow: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryRequest(GangRequest):
+    """run_id: with that run's events; audit: with who worked on the gang."""
+
+    audit: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExcerptRequest(GangRequest):
+    """lines: of the log, in their order; the excerpt is around the last of them."""
+
+    lines: tuple[str, ...] = ()
+    before: int = 30
+    after: int = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpRequest(Message):
+    """One HTTP request for the node to make. body: JSON text, None for none."""
+
+    method: str = "GET"
+    url: str
+    body: str | None = None
+    timeout_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskRequest(GangRequest):
+    """With a gang, each request carries the API key of that gang's engine."""
+
+    asks: tuple[HttpRequest, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRequest(GangRequest):
+    """command: module and arguments of the engine's client; `{dataset}` and `{result}` are the node's paths.
+
+    dataset: the text of that file; left_out: {module: text where the environment has none}; progress: pattern of
+    (answered, of).
+    """
+
+    command: tuple[str, ...]
+    dataset: str = "[]"
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    progress: str = r"(?!)"
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchLine(Message):
+    """One line of `bench`: how far it is, a part of the result file, or at the end the client's last words."""
+
+    answered: int | None = None
+    of: int = 0
+    result: str = ""
+    log: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +208,27 @@ class LockHolder(Message):
     age_s: float = 0.0
     stale: bool = False
 
+    @property
+    def name(self) -> str:
+        """`ops@desk (pid 4711)`."""
+        return f"{self.who}@{self.host} (pid {self.pid})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockRequest(GangRequest):
+    """op: acquire, renew, release, begin, finish or show.
+
+    holder: of acquire; over: acquire although this token holds it, its process being dead; force: release whoever holds
+    it; begun: of begin, what is kept until finish; node: whose state directory this is, of acquire and release.
+    """
+
+    op: str
+    node: str = ""
+    holder: LockHolder | None = None
+    over: str = ""
+    force: bool = False
+    begun: Any = None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockAnswer(Message):
@@ -117,6 +247,16 @@ class HttpAnswer(Message):
     body: str = ""
     error: str = ""
 
+    @property
+    def ok(self) -> bool:
+        """Status 200."""
+        return self.status == 200
+
+    @property
+    def words(self) -> str:
+        """What went wrong, for an operator: the error, or the status with the beginning of the body."""
+        return self.error or f"HTTP {self.status}: {self.body[:200]}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskAnswer(Message):
@@ -125,6 +265,20 @@ class AskAnswer(Message):
     answers: tuple[HttpAnswer, ...]
 
 
+REQUESTS: Mapping[str, type[Message]] = {
+    "arm": ArmRequest,
+    "go": GangRequest,
+    "stop": StopRequest,
+    "report": ReportRequest,
+    "logs": LogsRequest,
+    "lock": LockRequest,
+    "history": HistoryRequest,
+    "excerpt": ExcerptRequest,
+    "staged": GangRequest,
+    "ask": AskRequest,
+    "bench": BenchRequest,
+}
+"""By verb; that of `stage` is a StagingRequest with a token."""
 ANSWERS: Mapping[str, type[Message]] = {
     "stage": StageAnswer,
     "arm": StateAnswer,

@@ -1,12 +1,54 @@
-"""The verbs `listen` and `dial`: what nodes say of the ways between them."""
+"""The verbs `listen` and `dial`: what nodes are asked and say of the ways between them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import field
 from typing import Any
 
+from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.shape import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenRequest(Message):
+    """Listen for a few seconds: on TCP ports of the address, and for datagrams on it, on others (`also`), and on the
+    rails: {address: interface that they must come in by}."""
+
+    address: str
+    tcp_ports: tuple[int, ...] = ()
+    seconds: float = 8.0
+    also: tuple[str, ...] = ()
+    rails: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialTarget(Message):
+    """Whom to try. kind: tcp, or mtu for a datagram of `size` bytes that must pass in one piece; once: no second try.
+
+    source: our address; device: the interface that it must leave by; name, side, far: which way this is, for the asker.
+    """
+
+    name: str = ""
+    kind: str
+    side: str = ""
+    far: str = ""
+    address: str
+    port: int
+    source: str = ""
+    device: str = ""
+    size: int = 0
+    timeout_s: float = 1.0
+    once: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialRequest(Message):
+    """All targets at once; those that did not answer up to `tries` times."""
+
+    targets: tuple[DialTarget, ...] = ()
+    tries: int = 1
+    spacing_s: float = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

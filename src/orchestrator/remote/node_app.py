@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from orchestrator.model.errors import NodeError
 from orchestrator.model.exit_codes import Exit
-from orchestrator.protocol.shape import M, Unreadable, parsed
+from orchestrator.protocol.shape import M, Message, Unreadable, parsed
 from orchestrator.remote.app_archive import App, application
 from orchestrator.remote.session import CommandFailed, Completed, Conversant, Conversation, Session
 
@@ -49,7 +49,7 @@ class NodeRefusal(NodeError):
             self.exit_code = Exit.DEFECT
 
 
-def call(session: Session, verb: str, request: Mapping[str, Any], *, deadline_s: float) -> Any:
+def call(session: Session, verb: str, request: Message, *, deadline_s: float) -> Any:
     """The value that a verb answers with.
 
     Raises NodeRefusal for an error that the node tells (its place prefixed by the node's name), NodeError for a
@@ -67,7 +67,7 @@ def call(session: Session, verb: str, request: Mapping[str, Any], *, deadline_s:
     return _value(session, verb, done)
 
 
-def ask(session: Session, verb: str, request: Mapping[str, Any], answer: type[M], *, deadline_s: float) -> M:
+def ask(session: Session, verb: str, request: Message, answer: type[M], *, deadline_s: float) -> M:
     """The answer of a verb, read. Raises as `call` does, and NodeError where it is no such answer."""
     return answer_of(session, verb, call(session, verb, request, deadline_s=deadline_s), answer)
 
@@ -84,7 +84,7 @@ def answer_of(session: Session, verb: str, value: object, answer: type[M]) -> M:
     return found
 
 
-def stream(session: Session, verb: str, request: Mapping[str, Any]) -> Iterator[bytes]:
+def stream(session: Session, verb: str, request: Message) -> Iterator[bytes]:
     """Lines that a streaming verb writes, as they come, each with its newline. Raises as `call` does."""
     app = application()
     stdin = _request(request)
@@ -162,12 +162,12 @@ class _Light:
     tries: int = LIGHT_TRIES
     free: threading.Lock = field(default_factory=threading.Lock)
 
-    def ask(self, verb: str, request: Mapping[str, Any], deadline_s: float) -> dict[str, Any] | None:
+    def ask(self, verb: str, request: Message, deadline_s: float) -> dict[str, Any] | None:
         """The answer; None where this is no way to it, or somebody else waits for one."""
         if self.line is None or self.tries <= 0 or not self.free.acquire(blocking=False):
             return None
         try:
-            asked = json.dumps({"verb": verb, "request": request}, separators=(",", ":")).encode("ascii")
+            asked = json.dumps({"verb": verb, "request": request.as_json()}, separators=(",", ":")).encode("ascii")
             told = self.line.ask(asked, deadline_s=deadline_s)
             answer = _answer(told) if told is not None else None
             self.tries = LIGHT_TRIES if answer is not None else self.tries - 1
@@ -233,8 +233,8 @@ def _cannot_run(session: Session, verb: str, status: int, words: bytes) -> NodeE
     )
 
 
-def _request(request: Mapping[str, Any]) -> bytes:
-    return json.dumps(request, separators=(",", ":")).encode("ascii")
+def _request(request: Message) -> bytes:
+    return json.dumps(request.as_json(), separators=(",", ":")).encode("ascii")
 
 
 def _sh(script: str) -> str:

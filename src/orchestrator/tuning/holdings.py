@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.finding import Severity
+from orchestrator.protocol.looks import Holdings
 from orchestrator.tuning.validity import Flaw, flaws
 from orchestrator.tuning.wanted import Wanted, resolve
 
@@ -22,17 +21,6 @@ class State(str, Enum):
     FALLBACK = "fallback"
     DEFAULT = "default"
     FAILS = "fails"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holdings:
-    """What a node said: where its engine lies ('' for nowhere), versions by package, texts by folder and name."""
-
-    root: str = ""
-    versions: Mapping[str, str] = field(default_factory=dict)
-    folders: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    absent: tuple[str, ...] = ()
-    errors: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +37,6 @@ class Holding:
     def harms(self) -> bool:
         """Whether an engine would fail or answer wrongly with it."""
         return any(flaw.severity is Severity.STOP for flaw in self.flaws)
-
-
-def holdings_of(answer: Any) -> Holdings:
-    """The node application's answer (node/tuning/tuned.py). Raises ValueError for anything else."""
-    folders = answer.get("folders") if isinstance(answer, Mapping) else None
-    if not isinstance(folders, Mapping) or not all(isinstance(texts, Mapping) for texts in folders.values()):
-        raise ValueError("no folders")
-    return Holdings(
-        root=str(answer.get("root") or ""),
-        versions=_texts(answer.get("distributions")),
-        folders={str(folder): _texts(texts) for folder, texts in folders.items()},
-        absent=tuple(map(str, answer.get("absent") or ())),
-        errors=_texts(answer.get("errors")),
-    )
 
 
 def judged(wanted: Wanted, lookup: Lookup, held: Holdings) -> Holding:
@@ -89,7 +63,3 @@ def judged(wanted: Wanted, lookup: Lookup, held: Holdings) -> Holding:
 def digest(text: str) -> str:
     """SHA-256 of a file that was read as text."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _texts(raw: Any) -> dict[str, str]:
-    return {str(name): str(value) for name, value in raw.items()} if isinstance(raw, Mapping) else {}

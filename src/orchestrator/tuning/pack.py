@@ -14,7 +14,8 @@ from typing import Any
 
 from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.finding import Severity
-from orchestrator.tuning.holdings import Holdings, digest
+from orchestrator.protocol.looks import Holdings
+from orchestrator.tuning.holdings import digest
 from orchestrator.tuning.lookup import triton_version
 from orchestrator.tuning.validity import Flaw, flaws, read_name
 from orchestrator.tuning.wanted import moe_root

@@ -12,7 +12,7 @@ from tests.support.documented import LISTED, block, keys, marks
 
 from orchestrator.protocol.link import LEADERS, MEMBERS
 from orchestrator.protocol.report import AgentState, RankReport
-from orchestrator.protocol.verbs import ANSWERS
+from orchestrator.protocol.verbs import ANSWERS, REQUESTS, GangRequest
 
 PAGE = Path(__file__).parents[3] / "docs" / "agent.md"
 
@@ -40,6 +40,15 @@ def test_the_page_has_the_answer_of_each_verb(verb: str) -> None:
     assert row is not None
     answer = row.group().rsplit("|", 2)[1]
     assert all(re.search(rf"\b{key}\b", answer) for key in typing.get_type_hints(ANSWERS[verb])), answer
+
+
+@pytest.mark.parametrize("verb", REQUESTS)
+def test_the_page_has_the_request_of_each_verb(verb: str) -> None:
+    row = re.search(rf"^\| `{verb}` \|.*$", PAGE.read_text(), re.MULTILINE)
+    assert row is not None
+    asked = row.group().split("|")[2]
+    keys = typing.get_type_hints(REQUESTS[verb]).keys() - typing.get_type_hints(GangRequest).keys()
+    assert all(re.search(rf"\b{key}\b", asked) for key in keys), asked
 
 
 def test_the_page_has_every_state() -> None:

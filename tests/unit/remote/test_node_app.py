@@ -8,16 +8,18 @@ import json
 import os
 import subprocess
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.protocol.shape import Message
 from orchestrator.remote import app_archive, node_app
 from orchestrator.remote.app_archive import App
 from orchestrator.remote.connect import connect
@@ -54,6 +56,16 @@ elif verb == "lines-then-told":
     print("line 0", flush=True)
     say({"ok": False, "error": {"kind": "no-run", "what": "no such run", "where": "/x", "fix": "up"}})
 """
+
+
+@dataclass(frozen=True)
+class Raw(Message):
+    """Any request."""
+
+    keys: Mapping[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(self.keys)
 
 
 class Counting:
@@ -103,35 +115,35 @@ def forget(sshd: Sshd, app: App) -> Path:
 def test_the_first_call_uploads_and_the_second_does_not(sshd: Sshd, session: Counting, app: App) -> None:
     place = forget(sshd, app)
     request = {"text": "ü \ud800 'x'", "n": [1, None]}
-    assert node_app.call(session, "echo", request, deadline_s=20) == request
+    assert node_app.call(session, "echo", Raw(request), deadline_s=20) == request
     assert session.commands == 3
     assert place.read_bytes() == app.content
     assert place.parent.stat().st_mode & 0o777 == 0o700
     assert [path.name for path in place.parent.iterdir() if path.name.startswith(".")] == []
-    assert node_app.call(session, "echo", {}, deadline_s=20) == {}
+    assert node_app.call(session, "echo", Raw({}), deadline_s=20) == {}
     assert session.commands == 4
 
 
 def test_the_first_stream_uploads_and_the_second_does_not(sshd: Sshd, session: Counting, app: App) -> None:
     forget(sshd, app)
     wanted = [b"line 0\n", b"line 1\n"]
-    assert list(node_app.stream(session, "lines", {"count": 2})) == wanted
+    assert list(node_app.stream(session, "lines", Raw({"count": 2}))) == wanted
     assert session.commands == 3
-    assert list(node_app.stream(session, "lines", {"count": 2})) == wanted
+    assert list(node_app.stream(session, "lines", Raw({"count": 2}))) == wanted
     assert session.commands == 4
 
 
 def test_an_empty_value_is_a_value(session: Counting, app: App) -> None:
-    assert node_app.call(session, "none", {}, deadline_s=20) is None
+    assert node_app.call(session, "none", Raw({}), deadline_s=20) is None
 
 
 def test_what_a_login_script_prints_is_passed_over(session: Counting, app: App) -> None:
-    assert node_app.call(session, "chatter", {}, deadline_s=20) == 1
+    assert node_app.call(session, "chatter", Raw({}), deadline_s=20) == 1
 
 
 def test_a_told_failure_has_the_nodes_name(session: Counting, app: App) -> None:
     with pytest.raises(node_app.NodeRefusal) as caught:
-        node_app.call(session, "told", {}, deadline_s=20)
+        node_app.call(session, "told", Raw({}), deadline_s=20)
     error = caught.value
     assert (error.kind, error.what, error.where, error.fix) == (
         "gpu-busy",
@@ -144,13 +156,13 @@ def test_a_told_failure_has_the_nodes_name(session: Counting, app: App) -> None:
 
 def test_a_defect_of_the_application_is_ours(session: Counting, app: App) -> None:
     with pytest.raises(node_app.NodeRefusal) as caught:
-        node_app.call(session, "defect", {}, deadline_s=20)
+        node_app.call(session, "defect", Raw({}), deadline_s=20)
     assert caught.value.exit_code == 1
     assert caught.value.trace == "line"
 
 
 def test_a_failure_in_a_stream_comes_after_its_lines(session: Counting, app: App) -> None:
-    lines = node_app.stream(session, "lines-then-told", {})
+    lines = node_app.stream(session, "lines-then-told", Raw({}))
     assert next(lines) == b"line 0\n"
     with pytest.raises(node_app.NodeRefusal, match="no such run"):
         next(lines)
@@ -159,17 +171,17 @@ def test_a_failure_in_a_stream_comes_after_its_lines(session: Counting, app: App
 @pytest.mark.parametrize(("verb", "words"), [("crash", "status 1.*out of luck"), ("garbage", "and no answer: {")])
 def test_no_answer_is_told_with_the_last_words(verb: str, words: str, session: Counting, app: App) -> None:
     with pytest.raises(NodeError, match=words):
-        node_app.call(session, verb, {}, deadline_s=20)
+        node_app.call(session, verb, Raw({}), deadline_s=20)
     if verb == "crash":
         with pytest.raises(NodeError, match=words):
-            list(node_app.stream(session, verb, {}))
+            list(node_app.stream(session, verb, Raw({})))
 
 
 def test_a_missing_python_is_told(sshd: Sshd, app: App) -> None:
     session = open_session(sshd.spec(python="/no/python3"), deadline_s=20)
     for ask in (
-        lambda: node_app.call(session, "echo", {}, deadline_s=20),
-        lambda: list(node_app.stream(session, "lines", {})),
+        lambda: node_app.call(session, "echo", Raw({}), deadline_s=20),
+        lambda: list(node_app.stream(session, "lines", Raw({}))),
     ):
         with pytest.raises(NodeError, match="cannot run /no/python3") as caught:
             ask()
@@ -188,7 +200,7 @@ def test_an_old_python_is_told(sshd: Sshd, tmp_path: Path) -> None:
     old.chmod(0o755)
     session = open_session(sshd.spec(python=str(old)), deadline_s=20)
     with pytest.raises(node_app.NodeRefusal, match=r"python3 is 3.8; 3.10 or newer is needed") as caught:
-        node_app.call(session, "report", {}, deadline_s=20)
+        node_app.call(session, "report", Raw({}), deadline_s=20)
     assert caught.value.kind == "old-python"
     session.close()
 
@@ -199,7 +211,7 @@ def test_what_arrives_damaged_is_never_put_in_place(
     other = App(app.content, "0" * 64)
     monkeypatch.setattr(node_app, "application", lambda: other)
     with pytest.raises(NodeError, match="SHA-256"):
-        node_app.call(session, "echo", {}, deadline_s=20)
+        node_app.call(session, "echo", Raw({}), deadline_s=20)
     assert not [path for path in (sshd.cache / "l40s-deploy").iterdir() if other.name in path.name]
 
 
@@ -208,7 +220,7 @@ def test_a_home_that_cannot_be_written_is_told(start_sshd: Callable[..., Sshd], 
     server.cache.write_text("a file where the folder should be")
     session = open_session(server.spec(), deadline_s=20)
     with pytest.raises(NodeError, match="could not be put into"):
-        node_app.call(session, "echo", {}, deadline_s=20)
+        node_app.call(session, "echo", Raw({}), deadline_s=20)
     session.close()
 
 
@@ -217,15 +229,15 @@ def test_a_lost_connection_stays_unreachable(start_sshd: Callable[..., Sshd], ap
     session = open_session(server.spec(), deadline_s=20)
     server.kill_sessions()
     with pytest.raises(Unreachable):
-        node_app.call(session, "echo", {}, deadline_s=5)
+        node_app.call(session, "echo", Raw({}), deadline_s=5)
 
 
 def test_the_real_application_answers_on_this_machine(tmp_path: Path) -> None:
     spec = NodeSpec(name="here", gang="g", node_rank=0, reach=Reach(host="here", connection="local"))
-    value = node_app.call(connect(spec, deadline_s=1), "report", {"state_dir": str(tmp_path)}, deadline_s=60)
+    value = node_app.call(connect(spec, deadline_s=1), "report", Raw({"state_dir": str(tmp_path)}), deadline_s=60)
     assert json.dumps(value)
     with pytest.raises(node_app.NodeRefusal, match="no verb 'nonsense'"):
-        node_app.call(connect(spec, deadline_s=1), "nonsense", {}, deadline_s=60)
+        node_app.call(connect(spec, deadline_s=1), "nonsense", Raw({}), deadline_s=60)
 
 
 LIGHT = """
@@ -251,21 +263,21 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("light")
 def test_a_light_verb_is_answered_by_a_process_that_stays(sshd: Sshd) -> None:
     with closing(open_session(sshd.spec(), deadline_s=10)) as session:
-        told = [node_app.call(session, "report", {"n": n}, deadline_s=10) for n in range(3)]
+        told = [node_app.call(session, "report", Raw({"n": n}), deadline_s=10) for n in range(3)]
         assert told[0][0] == "by itself"  # the application was not there yet
         assert told[1:] == [["stays", "report", {"n": 1}], ["stays", "report", {"n": 2}]]
-        assert node_app.call(session, "stop", {}, deadline_s=10)[0] == "by itself"
+        assert node_app.call(session, "stop", Raw({}), deadline_s=10)[0] == "by itself"
 
 
 @pytest.mark.usefixtures("light")
 def test_a_process_that_ends_is_replaced_and_one_that_ends_always_is_given_up(sshd: Sshd) -> None:
     with closing(open_session(sshd.spec(), deadline_s=10)) as session:
-        node_app.call(session, "report", {}, deadline_s=10)
-        assert node_app.call(session, "report", {"die": 1}, deadline_s=10)[0] == "by itself"
-        assert node_app.call(session, "report", {}, deadline_s=10)[0] == "stays"
-        told = [node_app.call(session, "report", {"die": 1}, deadline_s=10)[0] for _ in range(5)]
+        node_app.call(session, "report", Raw({}), deadline_s=10)
+        assert node_app.call(session, "report", Raw({"die": 1}), deadline_s=10)[0] == "by itself"
+        assert node_app.call(session, "report", Raw({}), deadline_s=10)[0] == "stays"
+        told = [node_app.call(session, "report", Raw({"die": 1}), deadline_s=10)[0] for _ in range(5)]
         assert told == ["by itself"] * 5
-        assert node_app.call(session, "report", {}, deadline_s=10)[0] == "by itself"
+        assert node_app.call(session, "report", Raw({}), deadline_s=10)[0] == "by itself"
 
 
 @pytest.mark.parametrize(("verb", "asked"), [("probe", b"x" * 500_000), ("light", b"x" * 100_000 + b"\n")])
@@ -286,7 +298,7 @@ def test_a_session_that_was_cut_is_not_kept(sshd: Sshd) -> None:
     """A guard of weeks opens a session for every cut; the verbs that stay on a node must not keep it alive."""
     session = open_session(sshd.spec(), deadline_s=30)
     here = {"gang": "g", "state_dir": str(sshd.folder / "none")}
-    assert node_app.call(session, "report", here, deadline_s=60)["reports"] == []
+    assert node_app.call(session, "report", Raw(here), deadline_s=60)["reports"] == []
     gone = weakref.ref(session)
     session.close()
     del session

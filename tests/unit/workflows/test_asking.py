@@ -8,6 +8,7 @@ import pytest
 from tests.support.reference_cluster import gang
 
 from orchestrator.model.errors import NodeError
+from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest, LockRequest
 from orchestrator.remote import node_app
 from orchestrator.workflows import asking
 
@@ -31,7 +32,7 @@ class Here:
 def test_an_odd_answer_to_an_http_request_is_the_nodes_failure(monkeypatch: pytest.MonkeyPatch, odd: Any) -> None:
     answering(monkeypatch, odd)
     with pytest.raises(NodeError) as failure:
-        asking.ask_http(Here(), {"asks": [{"url": "http://x"}]}, deadline_s=1.0)  # type: ignore[arg-type]
+        asking.ask_http(Here(), AskRequest(asks=(HttpRequest(url="http://x"),)), deadline_s=1.0)  # type: ignore[arg-type]
     assert failure.value.where == "node0"
 
 
@@ -44,13 +45,14 @@ def test_an_odd_answer_to_an_http_request_is_the_nodes_failure(monkeypatch: pyte
 def test_an_odd_answer_about_a_lock_is_the_nodes_failure(monkeypatch: pytest.MonkeyPatch, odd: Any) -> None:
     answering(monkeypatch, odd)
     with pytest.raises(NodeError) as failure:
-        asking.ask_lock(Here(), {"op": "show"})  # type: ignore[arg-type]
+        asking.ask_lock(Here(), LockRequest(op="show"))  # type: ignore[arg-type]
     assert failure.value.where == "node0"
 
 
 def test_a_right_answer_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, {"answers": [{"status": 200, "body": "ok"}, {"error": "refused"}], "now": 1.5})
-    asked = asking.ask_http(Here(), {"asks": [{}, {}]}, deadline_s=1.0)  # type: ignore[arg-type]
-    assert asked == [{"status": 200, "body": "ok"}, {"error": "refused"}]
+    asked = asking.ask_http(Here(), AskRequest(asks=(HttpRequest(url="http://x"),) * 2), deadline_s=1.0)  # type: ignore[arg-type]
+    assert asked == (HttpAnswer(status=200, body="ok"), HttpAnswer(error="refused"))
     answering(monkeypatch, {"held": {"token": "t", "who": "anna", "age_s": 3}, "mine": False})
-    assert asking.ask_lock(Here(), {})["held"]["who"] == "anna"  # type: ignore[arg-type]
+    held = asking.ask_lock(Here(), LockRequest(op="show")).held  # type: ignore[arg-type]
+    assert held is not None and held.who == "anna"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.node import files
 from orchestrator.node.agent import secret_files
 from orchestrator.node.engine import redact
 from orchestrator.node.failure import Failure
+from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.run_files import KeptSecrets
 from orchestrator.protocol.shape import Unreadable
 from orchestrator.protocol.staging import StagingRequest

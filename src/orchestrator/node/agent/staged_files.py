@@ -11,11 +11,10 @@ import os
 import pathlib
 import pwd
 import stat
-from collections.abc import Mapping
-from typing import Any
 
 from orchestrator.node.agent.run import LAUNCH_FILE, RUN_FILE, Run
 from orchestrator.node.failure import Failure
+from orchestrator.protocol.staging import StagingRequest
 
 _AGAIN = "find out who changed it, then stage it again with `l40s-deploy up --model NAME`"
 _MOVE = "set l40s_state_dir to a directory that only root can write to, or remove it (default: /var/lib/l40s-deploy)"
@@ -26,10 +25,11 @@ def digest(script: str) -> str:
     return hashlib.sha256(script.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def digest_of(request: Mapping[str, Any]) -> str:
-    """Of the script in a staging request. Raises Failure where the request says another one."""
-    found = digest(str(request.get("launch_script") or ""))
-    if request.get("launch_sha256") not in (None, "", found):
+def digest_of(request: StagingRequest) -> str:
+    """Of the script in a staging request, an older controller's too. Raises Failure where the request says another
+    one."""
+    found = digest(request.launch_script)
+    if request.launch_sha256 not in ("", found):
         raise Failure("bad-request", "the launch script is not the plan's: its SHA-256 differs", "request", _AGAIN)
     return found
 

@@ -1,7 +1,6 @@
 """Verb `digests`: SHA-256 of every file of a checkpoint here, those that are known already without reading.
 
-Request: {"directory", "fresh", "state_dir"}. Lines: {"bytes", "total"} twice a second, at the end some {"digests":
-{path: SHA-256}}, and {"bytes", "total", "files": how many digests were told}. It ends early when nobody reads any more.
+Lines say how far it is twice a second; the digests come at the end. It ends early when nobody reads any more.
 """
 
 from __future__ import annotations
@@ -18,33 +17,32 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import os_told
 from orchestrator.node.push.manifest import listed
 from orchestrator.node.push.target import PARTIAL
+from orchestrator.node.requests import request_of
 from orchestrator.node.sha256 import Digests
 from orchestrator.node.telling import TICK_S, in_parts, reader_is_gone, tell
+from orchestrator.protocol.jobs import DigestsLine, DigestsRequest
 
 MOST_READERS = 8
 
 
 def stream(request: dict[str, Any]) -> None:
     """Read what is there and tell its digests."""
-    directory = Path(str(request["directory"]))
-    with os_told(str(directory)):
-        _read(request, directory)
+    asked = request_of(DigestsRequest, request)
+    with os_told(asked.directory):
+        _read(asked, Path(asked.directory))
 
 
-def _read(request: dict[str, Any], directory: Path) -> None:
+def _read(asked: DigestsRequest, directory: Path) -> None:
     _refuse_unfinished(directory)
     paths = listed(directory)
-    digests = Digests(files.state_dir(request))
+    digests = Digests(files.state_dir(asked.state_dir))
     meter = _Meter()
     with ThreadPoolExecutor(max_workers=min(MOST_READERS, os.cpu_count() or 1)) as pool:
-        found = {
-            path: pool.submit(digests.of, directory / path, meter.counted, fresh=bool(request.get("fresh")))
-            for path in paths
-        }
+        found = {path: pool.submit(digests.of, directory / path, meter.counted, fresh=asked.fresh) for path in paths}
         total = sum((directory / path).stat().st_size for path in paths)
         try:
             while wait(found.values(), timeout=0).not_done:
-                tell({"bytes": meter.bytes, "total": total})
+                tell(DigestsLine(bytes=meter.bytes, total=total).as_json())
                 if reader_is_gone(TICK_S):
                     raise BrokenPipeError
             result = {path: done.result() for path, done in found.items()}
@@ -52,8 +50,8 @@ def _read(request: dict[str, Any], directory: Path) -> None:
             meter.stopped = True
             pool.shutdown(cancel_futures=True)
     for part in in_parts(result.items()):
-        tell({"digests": dict(part)})
-    tell({"bytes": total, "total": total, "files": len(result)})
+        tell(DigestsLine(digests=dict(part)).as_json())
+    tell(DigestsLine(bytes=total, total=total, files=len(result)).as_json())
 
 
 def _refuse_unfinished(directory: Path) -> None:

@@ -1,7 +1,6 @@
 """Verb `download`: a repository of a model hub into a directory of this node, by the hub's own client.
 
-Request: {"hub", "repo", "revision", "directory", "python": candidates, first that is there counts, "endpoint",
-"token", "exclude"}. Lines: {"doing": "downloading" | "verifying", "done", "total", "files"} twice a second, at the
+Lines: {"doing": "downloading" | "verifying", "done", "total", "files"} twice a second, at the
 end {"outcome": {"directory", "commit", "files", "bytes", "by_size", "there"}}. It grows as NAME.l40s-download and gets
 its name when every file has the size and digest that the hub names. When nobody reads any more the client is ended; the
 same request resumes: with the files that are not complete (huggingface_hub from 1.0 on), or within them.
@@ -20,6 +19,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -28,7 +28,9 @@ from typing import Any
 from orchestrator.node import itself
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import os_told
+from orchestrator.node.requests import request_of
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
+from orchestrator.protocol.jobs import HubRequest
 
 PARTIAL = ".l40s-download"
 ROOM = 1 << 30
@@ -41,8 +43,8 @@ _AGAIN = "run the same command again: it resumes"
 
 def stream(request: dict[str, Any]) -> None:
     """Bring it, check it, give it its name."""
-    target = Path(str(request["directory"]))
-    python = _python(request["python"])
+    asked = request_of(HubRequest, request)
+    target, python = Path(asked.directory), _python(asked.python)
     partial = target.with_name(target.name + PARTIAL)
     with os_told(str(partial)):
         if not target.parent.is_dir():
@@ -51,11 +53,11 @@ def stream(request: dict[str, Any]) -> None:
             )
         partial.mkdir(exist_ok=True)
         with _alone(partial):
-            _bring(request, python, partial, target)
+            _bring(asked, python, partial, target)
 
 
-def _bring(request: dict[str, Any], python: str, partial: Path, target: Path) -> None:
-    with _client(request, python, partial) as client:
+def _bring(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
+    with _client(asked, python, partial) as client:
         listed = client.line(lambda: None)
         files, commit = _files(listed), str(listed.get("commit"))
         total = sum(one["size"] for one in files)
@@ -140,7 +142,7 @@ class _Client:
 
 
 @contextlib.contextmanager
-def _client(request: dict[str, Any], python: str, partial: Path) -> Iterator[_Client]:
+def _client(asked: HubRequest, python: str, partial: Path) -> Iterator[_Client]:
     application = itself.application()
     start = f"import sys; sys.path.insert(0, {application!r}); from orchestrator.node import dispatch; "
     quiet = {
@@ -152,8 +154,7 @@ def _client(request: dict[str, Any], python: str, partial: Path) -> Iterator[_Cl
         "HF_HUB_OFFLINE": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    asked = {name: request.get(name) or "" for name in ("hub", "repo", "revision", "endpoint", "token")}
-    asked |= {"exclude": list(request.get("exclude") or ()), "directory": str(partial)}
+    request = replace(asked, directory=str(partial)).as_json()
     process = subprocess.Popen(
         [python, "-c", start + "sys.exit(dispatch.serve(sys.argv[1:]))", "hub-client"],
         env={**os.environ, **quiet},
@@ -166,7 +167,7 @@ def _client(request: dict[str, Any], python: str, partial: Path) -> Iterator[_Cl
     try:
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
-            stdin.write(json.dumps(asked).encode() + b"\n")
+            stdin.write(json.dumps(request).encode() + b"\n")
         yield client
     finally:
         client.end()

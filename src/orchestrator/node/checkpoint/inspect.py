@@ -12,14 +12,16 @@ from typing import Any
 from orchestrator.node.checkpoint.directory import Checkpoint, Fault, quantised_block, read_checkpoint
 from orchestrator.node.checkpoint.target import JOURNAL
 from orchestrator.node.os_failure import os_told
+from orchestrator.node.requests import request_of
+from orchestrator.protocol.jobs import InspectRequest
 
 _LAYER = re.compile(r"(?:model\.|language_model\.){0,2}layers\.(\d{1,9})\.(?:[^.]+\.experts\.(\d{1,9})\.)?")
 """A tensor of the language model's layer; vision towers name theirs otherwise."""
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Verb `inspect`. Request: {"directory"}. Answer: as `look`."""
-    directory = Path(str(request["directory"]))
+    """Verb `inspect`: as `look`."""
+    directory = Path(request_of(InspectRequest, request).directory)
     with os_told(str(directory)):
         return look(directory)
 

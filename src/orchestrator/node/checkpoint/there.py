@@ -1,8 +1,7 @@
 """Verb `reblock`: re-block a checkpoint on this node; the bytes never leave it.
 
-Request: {"source", "target", "block", "jobs", "durable", "prove"}. Lines: {"doing": "re-blocking" | "proving",
-"progress": {...}}, at the end {"outcome": {"written", "proof", "old_block", "new_block"}}. When nobody reads any more
-it stops where it is; the same request goes on from there.
+Lines: {"doing": "re-blocking" | "proving", "progress": {...}}, at the end {"outcome": {"written", "proof", "old_block",
+"new_block"}}. When nobody reads any more it stops where it is; the same request goes on from there.
 """
 
 from __future__ import annotations
@@ -17,24 +16,25 @@ from orchestrator.node.checkpoint.prove import prove
 from orchestrator.node.checkpoint.reblock import Progress, plan, reblock
 from orchestrator.node.checkpoint.target import Standing, standing
 from orchestrator.node.os_failure import os_told
+from orchestrator.node.requests import request_of
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
+from orchestrator.protocol.jobs import ReblockRequest
 
 
 def stream(request: dict[str, Any]) -> None:
     """Re-block, and compare where a proof is asked for. A finished target is only compared."""
-    source, target = Path(str(request["source"])), Path(str(request["target"]))
-    with os_told(str(target)):
-        _reblock(request, source, target)
+    asked = request_of(ReblockRequest, request)
+    with os_told(asked.target):
+        _reblock(asked, Path(asked.target))
 
 
-def _reblock(request: dict[str, Any], source: Path, target: Path) -> None:
-    jobs = int(request.get("jobs") or min(8, os.cpu_count() or 1))
-    job = plan(source, int(request["block"]))
+def _reblock(asked: ReblockRequest, target: Path) -> None:
+    jobs = asked.jobs or min(8, os.cpu_count() or 1)
+    job = plan(Path(asked.source), asked.block)
     written = None
-    if not (request.get("prove") and standing(target) is Standing.FOREIGN):
-        durable = bool(request.get("durable", True))
-        written = reblock(job, target, jobs=jobs, durable=durable, report=_Reporter("re-blocking"))
-    proof = prove(job, target, jobs=jobs, report=_Reporter("proving")) if request.get("prove") else None
+    if not (asked.prove and standing(target) is Standing.FOREIGN):
+        written = reblock(job, target, jobs=jobs, durable=asked.durable, report=_Reporter("re-blocking"))
+    proof = prove(job, target, jobs=jobs, report=_Reporter("proving")) if asked.prove else None
     outcome = {
         "written": asdict(written) if written else None,
         "proof": asdict(proof) if proof else None,

@@ -1,6 +1,6 @@
 """Verb `labels`: serial numbers, the BMC's address and the switch's ports, for the page that goes to the data centre.
 
-Request: {"fs_root": "/"}. Answer: protocol/labels.py. Serial numbers and the BMC are root's to read; ipmitool and
+Serial numbers and the BMC are root's to read; ipmitool and
 lldpcli are asked where they are installed, each with a deadline. Of ipmitool's answer only addresses are kept: it shows
 the SNMP community too.
 """
@@ -13,7 +13,8 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from orchestrator.protocol.labels import LabelsAnswer
+from orchestrator.node.requests import request_of
+from orchestrator.protocol.labels import LabelsAnswer, LabelsRequest
 
 SERIALS = ("chassis_serial", "product_serial", "board_serial")
 _COMMANDS = {"bmc": ("ipmitool", "lan", "print"), "neighbours": ("lldpcli", "-f", "keyvalue", "show", "neighbors")}
@@ -25,7 +26,7 @@ _KEPT = ("IP Address  ", "MAC Address  ")
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Everything at once; what is not there is said and costs nothing."""
-    root = str(request.get("fs_root") or "/").rstrip("/")
+    root = request_of(LabelsRequest, request).fs_root.rstrip("/")
     unread: dict[str, str] = {}
     serials = {name: text for name in SERIALS if (text := _text(f"{root}/sys/class/dmi/id/{name}", name, unread))}
     with ThreadPoolExecutor(len(_COMMANDS)) as pool:

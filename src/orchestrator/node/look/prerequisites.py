@@ -1,9 +1,5 @@
 """Verb `prerequisites`: what an engine will find here beside the hardware: its checkpoint's config.json, its
 virtual environment, the C library.
-
-Request: {"model_path", "venv"}. Answer: {"config": text or null, "config_error": errno name or "",
-"engine": whether the environment's python3 is there, "engine_python": version as 3.11.2 or "", "vocabularies": whether
-tokenizers' are beside it, "glibc": "2.36" or ""}.
 """
 
 from __future__ import annotations
@@ -13,22 +9,26 @@ import os
 from pathlib import Path
 from typing import Any
 
+from orchestrator.node.requests import request_of
+from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
+
 CONFIG = "config.json"
 MOST_BYTES = 1 << 20
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Reads two small files; nothing is executed."""
-    config, wrong = _text(Path(str(request.get("model_path") or "/"), CONFIG))
-    venv = Path(str(request.get("venv") or "/"))
-    return {
-        "config": config,
-        "config_error": wrong,
-        "engine": (venv / "bin" / "python3").exists(),
-        "engine_python": _python(venv),
-        "vocabularies": (venv / "vocabularies").is_dir(),
-        "glibc": _glibc(),
-    }
+    asked = request_of(PrerequisitesRequest, request)
+    config, wrong = _text(Path(asked.model_path, CONFIG))
+    venv = Path(asked.venv)
+    return PrerequisitesAnswer(
+        config=config,
+        config_error=wrong,
+        engine=(venv / "bin" / "python3").exists(),
+        engine_python=_python(venv),
+        vocabularies=(venv / "vocabularies").is_dir(),
+        glibc=_glibc(),
+    ).as_json()
 
 
 def _text(path: Path) -> tuple[str | None, str]:

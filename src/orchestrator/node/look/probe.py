@@ -1,8 +1,5 @@
 """Verb `probe`: everything that a look reads of this machine, as raw as the machine gives it.
 
-Request: {"node": name in the inventory, "fs_root": where hardware is read ('/'), "nvml_deadline_s": seconds,
-"stack": what to read of the installed engine (node/look/stack_files.py), or nothing, "state_dir", "model_root": places
-whose free space is asked, each may be missing, "engine_user": whom the engine runs as, where that is not who asks}.
 Answer: the fields of a snapshot (files, links, errors, nvml, host; see model/snapshot.py) with "format": 1.
 """
 
@@ -15,6 +12,7 @@ import pwd
 import resource
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.node import files
@@ -26,9 +24,10 @@ from orchestrator.node.look.nvml import NvmlChild
 from orchestrator.node.look.patience import read_hardware
 from orchestrator.node.look.reading import Reader
 from orchestrator.node.network.addresses import addresses
+from orchestrator.node.requests import request_of
+from orchestrator.protocol.looks import ProbeRequest, StackQuestion
 
 FORMAT = 1
-NVML_DEADLINE_S = 5.0
 _LIMITS = {
     "memlock": resource.RLIMIT_MEMLOCK,
     "nofile": resource.RLIMIT_NOFILE,
@@ -45,22 +44,23 @@ _SHM = "/dev/shm"  # noqa: S108 - its size is asked, nothing is written there
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """One look at this machine."""
-    root = str(request.get("fs_root") or "/")
+    asked = request_of(ProbeRequest, request)
+    root = asked.fs_root
     started = time.monotonic()
     question = NvmlChild()
     hardware = read_hardware(root)
     host = host_facts(root)
-    host["disks"] = free_space(_written_places(request))
-    host["nccl_conf"] = _nccl_conf(str(request.get("engine_user") or ""))
+    host["disks"] = free_space(_written_places(asked))
+    host["nccl_conf"] = _nccl_conf(asked.engine_user)
     host["probe_seconds"] = {"files": round(time.monotonic() - started, 4)}
-    nvml = question.answer(float(request.get("nvml_deadline_s") or NVML_DEADLINE_S))
-    if isinstance(request.get("stack"), dict):
-        host["stack"] = _stack(request["stack"], nvml, hardware)
+    nvml = question.answer(asked.nvml_deadline_s)
+    if asked.stack is not None:
+        host["stack"] = _stack(asked.stack, nvml, hardware)
     host["probe_seconds"]["all"] = round(_age_of_this_process(), 4)
     host["clock"] = time.time()
     return {
         "format": FORMAT,
-        "node": str(request.get("node") or ""),
+        "node": asked.node,
         "taken_at": time.time(),
         **hardware,
         "nvml": nvml,
@@ -68,11 +68,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _written_places(request: dict[str, Any]) -> dict[str, str]:
+def _written_places(asked: ProbeRequest) -> dict[str, str]:
     """Directories by what they are to us. Engines and compilers write to /tmp, everything else to the state
     directory; models are read where they lie, and pushed there."""
-    places = {"root": "/", "tmp": _TMP, "state": files.state_dir(request)}
-    return places | ({"models": str(request["model_root"])} if request.get("model_root") else {})
+    places = {"root": "/", "tmp": _TMP, "state": files.state_dir(asked.state_dir)}
+    return places | ({"models": asked.model_root} if asked.model_root else {})
 
 
 def _nccl_conf(engine_user: str) -> dict[str, str]:
@@ -93,19 +93,19 @@ def _nccl_conf(engine_user: str) -> dict[str, str]:
     return {"path": path, "error": error} if error else {"path": path, "text": "".join(read["files"].values())}
 
 
-def _stack(asked: dict[str, Any], nvml: dict[str, Any], hardware: dict[str, Any]) -> dict[str, Any]:
+def _stack(asked: StackQuestion, nvml: dict[str, Any], hardware: dict[str, Any]) -> dict[str, Any]:
     """Its files go beside the hardware's, by their own paths; an environment on a file system that hangs costs its
     deadline. python: whether the interpreter is there, None where that can't be read."""
     devices = nvml.get("devices")
     first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
     device = str(first.get("name") or "").strip().replace(" ", "_")
-    part = stack_files.part({**asked, "device": device})
+    part = stack_files.part(replace(asked, tuned=replace(asked.tuned, device=device)))
     read = read_hardware("/", parts=(part,))
     for kind, found in read.items():
         hardware[kind].update(found)
     hangs = part.name in read["errors"] or "ETIMEDOUT" in read["errors"].values()
-    python = None if hangs else os.path.exists(f"{asked.get('venv')}/bin/python3")
-    return {"venv": str(asked.get("venv") or ""), "name": str(asked.get("name") or ""), "python": python}
+    python = None if hangs else os.path.exists(f"{asked.venv}/bin/python3")
+    return {"venv": asked.venv, "name": asked.name, "python": python}
 
 
 def _age_of_this_process() -> float:

@@ -1,18 +1,13 @@
-"""Which files of a virtual environment tell what is installed in it, for a look: read, never executed or imported.
-
-Request: {"venv", "packages": [normalised names], "evidence": {file below the engine's root: text}, "moe",
-"by_triton", "linear": where the engine looks for tuned configs, "" where that is not known, "device": the GPU's name
-as file names have it}.
-"""
+"""Which files of a virtual environment tell what is installed in it, for a look: read, never executed or imported."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from orchestrator.node.look.hardware import Part
 from orchestrator.node.look.reading import Reader
+from orchestrator.protocol.looks import StackQuestion
 
 ENGINE = "sglang/__init__.py"
 """Lies below the engine's root, wherever that is."""
@@ -20,26 +15,25 @@ ENGINE = "sglang/__init__.py"
 _BEGINNING = 200
 
 
-def part(request: Mapping[str, Any]) -> Part:
+def part(asked: StackQuestion) -> Part:
     """What a look reads of one environment."""
-    return Part("installed stack", lambda reader: _read(reader, request))
+    return Part("installed stack", lambda reader: _read(reader, asked))
 
 
-def _read(reader: Reader, request: Mapping[str, Any]) -> None:
-    venv = str(request.get("venv") or "/")
+def _read(reader: Reader, asked: StackQuestion) -> None:
+    venv = asked.venv
     reader.link(f"{venv}/bin/python3")
     reader.text(f"{venv}/pyvenv.cfg")
-    packages = set(request.get("packages") or ())
     for site in [
         f"{venv}/lib/{name}/site-packages" for name in reader.names(f"{venv}/lib") if name.startswith("python3")
     ]:
         names = reader.names(site)
         for name in names:
-            if name.endswith(".dist-info") and _package(name) in packages:
+            if name.endswith(".dist-info") and _package(name) in asked.packages:
                 reader.texts(f"{site}/{name}", ("WHEEL",))
         for root in (site, *_named_by_pth(reader, site, names)):
             if reader.text(f"{root}/{ENGINE}") is not None:
-                _engine(reader, root, request)
+                _engine(reader, root, asked)
                 return
 
 
@@ -56,15 +50,16 @@ def _named_by_pth(reader: Reader, site: str, names: list[str]) -> Iterator[str]:
             yield from (line.strip() for line in text.splitlines() if line.startswith("/"))
 
 
-def _engine(reader: Reader, root: str, request: Mapping[str, Any]) -> None:
-    for file, text in dict(request.get("evidence") or {}).items():
-        _lines(reader, f"{root}/{file}", str(text))
-    moe, linear, device = (str(request.get(key) or "") for key in ("moe", "linear", "device"))
-    if not device or not linear:
+def _engine(reader: Reader, root: str, asked: StackQuestion) -> None:
+    for file, text in asked.evidence.items():
+        _lines(reader, f"{root}/{file}", text)
+    tuned = asked.tuned
+    moe, device = tuned.moe, tuned.device
+    if not device or not tuned.linear:
         return
-    _configs(reader, f"{root}/{linear}", device)
+    _configs(reader, f"{root}/{tuned.linear}", device)
     moe = moe if moe.startswith("/") else f"{root}/{moe}"
-    if not request.get("by_triton"):
+    if not tuned.by_triton:
         _configs(reader, moe, device)
         return
     for name in reader.names(moe):

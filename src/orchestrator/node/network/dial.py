@@ -1,11 +1,8 @@
 """Verb `dial`: try the way from this node to others, all at once, each with its own deadline.
 
-Request: {"targets": [{"name", "address", "port", "kind": "tcp" | "mtu", "source": address or null, "size": 9000,
-"timeout_s": 1.0, "device": interface that it must leave by, "once": true}], "tries": 4, "spacing_s": 0.5}. The answer
-repeats each target with "outcome" (open, refused, silent, unreachable, too-big), "ms", "detail" and "tries". A silent
-drop is told from a refusal; a datagram must pass without being fragmented. What did not pass is tried again, up to
-`tries` times, unless "once" is set: a lost packet is no firewall. A silent one that had to leave by an interface also
-has "resolved": whether ARP was answered there.
+A silent drop is told from a refusal; a datagram must pass without being fragmented. What did not pass is tried again,
+up to `tries` times, unless `once` is set: a lost packet is no firewall. A silent one that had to leave by an interface
+also has `resolved`: whether ARP was answered there.
 """
 
 from __future__ import annotations
@@ -17,8 +14,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.node.failure import Failure
 from orchestrator.node.network.listen import RESET, bind_to_device
+from orchestrator.node.requests import request_of
+from orchestrator.protocol.ways import DialRequest
 
 # Linux include/uapi/linux/in.h; Python's socket module has no names for them
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3
@@ -41,12 +39,10 @@ class _Attempt:
 
 def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
     """Dial every target at once; returns when each has an outcome."""
-    try:
-        tries, spacing_s = max(1, int(request.get("tries", 1))), float(request.get("spacing_s", 0.5))
-    except (TypeError, ValueError) as wrong:
-        raise Failure("bad-request", f"dial: {wrong!r}", "stdin") from None
+    asked = request_of(DialRequest, request)
+    tries, spacing_s = max(1, asked.tries), asked.spacing_s
     results: list[dict[str, Any]] = []
-    left = list(request.get("targets") or ())
+    left = [target.as_json() for target in asked.targets]
     for number in range(1, tries + 1):
         said = [{**each, "tries": number} for each in _once(left)]
         left = [each for each in said if number < tries and each["outcome"] not in FINAL and not each.get("once")]
@@ -68,13 +64,10 @@ def _once(targets: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _start(selector: selectors.BaseSelector, target: dict[str, Any], results: list[dict[str, Any]]) -> None:
-    try:
-        datagram = target["kind"] == "mtu"
-        where = (str(target["address"]), int(target["port"]))
-        now = time.monotonic()
-        attempt = _Attempt(target, now, now + float(target.get("timeout_s", 1.0)))
-    except (KeyError, TypeError, ValueError) as wrong:
-        raise Failure("bad-request", f"dial: {wrong!r}", "stdin") from None
+    datagram = target["kind"] == "mtu"
+    where = (target["address"], target["port"])
+    now = time.monotonic()
+    attempt = _Attempt(target, now, now + target["timeout_s"])
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM if datagram else socket.SOCK_STREAM)
     sock.setblocking(False)
     if not datagram:
@@ -99,7 +92,7 @@ def _start(selector: selectors.BaseSelector, target: dict[str, Any], results: li
 
 
 def _send(sock: socket.socket, attempt: _Attempt) -> None:
-    sock.send(b"\0" * max(int(attempt.target.get("size", 1500)) - IP_AND_UDP_HEADERS, 1))
+    sock.send(b"\0" * max((attempt.target["size"] or 1500) - IP_AND_UDP_HEADERS, 1))
     attempt.resend_at = time.monotonic() + (attempt.deadline - attempt.started) / SENDS
 
 

@@ -1,9 +1,6 @@
 """Verb `listen`: somebody to talk to, for a few seconds, so that other nodes can try the way to this one.
 
-Request: {"address": "10.0.0.11", "tcp_ports": [5000], "seconds": 8, "also": ["192.168.100.11"],
-"rails": {"192.168.100.11": "ens5f0"}}.
-The first line of the answer names what is open: {"tcp": {"5000": "listening" | "taken"}, "ephemeral": 40123,
-"udp": {"10.0.0.11": 40124, ...}, "rails": {"192.168.100.11": 40125}, "pid": 4711}. A rail's port hears only what comes
+The first line of the answer names what is open. A rail's port hears only what comes
 in by that interface, as RDMA does; another one of the machine would answer for its address too.
 It ends after `seconds`, or when the caller goes away.
 """
@@ -22,7 +19,8 @@ import sys
 import time
 from typing import Any
 
-from orchestrator.node.failure import Failure
+from orchestrator.node.requests import request_of
+from orchestrator.protocol.ways import Listening, ListenRequest
 
 LONGEST_S = 60.0
 RESET = struct.pack("ii", 1, 0)
@@ -31,19 +29,17 @@ RESET = struct.pack("ii", 1, 0)
 
 def stream(request: dict[str, Any]) -> None:
     """Open the listeners, say which, serve until the time is up."""
-    try:
-        address, ports = str(request["address"]), [int(port) for port in request.get("tcp_ports") or ()]
-        also = [str(other) for other in request.get("also") or ()]
-        rails = {str(other): str(device) for other, device in (request.get("rails") or {}).items()}
-        until = time.monotonic() + min(float(request.get("seconds", 8)), LONGEST_S)
-    except (AttributeError, KeyError, TypeError, ValueError) as wrong:
-        raise Failure("bad-request", f"listen: {wrong!r}", "stdin") from None
+    asked = request_of(ListenRequest, request)
+    until = time.monotonic() + min(asked.seconds, LONGEST_S)
     with selectors.DefaultSelector() as selector:
-        opened = {str(port): _listen(selector, address, port) for port in ports}
-        ephemeral = _listen(selector, address, 0)
-        udp = {each: _echo(selector, each) for each in (address, *also)}
-        bound = {each: _echo(selector, each, device) for each, device in rails.items()}
-        _say({"tcp": opened, "ephemeral": ephemeral, "udp": udp, "rails": bound, "pid": os.getpid()})
+        opened = Listening(
+            tcp={str(port): str(_listen(selector, asked.address, port)) for port in asked.tcp_ports},
+            ephemeral=_listen(selector, asked.address, 0),
+            udp={each: _echo(selector, each) for each in (asked.address, *asked.also)},
+            rails={each: _echo(selector, each, device) for each, device in asked.rails.items()},
+            pid=os.getpid(),
+        )
+        _say(opened.as_json())
         try:
             _serve(selector, until)
         finally:

@@ -1,6 +1,6 @@
 """Verb `push-offer`: the source of a push. Reads every file once for its SHA-256, and offers it from then on.
 
-Request: {"directory", "address", "port", "state_dir"}. The answer is lines: first some {"files": [[path,
+The answer is lines: first some {"files": [[path,
 source, size], ...]}, then {"port", "secret"}, then {"bytes": how many have been read} twice a second, until nobody
 reads any more.
 """
@@ -20,8 +20,10 @@ from orchestrator.node.os_failure import failure_of, os_told
 from orchestrator.node.push.giver import Giver, own_folder
 from orchestrator.node.push.manifest import Manifest, read
 from orchestrator.node.push.target import Entry
+from orchestrator.node.requests import request_of
 from orchestrator.node.sha256 import Digests
 from orchestrator.node.telling import TICK_S, in_parts, reader_is_gone, tell
+from orchestrator.protocol.jobs import OfferRequest
 
 MOST_READERS = 4
 """Files that are read side by side; more make a disk slower, and a network is slower than four of them."""
@@ -29,17 +31,16 @@ MOST_READERS = 4
 
 def stream(request: dict[str, Any]) -> None:
     """Offer a directory until the caller goes away. It is only read."""
-    state = files.state_dir(request)
-    directory = Path(str(request["directory"]))
-    with os_told(str(directory)):
-        _offer(request, state, directory)
+    asked = request_of(OfferRequest, request)
+    with os_told(asked.directory):
+        _offer(asked, files.state_dir(asked.state_dir))
 
 
-def _offer(request: dict[str, Any], state: str, directory: Path) -> None:
-    manifest = read(directory)
+def _offer(asked: OfferRequest, state: str) -> None:
+    manifest = read(Path(asked.directory))
     giver = Giver(own_folder(state, "offer"), manifest.root)
     try:
-        port = giver.listen(str(request["address"]), int(request.get("port") or 0))
+        port = giver.listen(asked.address, asked.port)
         listed = [[entry.path, entry.source, entry.size] for entry in manifest.entries]
         for part in in_parts(listed):
             tell({"files": part})

@@ -1,9 +1,8 @@
 """Verb `push-receive`: one link of the chain. Fetches from the one before, offers to the one after.
 
-Request: {"directory", "files": [[path, source, size], ...], "upstream": {"address", "port", "secret"}, "address",
-"port", "streams", "bytes_per_s", "repair", "state_dir"}. The answer is lines: first {"port", "secret"} of our own
-offer, then how far it is twice a second, `complete` in the last ones: the directory is in its place, and others are
-still served. It ends when nobody reads any more, and with it everything that it started.
+The answer is lines: first {"port", "secret"} of our own offer, then how far it is twice a second, `complete` in the
+last ones: the directory is in its place, and others are still served. It ends when nobody reads any more, and with it
+everything that it started.
 """
 
 from __future__ import annotations
@@ -23,8 +22,10 @@ from orchestrator.node.push.fetch import Fetch, Lost, Upstream
 from orchestrator.node.push.giver import Giver, own_folder
 from orchestrator.node.push.notes import NoNotes, hear_ready
 from orchestrator.node.push.target import REPAIR, Entry, Target, entries_of
+from orchestrator.node.requests import request_of
 from orchestrator.node.sha256 import Digests
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
+from orchestrator.protocol.jobs import ReceiveRequest
 
 PATIENCE_S = 20.0
 """When connections to the one before us have failed for this long, it counts as lost."""
@@ -37,40 +38,39 @@ TRIES = 2
 def stream(request: dict[str, Any]) -> None:
     """Fetch, check, offer, finish, and serve until the caller goes away."""
     os.umask(0o022)  # whoever the engine runs as must be able to read what arrives
-    state = files.state_dir(request)
-    directory = Path(str(request["directory"]))
-    entries = _entries(request)
-    target = Target(directory, entries, repair=bool(request.get("repair")))
-    with os_told(str(directory)):
-        _receive(request, state, target, entries)
+    asked = request_of(ReceiveRequest, request)
+    entries = _entries(asked)
+    target = Target(Path(asked.directory), entries, repair=asked.repair)
+    with os_told(asked.directory):
+        _receive(asked, files.state_dir(asked.state_dir), target, entries)
 
 
-def _entries(request: dict[str, Any]) -> Sequence[Entry]:
+def _entries(asked: ReceiveRequest) -> Sequence[Entry]:
     try:
-        return entries_of(request.get("files"))
+        return entries_of(asked.files)
     except ValueError as wrong:
         raise Failure("outside", f"the list of files is refused: {wrong}", "request", below.FIX) from None
 
 
-def _receive(request: dict[str, Any], state: str, target: Target, entries: Sequence[Entry]) -> None:
+def _receive(asked: ReceiveRequest, state: str, target: Target, entries: Sequence[Entry]) -> None:
     folder = own_folder(state, "receive")
     target.open()
     giver = Giver(folder, target.folder)
     try:
-        port = giver.listen(str(request["address"]), int(request.get("port") or 0))
-        upstream = _upstream(request, folder)
+        port = giver.listen(asked.address, asked.port)
+        upstream = _upstream(asked, folder)
         arrival = Arrival(target, entries, Digests(state), upstream, giver)
         tell({"port": port, "secret": giver.secret, "there": target.there})
-        _run(arrival, int(request.get("streams") or 1))
+        _run(arrival, max(1, asked.streams))
     finally:
         giver.close()
         target.close()
 
 
-def _upstream(request: dict[str, Any], folder: Path) -> Upstream:
-    before = request["upstream"]
-    rate = int(request.get("bytes_per_s") or 0) // max(1, int(request.get("streams") or 1))
-    upstream = Upstream(str(before["address"]), int(before["port"]), str(before["secret"]), folder, rate)
+def _upstream(asked: ReceiveRequest, folder: Path) -> Upstream:
+    before = asked.upstream
+    rate = asked.bytes_per_s // max(1, asked.streams)
+    upstream = Upstream(before.address, before.port, before.secret, folder, rate)
     upstream.keep_secret()
     return upstream
 

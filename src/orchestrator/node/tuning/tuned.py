@@ -1,11 +1,4 @@
-"""Verb `tuned`: which tuned kernel configs this node's engine has, as raw text. Changes nothing, executes nothing.
-
-Request: {"venv": virtual environment, "moe": folder of MoE configs, "by_triton": they lie in one folder for each Triton
-version, "linear": folder of GEMM configs, "device": GPU's name as file names have it}; folders lie below the engine's
-root, or are absolute.
-Answer: {"root": where the package `sglang` lies, "" for nowhere, "distributions": {package: version},
-"folders": {folder: {name: text}}, "absent": [folders that are not there], "errors": {path: errno name}}.
-"""
+"""Verb `tuned`: which tuned kernel configs this node's engine has, as raw text. Changes nothing, executes nothing."""
 
 from __future__ import annotations
 
@@ -17,6 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.node.look import installed
+from orchestrator.node.requests import request_of
+from orchestrator.protocol.looks import Holdings, TunedRequest
 
 PACKAGE = "sglang"
 MOST_BYTES = 1 << 20
@@ -26,20 +21,21 @@ MOST_FILES = 4096
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """One look at one environment."""
-    venv = pathlib.Path(str(request.get("venv") or "/"))
+    asked = request_of(TunedRequest, request)
+    venv, folders = pathlib.Path(asked.venv), asked.folders
     root = engine_root(venv)
-    look = _Look(root, str(request.get("device") or ""))
-    if root is not None or str(request.get("moe") or "").startswith("/"):
-        look.moe(str(request.get("moe") or ""), by_triton=bool(request.get("by_triton")))
+    look = _Look(root, folders.device)
+    if root is not None or folders.moe.startswith("/"):
+        look.moe(folders.moe, by_triton=folders.by_triton)
     if root is not None:
-        look.folder(str(request.get("linear") or ""))
-    return {
-        "root": str(root) if root else "",
-        "distributions": installed.versions(venv),
-        "folders": look.folders,
-        "absent": look.absent,
-        "errors": look.errors,
-    }
+        look.folder(folders.linear)
+    return Holdings(
+        root=str(root) if root else "",
+        versions=installed.versions(venv),
+        folders=look.folders,
+        absent=tuple(look.absent),
+        errors=look.errors,
+    ).as_json()
 
 
 def engine_root(venv: pathlib.Path) -> pathlib.Path | None:

@@ -18,9 +18,10 @@ from orchestrator.node import files, itself, processes
 from orchestrator.node.agent import staged_files
 from orchestrator.node.agent.run import AGENT_LOG, GOAL_FILE, Run, staged_in
 from orchestrator.node.failure import Failure
+from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock, report, sharing
 from orchestrator.protocol.report import AgentState, Report
-from orchestrator.protocol.verbs import StateAnswer
+from orchestrator.protocol.verbs import ArmRequest, StateAnswer
 
 SYSTEMD = pathlib.Path("/run/systemd/system")
 START_S = 10.0
@@ -41,15 +42,16 @@ PROPERTIES = (
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """{"state": "armed"}, or "staged" where the checks have passed and the leader's agent is not reached yet; a
     refusal is raised as it was told."""
-    lock.refuse_a_former_holder(request)
-    folder = files.wanted_run(request)
+    asked = request_of(ArmRequest, request)
+    lock.refuse_a_former_holder(asked)
+    folder = files.wanted_run(asked)
     with files.told(folder):
         if not processes.alive(*report.agent(folder)):
             run = staged_in(folder)
-            _refuse_anothers_run(run, str(request.get("node") or run.node))
+            _refuse_anothers_run(run, asked.node or run.node)
             staged_files.check(run)
             _start(run)
-        return _wait(folder, float(request.get("deadline_s") or 60.0))
+        return _wait(folder, asked.deadline_s)
 
 
 def _refuse_anothers_run(run: Run, node: str) -> None:

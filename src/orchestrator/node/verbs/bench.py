@@ -1,10 +1,7 @@
 """Verb `bench`: the engine's own benchmark client on this node, as the engine's user and without a GPU.
 
-Request: {"state_dir", "gang", "command": [module, arguments...], "dataset": text, "progress": pattern of (answered,
-of), "left_out": {module: text where the environment has none}, "deadline_s"}; `{dataset}` and `{result}` among the
-arguments are this node's paths. Lines: {"answered", "of"} twice a second; at the end {"result": a part of its result
-file} as often as it takes, and {"log": its last lines}. When nobody reads any more the client is ended. The API key
-reaches it by its environment alone.
+Lines say how far it is twice a second; at the end come the parts of its result file, as often as it takes, and its
+last words. When nobody reads any more the client is ended. The API key reaches it by its environment alone.
 """
 
 from __future__ import annotations
@@ -28,7 +25,9 @@ from orchestrator.node.engine import beside, scratch
 from orchestrator.node.engine.guardian import engine_environment
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import os_told
+from orchestrator.node.requests import request_of
 from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell
+from orchestrator.protocol.verbs import BenchLine, BenchRequest
 
 MOST_BYTES = 64 << 20
 """Of a result file; 256 answers of 200 tokens take about a megabyte."""
@@ -38,7 +37,8 @@ _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 def stream(request: dict[str, Any]) -> None:
     """Run it once."""
-    run = staged_in(files.wanted_run(request))
+    asked = request_of(BenchRequest, request)
+    run = staged_in(files.wanted_run(asked))
     if run.container is not None:
         fix = "run the engine's benchmark client yourself in the container"
         raise Failure(
@@ -47,13 +47,12 @@ def stream(request: dict[str, Any]) -> None:
             run.folder,
             fix,
         )
-    words = [str(word) for word in request.get("command") or ()]
-    if not words or not _MODULE.fullmatch(words[0]):
-        raise Failure("bad-request", f"no module to run: {words[:1]}", "request")
+    if not asked.command or not _MODULE.fullmatch(asked.command[0]):
+        raise Failure("bad-request", f"no module to run: {asked.command[:1]}", "request")
     with os_told(run.folder):
         folder = _folder(run)
         try:
-            _measure(request, run, folder, words)
+            _measure(asked, run, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -67,21 +66,21 @@ def _folder(run: Run) -> pathlib.Path:
     return folder
 
 
-def _measure(request: dict[str, Any], run: Run, folder: pathlib.Path, words: list[str]) -> None:
+def _measure(asked: BenchRequest, run: Run, folder: pathlib.Path) -> None:
     paths = {"{dataset}": str(folder / "dataset.json"), "{result}": str(folder / "result.jsonl")}
-    files.write(paths["{dataset}"], str(request.get("dataset") or "[]"), owner=beside.owner(run))
+    files.write(paths["{dataset}"], asked.dataset, owner=beside.owner(run))
     kernel.adopt_orphans()
     child = subprocess.Popen(
-        [run.venv_python, "-m", *(paths.get(word, word) for word in words)],
+        [run.venv_python, "-m", *(paths.get(word, word) for word in asked.command)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd=folder,
-        env={**_environment(run, folder), **_left_out(request, run, folder)},
+        env={**_environment(run, folder), **_left_out(asked, run, folder)},
         preexec_fn=partial(beside.become, run, os.getpid()),  # noqa: PLW1509 - one thread
     )
     try:
-        log = _follow(child, re.compile(str(request.get("progress") or r"(?!)")), float(request["deadline_s"]))
+        log = _follow(child, re.compile(asked.progress), asked.deadline_s)
     finally:
         beside.end(child)
     for word in sorted(run.hidden_words(), key=len, reverse=True):
@@ -92,18 +91,18 @@ def _measure(request: dict[str, Any], run: Run, folder: pathlib.Path, words: lis
         if "No module named" in said:
             fix = f"install that package: `{run.venv_python} -m pip install PACKAGE`"
         what = f"the benchmark client ended with status {child.returncode}: {said}"
-        raise Failure("client-failed", what, f"{run.venv_python} -m {words[0]}", fix)
+        raise Failure("client-failed", what, f"{run.venv_python} -m {asked.command[0]}", fix)
     text = _result(paths["{result}"])
     for begin in range(0, len(text), PART_BYTES):
-        tell({"result": text[begin : begin + PART_BYTES]})
-    tell({"log": log})
+        tell(BenchLine(result=text[begin : begin + PART_BYTES]).as_json())
+    tell(BenchLine(log=log).as_json())
 
 
-def _left_out(request: dict[str, Any], run: Run, folder: pathlib.Path) -> dict[str, str]:
+def _left_out(asked: BenchRequest, run: Run, folder: pathlib.Path) -> dict[str, str]:
     """Modules that this environment does not have and that the client imports without need."""
     below = pathlib.Path(run.venv_python).parent.parent
     place = folder / "left_out"
-    for name, text in dict(request.get("left_out") or {}).items():
+    for name, text in asked.left_out.items():
         if not _MODULE.fullmatch(name) or any(below.glob(f"lib/python*/site-packages/{name}")):
             continue
         place.mkdir(mode=0o755, exist_ok=True)
@@ -150,7 +149,7 @@ def _follow(child: subprocess.Popen[bytes], progress: re.Pattern[str], deadline_
             told_at = now
             counts = progress.findall(kept.decode("utf-8", "replace"))
             if counts:
-                tell({"answered": int(counts[-1][0]), "of": int(counts[-1][1])})
+                tell(BenchLine(answered=int(counts[-1][0]), of=int(counts[-1][1])).as_json())
 
 
 def _result(path: str) -> str:

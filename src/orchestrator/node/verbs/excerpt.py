@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from orchestrator.node import files
 from orchestrator.node.agent.run import ENGINE_LOG
 from orchestrator.node.engine.logfile import LineCutter
 from orchestrator.node.engine.watch import shown
+from orchestrator.node.requests import request_of
+from orchestrator.protocol.verbs import ExcerptAnswer, ExcerptRequest
 
 CHUNK = 1 << 20
 
@@ -20,24 +22,23 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     lines:  texts of the log in their order; the place of the last of them is looked for, after all the others
     marked: the place of that line in the answer, -1 where it is not in the log: then these are the last lines
     """
-    folder = files.wanted_run(request)
-    wanted = [str(line) for line in request.get("lines") or ()]
-    before, after = max(0, int(request.get("before", 30))), max(0, int(request.get("after", 5)))
+    asked = request_of(ExcerptRequest, request)
+    folder = files.wanted_run(asked)
     with files.told(folder):
-        return cut(_lines(folder), wanted, before, after)
+        return cut(_lines(folder), asked.lines, max(0, asked.before), max(0, asked.after)).as_json()
 
 
-def cut(lines: Iterator[str], wanted: list[str], before: int, after: int) -> dict[str, Any]:
+def cut(lines: Iterator[str], wanted: Sequence[str], before: int, after: int) -> ExcerptAnswer:
     """The excerpt out of a log's lines."""
     kept: deque[str] = deque(maxlen=max(before + 1, 1))
     seen = 0
     for line in lines:
         kept.append(line)
-        seen += wanted[seen : seen + 1] == [shown(line)]
+        seen += seen < len(wanted) and wanted[seen] == shown(line)
         if wanted and seen == len(wanted):
             tail = [line for line, _ in zip(lines, range(after), strict=False)]
-            return {"found": True, "lines": [*kept, *tail], "marked": len(kept) - 1}
-    return {"found": False, "lines": list(kept)[-max(before, 1) :], "marked": -1}
+            return ExcerptAnswer(found=True, lines=(*kept, *tail), marked=len(kept) - 1)
+    return ExcerptAnswer(lines=tuple(kept)[-max(before, 1) :])
 
 
 def _lines(folder: str) -> Iterator[str]:

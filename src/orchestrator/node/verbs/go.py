@@ -8,17 +8,19 @@ from orchestrator.node import files
 from orchestrator.node.agent import goal, staged_files
 from orchestrator.node.agent.run import staged_in
 from orchestrator.node.failure import Failure
+from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock
 from orchestrator.protocol.report import AgentState
-from orchestrator.protocol.verbs import StateAnswer
+from orchestrator.protocol.verbs import GangRequest, StateAnswer
 
 STARTED_S = 5.0
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """{"state": ...} as it is once the agent has left *armed*. An agent that already runs is left alone."""
-    lock.refuse_a_former_holder(request)
-    folder = files.wanted_run(request)
+    asked = request_of(GangRequest, request)
+    lock.refuse_a_former_holder(asked)
+    folder = files.wanted_run(asked)
     staged_files.check(staged_in(folder))
     if not goal.tell(folder, "run"):
         raise Failure("no-agent", "no agent is armed for this run", folder, "run `up` again")

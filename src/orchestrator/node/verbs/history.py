@@ -8,25 +8,26 @@ from typing import Any
 
 from orchestrator.node import files
 from orchestrator.node.agent.run import EVENTS_LOG
+from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import report
 from orchestrator.node.verbs.lock import AUDIT
 from orchestrator.protocol.shape import parsed
+from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest
 
 MOST_EVENTS = 400
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """{"now": epoch, "reports": [...]}, one report a kept run; with `run_id` also {"events": [...]} of that run,
-    with `audit` also {"audit": [...]}: who worked on the gang."""
-    state = files.state_dir(request)
-    gang = files.gang_dir(state, request.get("gang"))
-    found = [report.raw_of(f"{gang}/runs/{name}") for name in _kept(gang)]
-    told: dict[str, Any] = {"reports": [one for one in found if one]}
-    if request.get("run_id"):
-        told["events"] = _events(files.run_dir(state, request.get("gang"), request["run_id"]))
-    if request.get("audit"):
-        told["audit"] = _lines(f"{gang}/{AUDIT}")
-    return {**told, "now": time.time()}
+    """One report a kept run, the newest last; with events or audit where they are asked for."""
+    asked = request_of(HistoryRequest, request)
+    state = files.state_dir(asked.state_dir)
+    gang = files.gang_dir(state, asked.gang)
+    return HistoryAnswer(
+        reports=tuple(filter(None, (report.raw_of(f"{gang}/runs/{name}") for name in _kept(gang)))),
+        events=_lines(f"{files.run_dir(state, asked.gang, asked.run_id)}/{EVENTS_LOG}") if asked.run_id else (),
+        audit=_lines(f"{gang}/{AUDIT}") if asked.audit else (),
+        now=time.time(),
+    ).as_json()
 
 
 def _kept(gang: str) -> list[str]:
@@ -36,15 +37,11 @@ def _kept(gang: str) -> list[str]:
         return []
 
 
-def _events(folder: str) -> list[dict[str, Any]]:
-    return _lines(f"{folder}/{EVENTS_LOG}")
-
-
-def _lines(path: str) -> list[dict[str, Any]]:
+def _lines(path: str) -> tuple[dict[str, Any], ...]:
     """The newest lines, oldest first; one that a crash cut short is passed over."""
     found: list[dict[str, Any]] = []
     for line in (files.read_text(path) or "").splitlines()[-MOST_EVENTS:]:
         event = parsed(line)
         if isinstance(event, dict):
             found.append(event)
-    return found
+    return tuple(found)

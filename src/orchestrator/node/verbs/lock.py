@@ -16,13 +16,15 @@ import json
 import os
 import pathlib
 import time
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.node import files, processes
 from orchestrator.node.failure import Failure
+from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import sharing
 from orchestrator.protocol.shape import Unreadable
-from orchestrator.protocol.verbs import LockHolder
+from orchestrator.protocol.verbs import GangRequest, LockAnswer, LockHolder, LockRequest
 
 STALE_S = 60.0
 AUDIT = "audit.jsonl"
@@ -33,78 +35,82 @@ DAMAGED = "damaged"
 ATTEMPTS = 3
 """Others may take and leave the lock between two of our steps."""
 _HOLDER = ("token", "who", "host", "pid", "start", "boot", "pid_namespace", "command", "since", "why")
+"""Of a lock's file; the age is told by others."""
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """op acquire | renew | release | begin | finish | show; {"held": holder or null, "mine": bool}.
+    """Who holds it, and whether that is the caller; `show` with what was begun and not finished.
 
     acquire and release name the `node`, whose mark shows a state directory that another node shares.
-    begin keeps `begun` for the holder of the lock, finish forgets it; show answers with it too.
     """
-    state = files.state_dir(request)
-    gang = files.gang_dir(state, request.get("gang"))
-    op = request.get("op")
+    asked = request_of(LockRequest, request)
+    state = files.state_dir(asked.state_dir)
     with files.told(state):
-        if op == "acquire":
-            told = _acquire(f"{gang}/lock", _holder(request), str(request.get("over") or ""))
-            if told["mine"] and request.get("node"):
-                sharing.leave_mark(gang, str(_holder(request)["token"]), str(request["node"]))
-            return told
-        if op == "renew":
-            return _renew(f"{gang}/lock", str(request.get("token") or ""))
-        if op == "release":
-            sharing.take_mark_away(gang, str(request.get("token") or ""), str(request.get("node") or ""))
-            return _release(f"{gang}/lock", str(request.get("token") or ""), force=bool(request.get("force")))
-        if op in ("begin", "finish"):
-            return _begun(gang, str(request.get("token") or ""), request.get("begun") if op == "begin" else None)
-        if op == "show":
-            return {**_shown(_read(f"{gang}/lock")), "begun": files.read_json(f"{gang}/{BEGUN}") or None}
-    raise Failure("bad-request", f"lock has no op {op!r}", "request")
+        return _answer(asked, files.gang_dir(state, asked.gang)).as_json()
 
 
-def refuse_a_former_holder(request: dict[str, Any], *, to_end: bool = False) -> None:
+def _answer(asked: LockRequest, gang: str) -> LockAnswer:
+    path = f"{gang}/lock"
+    if asked.op == "acquire":
+        if asked.holder is None or not asked.holder.token:
+            raise Failure("bad-request", "acquire needs a holder with a token", "request")
+        told = _acquire(path, asked.holder, asked.over)
+        if told.mine and asked.node:
+            sharing.leave_mark(gang, asked.holder.token, asked.node)
+        return told
+    if asked.op == "renew":
+        return _renew(path, asked.token)
+    if asked.op == "release":
+        sharing.take_mark_away(gang, asked.token, asked.node)
+        return _release(path, asked.token, force=asked.force)
+    if asked.op in ("begin", "finish"):
+        return _begun(gang, asked.token, asked.begun if asked.op == "begin" else None)
+    if asked.op == "show":
+        return LockAnswer(held=_read(path), begun=files.read_json(f"{gang}/{BEGUN}") or None)
+    raise Failure("bad-request", f"lock has no op {asked.op!r}", "request")
+
+
+def refuse_a_former_holder(asked: GangRequest, *, to_end: bool = False) -> None:
     """Raises Failure where a request comes from who held the gang's lock and holds it no more: paused or cut off, it
     must not act beside whoever took over, nor after. One that may only end things is refused only where somebody else
     has it, or had it last: what runs now is that one's.
     """
-    token = request.get("token")
-    if not token:
+    if not asked.token:
         return
-    path = f"{files.gang_dir(files.state_dir(request), request.get('gang'))}/lock"
+    path = f"{files.gang_dir(files.state_dir(asked.state_dir), asked.gang)}/lock"
     found = _read(path)
-    last = found["token"] if found is not None else files.read_json(f"{os.path.dirname(path)}/{RENEWED}").get("token")
-    if (found is None and not to_end) or last not in (None, token):
-        has = (
-            f"{found['who']}@{found['host']} holds it with `{found['command']}`" if found else "no command holds it now"
-        )
+    renewed = f"{os.path.dirname(path)}/{RENEWED}"
+    last = found.token if found is not None else files.read_json(renewed).get("token")
+    if (found is None and not to_end) or last not in (None, asked.token):
+        has = f"{found.who}@{found.host} holds it with `{found.command}`" if found else "no command holds it now"
         raise Failure("lock-lost", f"the lock on this gang was taken over or released: {has}", path, "run it again")
 
 
-def _acquire(path: str, holder: dict[str, Any], over: str) -> dict[str, Any]:
+def _acquire(path: str, holder: LockHolder, over: str) -> LockAnswer:
     pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
     fresh = f"{path}.{os.getpid()}.new"
-    files.write(fresh, json.dumps(holder) + "\n")
+    files.write(fresh, json.dumps({name: getattr(holder, name) for name in _HOLDER}) + "\n")
     try:
         for _ in range(ATTEMPTS):
             if _link(fresh, path):
-                _renewed(path, holder["token"])
+                _renewed(path, holder.token)
                 _note(path, "begins", holder)
-                return {"held": _read(path), "mine": True}
+                return LockAnswer(held=_read(path), mine=True)
             found = _read(path)
-            if found is not None and not (found["stale"] or found["token"] in (over, holder["token"])):
+            if found is not None and not (found.stale or found.token in (over, holder.token)):
                 break
             if found is not None:
-                _take_away(path, found["token"])
-        return {"held": _read(path), "mine": False}
+                _take_away(path, found.token)
+        return LockAnswer(held=_read(path))
     finally:
         pathlib.Path(fresh).unlink(missing_ok=True)
 
 
-def _note(path: str, action: str, holder: dict[str, Any]) -> None:
+def _note(path: str, action: str, holder: LockHolder) -> None:
     """Who did what to this gang, for whoever asks later; a full disk keeps nobody from working."""
-    line = {"at": time.time(), "action": action, **{name: holder.get(name) for name in _HOLDER if name != "token"}}
+    who = {name: getattr(holder, name) for name in _HOLDER if name != "token"}
     with contextlib.suppress(OSError):
-        files.append_line(f"{os.path.dirname(path)}/{AUDIT}", json.dumps(line))
+        files.append_line(f"{os.path.dirname(path)}/{AUDIT}", json.dumps({"at": time.time(), "action": action, **who}))
 
 
 def _link(fresh: str, path: str) -> bool:
@@ -121,44 +127,40 @@ def _take_away(path: str, token: str) -> None:
     aside = f"{path}.{os.getpid()}.old"
     with contextlib.suppress(FileNotFoundError):
         os.rename(path, aside)
-        if _kept(aside)["token"] != token:
+        if _kept(aside).token != token:
             with contextlib.suppress(FileExistsError):
                 os.link(aside, path)
         pathlib.Path(aside).unlink(missing_ok=True)
 
 
-def _renew(path: str, token: str) -> dict[str, Any]:
+def _renew(path: str, token: str) -> LockAnswer:
     found = _read(path)
-    if found is None or found["token"] != token:
-        return {"held": found, "mine": False}
+    if found is None or found.token != token:
+        return LockAnswer(held=found)
     os.utime(path)
     _renewed(path, token)
-    return {"held": found, "mine": True}
+    return LockAnswer(held=found, mine=True)
 
 
-def _release(path: str, token: str, *, force: bool) -> dict[str, Any]:
+def _release(path: str, token: str, *, force: bool) -> LockAnswer:
     found = _read(path)
-    if found is not None and (force or found["token"] == token):
+    if found is not None and (force or found.token == token):
         pathlib.Path(path).unlink(missing_ok=True)
-        _note(path, "ends" if found["token"] == token else "released by force", found)
+        _note(path, "ends" if found.token == token else "released by force", found)
         found = None
-    return _shown(found)
+    return LockAnswer(held=found)
 
 
-def _begun(gang: str, token: str, begun: object) -> dict[str, Any]:
+def _begun(gang: str, token: str, begun: object) -> LockAnswer:
     """Only for who holds the lock: whoever took it over has the last word."""
     found = _read(f"{gang}/lock")
-    if found is None or found["token"] != token:
-        return {"held": found, "mine": False}
+    if found is None or found.token != token:
+        return LockAnswer(held=found)
     if isinstance(begun, dict):
         files.write_json(f"{gang}/{BEGUN}", begun)
     else:
         pathlib.Path(gang, BEGUN).unlink(missing_ok=True)
-    return {"held": found, "mine": True}
-
-
-def _shown(found: dict[str, Any] | None) -> dict[str, Any]:
-    return {"held": found, "mine": False}
+    return LockAnswer(held=found, mine=True)
 
 
 def _renewed(path: str, token: str) -> None:
@@ -185,26 +187,17 @@ def _age(path: str, token: str) -> float:
     return _boottime() - at if ours and isinstance(at, (int, float)) else by_the_wall
 
 
-def _read(path: str) -> dict[str, Any] | None:
-    known = _kept(path)
+def _read(path: str) -> LockHolder | None:
+    found = _kept(path)
     try:
-        age = _age(path, known["token"])
+        age = _age(path, found.token)
     except FileNotFoundError:
         return None
-    return {**known, "age_s": age, "stale": age > STALE_S or age < -STALE_S}
+    return replace(found, age_s=age, stale=not -STALE_S <= age <= STALE_S)
 
 
-def _kept(path: str) -> dict[str, Any]:
+def _kept(path: str) -> LockHolder:
     """Who the file names; nobody where it can't be read."""
-    holder = files.read_json(path)
-    known = {name: holder.get(name) for name in _HOLDER}
-    if isinstance(LockHolder.read(known), Unreadable):
-        return {**dict.fromkeys(_HOLDER), "token": DAMAGED}
-    return known
-
-
-def _holder(request: dict[str, Any]) -> dict[str, Any]:
-    holder = request.get("holder")
-    if not isinstance(holder, dict) or not holder.get("token"):
-        raise Failure("bad-request", "acquire needs a holder with a token", "request")
-    return {name: holder.get(name) for name in _HOLDER}
+    raw = files.read_json(path)
+    found = LockHolder.read({name: raw.get(name) for name in _HOLDER})
+    return LockHolder(token=DAMAGED) if isinstance(found, Unreadable) else found

@@ -10,7 +10,9 @@ from io import FileIO
 from typing import Any, BinaryIO
 
 from orchestrator.node import files, processes
+from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import report
+from orchestrator.protocol.verbs import LogsRequest
 
 CHUNK = 64 * 1024
 MOST_AT_ONCE = 1 << 20
@@ -20,13 +22,14 @@ MOST_TAIL_BYTES = 16 * 1024 * 1024
 
 def stream(request: dict[str, Any]) -> None:
     """Write the last `lines` lines; with follow=true go on until the agent is gone or nobody reads."""
-    folder = files.wanted_run(request)
+    asked = request_of(LogsRequest, request)
+    folder = files.wanted_run(asked)
     path = f"{folder}/engine.log"
     out = sys.stdout.buffer
     with contextlib.ExitStack() as stack:
-        file = _tail(path, max(0, int(request.get("lines", 100))), out)
+        file = _tail(path, max(0, asked.lines), out)
         stack.callback(lambda: file.close() if file else None)
-        while request.get("follow"):
+        while asked.follow:
             alive = processes.alive(*report.agent(folder))
             file, wrote = _follow(path, file, out)
             if not alive and not wrote:

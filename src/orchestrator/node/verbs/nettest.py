@@ -21,11 +21,12 @@ from orchestrator.node.engine import beside, guardian
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import os_told
+from orchestrator.node.requests import request_of
 from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell
 from orchestrator.node.verbs import lock, report, stage
-from orchestrator.protocol.nettest import NettestOrder, RanksOrder
+from orchestrator.protocol.nettest import NettestOrder, NettestRequest, RanksOrder
 from orchestrator.protocol.report import AgentState, Report
-from orchestrator.protocol.shape import Unreadable, parsed
+from orchestrator.protocol.shape import parsed
 
 KEPT_LOG = 16 << 10
 KEPT_NCCL = 1 << 20
@@ -36,15 +37,12 @@ _OF_THE_PLAN = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "SGLANG_", "LD_PRELOAD")
 
 def stream(request: dict[str, Any]) -> None:
     """Run the ranks once, from the first to the last step."""
-    lock.refuse_a_former_holder(request)
-    order = NettestOrder.read(request.get("order"))
-    if isinstance(order, Unreadable):
-        raise Failure("bad-request", f"not an order for a network test: {order}", "request")
-    state = files.state_dir(request)
-    _refuse_beside_an_engine(files.current_run(state, request.get("gang")))
-    asked = order.run.as_json()
-    folder = files.run_dir(state, request.get("gang"), f"nettest-{os.getpid()}")
-    run = run_of({**asked, "engine_user": stage.engine_user(asked)}, folder)
+    asked = request_of(NettestRequest, request)
+    lock.refuse_a_former_holder(asked)
+    order, state = asked.order, files.state_dir(asked.state_dir)
+    _refuse_beside_an_engine(files.current_run(state, asked.gang))
+    folder = files.run_dir(state, asked.gang, f"nettest-{os.getpid()}")
+    run = run_of({**order.run.as_json(), "engine_user": stage.engine_user(order.run.engine_user)}, folder)
     if run.container is not None:
         fix = "run NVIDIA's nccl-tests in the container, or choose a stack that is installed in a virtual environment"
         raise Failure("in-container", "this engine runs in a container; nettest can start its ranks only in a virtual"

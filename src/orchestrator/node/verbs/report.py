@@ -11,28 +11,31 @@ from orchestrator.node import files, processes
 from orchestrator.node.agent import clock
 from orchestrator.node.agent.run import AGENT_FILE, PROCESSES_FILE, REPORT_FILE, RUN_FILE
 from orchestrator.node.engine import transport
+from orchestrator.node.requests import request_of
 from orchestrator.protocol.report import AgentState, RankReport, RankState, Report
 from orchestrator.protocol.run_files import AgentProcess, KnownProcesses
 from orchestrator.protocol.shape import Unreadable
+from orchestrator.protocol.verbs import ReportAnswer, ReportRequest
 
 LONGEST_WAIT_S = 10.0
 WAIT_POLL_S = 0.05
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """{"now": epoch, "reports": [...], "seen": mark}; with `gang` only that one's.
+    """Of every gang, or of the one that is named.
 
-    wait_s, seen: answer as soon as the mark is another one than `seen`, or after so many seconds. The mark says where
-    every run is, without its counters: whoever follows a start asks once a second and still hears at once.
+    The mark says where every run is, without its counters: whoever follows a start asks once a second and still hears
+    at once.
     """
-    state = files.state_dir(request)
-    end = time.monotonic() + min(float(request.get("wait_s") or 0.0), LONGEST_WAIT_S)
+    asked = request_of(ReportRequest, request)
+    state = files.state_dir(asked.state_dir)
+    end = time.monotonic() + min(asked.wait_s, LONGEST_WAIT_S)
     while True:
-        names = [str(request["gang"])] if request.get("gang") else files.gangs(state)
+        names = [asked.gang] if asked.gang else files.gangs(state)
         reports = [report for report in (of_gang(state, name) for name in names) if report]
         seen = _mark(reports)
-        if seen != request.get("seen") or time.monotonic() >= end:
-            return {"now": time.time(), "state_dir": state, "reports": reports, "seen": seen}
+        if seen != asked.seen or time.monotonic() >= end:
+            return ReportAnswer(now=time.time(), state_dir=state, reports=tuple(reports), seen=seen).as_json()
         time.sleep(WAIT_POLL_S)
 
 

@@ -1,8 +1,7 @@
 """Verb `same-root`: is a directory here the same one that other nodes see? A file with a random name shows it.
 
-op "write": {"directory", "name"} makes it; "look": {"directory", "names", "child"} says which of all nodes' files are
-seen, and whether the child lies on another file system; "remove" takes our own away. A name that nobody has ever asked
-for is in no NFS client's cache, so a look is the truth.
+`write` makes it; `look` says which of all nodes' files are seen, and whether the child lies on another file system;
+`remove` takes our own away. A name that nobody has ever asked for is in no NFS client's cache, so a look is the truth.
 """
 
 from __future__ import annotations
@@ -13,29 +12,31 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.node.failure import Failure
+from orchestrator.node.requests import request_of
+from orchestrator.protocol.jobs import SameRootAnswer, SameRootRequest
 
 _NAME = re.compile(r"\.l40s-nonce-[0-9a-f]{16,64}")
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """{"written": bool} | {"seen": [names], "apart": bool} | {"removed": bool}.
-
-    A directory that can't be written is no error.
-    """
-    directory = Path(str(request.get("directory") or "/"))
-    op = request.get("op")
-    if op == "write":
-        return {"written": _write(directory / _plain(request.get("name")))}
-    if op == "look":
-        seen = [name for name in map(_plain, request.get("names") or ()) if os.path.exists(directory / name)]
-        return {"seen": seen, "apart": _apart(directory, str(request.get("child") or ""))}
-    if op == "remove":
-        return {"removed": _remove(directory / _plain(request.get("name")))}
-    raise Failure("bad-request", f"same-root has no op {op!r}", "request")
+    """A directory that can't be written is no error."""
+    return _answer(request_of(SameRootRequest, request)).as_json()
 
 
-def _plain(name: object) -> str:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+def _answer(asked: SameRootRequest) -> SameRootAnswer:
+    directory = Path(asked.directory)
+    if asked.op == "write":
+        return SameRootAnswer(done=_write(directory / _plain(asked.name)))
+    if asked.op == "look":
+        seen = tuple(name for name in map(_plain, asked.names) if os.path.exists(directory / name))
+        return SameRootAnswer(seen=seen, apart=_apart(directory, asked.child))
+    if asked.op == "remove":
+        return SameRootAnswer(done=_remove(directory / _plain(asked.name)))
+    raise Failure("bad-request", f"same-root has no op {asked.op!r}", "request")
+
+
+def _plain(name: str) -> str:
+    if not _NAME.fullmatch(name):
         raise Failure("bad-request", f"{name!r} is not a valid name", "request")
     return name
 

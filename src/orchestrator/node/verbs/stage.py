@@ -7,6 +7,7 @@ import pathlib
 import pwd
 import shutil
 import time
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.node import files, processes
@@ -14,8 +15,9 @@ from orchestrator.node.agent import record, secret_files, staged_files
 from orchestrator.node.agent import run as runs
 from orchestrator.node.engine import scratch
 from orchestrator.node.failure import Failure
+from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock, report, sharing
-from orchestrator.protocol.verbs import StageAnswer
+from orchestrator.protocol.verbs import GangRequest, StageAnswer
 
 RUNS_KEPT = 5
 
@@ -25,18 +27,18 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
     The launch script stays ours: the engine's user gets its text when it starts, and can't change it.
     """
-    lock.refuse_a_former_holder(request)
-    state = files.state_dir(request)
-    if request.get("token"):
-        gang = files.gang_dir(state, request.get("gang"))
-        others = [str(other) for other in request.get("others") or ()]
-        sharing.refuse_anothers_mark(gang, str(request["token"]), str(request.get("node")), others)
-    folder = files.run_dir(state, request.get("gang"), request.get("run_id"))
+    asked = request_of(GangRequest, request)
+    lock.refuse_a_former_holder(asked)
+    state = files.state_dir(asked.state_dir)
+    folder = files.run_dir(state, asked.gang, asked.run_id)
+    run = runs.run_of(request, folder)
+    if run.token:
+        sharing.refuse_anothers_mark(files.gang_dir(state, run.gang), run.token, run.node, run.others)
     with files.told(state):
         staged_files.refuse_others_folder(folder)
         _make_folders(state, folder)
-        _refuse_beside_a_living_run(state, request)
-        run = runs.run_of({**request, "engine_user": engine_user(request), **_digest(request)}, folder)
+        _refuse_beside_a_living_run(state, asked.gang)
+        run = replace(run, engine_user=engine_user(run.engine_user), launch_sha256=staged_files.digest_of(run))
         owner = _owner(run)
         _make_cache(state, run, owner)
         files.write_json(run.path(runs.RUN_FILE), run.kept())
@@ -49,11 +51,6 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         files.write(f"{files.gang_dir(state, run.gang)}/current", run.run_id + "\n")
     _forget_old_runs(files.gang_dir(state, run.gang), run.run_id)
     return StageAnswer(folder=folder).as_json()
-
-
-def _digest(request: dict[str, Any]) -> dict[str, str]:
-    """Of the launch script, which an older controller does not send."""
-    return {"launch_sha256": staged_files.digest_of(request)}
 
 
 def _make_folders(state: str, folder: str) -> None:
@@ -82,8 +79,8 @@ def _make_cache(state: str, run: runs.Run, owner: tuple[int, int] | None) -> Non
     folder.parent.chmod(0o711)
 
 
-def _refuse_beside_a_living_run(state: str, request: dict[str, Any]) -> None:
-    folder = files.current_run(state, request.get("gang"))
+def _refuse_beside_a_living_run(state: str, gang: str) -> None:
+    folder = files.current_run(state, gang)
     if folder is None:
         return
     pid, start = report.agent(folder)
@@ -96,11 +93,10 @@ def _refuse_beside_a_living_run(state: str, request: dict[str, Any]) -> None:
         )
 
 
-def engine_user(request: dict[str, Any]) -> str | None:
+def engine_user(asked: str | None) -> str | None:
     """The named user, else the one who called sudo: the engine is never root unless somebody asks for it."""
-    asked = request.get("engine_user")
     if asked:
-        return str(asked)
+        return asked
     caller = os.environ.get("SUDO_USER", "")
     return caller if os.geteuid() == 0 and caller not in ("", "root") else None
 

@@ -8,7 +8,8 @@ from typing import Any
 from orchestrator.node import files
 from orchestrator.node.agent import staged_files
 from orchestrator.node.agent.run import LAUNCH_FILE, RUN_FILE, run_of
-from orchestrator.protocol.verbs import StagedAnswer
+from orchestrator.node.requests import request_of
+from orchestrator.protocol.verbs import GangRequest, StagedAnswer
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -16,7 +17,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
     Raises Failure where somebody changed them since, or could have.
     """
-    folder = files.wanted_run(request)
+    folder = files.wanted_run(request_of(GangRequest, request))
     staged, script = files.read_json(f"{folder}/{RUN_FILE}"), ""
     if staged and os.path.lexists(f"{folder}/{LAUNCH_FILE}"):
         script = staged_files.script(run_of(staged, folder)).decode("utf-8", "surrogateescape")

@@ -16,11 +16,11 @@ from orchestrator.node.agent.run import REPORT_FILE, staged_in
 from orchestrator.node.engine import containers, scratch
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.failure import Failure
+from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock, report
 from orchestrator.node.verbs.report import left_over
 from orchestrator.protocol.report import AgentState, Cause, Report
-from orchestrator.protocol.shape import Unreadable
-from orchestrator.protocol.verbs import Because, StopAnswer
+from orchestrator.protocol.verbs import Because, StopAnswer, StopRequest
 
 KILL_FOR_S = 10.0
 POLL_S = 0.05
@@ -34,18 +34,15 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     now=true ends without draining; clear=true forgets a failed run's state; because={"node", "text", "fix"} is the
     failure that the run is ended for, where none of its agents can have seen it; what was only staged fails by it.
     """
-    lock.refuse_a_former_holder(request, to_end=True)
-    state = files.state_dir(request)
-    folder = files.current_run(state, request.get("gang"))
+    asked = request_of(StopRequest, request)
+    lock.refuse_a_former_holder(asked, to_end=True)
+    folder = files.current_run(files.state_dir(asked.state_dir), asked.gang)
     before = report.of_run(folder) if folder else None
     if folder is None or before is None:
         return StopAnswer(state="absent").as_json()
-    deadline_s = float(request.get("deadline_s") or 120.0)
-    found = Because.read(request.get("because"))
-    because = None if isinstance(found, Unreadable) else found
-    told = goal.tell(folder, "stop-now" if request.get("now") else "stop", because)
+    told = goal.tell(folder, "stop-now" if asked.now else "stop", asked.because)
     if told:
-        _await_end(folder, deadline_s, now=bool(request.get("now")))
+        _await_end(folder, asked.deadline_s, now=asked.now)
     left = _end_orphans(folder) if not processes.alive(*report.agent(folder)) else []
     after = report.of_run(folder) or before
     held = after.held if told else ()
@@ -53,7 +50,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         held = _await_memory(folder)  # its agent was killed, and could not
     if not after.alive:
         _clean_up(folder)
-        after = _settle(folder, after, because, clear=bool(request.get("clear")))
+        after = _settle(folder, after, asked.because, clear=asked.clear)
     return StopAnswer(
         state=after.state.value,
         alive=after.alive,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.snapshot import Snapshot
+from orchestrator.protocol.looks import Holdings
 from orchestrator.rules.support.cluster import Node
-from orchestrator.tuning.holdings import Holdings
 from orchestrator.tuning.wanted import moe_root
 
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")

@@ -7,13 +7,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.node.below import FIX
 from orchestrator.node.push.target import MOST_FILES, Entry, entries_of
+from orchestrator.protocol.jobs import Giving, ReceiveRequest
+from orchestrator.protocol.shape import Message
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
@@ -58,7 +60,7 @@ class Offer:
 class Link:
     """A streaming verb on one machine, read by a thread of its own."""
 
-    def __init__(self, fleet: Fleet, name: str, verb: str, request: Mapping[str, Any]) -> None:
+    def __init__(self, fleet: Fleet, name: str, verb: str, request: Message) -> None:
         self.name = name
         self._listed: list[Any] = []
         self.first: Mapping[str, Any] = {}
@@ -112,7 +114,7 @@ class Link:
         state = "failed" if self.failure else "complete" if self.complete else "fetching" if self.now else "waiting"
         return Hop(self.name, state, self.read, left, there, self._number("sent", 0))
 
-    def _live(self, fleet: Fleet, verb: str, request: Mapping[str, Any]) -> None:
+    def _live(self, fleet: Fleet, verb: str, request: Message) -> None:
         try:
             result = fleet.on_every(lambda session: self._read(session, verb, request), only={self.name})
             self.failure = self.failure or result.failures.get(self.name)
@@ -126,7 +128,7 @@ class Link:
             )
         self._begun.set()
 
-    def _read(self, session: Session, verb: str, request: Mapping[str, Any]) -> None:
+    def _read(self, session: Session, verb: str, request: Message) -> None:
         lines = node_app.stream(session, verb, request)
         try:
             for line in lines:
@@ -197,7 +199,7 @@ class Chain:
     local: bool
     """The source is this machine: the first node comes to it through SSH."""
     addresses: Mapping[str, str]
-    requests: Mapping[str, Mapping[str, Any]]
+    requests: Mapping[str, ReceiveRequest]
 
     def run(
         self, names: Sequence[str], report: Callable[[Sequence[Hop]], None]
@@ -223,16 +225,17 @@ class Chain:
     def _build(self, names: Sequence[str], links: list[Link], closing: ExitStack) -> dict[str, DeployError]:
         """Begin every link; {} or the first that could not begin."""
         files: Any = [[entry.path, entry.source, entry.size] for entry in self.offer.files]
-        before = {"address": self.offer.address, "port": self.offer.port, "secret": self.offer.secret}
+        before = Giving(address=self.offer.address, port=self.offer.port, secret=self.offer.secret)
         for number, name in enumerate(names):
             if number == 0 and self.local and self.specs[name].reach.connection != "local":
                 try:
-                    before["port"] = closing.enter_context(port_forward(self.specs[name], self.offer.port))
+                    port = closing.enter_context(port_forward(self.specs[name], self.offer.port))
+                    before = replace(before, port=port)
                 except Unreachable as failure:
                     return {name: failure}
             last = number == len(names) - 1
             address = LOOPBACK if last else self.addresses[name]
-            asked = {**self.requests[name], "files": files, "upstream": before, "address": address}
+            asked = replace(self.requests[name], files=files, upstream=before, address=address)
             link = Link(self.fleet, name, "push-receive", asked)
             links.append(link)
             try:
@@ -240,7 +243,7 @@ class Chain:
             except DeployError as failure:
                 link.failure = failure
                 return {name: failure}
-            before = {"address": address, "port": link.first["port"], "secret": link.first["secret"]}
+            before = Giving(address=address, port=link.first["port"], secret=link.first["secret"])
             files = [[entry.path, entry.path, entry.size] for entry in self.offer.files]
         return {}
 

@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.planning.places import venv
+from orchestrator.protocol.jobs import HubRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
@@ -78,16 +79,16 @@ def download(node: NodeSpec, request: DownloadRequest, report: Callable[[Bytes],
     Raises InputError, Unreachable, LockHeld, VerificationDiffers, NodeError.
     """
     repo = _repository(request.repo)
-    asked = {
-        "hub": request.hub,
-        "repo": repo,
-        "revision": request.revision,
-        "directory": f"{node.model_root}/{_name(request.name or repo.partition('/')[2])}",
-        "python": [request.python] if request.python else _interpreters(node),
-        "endpoint": request.endpoint,
-        "exclude": list(request.exclude),
-        "token": _token(request.token_file),
-    }
+    asked = HubRequest(
+        hub=request.hub,
+        repo=repo,
+        revision=request.revision,
+        directory=f"{node.model_root}/{_name(request.name or repo.partition('/')[2])}",
+        python=(request.python,) if request.python else tuple(_interpreters(node)),
+        endpoint=request.endpoint,
+        exclude=tuple(request.exclude),
+        token=_token(request.token_file),
+    )
     with Fleet([node]) as fleet:
         done = fleet.on_every(lambda session: _follow(session, asked, report))
     for failure in done.failures.values():
@@ -132,7 +133,7 @@ def _token(path: Path | None) -> str:
     return read_private_line(path.expanduser(), what="the hub's token", where="--token-file") if path else ""
 
 
-def _follow(session: Session, request: Mapping[str, Any], report: Callable[[Bytes], None]) -> Downloaded:
+def _follow(session: Session, request: HubRequest, report: Callable[[Bytes], None]) -> Downloaded:
     for line in node_app.stream(session, "download", request):
         try:
             said = json.loads(line)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Protocol
 
 from orchestrator.checkpoint.repair import repair_command
 from orchestrator.model.chosen import chosen_nodes, no_such
@@ -16,6 +16,7 @@ from orchestrator.model.errors import DeployError, InputError, LockHeld, Verific
 from orchestrator.model.inventory import Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.planning.data_network import data_network
+from orchestrator.protocol.jobs import Giving, OfferRequest, ReceiveRequest
 from orchestrator.records.audit import audit_file
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
@@ -252,8 +253,8 @@ def _origin(
     fleet: Fleet, node: NodeSpec | None, path: str, addresses: Mapping[str, str], request: PushRequest
 ) -> Iterator[tuple[Link, Offer]]:
     address = LOOPBACK if node is None else addresses[node.name]
-    asked: dict[str, Any] = {"directory": path, "address": address, "port": request.port if node else 0}
-    asked["state_dir"] = node.state_dir if node is not None else str(audit_file().parent)
+    state = node.state_dir if node is not None else str(audit_file().parent)
+    asked = OfferRequest(directory=path, address=address, port=request.port if node else 0, state_dir=state)
     link = Link(fleet, node.name if node else HERE, "push-offer", asked)
     try:
         try:
@@ -274,15 +275,19 @@ def _with_commands(nodes: PerNode[Hop], request: PushRequest, directories: Mappi
     return nodes
 
 
-def _asked(spec: NodeSpec, directory: str, request: PushRequest) -> dict[str, Any]:
-    return {
-        "directory": directory,
-        "state_dir": spec.state_dir,
-        "port": request.port,
-        "streams": request.streams or (1 if request.bytes_per_s else STREAMS),
-        "bytes_per_s": request.bytes_per_s,
-        "repair": request.repair,
-    }
+def _asked(spec: NodeSpec, directory: str, request: PushRequest) -> ReceiveRequest:
+    """Without what the chain adds: the files, whom to fetch from, and our own address."""
+    return ReceiveRequest(
+        directory=directory,
+        files=[],
+        upstream=Giving(),
+        address="",
+        state_dir=spec.state_dir,
+        port=request.port,
+        streams=request.streams or (1 if request.bytes_per_s else STREAMS),
+        bytes_per_s=request.bytes_per_s,
+        repair=request.repair,
+    )
 
 
 def _all(chain: Chain, wanted: Sequence[str], watcher: Watcher, lost: Mapping[str, DeployError]) -> PerNode[Hop]:

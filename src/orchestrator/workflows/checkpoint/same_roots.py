@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from orchestrator.protocol.jobs import SameRootAnswer, SameRootRequest
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import call
+from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 
 DEADLINE_S = 30.0
@@ -23,29 +23,28 @@ def same_roots(fleet: Fleet, directories: Mapping[str, str], child: str = "") ->
     """
     names = {node: f".l40s-nonce-{secrets.token_hex(12)}" for node in directories}
 
-    def ask(session: Session, op: str, **more: Any) -> Mapping[str, Any]:
-        directory = directories[session.spec.name]
-        request = {"op": op, "directory": directory, **more}
-        answer: Mapping[str, Any] = call(session, "same-root", request, deadline_s=DEADLINE_S)
-        return answer
+    def on_every(op: str) -> Mapping[str, SameRootAnswer]:
+        def one(session: Session) -> SameRootAnswer:
+            name = session.spec.name
+            request = SameRootRequest(
+                op=op, directory=directories[name], name=names[name], names=tuple(names.values()), child=child
+            )
+            return ask(session, "same-root", request, SameRootAnswer, deadline_s=DEADLINE_S)
+
+        return fleet.on_every(one, only=set(directories)).values
 
     try:
-        fleet.on_every(lambda session: ask(session, "write", name=names[session.spec.name]), only=set(directories))
-        looking = {"names": list(names.values()), "child": child}
-        looked = fleet.on_every(lambda session: ask(session, "look", **looking), only=set(directories))
+        on_every("write")
+        looked = on_every("look")
     finally:
-        fleet.on_every(lambda session: ask(session, "remove", name=names[session.spec.name]), only=set(directories))
+        on_every("remove")
     owners = {name: node for node, name in names.items()}
-    alone = {node for node, answer in looked.values.items() if answer["apart"]}
+    alone = {node for node, answer in looked.items() if answer.apart}
     seen = {
-        node: set() if node in alone else {owners[name] for name in _names(answer["seen"]) & set(owners)} - alone
-        for node, answer in looked.values.items()
+        node: set() if node in alone else {owners[name] for name in set(answer.seen) & set(owners)} - alone
+        for node, answer in looked.items()
     }
     return {node: _owner(node, seen, directories) for node in seen}
-
-
-def _names(seen: Any) -> set[str]:
-    return {name for name in seen if isinstance(name, str)} if isinstance(seen, list) else set()
 
 
 def _owner(node: str, seen: Mapping[str, set[str]], order: Iterable[str]) -> str:

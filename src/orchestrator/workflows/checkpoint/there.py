@@ -11,6 +11,7 @@ from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeErr
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.node.checkpoint.prove import Proof
 from orchestrator.node.checkpoint.reblock import Progress
+from orchestrator.protocol.jobs import InspectRequest, ReblockRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
@@ -42,9 +43,7 @@ def reblock_there(
 
     Raises as reblock_here does, and Unreachable.
     """
-    request = {
-        "source": source, "target": target, "block": block, "prove": with_proof, "jobs": jobs, "durable": durable,
-    }  # fmt: skip
+    request = ReblockRequest(source=source, target=target, block=block, prove=with_proof, jobs=jobs, durable=durable)
     with Fleet([node]) as fleet:
         done = fleet.on_every(lambda session: _follow(session, request, report))
     for failure in done.failures.values():
@@ -57,7 +56,7 @@ def reblock_there(
 
 def inspect_there(node: NodeSpec, directory: str) -> Judgement:
     """Look at a checkpoint that lies on a node. Raises InputError where there is none, and Unreachable."""
-    request = {"directory": directory}
+    request = InspectRequest(directory=directory)
     with Fleet([node]) as fleet:
         looked = fleet.on_every(lambda session: node_app.call(session, "inspect", request, deadline_s=INSPECT_S))
     for failure in looked.failures.values():
@@ -69,7 +68,7 @@ def inspect_there(node: NodeSpec, directory: str) -> Judgement:
     return judge(looked.values[node.name])
 
 
-def _follow(session: Session, request: Mapping[str, Any], report: Report) -> Outcome:
+def _follow(session: Session, request: ReblockRequest, report: Report) -> Outcome:
     for line in node_app.stream(session, "reblock", request):
         try:
             said = json.loads(line)

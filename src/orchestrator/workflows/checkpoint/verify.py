@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from queue import Empty, Queue
-from typing import Any
 
 from orchestrator.checkpoint.agreement import Difference, differences
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.errors import DeployError, NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.jobs import DigestsLine, DigestsRequest
+from orchestrator.protocol.shape import parsed
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
@@ -92,19 +92,19 @@ def _shared(fleet: Fleet, directories: Mapping[str, str]) -> dict[str, str]:
 
 def _digests(session: Session, directory: str, *, fresh: bool, report: Report) -> Mapping[str, str]:
     spec = session.spec
-    request = {"directory": directory, "fresh": fresh, "state_dir": spec.state_dir}
+    request = DigestsRequest(directory=directory, fresh=fresh, state_dir=spec.state_dir)
     found: dict[str, str] = {}
     for said in _lines(session, request):
-        found |= said.get("digests", {})
-        if "total" in said:
-            report(spec.name, int(said["bytes"]), int(said["total"]))
-        if "files" in said and said["files"] == len(found) > 0:
+        found |= said.digests
+        if said.total is not None:
+            report(spec.name, said.bytes, said.total)
+        if said.files == len(found) > 0:
             return found
     what = f"its part of the comparison ended before all checksums were read ({len(found)} received)"
     raise NodeError(what, where=spec.name, fix="run it again; checksums already read are kept")
 
 
-def _lines(session: Session, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _lines(session: Session, request: DigestsRequest) -> Iterator[DigestsLine]:
     """What the node says. Raises as node_app.stream does, and Unreachable where it reads nothing for SILENT_S.
 
     A thread reads it: a node whose file system hangs says nothing, or the same for ever, and would never end.
@@ -125,23 +125,20 @@ def _lines(session: Session, request: Mapping[str, Any]) -> Iterator[Mapping[str
         try:
             line = heard.get(timeout=max(0.0, moved + SILENT_S - time.monotonic()))
         except Empty:
-            raise _silent(session.spec, str(request["directory"])) from None
+            raise _silent(session.spec, request.directory) from None
         if line is None:
             return
         if isinstance(line, BaseException):
             raise line
-        try:
-            said = json.loads(line)
-        except ValueError:
+        raw = parsed(line)
+        if not isinstance(raw, Mapping):
             continue  # a login script's
-        if not isinstance(said, dict):
-            continue
+        said = node_app.answer_of(session, "digests", raw, DigestsLine)
         yield said
-        now = int(said.get("bytes", read))
-        if now != read or "digests" in said:
-            read, moved = now, time.monotonic()
+        if said.digests or said.bytes != read:
+            read, moved = said.bytes, time.monotonic()
         elif time.monotonic() - moved > SILENT_S:
-            raise _silent(session.spec, str(request["directory"]))
+            raise _silent(session.spec, request.directory)
 
 
 def _silent(spec: NodeSpec, directory: str) -> Unreachable:

@@ -10,7 +10,7 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.report import Cause
-from orchestrator.protocol.verbs import StopAnswer
+from orchestrator.protocol.verbs import StopAnswer, StopRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
@@ -83,10 +83,16 @@ def stop_gangs(
     was = words_before(fleet, gang_of)
 
     def one(session: Session) -> StopAnswer:
-        request = {"now": now, "clear": cause is None, "deadline_s": STOP_S - MARGIN_S, **because(cause)}
         gang = gang_of[session.spec.name]
-        whole = {**where(session.spec, gang), **fence(fleet, gang), **request}
-        return ask(session, "stop", whole, StopAnswer, deadline_s=STOP_S)
+        request = StopRequest(
+            **where(session.spec, gang),
+            token=fence(fleet, gang),
+            now=now,
+            clear=cause is None,
+            deadline_s=STOP_S - MARGIN_S,
+            because=because(cause),
+        )
+        return ask(session, "stop", request, StopAnswer, deadline_s=STOP_S)
 
     told = fleet.on_every(one, only=list(gang_of))
     return tuple(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from orchestrator.node import processes
+from orchestrator.protocol.verbs import LockHolder
 
 
 def this_process() -> dict[str, Any]:
@@ -26,11 +26,12 @@ def this_process() -> dict[str, Any]:
     }
 
 
-def has_ended(holder: Mapping[str, Any]) -> bool:
+def has_ended(holder: LockHolder) -> bool:
     """True where this process can see that the holder runs no more; False where it runs, or can't be seen from here."""
-    ours, pid, start = this_process(), holder.get("pid"), holder.get("start")
-    seen_from_here = all(ours[key] and holder.get(key) == ours[key] for key in ("boot", "pid_namespace"))
-    return seen_from_here and isinstance(pid, int) and isinstance(start, int) and not processes.alive(pid, start)
+    ours, theirs = this_process(), {"boot": holder.boot, "pid_namespace": holder.pid_namespace}
+    if holder.pid is None or holder.start is None or any(not ours[key] or ours[key] != theirs[key] for key in theirs):
+        return False
+    return not processes.alive(holder.pid, holder.start)
 
 
 def _pid_namespace() -> str:

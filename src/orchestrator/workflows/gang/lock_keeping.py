@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.workflows.asking import ask_lock
@@ -91,31 +92,30 @@ def locks_json(found: Sequence[NodeLock]) -> dict[str, Any]:
 def _look(fleet: Fleet, gang: GangSpec) -> list[NodeLock]:
     names = [node.name for node in gang.nodes]
     told = fleet.on_every(
-        lambda session: ask_lock(session, {**where(session.spec, gang.name), "op": "show"}),
+        lambda session: ask_lock(session, LockRequest(**where(session.spec, gang.name), op="show")),
         only=names,
     )
     return [
         NodeLock(gang=gang.name, node=name, error=told.failures[name])
         if name in told.failures
-        else _lock(gang.name, name, told.values[name].get("held"))
+        else _lock(gang.name, name, told.values[name].held)
         for name in names
     ]
 
 
-def _lock(gang: str, node: str, held: Mapping[str, Any] | None) -> NodeLock:
-    if not held:
+def _lock(gang: str, node: str, held: LockHolder | None) -> NodeLock:
+    if held is None:
         return NodeLock(gang=gang, node=node)
-    pid = held.get("pid")
     return NodeLock(
         gang=gang,
         node=node,
-        token=str(held.get("token")),
-        who=str(held.get("who") or "unknown"),
-        host=str(held.get("host") or "unknown"),
-        pid=pid if isinstance(pid, int) else 0,
-        command=str(held.get("command") or "a lock file that can't be read"),
-        age_s=float(held.get("age_s") or 0.0),
-        stale=bool(held.get("stale")) or has_ended(held),
+        token=held.token,
+        who=held.who or "unknown",
+        host=held.host or "unknown",
+        pid=held.pid or 0,
+        command=held.command or "a lock file that can't be read",
+        age_s=held.age_s,
+        stale=held.stale or has_ended(held),
     )
 
 
@@ -124,9 +124,8 @@ def _give_back(fleet: Fleet, lock: NodeLock) -> NodeLock:
     if lock.error is not None:
         return lock
 
-    def one(session: Session) -> Any:
-        request = {**where(session.spec, lock.gang), "op": "release", "token": lock.token}
-        return ask_lock(session, request)
+    def one(session: Session) -> LockAnswer:
+        return ask_lock(session, LockRequest(**where(session.spec, lock.gang), op="release", token=lock.token))
 
     fleet.on_every(one, only=[lock.node]).all()
     return lock

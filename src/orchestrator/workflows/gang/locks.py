@@ -17,6 +17,7 @@ from orchestrator.gang.begun import Begun
 from orchestrator.model.errors import LockHeld
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
 from orchestrator.records import audit
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
@@ -48,10 +49,10 @@ def take_again(fleet: Fleet, gang: GangSpec) -> None:
             lock.take_again()
 
 
-def fence(fleet: Fleet, gang: str) -> dict[str, str]:
-    """The key of a request that changes a gang: a node refuses it once another one has taken the lock over. {} where
+def fence(fleet: Fleet, gang: str) -> str:
+    """The token of a request that changes a gang: a node refuses it once another one has taken the lock over. '' where
     this process holds no lock on the gang."""
-    return next(({"token": lock.token} for lock in tuple(_held) if lock.fleet is fleet and lock.gang.name == gang), {})
+    return next((lock.token for lock in tuple(_held) if lock.fleet is fleet and lock.gang.name == gang), "")
 
 
 @dataclass(eq=False)
@@ -69,7 +70,7 @@ class GangLock:
     _nodes: Collection[str] = ()
     _taken: Collection[str] = ()
     """Those of them where we got it: all, or with `partial` all that could be reached."""
-    _lost: Mapping[str, Any] = field(default_factory=dict)
+    _lost: Mapping[str, LockAnswer] = field(default_factory=dict)
     """What the nodes answered that gave it to somebody else, by name."""
     _renewed_at: float = 0.0
     _given_back: threading.Event = field(default_factory=threading.Event)
@@ -84,7 +85,7 @@ class GangLock:
             raise
         _held.append(self)
         threading.Thread(target=self._keep, daemon=True).start()
-        audit.note("begins", gang=self.gang.name, holder=self._holder(), why=self.why)
+        audit.note("begins", gang=self.gang.name, holder=self._holder().as_json(), why=self.why)
         return self
 
     def __exit__(
@@ -92,10 +93,10 @@ class GangLock:
     ) -> None:
         self.release()
         ended = "ends" if error is None else f"ends: {type(error).__name__}: {error}"
-        audit.note(ended, gang=self.gang.name, holder=self._holder(), why=self.why)
+        audit.note(ended, gang=self.gang.name, holder=self._holder().as_json(), why=self.why)
 
     def _acquire(self) -> None:
-        answers = self._ask({"op": "acquire", "holder": self._holder()})
+        answers = self._ask(op="acquire", holder=self._holder())
         if held := _not_mine(answers):
             answers = self._take_over(held)
             held = _not_mine(answers)
@@ -117,11 +118,11 @@ class GangLock:
     def _renew(self, fleet: Fleet) -> None:
         """A node that can't be asked has not given the lock away, and no defect in one renewal may end the next."""
         try:
-            answers = self._ask({"op": "renew", "token": self.token}, fleet)
+            answers = self._ask(fleet, op="renew", token=self.token)
             lost = {node: answer for node, answer in _not_mine(answers).items() if node in self._taken}
         except Exception as defect:
             trouble = f"could not be renewed: {type(defect).__name__}: {defect}"
-            audit.note(trouble, gang=self.gang.name, holder=self._holder(), why=self.why)
+            audit.note(trouble, gang=self.gang.name, holder=self._holder().as_json(), why=self.why)
             return
         self._lost = self._lost or lost
         if not answers.failures:
@@ -141,14 +142,14 @@ class GangLock:
 
     def begin(self, begun: Begun) -> None:
         """Have every node keep what is being done. Raises LockHeld, and why a node can't."""
-        answers = self._ask({"op": "begin", "token": self.token, "begun": begun.as_json()})
+        answers = self._ask(op="begin", token=self.token, begun=begun.as_json())
         if lost := _not_mine(answers):
             raise self._lost_to(lost)
         answers.all()
 
     def finish(self) -> None:
         """Have every node that can be reached forget it."""
-        self._ask({"op": "finish", "token": self.token})
+        self._ask(op="finish", token=self.token)
 
     def release(self) -> None:
         """Give it back on every node that can be reached; elsewhere it goes stale."""
@@ -156,66 +157,57 @@ class GangLock:
         if self in _held:
             _held.remove(self)
         with contextlib.suppress(KeyboardInterrupt):
-            self._ask({"op": "release", "token": self.token})
+            self._ask(op="release", token=self.token)
 
-    def _take_over(self, held: Mapping[str, Any]) -> PerNode[Any]:
+    def _take_over(self, held: Mapping[str, LockAnswer]) -> PerNode[LockAnswer]:
         """Once more, over a holder that was on this machine and is gone (or over anybody, with `force`)."""
-        over = {node: self._dead_token(answer.get("held") or {}) for node, answer in held.items()}
+        over = {node: self._dead_token(answer.held) for node, answer in held.items()}
         holder = self._holder()
 
-        def again(session: Session) -> Any:
-            place = {**where(session.spec, self.gang.name), "node": session.spec.name}
-            request = {**place, "op": "acquire", "holder": holder}
-            return ask_lock(session, {**request, "over": over.get(session.spec.name, "")})
+        def again(session: Session) -> LockAnswer:
+            spec = session.spec
+            keys = {**where(spec, self.gang.name), "holder": holder, "over": over.get(spec.name, "")}
+            return ask_lock(session, LockRequest(op="acquire", node=spec.name, **keys))
 
         return self.fleet.on_every(again, only=self._nodes)
 
-    def _dead_token(self, holder: Mapping[str, Any]) -> str:
-        return str(holder.get("token") or "") if self.force or has_ended(holder) else ""
+    def _dead_token(self, holder: LockHolder | None) -> str:
+        return holder.token if holder is not None and (self.force or has_ended(holder)) else ""
 
-    def _ask(self, request: Mapping[str, Any], fleet: Fleet | None = None) -> PerNode[Any]:
-        def one(session: Session) -> Any:
-            return ask_lock(session, {**where(session.spec, self.gang.name), "node": session.spec.name, **request})
+    def _ask(self, fleet: Fleet | None = None, **keys: Any) -> PerNode[LockAnswer]:
+        def one(session: Session) -> LockAnswer:
+            spec = session.spec
+            return ask_lock(session, LockRequest(node=spec.name, **where(spec, self.gang.name), **keys))
 
         return (fleet or self.fleet).on_every(one, only=self._nodes)
 
-    def _holder(self) -> dict[str, Any]:
-        return {
-            "token": self.token,
-            "who": user(),
-            **this_process(),
-            "command": self.command,
-            "since": time.time(),
-            "why": self.why,
-        }
+    def _holder(self) -> LockHolder:
+        return LockHolder(
+            token=self.token, who=user(), **this_process(), command=self.command, since=time.time(), why=self.why
+        )
 
-    def _held(self, held: Mapping[str, Any]) -> LockHeld:
+    def _held(self, held: Mapping[str, LockAnswer]) -> LockHeld:
         node, answer = next(iter(held.items()))
-        holder = answer.get("held") or {}
-        age = float(holder.get("age_s") or 0)
-        if not holder.get("who"):
+        holder = answer.held or LockHolder(token="")
+        if not holder.who:
             return LockHeld(
                 f"the lock file of gang {self.gang.name} can't be read (a full disk, or a power cut?); it was touched "
-                f"{age:.0f} s ago",
+                f"{holder.age_s:.0f} s ago",
                 where=node,
                 fix="run the command again after a minute, or now: l40s-deploy lock release --force",
             )
         return LockHeld(
-            f"{holder.get('who')}@{holder.get('host')} (pid {holder.get('pid')}) holds gang {self.gang.name} "
-            f"with `{holder.get('command')}`, last heartbeat {age:.0f} s ago",
+            f"{holder.name} holds gang {self.gang.name} with `{holder.command}`, "
+            f"last heartbeat {holder.age_s:.0f} s ago",
             where=node,
             fix="wait for it, or stop it. A lock without a heartbeat for 60 s is taken over automatically",
         )
 
-    def _lost_to(self, lost: Mapping[str, Any]) -> LockHeld:
+    def _lost_to(self, lost: Mapping[str, LockAnswer]) -> LockHeld:
         node, answer = next(iter(lost.items()))
-        holder = answer.get("held") or {}
         now = "no command holds it now; it was taken over or released by force"
-        if holder:
-            now = (
-                f"{holder.get('who')}@{holder.get('host')} (pid {holder.get('pid')}) holds it with"
-                f" `{holder.get('command')}`"
-            )
+        if answer.held is not None:
+            now = f"{answer.held.name} holds it with `{answer.held.command}`"
         return LockHeld(
             f"the lock on gang {self.gang.name} was lost: {now}; nothing more was done",
             where=node,
@@ -223,8 +215,8 @@ class GangLock:
         )
 
 
-def _not_mine(answers: PerNode[Any]) -> dict[str, Any]:
-    return {node: answer for node, answer in answers.values.items() if not answer["mine"]}
+def _not_mine(answers: PerNode[LockAnswer]) -> dict[str, LockAnswer]:
+    return {node: answer for node, answer in answers.values.items() if not answer.mine}
 
 
 def user() -> str:

@@ -14,6 +14,7 @@ from orchestrator.gang.begun import Begun, What, read, together
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, Detached, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.workflows.asking import ask_lock
@@ -104,32 +105,26 @@ def settle(inventory: Inventory, gangs: Iterable[str], command: str) -> None:
                 lock.finish()
 
 
-Holder = Mapping[str, Any] | None
-
-
 def _kept(
     fleet: Fleet, gangs: Sequence[GangSpec], only: Collection[str] | None
-) -> Iterator[tuple[Begun, Sequence[Holder]]]:
+) -> Iterator[tuple[Begun, Sequence[LockHolder | None]]]:
     """What the nodes keep of each gang, with who holds it there. A node that does not answer tells nothing; its
     fellows do."""
     names = [node.name for gang in gangs for node in gang.nodes if only is None or node.name in only]
     gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes}
 
-    def one(session: Session) -> Any:
-        request = {**where(session.spec, gang_of[session.spec.name]), "op": "show"}
-        return ask_lock(session, request)
+    def one(session: Session) -> LockAnswer:
+        return ask_lock(session, LockRequest(**where(session.spec, gang_of[session.spec.name]), op="show"))
 
     answers = fleet.on_every(one, only=names).values
     for gang in gangs:
         kept = [answers[node.name] for node in gang.nodes if node.name in answers]
-        begun = together(read(answer.get("begun")) for answer in kept)
+        begun = together(read(answer.begun) for answer in kept)
         if begun is not None:
-            yield begun, [answer.get("held") for answer in kept]
+            yield begun, [answer.held for answer in kept]
 
 
-def _at_work(held: Holder) -> bool:
+def _at_work(held: LockHolder | None) -> bool:
     """A lock shows that somebody works on the gang, unless nobody has renewed it, or his process on this machine is
     gone."""
-    if not held or held.get("stale"):
-        return False
-    return not has_ended(held)
+    return held is not None and not held.stale and not has_ended(held)

@@ -14,9 +14,10 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.planning.redaction import shown_env
 from orchestrator.protocol.shape import Unreadable, unknown_keys
 from orchestrator.protocol.staging import Secrets, StagingRequest
-from orchestrator.protocol.verbs import StagedAnswer
+from orchestrator.protocol.verbs import GangRequest, StagedAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal, ask
+from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import ANSWER_S
 from orchestrator.workflows.gang.up import Rising
 from orchestrator.workflows.status.reports import where
@@ -95,13 +96,12 @@ def staged_plan(fleet: Fleet, gang: GangSpec, *, run_id: str = "") -> Staged:
     NodeError where a request can't be read or holds what only a newer release knows; Unreachable where one does not
     answer.
     """
-    asked = {"run_id": run_id} if run_id else {}
-    told = fleet.on_every(
-        lambda session: ask(
-            session, "staged", {**where(session.spec, gang.name), **asked}, StagedAnswer, deadline_s=ANSWER_S
-        ),
-        only=[node.name for node in gang.nodes],
-    )
+
+    def one(session: Session) -> StagedAnswer:
+        request = GangRequest(**where(session.spec, gang.name), run_id=run_id or None)
+        return ask(session, "staged", request, StagedAnswer, deadline_s=ANSWER_S)
+
+    told = fleet.on_every(one, only=[node.name for node in gang.nodes])
     for failure in told.failures.values():
         if isinstance(failure, NodeRefusal) and failure.kind == "no-run":
             raise _nothing(gang.name, failure.where)

@@ -28,10 +28,10 @@ from orchestrator.planning.document import plan_json
 from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.shape import Message
 from orchestrator.protocol.staging import StagingRequest
-from orchestrator.protocol.verbs import ANSWERS, StateAnswer
+from orchestrator.protocol.verbs import ANSWERS, ArmRequest, GangRequest, StateAnswer, StopRequest
 from orchestrator.records.runs import RunRecord
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import answer_of, call
+from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.workflows.ahead import ahead
 from orchestrator.workflows.deadlines import ARM_S, GO_S, KILL_S, MARGIN_S, STAGE_S
@@ -380,15 +380,14 @@ class _Rise:
         requests = self.rising.requests(run_id, secrets.token_hex(32))
         self.goal, self.staged = replace(self.goal, run_id=run_id), requests
         nodes = tuple(node.name for node in self.gang.nodes)
-        self._all(nodes, "stage", lambda name: {**requests[name].as_json(), "others": nodes}, STAGE_S)
+        self._all(nodes, "stage", lambda name: replace(requests[name], others=nodes), STAGE_S)
         self._at_once(Do.ARM, nodes, "staged")
         self._arm(nodes)
 
     def _arm(self, nodes: Sequence[str]) -> None:
         self.watcher.step(self.gang.name, "checking ports, GPUs and the model on every node")
-        told = self._all(
-            nodes, "arm", lambda name: {"run_id": self.goal.run_id, "node": name, "deadline_s": ARM_S - MARGIN_S}, ARM_S
-        )
+        request = ArmRequest(run_id=self.goal.run_id, deadline_s=ARM_S - MARGIN_S)
+        told = self._all(nodes, "arm", lambda name: replace(request, node=name), ARM_S)
         armed = tuple(name for name, answer in told.items() if answer == StateAnswer(state=AgentState.ARMED))
         if len(armed) == len(self.gang.nodes):
             self._at_once(Do.GO, armed, "all nodes are armed")
@@ -404,13 +403,13 @@ class _Rise:
             self.staged = {}
         still_ours(self.fleet, [self.gang])
         self.watcher.step(self.gang.name, "go")
-        self._all(nodes, "go", lambda _: {"run_id": self.goal.run_id}, GO_S)
+        self._all(nodes, "go", lambda _: GangRequest(run_id=self.goal.run_id), GO_S)
 
     def _stop_now(self, nodes: Sequence[str]) -> None:
         still_ours(self.fleet, [self.gang])
         self.watcher.step(self.gang.name, "stopping what is left on " + ", ".join(nodes))
         ours = bool(self.goal.run_id)
-        order = {"now": True, "clear": not ours, "deadline_s": KILL_S - MARGIN_S, **because(self.broke)}
+        order = StopRequest(now=True, clear=not ours, deadline_s=KILL_S - MARGIN_S, because=because(self.broke))
         self._on(nodes, "stop", lambda _: order, KILL_S)
 
     def _done(self) -> None:
@@ -431,7 +430,7 @@ class _Rise:
         )
 
     def _all(
-        self, nodes: Sequence[str], verb: str, request: Callable[[str], Mapping[str, Any]], deadline_s: float
+        self, nodes: Sequence[str], verb: str, request: Callable[[str], GangRequest | StagingRequest], deadline_s: float
     ) -> Mapping[str, Any]:
         """Every node's answer. Raises the first failure."""
         told = self._on(nodes, verb, request, deadline_s)
@@ -439,13 +438,14 @@ class _Rise:
         return told.all()
 
     def _on(
-        self, nodes: Sequence[str], verb: str, request: Callable[[str], Mapping[str, Any]], deadline_s: float
+        self, nodes: Sequence[str], verb: str, request: Callable[[str], GangRequest | StagingRequest], deadline_s: float
     ) -> PerNode[Message]:
-        fenced = fence(self.fleet, self.gang.name)
+        """request: of a node, by its name; whom it is for is added here."""
+        token = fence(self.fleet, self.gang.name)
 
         def one(session: Session) -> Message:
-            whole = {**where(session.spec, self.gang.name), **fenced, **request(session.spec.name)}
-            return answer_of(session, verb, call(session, verb, whole, deadline_s=deadline_s), ANSWERS[verb])
+            asked = replace(request(session.spec.name), token=token, **where(session.spec, self.gang.name))
+            return ask(session, verb, asked, ANSWERS[verb], deadline_s=deadline_s)
 
         return self.fleet.on_every(one, only=nodes)
 

@@ -10,7 +10,7 @@ from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.reach import Outcome, Trial
 from orchestrator.protocol.shape import parsed
-from orchestrator.protocol.ways import DialAnswer, Dialed, Listening
+from orchestrator.protocol.ways import DialAnswer, Dialed, DialRequest, DialTarget, Listening, ListenRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
@@ -44,13 +44,13 @@ def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
 
     def listen(session: Session) -> Listening:
         spec = session.spec
-        request = {
-            "address": addresses[spec.name],
-            "tcp_ports": sorted(_ports(spec)),
-            "seconds": LISTEN_S,
-            "also": sorted({address for address, _ in ways[spec.name].values()}),
-            "rails": dict(ways[spec.name].values()),
-        }
+        request = ListenRequest(
+            address=addresses[spec.name],
+            tcp_ports=tuple(sorted(_ports(spec))),
+            seconds=LISTEN_S,
+            also=tuple(sorted({address for address, _ in ways[spec.name].values()})),
+            rails=dict(ways[spec.name].values()),
+        )
         lines = node_app.stream(session, "listen", request)
         listeners[spec.name] = lines
         first = parsed(next(iter(lines), b"{}"))
@@ -62,7 +62,8 @@ def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
     def dial(session: Session) -> list[Trial]:
         targets = list(_targets(session.spec, cluster, addresses, ways, opened))
         targets += _within(nodes[session.spec.name], ways[session.spec.name], opened[session.spec.name])
-        request = {"targets": targets, "tries": TRIES, "spacing_s": SPACING_S}
+        wanted = tuple(DialTarget(**target) for target in targets)
+        request = DialRequest(targets=wanted, tries=TRIES, spacing_s=SPACING_S)
         said = node_app.call(session, "dial", request, deadline_s=DIAL_DEADLINE_S)
         return [_trial(session, one) for one in node_app.answer_of(session, "dial", {"ways": said}, DialAnswer).ways]
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import PerNode
-from orchestrator.protocol.labels import LabelsAnswer
+from orchestrator.protocol.labels import LabelsAnswer, LabelsRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
@@ -18,7 +17,7 @@ def labels_of(inventory: Inventory, names: Collection[str]) -> PerNode[LabelsAns
     """Of these nodes, all at once; what a node does not tell is left out on the page."""
 
     def one(session: Session) -> LabelsAnswer:
-        request: dict[str, Any] = {"fs_root": session.spec.fs_root}
+        request = LabelsRequest(fs_root=session.spec.fs_root)
         return ask(session, "labels", request, LabelsAnswer, deadline_s=LOOK_S)
 
     with Fleet([node for node in inventory.nodes if node.name in names]) as fleet:

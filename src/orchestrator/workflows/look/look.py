@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from orchestrator.engines.registry import dialects
 from orchestrator.loading.stacks import load_stack
@@ -16,6 +15,7 @@ from orchestrator.model.profile import Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.snapshot_json import snapshot_from_json
 from orchestrator.planning.places import venv
+from orchestrator.protocol.looks import ProbeRequest, StackQuestion, TunedFolders
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
@@ -36,16 +36,15 @@ def look(fleet: Fleet, nodes: Iterable[NodeSpec], stack: Stack | None = None) ->
 
 def _look_at(session: Session, stack: Stack | None) -> Snapshot:
     spec = session.spec
-    request: dict[str, Any] = {
-        "node": spec.name,
-        "fs_root": spec.fs_root,
-        "nvml_deadline_s": NVML_S,
-        "state_dir": spec.state_dir,
-        "model_root": spec.model_root,
-        "engine_user": spec.engine_user or "",
-    }
-    if question := _about_the_stack(spec, stack or named_stack(spec.stack)):
-        request["stack"] = question
+    request = ProbeRequest(
+        node=spec.name,
+        fs_root=spec.fs_root,
+        nvml_deadline_s=NVML_S,
+        state_dir=spec.state_dir,
+        model_root=spec.model_root,
+        engine_user=spec.engine_user or "",
+        stack=_about_the_stack(spec, stack or named_stack(spec.stack)),
+    )
     sent = time.time()
     answer = node_app.call(session, "probe", request, deadline_s=LOOK_S)
     received = time.time()
@@ -70,20 +69,18 @@ def named_stack(name: object) -> Stack | None:
         return None
 
 
-def _about_the_stack(spec: NodeSpec, stack: Stack | None) -> dict[str, Any] | None:
+def _about_the_stack(spec: NodeSpec, stack: Stack | None) -> StackQuestion | None:
     if stack is None:
-        return {"venv": spec.venv, "packages": PACKAGES} if spec.venv else None
-    question: dict[str, Any] = {
-        "venv": venv(spec, stack.name),
-        "name": stack.name,
-        "packages": PACKAGES,
-        "evidence": dict(stack.evidence),
-    }
+        return StackQuestion(venv=spec.venv, packages=tuple(PACKAGES)) if spec.venv else None
+    question = StackQuestion(
+        venv=venv(spec, stack.name), name=stack.name, packages=tuple(PACKAGES), evidence=dict(stack.evidence)
+    )
     family = dialects().get(stack.dialect)
     if family is not None and stack.device == "cuda":
         rules = family.engine(stack.engine_version).tuned
         directory = {**dict(stack.env), **dict(spec.overrides.env)}.get(rules.variable, "") if rules.variable else ""
-        question |= {"moe": moe_root(rules, directory), "by_triton": rules.by_triton, "linear": rules.linear}
+        folders = TunedFolders(moe=moe_root(rules, directory), by_triton=rules.by_triton, linear=rules.linear)
+        return replace(question, tuned=folders)
     return question
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -37,14 +36,17 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.snapshot import Snapshot
+from orchestrator.protocol.shape import parsed
 from orchestrator.protocol.staging import StagingRequest
+from orchestrator.protocol.verbs import AskRequest, BenchLine, BenchRequest, HttpRequest
 from orchestrator.records.benches import all_benches, new_id, read_bench, write_bench
 from orchestrator.records.nettests import slow_before
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import call, stream
+from orchestrator.remote.node_app import answer_of, stream
 from orchestrator.remote.session import Session
 from orchestrator.topology.build import build
 from orchestrator.workflows.ahead import ahead
+from orchestrator.workflows.asking import ask_http
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.status.reports import see, where
@@ -251,13 +253,11 @@ def _refuse_busy(fleet: Fleet, gang: GangSpec, url: str) -> None:
 
 def _running(fleet: Fleet, gang: GangSpec, url: str) -> int:
     """Requests that the engine has now, by its own word."""
-    asks = [{"url": f"{url}{path}", "timeout_s": 5.0} for path in ("/v1/loads", "/metrics")]
     leader = gang.leader
-    told = fleet.on_every(
-        lambda session: call(session, "ask", {**where(leader, gang.name), "asks": asks}, deadline_s=ASK_S),
-        only=[leader.name],
-    )
-    answers = [str(one.get("body")) for one in told.all()[leader.name]["answers"] if one.get("status") == 200]
+    asks = tuple(HttpRequest(url=f"{url}{path}") for path in ("/v1/loads", "/metrics"))
+    request = AskRequest(**where(leader, gang.name), asks=asks)
+    told = fleet.on_every(lambda session: ask_http(session, request, deadline_s=ASK_S), only=[leader.name])
+    answers = [one.body for one in told.all()[leader.name] if one.ok]
     return next((count for body in answers if (count := running_requests(body)) is not None), 0)
 
 
@@ -288,14 +288,14 @@ def _run(
         model=view.model,
         tokenizer=request.model_path,
     )
-    asked = {
+    asked = BenchRequest(
         **where(leader, gang.name),
-        "command": list(words),
-        "dataset": order.dataset.text if order.dataset else text.own_text(max(text.TURNS, order.load.prompts)),
-        "left_out": bench_client.LEFT_OUT,
-        "progress": bench_client.PROGRESS,
-        "deadline_s": order.timeout_s,
-    }
+        command=tuple(words),
+        dataset=order.dataset.text if order.dataset else text.own_text(max(text.TURNS, order.load.prompts)),
+        left_out=bench_client.LEFT_OUT,
+        progress=bench_client.PROGRESS,
+        deadline_s=order.timeout_s,
+    )
     done = fleet.on_every(lambda session: _follow(session, asked, progress), only=[leader.name])
     place = f"{leader.name}: {words[0]}"
     try:
@@ -308,20 +308,18 @@ def _run(
     return result
 
 
-def _follow(session: Session, asked: Mapping[str, Any], progress: Callable[[int, int], None]) -> str:
+def _follow(session: Session, asked: BenchRequest, progress: Callable[[int, int], None]) -> str:
     """The text of the result file."""
     parts: list[str] = []
     for line in stream(session, "bench", asked):
-        try:
-            said = json.loads(line)
-        except ValueError:
+        raw = parsed(line)
+        if not isinstance(raw, Mapping):
             continue  # a login script's
-        if not isinstance(said, dict):
-            continue
-        if "answered" in said:
-            progress(int(said["answered"]), int(said["of"]))
-        parts.append(str(said.get("result", "")))
-        if "log" in said:
+        said = answer_of(session, "bench", raw, BenchLine)
+        if said.answered is not None:
+            progress(said.answered, said.of)
+        parts.append(said.result)
+        if said.log is not None:
             return "".join(parts)
     raise NodeError("the benchmark ended without a result", where=session.spec.name, fix="run it again")
 

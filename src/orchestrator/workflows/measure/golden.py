@@ -16,6 +16,7 @@ from orchestrator.golden.prompts import MAX_TOKENS, PROMPTS, Prompt
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest
 from orchestrator.records.baselines import baseline_file, read_baseline
 from orchestrator.records.documents import write_document
 from orchestrator.remote.fleet import Fleet
@@ -201,38 +202,28 @@ def _ask(fleet: Fleet, gang: GangSpec, url: str, prompts: Sequence[Prompt]) -> I
     """Prompts asked one after the other on the leader itself, with the gang's own key; None for one that is longer than
     the model's context."""
     leader = gang.leader
-    asks = [
-        {
-            "method": "POST",
-            "url": url + greedy.PATH,
-            "body": json.dumps(greedy.request(prompt.text, MAX_TOKENS)),
-            "timeout_s": ANSWER_S,
-        }
-        for prompt in prompts
-    ]
+    body = [json.dumps(greedy.request(prompt.text, MAX_TOKENS)) for prompt in prompts]
+    asks = tuple(HttpRequest(method="POST", url=url + greedy.PATH, body=one, timeout_s=ANSWER_S) for one in body)
+    request = AskRequest(**where(leader, gang.name), asks=asks)
     told = fleet.on_every(
-        lambda session: ask_http(
-            session, {**where(leader, gang.name), "asks": asks}, deadline_s=ANSWER_S * len(asks) + 15.0
-        ),
-        only=[leader.name],
+        lambda session: ask_http(session, request, deadline_s=ANSWER_S * len(asks) + 15.0), only=[leader.name]
     )
     for prompt, answered in zip(prompts, told.all()[leader.name], strict=True):
         yield _answer(leader.name, url, prompt, answered)
 
 
-def _answer(leader: str, url: str, prompt: Prompt, answered: Mapping[str, Any]) -> Answer | None:
+def _answer(leader: str, url: str, prompt: Prompt, answered: HttpAnswer) -> Answer | None:
     place = f"{leader}, {url}{greedy.PATH}"
-    if answered.get("status") == 400 and greedy.TOO_LONG in str(answered.get("body")):
+    if answered.status == 400 and greedy.TOO_LONG in answered.body:
         return None
-    if "error" in answered or answered.get("status") != 200:
-        said = answered.get("error") or f"HTTP {answered.get('status')}: {str(answered.get('body'))[:200]}"
+    if not answered.ok:
         raise NodeError(
-            f"the engine did not answer prompt {prompt.id}: {said}",
+            f"the engine did not answer prompt {prompt.id}: {answered.words}",
             where=place,
             fix=f"check the log with `l40s-deploy logs --node {leader}`",
         )
     try:
-        return greedy.answer_of(json.loads(answered["body"]))
+        return greedy.answer_of(json.loads(answered.body))
     except (ValueError, RecursionError) as wrong:
         raise NodeError(f"prompt {prompt.id}: {wrong}", where=place, fix="l40s-deploy logs") from None
 

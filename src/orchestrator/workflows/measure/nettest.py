@@ -24,7 +24,7 @@ from orchestrator.nettest.expected import Machine, expectations
 from orchestrator.nettest.report import Result, Shape
 from orchestrator.nettest.schedule import Between, Place, schedule
 from orchestrator.nettest.verdict import HALF, Expectation, Measured, Verdict, judge_links, judge_tests
-from orchestrator.protocol.nettest import NettestLine, NettestOrder, NettestStep, RanksOrder
+from orchestrator.protocol.nettest import NettestLine, NettestOrder, NettestRequest, NettestStep, RanksOrder
 from orchestrator.protocol.shape import Unreadable, parsed
 from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest, Watch
 from orchestrator.records.nettests import last_good, write_nettest
@@ -340,7 +340,7 @@ def _run(fleet: Fleet, ground: Ground, places: Sequence[Place], steps: tuple[Net
 
     def one(session: Session) -> None:
         name = session.spec.name
-        request = {**where(session.spec, ground.gang.name), **fenced, "order": orders[name].as_json()}
+        request = NettestRequest(**where(session.spec, ground.gang.name), token=fenced, order=orders[name])
         try:
             _follow(session, request, heard)
         except DeployError:
@@ -352,7 +352,7 @@ def _run(fleet: Fleet, ground: Ground, places: Sequence[Place], steps: tuple[Net
         raise failure
 
 
-def _follow(session: Session, request: Mapping[str, Any], heard: _Heard) -> None:
+def _follow(session: Session, request: NettestRequest, heard: _Heard) -> None:
     """Until the node's ranks have ended, or somebody's have failed: the node ends ours when we stop reading."""
     with closing(stream(session, "nettest", request)) as lines:  # type: ignore[type-var]
         for raw in lines:

@@ -11,7 +11,7 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.planning.diff import GangDiff, changes
 from orchestrator.protocol.staging import StagingRequest
-from orchestrator.protocol.verbs import StagedAnswer
+from orchestrator.protocol.verbs import GangRequest, StagedAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal, ask
 from orchestrator.remote.session import Session
@@ -53,7 +53,7 @@ def _staged(fleet: Fleet, nodes: Iterable[NodeSpec]) -> Mapping[str, StagingRequ
 
     def one(session: Session) -> StagingRequest | None:
         try:
-            answer = ask(session, "staged", where(session.spec), StagedAnswer, deadline_s=ANSWER_S)
+            answer = ask(session, "staged", GangRequest(**where(session.spec)), StagedAnswer, deadline_s=ANSWER_S)
         except NodeRefusal as refusal:
             if refusal.kind == "no-run":
                 return None

@@ -27,8 +27,9 @@ from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import HostFacts, PlanOptions
 from orchestrator.planning.redaction import fingerprint, shown
 from orchestrator.planning.saved import SavedPlan, refuse_changes
+from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import call
+from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.rendering import compose_file, launch_script, launch_template, unit_file
 from orchestrator.topology.build import build
@@ -127,24 +128,23 @@ def api_key(gang: GangSpec) -> str:
 
 def prerequisites(
     fleet: Fleet, nodes: Iterable[NodeSpec], profile: ModelProfile, stack: Stack
-) -> Mapping[str, Mapping[str, Any]]:
+) -> Mapping[str, PrerequisitesAnswer]:
     """What the engine will find on each node beside the hardware; a node that can't say is left out."""
 
-    def ask(session: Session) -> Mapping[str, Any]:
+    def one(session: Session) -> PrerequisitesAnswer:
         spec = session.spec
-        request = {"model_path": places.model_path(spec, profile), "venv": places.venv(spec, stack.name)}
-        answer = call(session, "prerequisites", request, deadline_s=PREREQUISITES_S)
-        return answer if isinstance(answer, Mapping) else {}
+        request = PrerequisitesRequest(model_path=places.model_path(spec, profile), venv=places.venv(spec, stack.name))
+        return ask(session, "prerequisites", request, PrerequisitesAnswer, deadline_s=PREREQUISITES_S)
 
-    return fleet.on_every(ask, only={node.name for node in nodes}).values
+    return fleet.on_every(one, only={node.name for node in nodes}).values
 
 
-def facts_of_hosts(snapshots: Mapping[str, Snapshot], told: Mapping[str, Mapping[str, Any]]) -> dict[str, HostFacts]:
+def facts_of_hosts(snapshots: Mapping[str, Snapshot], told: Mapping[str, PrerequisitesAnswer]) -> dict[str, HostFacts]:
     """What a plan needs to know of each node beside its hardware, taken with care: it comes from outside."""
-    return {name: host_facts(snapshot, told.get(name, {})) for name, snapshot in snapshots.items()}
+    return {name: host_facts(snapshot, told.get(name, PrerequisitesAnswer())) for name, snapshot in snapshots.items()}
 
 
-def host_facts(snapshot: Snapshot, told: Mapping[str, Any]) -> HostFacts:
+def host_facts(snapshot: Snapshot, told: PrerequisitesAnswer) -> HostFacts:
     """From the probe and the verb `prerequisites`; what is missing or misshapen counts as not read."""
     host = snapshot.host
     home, count = host.get("home"), host.get("cpu_count")
@@ -153,28 +153,23 @@ def host_facts(snapshot: Snapshot, told: Mapping[str, Any]) -> HostFacts:
         user=_text(host.get("user")),
         home=home if isinstance(home, str) and home.startswith("/") else None,
         cpu_count=count if isinstance(count, int) and count > 0 else None,
-        glibc=_text(told.get("glibc")),
-        engine=_yes_or_no(told.get("engine")),
-        engine_python=_text(told.get("engine_python")),
-        vocabularies=_yes_or_no(told.get("vocabularies")),
+        glibc=told.glibc or None,
+        engine=told.engine,
+        engine_python=told.engine_python or None,
+        vocabularies=told.vocabularies,
         config=config,
         config_error=wrong,
     )
 
 
-def _config(told: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
-    text = told.get("config")
-    if not isinstance(text, str):
-        return None, str(told.get("config_error") or "")
+def _config(told: PrerequisitesAnswer) -> tuple[Mapping[str, Any] | None, str]:
+    if told.config is None:
+        return None, told.config_error
     try:
-        config = json.loads(text)
+        config = json.loads(told.config)
     except ValueError:
         return None, "it is not JSON"
     return (config, "") if isinstance(config, dict) else (None, "it is not a JSON object")
-
-
-def _yes_or_no(value: object) -> bool | None:
-    return value if isinstance(value, bool) else None
 
 
 def _text(value: object) -> str | None:

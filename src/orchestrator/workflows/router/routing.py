@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import quote
 
 from orchestrator.engines import router as words
@@ -22,6 +21,7 @@ from orchestrator.model.errors import DeployError, GangFailed, InputError, NodeE
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.planning.digest import short_digest
 from orchestrator.protocol.staging import Endpoint, Ports, ServiceOrder, StagingRequest
+from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.deadlines import ROUTER_ASK_S, ROUTER_START_S, TAKE_IN_S, TAKE_OUT_S
 from orchestrator.workflows.gang.down import Stopped, stop_gangs
@@ -73,10 +73,10 @@ class Router:
     def workers(self) -> tuple[Worker, ...]:
         """Every gang that it sends requests to."""
         answer = self.ask("GET", "/workers")
-        if answer.get("status") != 200:
+        if not answer.ok:
             raise self._trouble("does not list its workers", answer)
         try:
-            return words.workers(str(answer.get("body")))
+            return words.workers(answer.body)
         except ValueError as wrong:
             raise self._trouble(str(wrong), answer) from None
 
@@ -86,31 +86,31 @@ class Router:
         self._wait_for_health_path(url)
         if not any(worker.url == url for worker in self.workers()):
             answer = self.ask("POST", "/workers", {"url": url})
-            if answer.get("status") not in (200, 201, 202):
+            if answer.status not in (200, 201, 202):
                 raise self._trouble(f"does not accept {url}", answer)
         healthy = self._until(lambda: any(one.url == url and one.healthy for one in self.workers()), TAKE_IN_S)
         if not healthy:
-            raise self._trouble(f"did not report {url} as healthy within {TAKE_IN_S:.0f} s", {})
+            raise self._trouble(f"did not report {url} as healthy within {TAKE_IN_S:.0f} s", HttpAnswer())
 
     def _wait_for_health_path(self, url: str) -> None:
         path = self._health_path()
         if not path:
             return
-        answer: Mapping[str, Any] = {}
+        answer = HttpAnswer()
 
         def settled() -> bool:
             nonlocal answer
-            (answer,) = ask_from(self.fleet, self.spec.node.name, [{"url": f"{url}{path}", "timeout_s": HEALTH_S}])
-            return answer.get("status") in (HTTPStatus.OK, HTTPStatus.NOT_FOUND)
+            (answer,) = ask_from(self.fleet, self.spec.node.name, [HttpRequest(url=f"{url}{path}", timeout_s=HEALTH_S)])
+            return answer.status in (HTTPStatus.OK, HTTPStatus.NOT_FOUND)
 
         self._until(settled, TAKE_IN_S)
-        if answer.get("status") == HTTPStatus.NOT_FOUND:
+        if answer.status == HTTPStatus.NOT_FOUND:
             failure = self._trouble(
                 f"checks the health of gangs at {url}{path}, but this engine has no such path", answer
             )
             failure.fix = f"{_ANEW} makes it use the right one"
             raise failure
-        if answer.get("status") != HTTPStatus.OK:
+        if answer.status != HTTPStatus.OK:
             raise self._trouble(
                 f"checks the health of gangs at {url}{path}, and got no success within {TAKE_IN_S:.0f} s", answer
             )
@@ -126,9 +126,9 @@ class Router:
             if worker.url == url:
                 self.ask("DELETE", f"/workers/{quote(worker.id, safe='')}")
         if not self._until(lambda: all(worker.url != url for worker in self.workers()), TAKE_OUT_S):
-            raise self._trouble(f"does not remove {url}", {})
+            raise self._trouble(f"does not remove {url}", HttpAnswer())
 
-    def ask(self, method: str, path: str, body: object = None) -> Mapping[str, Any]:
+    def ask(self, method: str, path: str, body: object = None) -> HttpAnswer:
         """One request to the router's own interface, made on its host."""
         asked = router_ask(self.spec, method, path, body, timeout_s=ROUTER_ASK_S)
         return ask_from(self.fleet, self.spec.node.name, [asked])[0]
@@ -141,11 +141,10 @@ class Router:
             time.sleep(POLL_S)
         return True
 
-    def _trouble(self, what: str, answer: Mapping[str, Any]) -> NodeError:
-        said = answer.get("error") or answer.get("body") or ""
-        status = f" (HTTP {answer['status']})" if "status" in answer else ""
+    def _trouble(self, what: str, answer: HttpAnswer) -> NodeError:
+        status = f" (HTTP {answer.status})" if answer.status else ""
         return NodeError(
-            f"the router {what}{status} {str(said)[:200]}".strip(),
+            f"the router {what}{status} {(answer.error or answer.body)[:200]}".strip(),
             where=self.spec.node.name,
             fix="run `l40s-deploy router status`; the router's log is in gangs/router below the node's state directory",
         )
@@ -265,8 +264,8 @@ def withdraw(inventory: Inventory, gangs: Iterable[str]) -> None:
 def drained(fleet: Fleet, node: str, url: str) -> bool | None:
     """Whether an engine has no request any more, asked on its leader; None where it does not tell."""
     paths = ("/v1/loads", "/metrics")
-    for answer in ask_from(fleet, node, [{"url": f"{url}{path}", "timeout_s": 5.0} for path in paths]):
-        running = words.running_requests(str(answer.get("body"))) if answer.get("status") == 200 else None
+    for answer in ask_from(fleet, node, [HttpRequest(url=f"{url}{path}") for path in paths]):
+        running = words.running_requests(answer.body) if answer.ok else None
         if running is not None:
             return running == 0
     return None
@@ -303,9 +302,9 @@ def _health_path(router: Router, inventory: Inventory, gangs: Sequence[GangView]
     urls = [view.service_url for view in gangs if view.serves]
     if path == words.ANY_HEALTH or not urls:
         return path
-    asks = [{"url": f"{url}{path}", "timeout_s": ROUTER_ASK_S} for url in urls]
+    asks = [HttpRequest(url=f"{url}{path}", timeout_s=ROUTER_ASK_S) for url in urls]
     answers = ask_from(router.fleet, router.spec.node.name, asks)
-    return words.ANY_HEALTH if any(answer.get("status") == HTTPStatus.NOT_FOUND for answer in answers) else path
+    return words.ANY_HEALTH if any(answer.status == HTTPStatus.NOT_FOUND for answer in answers) else path
 
 
 def _engine(stack: str) -> Engine | None:

@@ -11,9 +11,10 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.report import Report
-from orchestrator.protocol.verbs import HistoryAnswer
+from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
+from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import ANSWER_S
 from orchestrator.workflows.status.reports import where
 
@@ -36,12 +37,11 @@ def history(inventory: Inventory, gangs: Sequence[str] = ()) -> tuple[Kept, ...]
 
 
 def _kept(fleet: Fleet, gang: GangSpec) -> Kept:
-    told = fleet.on_every(
-        lambda session: ask(
-            session, "history", {**where(session.spec, gang.name), "audit": True}, HistoryAnswer, deadline_s=ANSWER_S
-        ),
-        only=[node.name for node in gang.nodes],
-    )
+    def one(session: Session) -> HistoryAnswer:
+        request = HistoryRequest(**where(session.spec, gang.name), audit=True)
+        return ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
+
+    told = fleet.on_every(one, only=[node.name for node in gang.nodes])
     reports = {
         name: [report for report in map(Report.read, answer.reports) if isinstance(report, Report)]
         for name, answer in told.values.items()

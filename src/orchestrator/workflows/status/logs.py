@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from orchestrator.model.chosen import chosen_gangs, chosen_nodes
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Inventory, NodeSpec
+from orchestrator.protocol.verbs import LogsRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import stream
 from orchestrator.remote.session import Session
@@ -36,7 +37,7 @@ def logs(
     arrived: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
 
     def one(session: Session) -> None:
-        request = {**where(session.spec), "lines": lines, "follow": follow}
+        request = LogsRequest(**where(session.spec), lines=lines, follow=follow)
         for raw in stream(session, "logs", request):
             arrived.put(Line(session.spec.name, raw.decode("utf-8", "replace").rstrip("\r\n")))
 

@@ -138,8 +138,8 @@ def glance(spec: RouterSpec) -> RouterGlance:
         state = view.state.value
         try:
             answer = asked.result(GLANCE_S)
-            workers = words.workers(str(answer.get("body"))) if answer.get("status") == 200 else None
-            why = "" if workers is not None else str(answer.get("error") or f"HTTP {answer.get('status')}")
+            workers = words.workers(answer.body) if answer.ok else None
+            why = "" if workers is not None else answer.error or f"HTTP {answer.status}"
         except (DeployError, ValueError, TimeoutError) as failure:
             workers, why = None, str(failure) or "it did not answer in time"
     wrong = ""

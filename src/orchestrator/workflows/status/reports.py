@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.protocol.release import is_newer, side
 from orchestrator.protocol.report import Cause, Report
 from orchestrator.protocol.shape import Unreadable
-from orchestrator.protocol.verbs import ReportAnswer
+from orchestrator.protocol.verbs import Because, ReportAnswer, ReportRequest
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
@@ -30,9 +31,9 @@ def where(node: NodeSpec, gang: str | None = None) -> dict[str, Any]:
     return {"state_dir": node.state_dir, "gang": gang or node.gang}
 
 
-def because(cause: Cause | None) -> dict[str, Any]:
-    """The key that tells an order to stop which failure the gang is ended for; {} for none."""
-    return {} if cause is None else {"because": {"node": cause.node, "text": cause.text, "fix": cause.fix}}
+def because(cause: Cause | None) -> Because | None:
+    """What tells an order to stop which failure the gang is ended for; None for none."""
+    return None if cause is None else Because(node=cause.node, text=cause.text, fix=cause.fix)
 
 
 def see(
@@ -79,8 +80,10 @@ def _word_of(node: NodeSpec, gang: str, answer: ReportAnswer | None) -> str:
 
 def _ask(session: Session, seen: dict[str, str] | None = None) -> ReportAnswer:
     name = session.spec.name
-    waiting = {} if seen is None else {"seen": seen.get(name), "wait_s": WAIT_S}
-    answer = ask(session, "report", {**where(session.spec), **waiting}, ReportAnswer, deadline_s=ANSWER_S)
+    request = ReportRequest(**where(session.spec))
+    if seen is not None:
+        request = replace(request, seen=seen.get(name), wait_s=WAIT_S)
+    answer = ask(session, "report", request, ReportAnswer, deadline_s=ANSWER_S)
     if seen is not None:
         seen[name] = answer.seen
     return answer

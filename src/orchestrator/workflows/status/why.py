@@ -13,7 +13,7 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.report import Report
-from orchestrator.protocol.verbs import ExcerptAnswer, HistoryAnswer
+from orchestrator.protocol.verbs import ExcerptAnswer, ExcerptRequest, HistoryAnswer, HistoryRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
@@ -66,7 +66,9 @@ def around_failure(inventory: Inventory, gangs: tuple[str, ...], *, before: int,
 
 def _account(fleet: Fleet, gang: GangSpec, *, events: bool) -> Account:
     told = fleet.on_every(
-        lambda session: ask(session, "history", where(session.spec, gang.name), HistoryAnswer, deadline_s=ANSWER_S),
+        lambda session: ask(
+            session, "history", HistoryRequest(**where(session.spec, gang.name)), HistoryAnswer, deadline_s=ANSWER_S
+        ),
         only=[node.name for node in gang.nodes],
     )
     kept: dict[str, Kept] = {
@@ -90,7 +92,7 @@ def _reports(answer: HistoryAnswer) -> list[Report]:
 def _events(fleet: Fleet, gang: GangSpec, run_id: str) -> tuple[Happened, ...]:
     def one(session: Session) -> NodeEvents:
         sent = time.time()
-        request = {**where(session.spec, gang.name), "run_id": run_id}
+        request = HistoryRequest(**where(session.spec, gang.name), run_id=run_id)
         answer = ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
         answered = time.time()
         ahead_s = answer.now - (sent + answered) / 2
@@ -101,13 +103,13 @@ def _events(fleet: Fleet, gang: GangSpec, run_id: str) -> tuple[Happened, ...]:
 
 def _excerpt(fleet: Fleet, verdict: Verdict, before: int, after: int) -> Excerpt:
     def one(session: Session) -> ExcerptAnswer:
-        request = {
+        request = ExcerptRequest(
             **where(session.spec, verdict.gang),
-            "run_id": verdict.run_id,
-            "lines": list(verdict.cause.lines),
-            "before": before,
-            "after": after,
-        }
+            run_id=verdict.run_id,
+            lines=verdict.cause.lines,
+            before=before,
+            after=after,
+        )
         return ask(session, "excerpt", request, ExcerptAnswer, deadline_s=EXCERPT_S)
 
     node = verdict.cause.node

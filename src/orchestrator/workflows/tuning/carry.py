@@ -15,10 +15,11 @@ from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Stack
 from orchestrator.planning.places import venv
+from orchestrator.protocol.jobs import TuneRequest
+from orchestrator.protocol.looks import Holdings
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
-from orchestrator.tuning.holdings import Holdings
 from orchestrator.tuning.lookup import device_name, triton_folder
 from orchestrator.tuning.pack import Pack, pack_of, part_name
 from orchestrator.workflows.look.look import look
@@ -136,10 +137,10 @@ def push(inventory: Inventory, request: PushRequest) -> PerNode[Put]:
 def _put(session: Session, stack: Stack, pack: Pack | None, *, check: bool) -> Put:
     spec = session.spec
     own = moe_directory(spec, stack)
-    request: dict[str, Any] = {"venv": venv(spec, stack.name), "check": check, "remove": pack is None}
+    request = TuneRequest(venv=venv(spec, stack.name), check=check, remove=pack is None)
     if pack:
-        request["files"] = pack.places(engine_of(stack).tuned, own)
-        request["engine_version"] = pack.engine_version
+        files = pack.places(engine_of(stack).tuned, own)
+        request = replace(request, files=files, engine_version=pack.engine_version)
     said = call(session, "tune", request, deadline_s=PUT_S)
     remarks = []
     triton = str(said.get("triton") or "")

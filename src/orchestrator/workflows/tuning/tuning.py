@@ -11,7 +11,7 @@ from orchestrator.engines.tuned_files import Lookup
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import DeployError, InputError, NodeError
+from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.plan import Layout
 from orchestrator.model.profile import ModelProfile, Stack
@@ -20,11 +20,12 @@ from orchestrator.planning import layout as layouts
 from orchestrator.planning.build import abilities
 from orchestrator.planning.commands import asked
 from orchestrator.planning.places import venv
+from orchestrator.protocol.looks import Holdings, TunedFolders, TunedRequest
+from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 from orchestrator.topology.build import build
-from orchestrator.tuning.holdings import Holding, Holdings, holdings_of, judged
+from orchestrator.tuning.holdings import Holding, judged
 from orchestrator.tuning.lookup import device_name
 from orchestrator.tuning.wanted import Wanted, moe_root, wanted_files
 from orchestrator.workflows.look.look import look
@@ -153,19 +154,14 @@ def ask_holdings(fleet: Fleet, names: Iterable[str], stack: Stack, gpus: Mapping
 
     def ask(session: Session) -> Holdings:
         spec = session.spec
-        request = {
-            "venv": venv(spec, stack.name),
-            "moe": moe_root(rules, moe_directory(spec, stack)),
-            "by_triton": rules.by_triton,
-            "linear": rules.linear,
-            "device": device_name(gpus.get(spec.name, ASSUMED_GPU)),
-        }
-        try:
-            return holdings_of(call(session, "tuned", request, deadline_s=LOOK_S))
-        except ValueError as wrong:
-            raise NodeError(
-                f"its report of its configs can't be read: {wrong}", where=spec.name, fix="report this"
-            ) from None
+        folders = TunedFolders(
+            moe=moe_root(rules, moe_directory(spec, stack)),
+            by_triton=rules.by_triton,
+            linear=rules.linear,
+            device=device_name(gpus.get(spec.name, ASSUMED_GPU)),
+        )
+        request = TunedRequest(venv=venv(spec, stack.name), folders=folders)
+        return node_app.ask(session, "tuned", request, Holdings, deadline_s=LOOK_S)
 
     asked = fleet.on_every(ask, only=set(names))
     return Seen(gpus, asked.values, asked.failures)

@@ -23,7 +23,7 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import lock, report, stage, stop
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.shape import Unreadable
-from orchestrator.protocol.verbs import StopAnswer
+from orchestrator.protocol.verbs import GangRequest, StopAnswer
 
 if TYPE_CHECKING:
     from tests.support.gang import Cluster
@@ -140,10 +140,10 @@ def test_who_was_taken_over_may_not_stop_what_the_other_started_even_when_that_o
     hold(tmp_path, "b", over="a")
     lock.answer({**request, "op": "release", "token": "b"})
     with pytest.raises(Failure, match="no command holds it now"):
-        lock.refuse_a_former_holder({**request, "token": "a"}, to_end=True)
-    lock.refuse_a_former_holder({**request, "token": "b"}, to_end=True)
+        lock.refuse_a_former_holder(GangRequest(**request, token="a"), to_end=True)
+    lock.refuse_a_former_holder(GangRequest(**request, token="b"), to_end=True)
     with pytest.raises(Failure, match="no command holds it now"):
-        lock.refuse_a_former_holder({**request, "token": "b"})
+        lock.refuse_a_former_holder(GangRequest(**request, token="b"))
 
 
 def test_a_stale_lock_and_a_known_dead_one_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

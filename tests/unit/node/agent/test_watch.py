@@ -92,7 +92,7 @@ def test_the_longest_lines_of_a_cause_fit_into_a_message_of_the_link() -> None:
     assert len(json.dumps(Account(type="failed", cause=cause).as_json())) < LONGEST_MESSAGE
     whole = f"{'x' * 60_000} and its end"
     watch.feed(whole, 11.0)
-    assert cut(iter(["a", whole, "b"]), [watch.last_lines()[-1]], before=1, after=1)["lines"] == ["a", whole, "b"]
+    assert cut(iter(["a", whole, "b"]), [watch.last_lines()[-1]], before=1, after=1).lines == ("a", whole, "b")
 
 
 @pytest.mark.parametrize("digits", ["9" * 1500, "\N{ARABIC-INDIC DIGIT FIVE}", "\N{SUPERSCRIPT TWO}"])

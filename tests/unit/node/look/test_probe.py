@@ -100,7 +100,7 @@ def test_the_clock_and_the_age_of_the_process_are_told() -> None:
     assert 0 < raw["host"]["probe_seconds"]["files"] <= raw["host"]["probe_seconds"]["all"] + 0.02 < 60
 
 
-@pytest.mark.parametrize("request_", [{}, {"fs_root": ""}, {"fs_root": None, "nvml_deadline_s": 0}])
+@pytest.mark.parametrize("request_", [{}, {"stack": None, "state_dir": None, "colour": "a later release's"}])
 def test_requests_with_little_in_them(request_: dict[str, Any]) -> None:
     assert answer({**request_, "nvml_deadline_s": 20})["host"]["fs_root"] == "/"
 

@@ -11,6 +11,7 @@ from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.node.look.patience import read_hardware
 from orchestrator.node.look.stack_files import part
+from orchestrator.protocol.looks import StackQuestion, TunedFolders
 from orchestrator.rules.stack_differs import PACKAGES
 from orchestrator.rules.support.cluster import Node
 from orchestrator.rules.support.installed import Installed, installed, release
@@ -19,6 +20,8 @@ from orchestrator.topology.build import build
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 CONFIG = "N=2112,K=7168,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[64, 64].json"
 
+FOLDERS = ("moe", "by_triton", "linear")
+
 
 def put(path: Path, text: str = "") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,7 +29,8 @@ def put(path: Path, text: str = "") -> None:
 
 
 def read(venv: Path, **asked: Any) -> dict[str, Any]:
-    question = {"venv": str(venv), "packages": PACKAGES, "device": "NVIDIA_L40S", **asked}
+    tuned = TunedFolders(device="NVIDIA_L40S", **{name: asked.pop(name) for name in FOLDERS if name in asked})
+    question = StackQuestion(venv=str(venv), packages=tuple(PACKAGES), tuned=tuned, **asked)
     return read_hardware("/", parts=(part(question),))
 
 

@@ -91,7 +91,7 @@ def test_a_full_backlog_that_never_answers_is_silence() -> None:
 
 
 def test_a_request_without_a_port_is_told() -> None:
-    with pytest.raises(Failure, match="dial"):
+    with pytest.raises(Failure, match=r"DialRequest\.targets\.0 has no key 'port'"):
         dial.answer({"targets": [{"kind": "tcp", "address": "127.0.0.1"}]})
 
 

@@ -40,8 +40,10 @@ def target(kind: str, port: int, **more: Any) -> dict[str, Any]:
 
 
 def outcomes(*targets: dict[str, Any]) -> list[str]:
-    said = {(one["kind"], one["port"], one.get("size")): one["outcome"] for one in dial({"targets": list(targets)})}
-    return [said[one["kind"], one["port"], one.get("size")] for one in targets]
+    said = {
+        (one["kind"], one["port"], one.get("size") or 0): one["outcome"] for one in dial({"targets": list(targets)})
+    }
+    return [said[one["kind"], one["port"], one.get("size") or 0] for one in targets]
 
 
 def test_open_refused_and_datagrams_of_two_sizes() -> None:

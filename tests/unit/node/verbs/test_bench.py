@@ -15,6 +15,7 @@ from tests.support.waiting import until
 
 from orchestrator.protocol.run_files import KeptSecrets
 from orchestrator.protocol.staging import Endpoint, StagingRequest
+from orchestrator.protocol.verbs import BenchLine
 
 CLIENT = """import json, os, sys, time
 dataset, result, mode = sys.argv[1:]
@@ -119,7 +120,7 @@ def test_a_client_that_nobody_waits_for_is_ended(node: Node) -> None:
     process = node.start("hang")
     assert process.stdout is not None
     first = json.loads(process.stdout.readline())
-    assert first == {"answered": 1, "of": 2}
+    assert BenchLine.read(first) == BenchLine(answered=1, of=2)
     process.stdout.close()
     process.wait(30)
     until(node.nothing_left, 30, "the client is gone")

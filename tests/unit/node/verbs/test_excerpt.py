@@ -26,8 +26,8 @@ LINES = [f"line {number}" for number in range(10)]
 )
 def test_cut(wanted: list[str], marked: int, first: str, last: str) -> None:
     found = excerpt.cut(iter(LINES), wanted, before=2, after=1)
-    assert (found["marked"], found["lines"][0], found["lines"][-1]) == (marked, first, last)
-    assert marked < 0 or found["lines"][marked] == wanted[-1]
+    assert (found.marked, found.lines[0], found.lines[-1]) == (marked, first, last)
+    assert marked < 0 or found.lines[marked] == wanted[-1]
 
 
 def test_both_parts_of_a_rotated_log_are_read(tmp_path: Path) -> None:

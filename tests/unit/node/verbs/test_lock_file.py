@@ -73,7 +73,8 @@ def test_who_has_lost_the_lock_changes_nothing(tmp_path: Path, verb: Any) -> Non
 def test_a_node_that_finds_another_one_s_mark_in_its_directory_is_refused(tmp_path: Path) -> None:
     for node in ("node0", "node1"):
         assert ask(tmp_path, "acquire", holder=HOLDER, node=node)["mine"]
-    request = {"state_dir": str(tmp_path), "gang": "g", "run_id": "r", "token": "mine", "node": "node1"}
+    request: dict[str, object] = {"state_dir": str(tmp_path), "gang": "g", "run_id": "r", "token": "mine"}
+    request |= {"node": "node1", "node_rank": 1, "nnodes": 2, "leader": {"port": 1}}
     with pytest.raises(Failure, match=r"node1 and node0 have the same state directory") as refused:
         stage.answer({**request, "others": ["node0", "node1"]})
     assert refused.value.kind == "shared-state"

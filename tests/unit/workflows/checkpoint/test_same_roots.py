@@ -13,8 +13,10 @@ import pytest
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.jobs import Giving, OfferRequest, ReceiveRequest, SameRootRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.session import Session
 from orchestrator.workflows.checkpoint import chain as push_chain
 from orchestrator.workflows.checkpoint import push as push_workflow
 from orchestrator.workflows.checkpoint import verify as verify_workflow
@@ -159,11 +161,11 @@ def test_a_node_without_forwarding_is_left_out_and_the_others_go_on(
     chain = push_chain.Chain(
         fleet=Fleet([]),
         specs={"a": replace(node("a", tmp_path), reach=Reach(host="a", connection="ssh"))},
-        origin=push_chain.Link(Fleet([]), "here", "push-offer", {}),
+        origin=push_chain.Link(Fleet([]), "here", "push-offer", OfferRequest(directory="/", address="")),
         offer=push_chain.Offer([], "127.0.0.1", 1, "s"),
         local=True,
         addresses={},
-        requests={"a": {}},
+        requests={"a": ReceiveRequest(directory="/", files=[], upstream=Giving(), address="")},
     )
     with ExitStack() as closing:
         failures = chain._build(["a"], links, closing)
@@ -210,12 +212,12 @@ def test_a_node_that_lies_speaks_for_itself_alone(tmp_path: Path, monkeypatch: p
     specs = [node(name, tmp_path / name, rank) for rank, name in enumerate("abc")]
     real = node_app.call
 
-    def lie(session: object, verb: str, request: dict[str, object], **more: float) -> object:
-        answer = real(session, verb, request, **more)  # type: ignore[arg-type]
-        liar = session.spec.name == "a" and request["op"] == "look"  # type: ignore[attr-defined]
-        return {**answer, "seen": [*request["names"], "odd", 7]} if liar else answer  # type: ignore[misc]
+    def lie(session: Session, verb: str, request: SameRootRequest, *, deadline_s: float) -> object:
+        answer = real(session, verb, request, deadline_s=deadline_s)
+        liar = session.spec.name == "a" and request.op == "look"
+        return {**answer, "seen": [*request.names, "odd"]} if liar else answer
 
-    monkeypatch.setattr("orchestrator.workflows.checkpoint.same_roots.call", lie)
+    monkeypatch.setattr(node_app, "call", lie)
     with Fleet(specs) as fleet:
         found = same_roots(fleet, {spec.name: spec.model_root for spec in specs})
     assert {name: found[name] for name in "bc"} == {"b": "b", "c": "c"}
@@ -227,11 +229,11 @@ def test_a_node_that_may_not_write_belongs_to_the_first_that_it_sees(
     specs = [node(name, tmp_path, rank) for rank, name in enumerate("abc")]
     real = node_app.call
 
-    def readonly(session: object, verb: str, request: dict[str, object], **more: float) -> object:
-        refused = session.spec.name == "a" and request["op"] == "write"  # type: ignore[attr-defined]
-        return {"written": False} if refused else real(session, verb, request, **more)  # type: ignore[arg-type]
+    def readonly(session: Session, verb: str, request: SameRootRequest, *, deadline_s: float) -> object:
+        refused = session.spec.name == "a" and request.op == "write"
+        return {"done": False} if refused else real(session, verb, request, deadline_s=deadline_s)
 
-    monkeypatch.setattr("orchestrator.workflows.checkpoint.same_roots.call", readonly)
+    monkeypatch.setattr(node_app, "call", readonly)
     with Fleet(specs) as fleet:
         found = same_roots(fleet, {spec.name: spec.model_root for spec in specs})
     assert found == {"a": "b", "b": "b", "c": "b"}

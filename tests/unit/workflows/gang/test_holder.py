@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.node import processes
+from orchestrator.protocol.verbs import LockHolder
 from orchestrator.workflows.gang.holder import has_ended, this_process
 
 
@@ -16,25 +17,25 @@ def ended() -> dict[str, Any]:
     """A process of this machine that was killed."""
     process = subprocess.Popen(["sleep", "600"])
     holder = this_process() | {"pid": process.pid, "start": processes.start_of(process.pid)}
-    assert not has_ended(holder)
+    assert not has_ended(LockHolder(token="t", **holder))
     process.kill()
     process.wait()
     return holder
 
 
 def test_we_run_and_a_killed_process_of_this_machine_has_ended(ended: dict[str, Any]) -> None:
-    assert not has_ended(this_process())
-    assert has_ended(ended)
+    assert not has_ended(LockHolder(token="t", **this_process()))
+    assert has_ended(LockHolder(token="t", **ended))
 
 
 def test_another_process_with_its_id_is_not_it(ended: dict[str, Any]) -> None:
-    assert has_ended(this_process() | {"start": ended["start"] + 1})
+    assert has_ended(LockHolder(token="t", **this_process() | {"start": ended["start"] + 1}))
 
 
 @pytest.mark.parametrize(
     "unlike",
-    [{"boot": "another"}, {"pid_namespace": "pid:[1]"}, {"boot": ""}, {"boot": None}, {"pid": "7"}, {"start": None}],
+    [{"boot": "another"}, {"pid_namespace": "pid:[1]"}, {"boot": ""}, {"boot": None}, {"pid": None}, {"start": None}],
 )
 def test_one_that_can_not_be_seen_from_here_has_not_ended(ended: dict[str, Any], unlike: dict[str, Any]) -> None:
     """A container or a cloned machine with the same host name, and what an older release wrote."""
-    assert not has_ended({**ended, **unlike})
+    assert not has_ended(LockHolder(token="t", **{**ended, **unlike}))

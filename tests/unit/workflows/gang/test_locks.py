@@ -14,6 +14,7 @@ from orchestrator.model.errors import LockHeld, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.verbs import LockAnswer, LockHolder
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import locks, up
 from orchestrator.workflows.gang.lock_keeping import release
@@ -49,10 +50,10 @@ class Nodes:
     """What two nodes answer to a lock's questions."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, Any] = {name: {"mine": True, "held": None} for name in ("a", "b")}
+        self.answers: dict[str, Any] = {name: LockAnswer(mine=True) for name in ("a", "b")}
         self.asked = 0
 
-    def ask(self, *_: Any) -> PerNode[Any]:
+    def ask(self, *_: Any, **__: Any) -> PerNode[Any]:
         self.asked += 1
         told = {name: answer for name, answer in self.answers.items() if not isinstance(answer, Exception)}
         failures = {name: answer for name, answer in self.answers.items() if isinstance(answer, Unreachable)}
@@ -76,17 +77,17 @@ GANG = GangSpec(
     name="g", nodes=tuple(NodeSpec(name=name, gang="g", node_rank=0, reach=Reach(host="none")) for name in "ab")
 )
 LOST = Unreachable("no route", where="b", fix="look")
-OTHER = {"who": "ann", "host": "h", "pid": 7, "command": "up", "token": "x"}
+OTHER = LockHolder(who="ann", host="h", pid=7, command="up", token="x")
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ({"mine": False, "held": OTHER}, r"ann@h \(pid 7\) holds it with `up`"),
-        ({"mine": False, "held": None}, "released by force"),
+        (LockAnswer(held=OTHER), r"ann@h \(pid 7\) holds it with `up`"),
+        (LockAnswer(), "released by force"),
     ],
 )
-def test_a_lost_lock_is_noticed_and_told(nodes: Nodes, answer: dict[str, Any], words: str) -> None:
+def test_a_lost_lock_is_noticed_and_told(nodes: Nodes, answer: LockAnswer, words: str) -> None:
     from tests.support.waiting import until
 
     fleet = Fleet(GANG.nodes)
@@ -94,7 +95,7 @@ def test_a_lost_lock_is_noticed_and_told(nodes: Nodes, answer: dict[str, Any], w
         still_ours(fleet, [GANG])
         nodes.answers["b"] = answer
         until(lambda: bool(lock._lost), 20.0, "the loss is noticed")
-        nodes.answers["b"] = {"mine": True, "held": None}
+        nodes.answers["b"] = LockAnswer(mine=True)
         with pytest.raises(LockHeld, match=words) as lost:
             still_ours(fleet, [GANG])
         assert (lost.value.where, lost.value.exit_code) == ("b", 6)
@@ -110,7 +111,7 @@ def test_what_keeps_it_from_being_renewed_is_no_loss_and_no_end(nodes: Nodes, tr
         nodes.answers["b"] = trouble
         before = nodes.asked
         until(lambda: nodes.asked > before + 3, 20.0, "it is tried again and again")
-        nodes.answers["b"] = {"mine": True, "held": None}
+        nodes.answers["b"] = LockAnswer(mine=True)
         lock.still_ours()
 
 
@@ -119,7 +120,7 @@ def test_a_node_that_was_never_locked_is_not_lost(nodes: Nodes) -> None:
 
     nodes.answers["b"] = LOST
     with GangLock(Fleet(GANG.nodes), GANG, "down", partial=True) as lock:
-        nodes.answers["b"] = {"mine": False, "held": None}
+        nodes.answers["b"] = LockAnswer()
         before = nodes.asked
         until(lambda: nodes.asked > before + 3, 20.0, "it was asked for")
         lock.still_ours()
@@ -128,7 +129,7 @@ def test_a_node_that_was_never_locked_is_not_lost(nodes: Nodes) -> None:
 def test_a_holder_that_was_stopped_asks_before_it_goes_on(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "RENEW_EVERY_S", 600.0)
     with GangLock(Fleet(GANG.nodes), GANG, "restart") as lock:
-        nodes.answers["a"] = {"mine": False, "held": OTHER}
+        nodes.answers["a"] = LockAnswer(held=OTHER)
         lock.still_ours()
         lock._renewed_at -= 1000.0
         with pytest.raises(LockHeld, match="ann@h"):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.waiting import slack
 
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, GangFailed, InputError, LockHeld, NodeError, Unreachable
@@ -17,6 +18,7 @@ from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, Reach
 from orchestrator.node import processes
+from orchestrator.protocol.verbs import LockHolder
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
@@ -99,12 +101,12 @@ def test_a_failure_has_one_cause_and_leaves_nothing(local: Local) -> None:
 def test_a_node_lost_on_the_way_to_go_is_the_cause_that_stays(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     from orchestrator.workflows.gang import up
 
-    def call(session: Session, verb: str, *words: Any, **more: Any) -> Any:
+    def ask(session: Session, verb: str, *words: Any, **more: Any) -> Any:
         if verb == "go" and session.spec.name == "node1":
             raise Unreachable("connection lost", where="node1", fix="look at node1")
-        return node_app.call(session, verb, *words, **more)
+        return node_app.ask(session, verb, *words, **more)
 
-    monkeypatch.setattr(up, "call", call)
+    monkeypatch.setattr(up, "ask", ask)
     gang = local(nodes=3)
     with pytest.raises(Unreachable, match="connection lost"):
         gang.up()
@@ -119,7 +121,7 @@ def test_a_node_lost_on_the_way_to_go_is_the_cause_that_stays(local: Local, monk
 def test_out_of_time_names_who_was_late_and_leaves_nothing(local: Local) -> None:
     gang = local(env={-1: {"FAKE_DELAY": "60"}})
     with pytest.raises(GangFailed, match=r"not ready within .*node0 starting"):
-        gang.up(timeout_s=6.0)
+        gang.up(timeout_s=6.0 * slack())
     gang.nothing_left()
 
 
@@ -251,7 +253,8 @@ def test_a_lock_names_its_holder_and_keeps_others_out(local: Local) -> None:
 def test_the_lock_of_a_killed_controller_on_this_machine_is_taken_over_at_once(local: Local) -> None:
     gang = local()
     ended = subprocess.Popen(["sleep", "600"])
-    former = this_process() | {"pid": ended.pid, "start": processes.start_of(ended.pid), "token": "t", "who": "a"}
+    ours = this_process() | {"pid": ended.pid, "start": processes.start_of(ended.pid)}
+    former = LockHolder(token="t", who="a", **ours)
     ended.kill()
     ended.wait()
     with Fleet(gang.gang.nodes) as fleet:

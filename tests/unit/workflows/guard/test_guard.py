@@ -167,10 +167,10 @@ def test_a_restart_that_lost_a_node_while_staging_is_tried_again(local: Local, m
     def lost(session: Session, verb: str, *words: Any, **more: Any) -> Any:
         if verb == "stage" and session.spec.name == "node1":
             raise Unreachable("connection lost", where="node1", fix="look at node1")
-        return node_app.call(session, verb, *words, **more)
+        return node_app.ask(session, verb, *words, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(up, "call", lost)
+        patched.setattr(up, "ask", lost)
         look(gang)
     seen = gang.view()
     assert seen.state is GangState.FAILED

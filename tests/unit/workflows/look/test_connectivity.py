@@ -19,6 +19,7 @@ from tests.support.ports import free_port
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import NodeSpec, Ports, Reach
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.shape import Message
 from orchestrator.protocol.ways import Listening
 from orchestrator.remote import node_app
 from orchestrator.workflows.look import connectivity
@@ -43,8 +44,8 @@ class Node:
     spec: NodeSpec
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def lines(self, request: Mapping[str, Any]) -> Iterator[bytes]:
-        child = subprocess.Popen([sys.executable, "-c", LISTEN, json.dumps(request)], stdout=subprocess.PIPE)
+    def lines(self, request: Message) -> Iterator[bytes]:
+        child = subprocess.Popen([sys.executable, "-c", LISTEN, json.dumps(request.as_json())], stdout=subprocess.PIPE)
         self.children.append(child)
         assert child.stdout is not None
         try:

@@ -19,6 +19,7 @@ from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning.options import HostFacts
+from orchestrator.protocol.looks import PrerequisitesAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.look.doctor import refuse
 from orchestrator.workflows.plan import plan as workflow
@@ -122,7 +123,7 @@ def test_nodes_that_name_different_stacks_are_refused() -> None:
         ({"user": "ann", "home": "/home/ann", "cpu_count": 4}, {},
          HostFacts(user="ann", home="/home/ann", cpu_count=4)),
         ({}, {}, HostFacts()),
-        ({"user": "", "home": "home", "cpu_count": 0}, {"engine": "yes", "glibc": 2.36, "config": 5}, HostFacts()),
+        ({"user": "", "home": "home", "cpu_count": 0}, {"glibc": ""}, HostFacts()),
         ({"user": None, "home": 5, "cpu_count": "many"}, {}, HostFacts()),
         ({}, {"config": '{"a": 1}', "engine": True, "engine_python": "3.11.2", "glibc": "2.36"},
          HostFacts(config={"a": 1}, engine=True, engine_python="3.11.2", glibc="2.36")),
@@ -132,14 +133,14 @@ def test_nodes_that_name_different_stacks_are_refused() -> None:
     ],
 )  # fmt: skip
 def test_what_a_node_says_about_itself_is_taken_with_care(
-    host: dict[str, object], told: dict[str, object], facts: HostFacts
+    host: dict[str, object], told: dict[str, Any], facts: HostFacts
 ) -> None:
-    assert host_facts(Snapshot(node="n", taken_at=0.0, files={}, host=host), told) == facts
+    assert host_facts(Snapshot(node="n", taken_at=0.0, files={}, host=host), PrerequisitesAnswer(**told)) == facts
 
 
 def test_a_checkpoint_that_is_not_the_profiles_is_refused(looked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     stock = json.dumps(config(load_profile("DeepSeek-V3-0324")))
-    told = {"node2": {"config": stock}}
+    told = {"node2": PrerequisitesAnswer(config=stock)}
     monkeypatch.setattr(workflow, "prerequisites", lambda *_: told)
     with pytest.raises(InputError) as caught:
         make_plan(INVENTORY, PlanRequest(model=FINE.name, gangs=("gang0",)), NO_FLEET)
@@ -150,7 +151,7 @@ def test_a_checkpoint_that_is_not_the_profiles_is_refused(looked: list[str], mon
 
 
 def test_what_contradicts_the_stack_stops_up_and_not_plan(looked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflow, "prerequisites", lambda *_: {"node1": {"glibc": "2.31"}})
+    monkeypatch.setattr(workflow, "prerequisites", lambda *_: {"node1": PrerequisitesAnswer(glibc="2.31")})
     plan = make_plan(INVENTORY, PlanRequest(model=FINE.name, stack="sglang-0.5.23"), NO_FLEET).plan
     assert looked
     assert plan.findings[0].id == "GLIBC-OLD"

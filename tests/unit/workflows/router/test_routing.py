@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import DeployError, Detached, GangFailed, InputError, NodeError, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Ports, Reach, RouterSpec
+from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
 from orchestrator.workflows.gang import rolling, turns
 from orchestrator.workflows.gang.rolling import RollingRequest
 from orchestrator.workflows.router import routing
@@ -66,9 +67,9 @@ class World:
         names = [spec.name for spec in gangs]
         return tuple(view for view in (*self.gangs, self.router) if view.name in names)
 
-    def ask_from(self, _: object, node: str, asks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    def ask_from(self, _: object, node: str, asks: Sequence[HttpRequest]) -> list[HttpAnswer]:
         assert node == "front"
-        return [{"status": 404 if ask["url"] in self.missing else 200} for ask in asks]
+        return [HttpAnswer(status=404 if ask.url in self.missing else 200) for ask in asks]
 
     def take_in(self, url: str) -> None:
         if url in self.unhealthy:
@@ -279,16 +280,16 @@ class Front:
         monkeypatch.setattr(routing, "ask_from", self.ask_from)
         monkeypatch.setattr(routing, "POLL_S", 0.0)
 
-    def ask_from(self, _: object, __: str, asks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    def ask_from(self, _: object, __: str, asks: Sequence[HttpRequest]) -> list[HttpAnswer]:
         (ask,) = asks
-        if ask["url"].startswith("http://127.0.0.1"):
-            if ask["method"] == "POST":
-                self.posted.append(json.loads(ask["body"])["url"])
-                return [{"status": 202}]
+        if ask.url.startswith("http://127.0.0.1"):
+            if ask.method == "POST":
+                self.posted.append(json.loads(ask.body or "")["url"])
+                return [HttpAnswer(status=202)]
             listed = [{"id": url, "url": url, "is_healthy": True} for url in self.posted]
-            return [{"status": 200, "body": json.dumps({"workers": listed})}]
-        self.asked.append(ask["url"])
-        return [{"status": self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]}]
+            return [HttpAnswer(status=200, body=json.dumps({"workers": listed}))]
+        self.asked.append(ask.url)
+        return [HttpAnswer(status=self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0])]
 
 
 def test_a_gang_is_added_once_it_answers_what_the_router_asks(monkeypatch: pytest.MonkeyPatch) -> None:

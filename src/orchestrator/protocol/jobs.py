@@ -1,0 +1,131 @@
+"""What the controller asks of a node about a checkpoint: its digests, its finer copy, a push to or from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+from orchestrator.protocol.quick import dataclass
+from orchestrator.protocol.shape import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigestsRequest(Message):
+    """fresh: read every file again, known or not."""
+
+    state_dir: str | None = None
+    directory: str
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigestsLine(Message):
+    """One line: bytes of total read (None: a part of the result), or some of the result.
+
+    files: how many digests were told, at the end.
+    """
+
+    bytes: int = 0
+    total: int | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
+    files: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReblockRequest(Message):
+    """jobs: processes, None for as many as suit the machine; durable: flushed to the disk; prove: compare then."""
+
+    source: str
+    target: str
+    block: int
+    jobs: int | None = None
+    durable: bool = True
+    prove: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectRequest(Message):
+    """The facts of one checkpoint."""
+
+    directory: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubRequest(Message):
+    """A repository of a model hub, into a directory. python: candidates, the first that is there counts."""
+
+    hub: str
+    repo: str
+    revision: str | None = None
+    directory: str
+    python: tuple[str, ...] = ()
+    endpoint: str | None = None
+    token: str | None = field(default=None, repr=False)
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SameRootRequest(Message):
+    """op: write, look or remove. name: of our own file; names: of all nodes' files; child: a name below them."""
+
+    op: str
+    directory: str = "/"
+    name: str = ""
+    names: tuple[str, ...] = ()
+    child: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SameRootAnswer(Message):
+    """done: the file was written or removed; seen: whose files are there; apart: the child is another file system's."""
+
+    done: bool = False
+    seen: tuple[str, ...] = ()
+    apart: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneRequest(Message):
+    """check: say what would happen; remove: take everything back; files: {place below the engine's root: text}."""
+
+    venv: str
+    check: bool = False
+    remove: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)
+    engine_version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Giving(Message):
+    """Where a side of a push gives its files: an address, a port and the secret that its fetchers must know."""
+
+    address: str = ""
+    port: int = 0
+    secret: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferRequest(Message):
+    """The source of a push. port: 0 for any."""
+
+    state_dir: str | None = None
+    directory: str
+    address: str
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiveRequest(Message):
+    """One link of the chain. files: [path, source, bytes] of each, judged by node/push/target.py; bytes_per_s: 0 for
+    no limit; repair: replace what differs."""
+
+    state_dir: str | None = None
+    directory: str
+    files: Any
+    upstream: Giving
+    address: str
+    port: int = 0
+    streams: int = 1
+    bytes_per_s: int = 0
+    repair: bool = False

@@ -1,0 +1,92 @@
+"""What the controller asks of a node about the machine: its hardware, its environment, its network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from orchestrator.protocol.quick import dataclass
+from orchestrator.protocol.shape import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedFolders(Message):
+    """Where an engine looks for tuned configs, below its root or absolute; '' where that is not known.
+
+    by_triton: MoE configs lie in one folder for each Triton version; device: the GPU's name as file names have it.
+    """
+
+    moe: str = ""
+    by_triton: bool = False
+    linear: str = ""
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackQuestion(Message):
+    """What to read of an installed stack: packages by their normalised names, evidence: {file below the engine's root:
+    text whose lines are wanted}."""
+
+    venv: str
+    name: str = ""
+    packages: tuple[str, ...] = ()
+    evidence: Mapping[str, str] = field(default_factory=dict)
+    tuned: TunedFolders = TunedFolders()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRequest(Message):
+    """One look at a machine; the answer is a snapshot (model/snapshot_json.py). model_root, state_dir: places whose
+    free space is asked; engine_user: whom the engine runs as, '' for who asks."""
+
+    node: str = ""
+    fs_root: str = "/"
+    nvml_deadline_s: float = 5.0
+    state_dir: str | None = None
+    model_root: str | None = None
+    engine_user: str = ""
+    stack: StackQuestion | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrerequisitesRequest(Message):
+    """What an engine will find beside the hardware."""
+
+    model_path: str = "/"
+    venv: str = "/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrerequisitesAnswer(Message):
+    """config: the checkpoint's config.json, with why it could not be read (an errno's name) in config_error.
+
+    engine: the environment's python3 is there; engine_python, glibc: versions, '' for not known; vocabularies:
+    tokenizers' are beside the environment.
+    """
+
+    config: str | None = None
+    config_error: str = ""
+    engine: bool | None = None
+    engine_python: str = ""
+    vocabularies: bool | None = None
+    glibc: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedRequest(Message):
+    """Which tuned configs an environment has."""
+
+    venv: str = "/"
+    folders: TunedFolders = TunedFolders()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings(Message):
+    """What an environment has of tuned configs. root: where the package `sglang` lies, '' for nowhere; versions: by
+    package; folders: {folder: {name: text}}; absent: folders that are not there; errors: {path: errno's name}."""
+
+    root: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    folders: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+    errors: Mapping[str, str] = field(default_factory=dict)
