@@ -16,6 +16,7 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.snapshot import Snapshot
+from orchestrator.protocol.looks import PrerequisitesAnswer
 from orchestrator.workflows.plan import plan as workflow
 
 FINE = "DeepSeek-V3-0324-Block64x64"
@@ -30,7 +31,7 @@ class Bench:
         self.settings: dict[str, Any] = {}
         self.nodes = 4
         self.facts: dict[str, Any] = {}
-        self.told: dict[str, dict[str, Any]] = {}
+        self.told: dict[str, PrerequisitesAnswer] = {}
 
     def look(self, _: object, nodes: Iterable[NodeSpec], __: object) -> PerNode[Snapshot]:
         host = {"user": "root", "home": "/root", "cpu_count": 2}
@@ -125,7 +126,7 @@ def test_rdma_demanded_where_there_is_none(bench: Bench, capsys: pytest.CaptureF
 
 
 def test_a_checkpoint_that_is_not_the_profiles(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    bench.told = {"node2": {"config": json.dumps(config(load_profile("DeepSeek-V3-0324")))}}
+    bench.told = {"node2": PrerequisitesAnswer(config=json.dumps(config(load_profile("DeepSeek-V3-0324"))))}
     assert bench.run("--model", FINE) == 2
     err = capsys.readouterr().err
     assert f"node2: /workspace/{FINE}/config.json: the checkpoint does not match the profile {FINE}" in err
