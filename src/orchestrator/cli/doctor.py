@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.accelerators import add_accelerators, build_options
 from orchestrator.cli.advisories import advisories_json, say_advisories
-from orchestrator.cli.findings import finding_json, say_accepted, show_findings, summary
+from orchestrator.cli.findings import say_accepted, show_findings, summary
 from orchestrator.cli.options import add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
@@ -127,8 +127,8 @@ def _examine_saved(args: argparse.Namespace) -> Examination:
 def document(examination: Examination, expectations: Sequence[Expected] = ()) -> dict[str, Any]:
     """The JSON of `doctor`: findings, what each node has, and what NCCL's log should say of each gang."""
     return {
-        "findings": [finding_json(finding) for finding in examination.findings],
-        "accepted": [finding_json(finding) for finding in examination.accepted],
+        "findings": [finding.as_json() for finding in examination.findings],
+        "accepted": [finding.as_json() for finding in examination.accepted],
         "nodes": [_node_json(node) for node in examination.cluster.nodes],
         "nccl": [
             {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.finding import Finding, Severity
@@ -48,17 +47,3 @@ def summary(findings: Sequence[Finding]) -> str:
     """'2 stop, 3 slow, 1 note', or 'nothing wrong'."""
     counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
     return ", ".join(f"{count} {severity.value}" for severity, count in counts.items() if count) or "nothing wrong"
-
-
-def finding_json(finding: Finding) -> dict[str, Any]:
-    """One finding in the product's JSON."""
-    return {
-        "id": finding.id,
-        "severity": finding.severity.value,
-        "node": finding.node,
-        "devices": list(finding.devices),
-        "title": finding.title,
-        "evidence": list(finding.evidence),
-        "effect": finding.effect,
-        "fix": finding.fix,
-    }

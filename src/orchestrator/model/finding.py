@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 
 class Severity(str, Enum):
@@ -36,3 +37,16 @@ class Finding:
     evidence: tuple[str, ...] = ()
     effect: str = ""
     fix: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """As every document of the product has it."""
+        return {
+            "id": self.id,
+            "severity": self.severity.value,
+            "node": self.node,
+            "devices": list(self.devices),
+            "title": self.title,
+            "evidence": list(self.evidence),
+            "effect": self.effect,
+            "fix": self.fix,
+        }

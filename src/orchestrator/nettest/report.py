@@ -199,19 +199,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "tests": [_test_json(test) for test in result.tests],
         "links": [_link_json(link) for link in result.links],
         "odd": None if one is None else {**_odd_json(one), "why": one.why},
-        "findings": [
-            {
-                "id": finding.id,
-                "severity": finding.severity.value,
-                "node": finding.node,
-                "devices": list(finding.devices),
-                "title": finding.title,
-                "evidence": list(finding.evidence),
-                "effect": finding.effect,
-                "fix": finding.fix,
-            }
-            for finding in findings(result)
-        ],
+        "findings": [finding.as_json() for finding in findings(result)],
         "price": price(result),
         "seconds": round(result.seconds, 3),
         "measuring_s": round(result.steps_s, 3),

@@ -95,8 +95,9 @@ def offer(
     except InputError as wrong:
         refusal, advice = wrong.what, wrong.fix
     fits = []
-    refused = named.refusal(profile, stack) is not None
-    for degrees in () if refused else layout.working(profile, gpus=nodes * each, nodes=nodes, able=able):
+    for degrees in (
+        () if named.refusal(profile, stack) else layout.working(profile, gpus=nodes * each, nodes=nodes, able=able)
+    ):
         candidate = layout.layout_of(degrees, nodes, each)
         tokens = tokens_of(candidate)
         if tokens != 0:

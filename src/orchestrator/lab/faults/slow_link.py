@@ -16,7 +16,6 @@ FAULT = Fault(
     levels=(1, 2),
     outside=True,
 )
-DEFAULT = "20mbit"
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
@@ -29,7 +28,7 @@ def strike(node: LivingNode, asked: Words) -> Undo:
             fix="l40s-deploy lab status",
         )
     peer = find_node(node.blueprint.name, asked[0])
-    rate = words.rate(asked, 1, default=DEFAULT)
+    rate = words.rate(asked, 1)
     ends = [(node, peer), (peer, node)]
     for receiver, sender in ends:
         pace.run(node.supervisor, pace.slow(_link(receiver), rate, senders=_addresses(sender)))

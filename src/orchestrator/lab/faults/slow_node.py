@@ -15,13 +15,12 @@ FAULT = Fault(
     levels=(1, 2),
     outside=True,
 )
-DEFAULT = "20mbit"
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
     """A queue at each end of the cable."""
     words.at_most(asked, 2)
-    rate = words.rate(asked, 0, default=DEFAULT)
+    rate = words.rate(asked, 0)
     port = words.any_port(node.machine, asked[1:])
     link = node.link(port.name)
     pace.run(node.supervisor, pace.slow(link, rate))

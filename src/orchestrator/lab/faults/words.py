@@ -33,11 +33,15 @@ def number(words: Words, place: int, *, what: str, lowest: int, highest: int, de
     return int(text)
 
 
-def rate(words: Words, place: int, *, default: str) -> str:
+SLOW = "20mbit"
+"""The rate where none was typed."""
+
+
+def rate(words: Words, place: int) -> str:
     """Bits a second as tc(8) writes them: 20mbit, 1gbit."""
-    text = words[place] if place < len(words) else default
+    text = words[place] if place < len(words) else SLOW
     if not re.fullmatch(r"[1-9]\d{0,5}[kmg]bit", text):
-        raise InputError(f"found {text!r}, wanted a rate such as {default}", where="ARG", fix="kbit, mbit or gbit")
+        raise InputError(f"found {text!r}, wanted a rate such as {SLOW}", where="ARG", fix="kbit, mbit or gbit")
     return text
 
 
