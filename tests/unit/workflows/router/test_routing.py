@@ -270,10 +270,14 @@ def test_whoever_of_a_failed_batch_serves_is_behind_the_router_again(
 
 
 class Front:
-    """A router whose worker answers its health path with these statuses, one after the other."""
+    """A router whose worker answers its health path with these statuses, one after the other.
+
+    believes: whether it lists the worker as healthy, look by look; the last one stays
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, path: str, *statuses: int) -> None:
         self.statuses, self.asked, self.posted = list(statuses), list[str](), list[str]()
+        self.believes = [True]
         self.router = routing.Router(INVENTORY.router)  # type: ignore[arg-type]
         plan_id = routing._rising(self.router, path).plan_id if path else "settings differ"
         monkeypatch.setattr(routing, "see", lambda *_: (router(GangState.READY, plan_id),))
@@ -286,7 +290,8 @@ class Front:
             if ask.method == "POST":
                 self.posted.append(json.loads(ask.body or "")["url"])
                 return [HttpAnswer(status=202)]
-            listed = [{"id": url, "url": url, "is_healthy": True} for url in self.posted]
+            believes = self.believes.pop(0) if self.posted and len(self.believes) > 1 else self.believes[0]
+            listed = [{"id": url, "url": url, "is_healthy": believes} for url in self.posted]
             return [HttpAnswer(status=200, body=json.dumps({"workers": listed}))]
         self.asked.append(ask.url)
         return [HttpAnswer(status=self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0])]
@@ -296,6 +301,22 @@ def test_a_gang_is_added_once_it_answers_what_the_router_asks(monkeypatch: pytes
     front = Front(monkeypatch, "/ready", 503, 503, 200)
     front.router.take_in("http://a")
     assert front.asked == ["http://a/ready"] * 3 and front.posted == ["http://a"]
+
+
+def test_a_gang_is_in_once_the_router_itself_counts_it_as_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`up` ends after that: an engine that answers is not yet one that the router sends requests to."""
+    front = Front(monkeypatch, "/ready", 200)
+    front.believes = [False, False, True, False]
+    front.router.take_in("http://a")
+    assert front.believes == [False]
+
+
+def test_a_gang_that_the_router_does_not_believe_in_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    front = Front(monkeypatch, "/ready", 200)
+    front.believes = [False]
+    monkeypatch.setattr(routing, "TAKE_IN_S", 0.05)
+    with pytest.raises(NodeError, match="did not report http://a as healthy"):
+        front.router.take_in("http://a")
 
 
 def test_a_gang_that_lacks_what_the_router_asks_is_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
