@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from orchestrator.cli.loads import NODE_COLUMNS, node_cells
 from orchestrator.cli.screen import printable
 from orchestrator.gang.begun import sentence
 from orchestrator.gang.view import GangView, NodeView
@@ -16,6 +17,7 @@ if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
     from rich.text import Text
 
     from orchestrator.workflows.gang.start_clock import Left
+    from orchestrator.workflows.status.loads import NodeLoad
     from orchestrator.workflows.status.overview import Overview, RouterGlance
 
 STYLES = {
@@ -37,8 +39,13 @@ STYLES = {
 _BAR = 18
 
 
-def gang_block(view: GangView, router: RouterGlance | None = None) -> list[RenderableType]:
-    """One gang for `status`: headline, cause, nodes, ranks, remarks."""
+def gang_block(
+    view: GangView, router: RouterGlance | None = None, loads: Mapping[str, NodeLoad] | None = None, busy: str = ""
+) -> list[RenderableType]:
+    """One gang for `status`: headline, cause, nodes, ranks, remarks.
+
+    loads: what moves on the nodes, where it is known; busy: what the engine works on, in words
+    """
     from rich.text import Text
 
     state = f"{view.state.value} ({view.trouble})" if view.trouble else view.state.value
@@ -52,7 +59,9 @@ def gang_block(view: GangView, router: RouterGlance | None = None) -> list[Rende
         waiting = "not answering" if view.state.value == "degraded" else "not answering yet"
         word = "healthy" if view.service_healthy else waiting
         blocks.append(Text.assemble("service ", printable(view.service_url), f" ({word}{_routed(view, router)})"))
-    blocks.append(nodes_table(view))
+    if busy:
+        blocks.append(Text(printable(busy), "bold"))
+    blocks.append(nodes_table(view, loads))
     blocks += [Text(printable(words), "bold yellow") for words in transport_words(view)]
     blocks += [Text(printable(text), "yellow") for text in (view.progress, *view.remarks) if text]
     return blocks
@@ -123,13 +132,15 @@ def cause_lines(cause: Cause, *, folded: int = 0) -> list[RenderableType]:
     return lines
 
 
-def nodes_table(view: GangView) -> Table:
-    """A row a node: where it is, and a grid of its ranks with their GPU memory."""
+def nodes_table(view: GangView, loads: Mapping[str, NodeLoad] | None = None) -> Table:
+    """A row a node: where it is, and a grid of its ranks with their GPU memory; with loads, what moves there."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("rank", "node", "state", "phase", "TP ranks", "GPU memory"):
+    steps = any(node.phase.of for node in view.nodes) and loads is not None
+    titles = ["rank", "node", "state", "phase", *([""] if steps else []), "TP ranks", "GPU memory"]
+    for title in (*titles, *(NODE_COLUMNS if loads is not None else ())):
         table.add_column(title)
     for node in view.nodes:
         table.add_row(
@@ -137,8 +148,10 @@ def nodes_table(view: GangView) -> Table:
             Text(printable(node.name)),
             Text(node.state, STYLES.get(node.state, "")),
             Text(phase_words(node)),
+            *([_bar(node)] if steps else []),
             _grid(node.ranks),
             Text(_memory(node.ranks)),
+            *(node_cells(loads.get(node.name)) if loads is not None else ()),
         )
     return table
 

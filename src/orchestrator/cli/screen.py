@@ -36,7 +36,12 @@ class Screen:
     @property
     def draws(self) -> bool:
         """A display that is drawn again and again has a place: a terminal whose cursor can be moved, and no --json."""
-        return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown") and not self.as_json
+        return sys.stderr.isatty() and self.moves and not self.as_json
+
+    @property
+    def moves(self) -> bool:
+        """The terminal's cursor can be moved."""
+        return os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
     def say(self, text: str) -> None:
         """One remark on stderr; silent under --json when stderr is no terminal would hide faults, so it stays."""

@@ -6,6 +6,7 @@ import argparse
 
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen
+from orchestrator.workflows.status.loads import add_loads, node_loads
 from orchestrator.workflows.status.overview import overview, overview_json
 
 _EXIT_STATUS = """
@@ -22,24 +23,48 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy status --gang gang0 || echo 'gang0 needs attention'",
         "l40s-deploy status --json | jq '.gangs[] | .state, .degraded_reason'",
         "l40s-deploy status --json | jq '.router.workers'",
+        "l40s-deploy status --watch   # live: phases, tokens/s, queue, GPUs, rails, last events",
+        "l40s-deploy status --wide    # a row for every GPU: temperature, power, clock, memory, ECC",
     )
     parser.epilog = f"{parser.epilog}\n{_EXIT_STATUS}"
     add_inventory(parser)
     add_gangs(parser)
     add_json(parser)
+    parser.add_argument(
+        "-w",
+        "--watch",
+        action="store_true",
+        help="watch until Ctrl-C; without a terminal: a line for every change; with --json: a document a line",
+    )
+    parser.add_argument("--wide", action="store_true", help="show each GPU, with its temperature, power and clock")
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """5 where a gang failed, 3 where one is degraded, 4 where a node did not answer, else 0."""
-    seen = overview(open_inventory(args, screen), tuple(args.gang))
+    inventory = open_inventory(args, screen)
+    gangs = tuple(args.gang)
+    if args.watch:
+        from orchestrator.cli.watching import watch
+        from orchestrator.workflows.status.live import Watching
+
+        with Watching(inventory, gangs) as source:
+            return watch(source, screen, wide=args.wide).seen.exit_code
+    loads = node_loads(inventory, gangs) if args.wide else None
+    seen = overview(inventory, gangs)
     if args.json:
-        screen.json(overview_json(seen))
+        document = overview_json(seen)
+        if loads is not None:
+            add_loads(document, loads)
+        screen.json(document)
     else:
         from orchestrator.cli.gangs import gang_block, interrupted_block, router_block
+        from orchestrator.cli.loads import gpus_table
 
         for view in seen.views:
-            for block in gang_block(view, seen.router):
+            for block in gang_block(view, seen.router, loads):
                 screen.out.print(block)
+            if loads is not None:
+                screen.out.print(gpus_table(view, loads))
         for block in (*router_block(seen), *interrupted_block(seen)):
             screen.out.print(block)
     return seen.exit_code

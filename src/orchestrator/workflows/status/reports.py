@@ -48,10 +48,10 @@ def see(
     chosen = tuple(gangs)
     began = time.monotonic()
     names = [node.name for gang in chosen for node in gang.nodes]
-    told = fleet.on_every(partial(_ask, seen=seen), only=names, patience=patience)
+    told = fleet.on_every(partial(ask_report, seen=seen), only=names, patience=patience)
     values, failures = dict(told.values), dict(told.failures)
     if failures and values and time.monotonic() - began > OLD_S + WAIT_S:
-        again = fleet.on_every(_ask, only=list(values))
+        again = fleet.on_every(ask_report, only=list(values))
         values, failures = dict(again.values), {**failures, **again.failures}
     return views_of(chosen, values, failures)
 
@@ -65,7 +65,7 @@ def views_of(
 
 def words_before(fleet: Fleet, gang_of: Mapping[str, str]) -> dict[str, str]:
     """The state of each node's part of its gang in one word, before something is done to it; raises nothing."""
-    asked = fleet.on_every(_ask, only=gang_of).values
+    asked = fleet.on_every(ask_report, only=gang_of).values
     return {node: _word_of(fleet.nodes[node], gang, asked.get(node)) for node, gang in gang_of.items()}
 
 
@@ -78,7 +78,8 @@ def _word_of(node: NodeSpec, gang: str, answer: ReportAnswer | None) -> str:
     return "absent" if report is None else "unreadable"
 
 
-def _ask(session: Session, seen: dict[str, str] | None = None) -> ReportAnswer:
+def ask_report(session: Session, seen: dict[str, str] | None = None) -> ReportAnswer:
+    """One node's reports; seen as of `see`."""
     name = session.spec.name
     request = ReportRequest(**where(session.spec))
     if seen is not None:

@@ -79,7 +79,7 @@ def _account(fleet: Fleet, gang: GangSpec, *, events: bool) -> Account:
     return Account(
         gang=gang.name,
         verdict=verdict,
-        events=_events(fleet, gang, verdict.run_id) if events and verdict else (),
+        events=run_events(fleet, gang, verdict.run_id) if events and verdict else (),
         failures=told.failures,
     )
 
@@ -89,7 +89,9 @@ def _reports(answer: HistoryAnswer) -> list[Report]:
     return [report for report in map(Report.read, answer.reports) if isinstance(report, Report)]
 
 
-def _events(fleet: Fleet, gang: GangSpec, run_id: str) -> tuple[Happened, ...]:
+def run_events(fleet: Fleet, gang: GangSpec, run_id: str) -> tuple[Happened, ...]:
+    """What the nodes have written down of one run, by our clock; a node that does not answer is left out."""
+
     def one(session: Session) -> NodeEvents:
         sent = time.time()
         request = HistoryRequest(**where(session.spec, gang.name), run_id=run_id)
