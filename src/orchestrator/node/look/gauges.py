@@ -1,6 +1,5 @@
 """Verb `gauges`: the GPUs' sensors and the RDMA ports' counters, for who asks every few seconds.
 
-Request: {"fs_root": where hardware is read ('/'), "nvml_deadline_s": seconds}. Answer: protocol/gauges.py.
 NVML is asked in a child process, and files are read in another, since a wedged driver blocks whoever asks it.
 """
 
@@ -18,19 +17,20 @@ from orchestrator.node.look.hardware import Part
 from orchestrator.node.look.nvml import SM_CLOCK, Asker, NvmlChild, ask, ecc_of, memory_of
 from orchestrator.node.look.patience import read_hardware
 from orchestrator.node.look.reading import Reader
-from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges, PortGauges
+from orchestrator.node.requests import request_of
+from orchestrator.protocol.gauges import GaugesAnswer, GaugesRequest, GpuGauges, PortGauges
 
-NVML_DEADLINE_S = 5.0
 _RDMA = "/sys/class/infiniband"
 _KINDS = ("counters", "hw_counters")
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """One reading."""
+    asked = request_of(GaugesRequest, request)
     question = NvmlChild(itself.command(itself.application(), "gpu-gauges"))
-    read = read_hardware(str(request.get("fs_root") or "/"), parts=(Part("RDMA counters", _read_ports),))
+    read = read_hardware(asked.fs_root, parts=(Part("RDMA counters", _read_ports),))
     now = time.time()
-    told = question.answer(float(request.get("nvml_deadline_s") or NVML_DEADLINE_S))
+    told = question.answer(asked.nvml_deadline_s)
     return GaugesAnswer(
         now=now,
         gpus=tuple(GpuGauges(**one) for one in told.get("gpus", ())),

@@ -22,7 +22,7 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
-from orchestrator.protocol.verbs import ReportAnswer
+from orchestrator.protocol.verbs import AskRequest, HttpRequest, ReportAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.asking import ask_http
 from orchestrator.workflows.deadlines import ANSWER_S
@@ -175,13 +175,11 @@ class Watching:
             )
 
     def _serving(self, gang: GangSpec, url: str) -> Serving | None:
-        request = {
-            **where(gang.leader, gang.name),
-            "asks": [{"url": f"{url.rstrip('/')}/metrics", "timeout_s": METRICS_S}],
-        }
+        asks = (HttpRequest(url=f"{url.rstrip('/')}/metrics", timeout_s=METRICS_S),)
+        request = AskRequest(**where(gang.leader, gang.name), asks=asks)
         asked = partial(ask_http, request=request, deadline_s=ANSWER_S)
         answers = self._fleet.on_every(asked, only=[gang.leader.name]).values.get(gang.leader.name)
-        return serving(str(answers[0].get("body"))) if answers and answers[0].get("status") == 200 else None
+        return serving(answers[0].body) if answers and answers[0].ok else None
 
     def _read_events(self, gang: GangSpec) -> None:
         """Asked for after a change only: an agent writes an event beside its report."""

@@ -12,7 +12,7 @@ from orchestrator.gang.rates import PortRate, port_rates
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Inventory
-from orchestrator.protocol.gauges import GaugesAnswer
+from orchestrator.protocol.gauges import GaugesAnswer, GaugesRequest
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
@@ -63,7 +63,7 @@ class GangLoad:
 
 def read_gauges(session: Session) -> GaugesAnswer:
     """One reading of one node. Raises as `ask` does."""
-    request = {"fs_root": session.spec.fs_root, "nvml_deadline_s": NVML_S}
+    request = GaugesRequest(fs_root=session.spec.fs_root, nvml_deadline_s=NVML_S)
     return ask(session, "gauges", request, GaugesAnswer, deadline_s=ANSWER_S)
 
 
