@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from orchestrator.cli.history import lost, moment
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.workflows.status.history import history
 
@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every node answered, 4 otherwise."""
-    found = history(open_inventory(args, screen), tuple(args.gang))
+    found = history(open_cluster(args, screen), tuple(args.gang))
     if args.json:
         screen.json({"gangs": [{"name": kept.gang, "lines": [dict(line) for line in kept.audit]} for kept in found]})
         return lost(found, screen)

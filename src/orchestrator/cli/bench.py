@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory, seconds
+from orchestrator.cli.options import add_examples, add_inventory, add_json, open_cluster, seconds
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.benchmark import FIGURES, Load
 from orchestrator.model.exit_codes import Exit
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         return _compare(*bench.compared(args.compare), args, screen)
     load = Load(**{name: getattr(args, name) for name, _ in _LOAD})
     dataset = bench.read_dataset(Path(args.dataset).expanduser(), load.prompts) if args.dataset else None
-    inventory = open_inventory(args, screen)
+    inventory = open_cluster(args, screen)
     order = bench.Order(gangs=tuple(args.gang), load=load, timeout_s=args.timeout, dataset=dataset)
     with counting(screen, "requests answered") as at:
         if args.sweep:

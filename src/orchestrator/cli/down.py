@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_inventory, add_json, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import DeployError
 from orchestrator.model.exit_codes import Exit
@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when nothing is left, 4 where a node could not be asked, 5 where something would not end."""
     request = DownRequest(gangs=tuple(args.gang), now=args.now, force=args.force)
-    inventory = open_inventory(args, screen)
+    inventory = open_cluster(args, screen)
     stopped = down(inventory, request, before_stop=lambda: _take_out(inventory, request.gangs, screen))
     if args.json:
         screen.json({"nodes": [_json(node) for node in stopped]})

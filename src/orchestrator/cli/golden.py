@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.exit_codes import Exit
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.cli.progress import counting
     from orchestrator.workflows.measure import golden
 
-    inventory = open_inventory(args, screen)
+    inventory = open_cluster(args, screen)
     gangs = tuple(args.gang)
     if args.golden_verb == "show":
         return _show(golden.show(inventory, gangs), args, screen)

@@ -13,7 +13,7 @@ from orchestrator.cli.options import (
     add_inventory,
     add_json,
     command_line,
-    open_inventory,
+    open_cluster,
     seconds,
 )
 from orchestrator.cli.rising import RisingProgress
@@ -87,7 +87,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when no gang was given up or left failed, 5 otherwise; it runs until Ctrl-C without --once."""
-    inventory = open_inventory(args, screen)
+    inventory = open_cluster(args, screen)
     request = GuardRequest(
         gangs=tuple(args.gang),
         once=args.once,

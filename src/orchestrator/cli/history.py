@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.history import PastRun
 from orchestrator.model.exit_codes import Exit
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every node answered, 4 otherwise."""
-    found = history(open_inventory(args, screen), tuple(args.gang))
+    found = history(open_cluster(args, screen), tuple(args.gang))
     if args.json:
         screen.json({"runs": [_json(run) for kept in found for run in kept.runs]})
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.exit_codes import Exit
 from orchestrator.workflows.gang.lock_keeping import NodeLock, locks, locks_json, release
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every node answered, 4 otherwise, 6 where a lock to be given back has a living holder."""
-    inventory = open_inventory(args, screen)
+    inventory = open_cluster(args, screen)
     if args.lock_verb == "show":
         found = locks(inventory, tuple(args.gang))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, open_inventory
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Inventory
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Every line with its node's name before it; the first node that can't be read decides the exit code."""
     code = 0
-    inventory = open_inventory(args, screen)
+    inventory = open_cluster(args, screen)
     if args.around_failure:
         return _around_failure(inventory, tuple(args.gang), args.lines, screen)
     width = max(len(node.name) for node in inventory.nodes)

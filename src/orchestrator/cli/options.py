@@ -41,6 +41,13 @@ def open_inventory(args: argparse.Namespace, screen: Screen) -> Inventory:
     return load_inventory(choice.path)
 
 
+def open_cluster(args: argparse.Namespace, screen: Screen) -> Inventory:
+    """The same, with the gangs as they stand: those that were started with --replicas are a gang for each node."""
+    from orchestrator.workflows.gang.standing import as_standing
+
+    return as_standing(open_inventory(args, screen))
+
+
 TIMEOUT_S = 3600.0
 DRAIN_S = 1800.0
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")

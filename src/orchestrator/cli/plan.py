@@ -22,6 +22,7 @@ from orchestrator.planning.offers import Fit
 from orchestrator.planning.ports import nftables, port_uses
 from orchestrator.planning.redaction import shown
 from orchestrator.planning.roofline import words
+from orchestrator.workflows.gang.standing import as_replicas
 from orchestrator.workflows.look.look import named_stack
 from orchestrator.workflows.plan.diff import diff_inventory, diff_json
 from orchestrator.workflows.plan.file import read_request, write_plan
@@ -45,6 +46,11 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layout", metavar="NAME", default="", help="a layout that the model's profile names (`models` lists them)"
     )
+    parser.add_argument(
+        "--replicas",
+        action="store_true",
+        help="one gang a node, named GANG-0, GANG-1, ..., for a model that fits one node",
+    )
     parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="only this gang (repeatable)")
     parser.add_argument("engine_args", nargs="*", metavar="-- FLAGS", help="extra engine flags, after --")
 
@@ -52,7 +58,8 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 def request_of(args: argparse.Namespace) -> PlanRequest:
     """The request that these options mean. Raises InputError for none, and for a plan file with other wishes."""
     if args.plan:
-        if args.model or args.stack or args.tp or args.pp or args.ep or args.layout or args.gang or args.engine_args:
+        wishes = (args.model, args.stack, args.tp, args.pp, args.ep, args.layout, args.replicas, args.gang)
+        if any(wishes) or args.engine_args:
             raise InputError(
                 "--plan FILE was combined with options that the saved plan already sets",
                 where="command line",
@@ -76,6 +83,7 @@ def request_of(args: argparse.Namespace) -> PlanRequest:
         pp=args.pp,
         ep=args.ep,
         layout=args.layout,
+        replicas=args.replicas,
         extra_args=tuple(args.engine_args),
         gangs=tuple(args.gang),
     )
@@ -91,6 +99,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --sources",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --show script --node l40s-2",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --show nftables --node l40s-2 >l40s.nft",
+        "l40s-deploy plan --model MiniMax-M2 --replicas      # one engine a node",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --out plan.json && l40s-deploy up --plan plan.json",
     )
     add_inventory(parser)
@@ -117,6 +126,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """Make the plan and show it the way that was asked for."""
     request = request_of(args)
     inventory = open_inventory(args, screen)
+    if request.replicas:
+        inventory = as_replicas(inventory, request.gangs)
     if args.diff:
         plan, found = diff_inventory(inventory, request)
         _show_diff(plan, found, screen)

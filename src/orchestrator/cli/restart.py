@@ -15,7 +15,7 @@ from orchestrator.cli.options import (
     add_no_golden,
     add_timeout,
     command_line,
-    open_inventory,
+    open_cluster,
     seconds,
 )
 from orchestrator.cli.rising import RisingProgress
@@ -89,7 +89,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang serves again; 7 when accepted answers of `golden` have changed."""
     _refuse_strays(args)
-    inventory = open_inventory(args, screen)
+    inventory = open_cluster(args, screen)
     try:
         with Progress(screen) as shown:
             done = _restart(args, inventory, shown)

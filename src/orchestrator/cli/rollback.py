@@ -12,7 +12,7 @@ from orchestrator.cli.options import (
     add_json,
     add_timeout,
     command_line,
-    open_inventory,
+    open_cluster,
 )
 from orchestrator.cli.restart import Progress, show_restarted
 from orchestrator.cli.screen import Screen
@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang serves its previous plan; 130 when interrupted."""
-    inventory = open_inventory(args, screen)
+    inventory = open_cluster(args, screen)
     request = RollbackRequest(
         gangs=tuple(args.gang), drain_s=args.drain_timeout, timeout_s=args.timeout, command=command_line()
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from orchestrator.cli.options import add_examples, add_inventory, add_json, command_line, open_inventory
+from orchestrator.cli.options import add_examples, add_inventory, add_json, command_line, open_cluster
 from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.exit_codes import Exit
@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when it is as it was asked for."""
-    inventory = open_inventory(args, screen)
+    inventory = open_cluster(args, screen)
     if args.router_verb == "down":
         stopped = stop_router(inventory, command=command_line())
         if args.json:

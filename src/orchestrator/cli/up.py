@@ -30,6 +30,7 @@ from orchestrator.model.plan import Plan
 from orchestrator.planning.document import plan_json
 from orchestrator.workflows.gang.changed_plan import up
 from orchestrator.workflows.gang.operation import settle
+from orchestrator.workflows.gang.standing import to_start
 from orchestrator.workflows.gang.strict import refuse_transport
 from orchestrator.workflows.gang.up import Outcome, UpRequest
 from orchestrator.workflows.plan.plan import plan_inventory
@@ -45,6 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(
         parser,
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64",
+        "l40s-deploy up --model MiniMax-M2 --replicas        # one engine a node, behind the router",
         "l40s-deploy up --model DeepSeek-R1-Channel-INT8 --stack sglang-0.4.4-l40s --dry-run",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 -- --mem-fraction-static 0.8",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --nettest --nettest-min 70",
@@ -91,10 +93,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang is ready; 7 when accepted answers of `golden` have changed; 130 when interrupted."""
     inventory = open_inventory(args, screen)
+    wanted = plan_verb.request_of(args)
+    inventory = to_start(inventory, wanted.gangs, replicas=wanted.replicas)
     if args.dry_run:
-        return _dry_run(plan_inventory(inventory, plan_verb.request_of(args)).plan, screen)
+        return _dry_run(plan_inventory(inventory, wanted).plan, screen)
     request = UpRequest(
-        plan=plan_verb.request_of(args),
+        plan=wanted,
         command=command_line(),
         timeout_s=args.timeout,
         undo_on_interrupt=args.undo_on_interrupt,

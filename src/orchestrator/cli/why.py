@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.exit_codes import Exit
 from orchestrator.workflows.status.why import Account, why, why_json
@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every node answered, whether or not anything ever failed; 4 otherwise."""
-    accounts = why(open_inventory(args, screen), tuple(args.gang), events=args.all)
+    accounts = why(open_cluster(args, screen), tuple(args.gang), events=args.all)
     if args.json:
         screen.json(why_json(accounts))
     else:

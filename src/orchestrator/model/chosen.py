@@ -13,12 +13,19 @@ MOST_NAMES = 32
 
 
 def chosen_gangs(inventory: Inventory, names: Sequence[str]) -> tuple[GangSpec, ...]:
-    """The gangs with these names in the inventory's order; all of them where none is named."""
-    known = [gang.name for gang in inventory.gangs]
+    """The gangs with these names in the inventory's order; all of them where none is named. The name of a gang that
+    is split into replicas means all of these."""
+    return named_gangs(inventory.gangs, names, where=f"{inventory.path}: --gang")
+
+
+def named_gangs(gangs: Iterable[GangSpec], names: Sequence[str], *, where: str) -> tuple[GangSpec, ...]:
+    """The same of these gangs. where: the option. Raises InputError for a name that none of them has."""
+    found = tuple(gangs)
+    known = dict.fromkeys(name for gang in found for name in (gang.name, gang.replica_of) if name)
     for name in names:
         if name not in known:
-            raise no_such("gang", name, known, where=f"{inventory.path}: --gang")
-    return tuple(gang for gang in inventory.gangs if not names or gang.name in names)
+            raise no_such("gang", name, known, where=where)
+    return tuple(gang for gang in found if not names or {gang.name, gang.replica_of} & set(names))
 
 
 def chosen_nodes(nodes: Iterable[NodeSpec], names: Collection[str], where: str) -> dict[str, NodeSpec]:

@@ -91,6 +91,8 @@ class GangSpec:
 
     name: str
     nodes: tuple[NodeSpec, ...]
+    replica_of: str = ""
+    """The gang of the inventory of which this is one node on its own (`--replicas`); '' for the inventory's gangs."""
 
     @property
     def leader(self) -> NodeSpec:

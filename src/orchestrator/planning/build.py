@@ -45,11 +45,10 @@ def build_plan(
     Raises InputError (a layout, flag or setting that can't be) or FindingsError (the hardware does not allow it).
     """
     engine = engine_of(stack)
-    if options.layout:
-        profile = named.laid_out(profile, options.layout, stack)
     plans, facts, findings = [], list[Fact](), list(_stack_notes(stack))
     for gang in gangs:
-        plan, its_facts, its_findings = _Gang(gang, profile, stack, engine, topologies, options).plan()
+        its_profile = _laid_out(profile, gang, stack, options)
+        plan, its_facts, its_findings = _Gang(gang, its_profile, stack, engine, topologies, options).plan()
         plans.append(plan)
         facts += its_facts
         findings += its_findings
@@ -61,6 +60,15 @@ def build_plan(
         findings=tuple(sorted(findings, key=_gravity)),
     )
     return replace(unnamed, plan_id=plan_id(unnamed))
+
+
+def _laid_out(profile: ModelProfile, gang: GangSpec, stack: Stack, options: PlanOptions) -> ModelProfile:
+    """The profile with the layout that was asked for; a replica takes the one that the profile names for its GPUs."""
+    chosen = options.layout
+    pinned = options.tensor_parallel or options.pipeline_parallel or options.expert_parallel
+    if gang.replica_of and not chosen and not pinned:
+        chosen = named.on_one_node(profile, gang.leader.gpus, stack)
+    return named.laid_out(profile, chosen, stack) if chosen else profile
 
 
 def _gravity(finding: Finding) -> int:

@@ -42,6 +42,17 @@ def laid_out(profile: ModelProfile, name: str, stack: Stack) -> ModelProfile:
     )
 
 
+def on_one_node(profile: ModelProfile, gpus: int, stack: Stack) -> str:
+    """The first layout that the profile names for exactly so many GPUs, '' for none: what a replica takes where nobody
+    asked for another."""
+    fitting = (
+        each.name
+        for each in profile.layouts
+        if each.tensor_parallel * each.pipeline_parallel == gpus and stack.engine_version.startswith(each.versions)
+    )
+    return next(fitting, "")
+
+
 def name_of(profile: ModelProfile, tensor: int, pipeline: int, expert: int) -> str:
     """The name that the profile gives these degrees, '' for none."""
     return next((each.name for each in profile.layouts if _degrees(each) == (tensor, pipeline, expert)), "")

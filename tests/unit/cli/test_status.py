@@ -164,7 +164,7 @@ def test_only_the_gangs_that_are_asked_for_are_looked_at(
 ) -> None:
     asked: list[str] = []
 
-    def status(gangs: Sequence[GangSpec]) -> Overview:
+    def status(gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
         asked.extend(one.name for one in gangs)
         return Overview(views=())
 

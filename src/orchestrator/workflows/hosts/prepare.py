@@ -23,6 +23,7 @@ from orchestrator.planning.places import venv
 from orchestrator.planning.ports import firewall
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
+from orchestrator.workflows.gang.standing import as_standing
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.router.routing import Router
 from orchestrator.workflows.status.reports import see
@@ -196,7 +197,7 @@ def _refuse_tags(request: PrepareRequest) -> None:
 
 def _refuse_below_an_engine(inventory: Inventory, names: Sequence[str]) -> None:
     """A node that does not answer here will not answer Ansible either, and is told of there."""
-    gangs = [gang for gang in inventory.gangs if any(node.name in names for node in gang.nodes)]
+    gangs = [gang for gang in as_standing(inventory).gangs if any(node.name in names for node in gang.nodes)]
     with Fleet(node for gang in gangs for node in gang.nodes) as fleet:
         views = see(fleet, gangs)
     for view in views:

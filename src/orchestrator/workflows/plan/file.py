@@ -51,6 +51,7 @@ def _request(path: Path, document: Mapping[str, Any]) -> PlanRequest:
         pp=_degree(asked["pp"]),
         ep=_degree(asked["ep"]),
         layout=str(asked.get("layout", "")),
+        replicas=asked.get("replicas") is True,
         extra_args=tuple(str(word) for word in asked["extra_args"]),
         gangs=tuple(str(name) for name in asked["gangs"]),
         saved=saved_plan(str(path), document),

@@ -40,7 +40,10 @@ from orchestrator.workflows.look.look import look
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What an operator asks for. None and () let inventory, profile and facts decide. saved: take no other plan."""
+    """What an operator asks for. None and () let inventory, profile and facts decide. saved: take no other plan.
+
+    replicas: one gang a node; whoever makes the plan is given an inventory that is split so
+    """
 
     model: str
     stack: str | None = None
@@ -48,6 +51,7 @@ class PlanRequest:
     pp: int | None = None
     ep: int | None = None
     layout: str = ""
+    replicas: bool = False
     extra_args: tuple[str, ...] = ()
     gangs: tuple[str, ...] = ()
     saved: SavedPlan | None = None

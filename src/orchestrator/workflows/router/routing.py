@@ -17,6 +17,7 @@ from orchestrator.engines.registry import dialects, engine_of
 from orchestrator.engines.router import Worker
 from orchestrator.gang.view import GangView
 from orchestrator.loading.stacks import load_stack
+from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, GangFailed, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.planning.digest import short_digest
@@ -251,12 +252,10 @@ def withdraw(inventory: Inventory, gangs: Iterable[str]) -> None:
     """Before a `down`: no new request goes to these gangs. Nothing where there is no router or it does not run."""
     if inventory.router is None:
         return
-    names = set(gangs)
     with Router(inventory.router) as router, Fleet(inventory.nodes) as fleet:
         if not router.state().view.service_healthy:
             return
-        chosen = [gang for gang in inventory.gangs if not names or gang.name in names]
-        for view in see(fleet, chosen):
+        for view in see(fleet, chosen_gangs(inventory, tuple(gangs))):
             if view.service_url:
                 router.take_out(view.service_url)
 

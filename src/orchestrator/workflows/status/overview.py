@@ -13,15 +13,17 @@ from orchestrator.engines.router import Worker
 from orchestrator.gang.begun import Begun
 from orchestrator.gang.degraded import degraded_reason
 from orchestrator.gang.view import GangView
-from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.chosen import chosen_gangs, named_gangs
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
+from orchestrator.model.replicas import concerned
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.workflows.gang.operation import interrupted
+from orchestrator.workflows.gang.standing import standing_gangs
 from orchestrator.workflows.router.host import ask_from, router_ask, router_gang
-from orchestrator.workflows.status.reports import see
+from orchestrator.workflows.status.reports import everything, see, views_of
 from orchestrator.workflows.status.status import status_json
 
 GLANCE_S = 3.0
@@ -99,12 +101,12 @@ def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:
     """Look once at everything, or at the chosen gangs and the router before them. A router that does not answer in
     time keeps nobody waiting."""
     spec = inventory.router
-    chosen = chosen_gangs(inventory, gangs)
+    chosen = [gang for gang in inventory.gangs if concerned(gang, gangs)] or chosen_gangs(inventory, gangs)
     if spec is None:
-        return status(chosen)
+        return status(chosen, gangs)
     begin = time.monotonic()
     aside = _Aside(lambda: glance(spec))
-    seen = status(chosen)
+    seen = status(chosen, gangs)
     try:
         router = aside.result(max(0.5, begin + GLANCE_S - time.monotonic()))
     except TimeoutError:
@@ -117,12 +119,15 @@ def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:
     return replace(seen, router=router)
 
 
-def status(gangs: Sequence[GangSpec]) -> Overview:
-    """Look once at these gangs; a node that does not answer is unreachable in its gang's view."""
+def status(gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
+    """Look once at these gangs, or at their replicas where they stand as such; a node that does not answer is
+    unreachable in its gang's view. names: only gangs and replicas that are called so. Raises InputError for others."""
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
-        views = see(fleet, gangs, patience=Patience())
+        told = everything(fleet, patience=Patience())
+        standing = named_gangs(standing_gangs(gangs, told.values.values()), names, where="--gang")
+        views = views_of(standing, told.values, told.failures)
         answering = [node.name for view in views for node in view.nodes if node.error is None]
-        return Overview(views=views, interrupted=interrupted(fleet, gangs, only=answering))
+        return Overview(views=views, interrupted=interrupted(fleet, standing, only=answering))
 
 
 def glance(spec: RouterSpec) -> RouterGlance:

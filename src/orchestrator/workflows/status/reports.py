@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ from orchestrator import __version__
 from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.errors import DeployError, NodeError
 from orchestrator.model.inventory import GangSpec, NodeSpec
+from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.release import is_newer, side
 from orchestrator.protocol.report import Cause, Report
 from orchestrator.protocol.shape import Unreadable
@@ -46,14 +47,29 @@ def see(
     patience: with a node that does not answer while the others do.
     """
     chosen = tuple(gangs)
-    began = time.monotonic()
     names = [node.name for gang in chosen for node in gang.nodes]
-    told = fleet.on_every(partial(ask_report, seen=seen), only=names, patience=patience)
-    values, failures = dict(told.values), dict(told.failures)
-    if failures and values and time.monotonic() - began > OLD_S + WAIT_S:
-        again = fleet.on_every(ask_report, only=list(values))
-        values, failures = dict(again.values), {**failures, **again.failures}
-    return views_of(chosen, values, failures)
+    told = _told(fleet, names, partial(ask_report, seen=seen), ask_report, patience)
+    return views_of(chosen, told.values, told.failures)
+
+
+def everything(fleet: Fleet, *, patience: Patience | None = None) -> PerNode[ReportAnswer]:
+    """What every node of the fleet reports of all gangs that it knows."""
+    return _told(fleet, list(fleet.nodes), _ask_all, _ask_all, patience)
+
+
+def _told(
+    fleet: Fleet,
+    names: Sequence[str],
+    question: Callable[[Session], ReportAnswer],
+    once_more: Callable[[Session], ReportAnswer],
+    patience: Patience | None,
+) -> PerNode[ReportAnswer]:
+    began = time.monotonic()
+    told = fleet.on_every(question, only=names, patience=patience)
+    if told.failures and told.values and time.monotonic() - began > OLD_S + WAIT_S:
+        again = fleet.on_every(once_more, only=list(told.values))
+        return PerNode(values=again.values, failures={**told.failures, **again.failures})
+    return told
 
 
 def views_of(
@@ -88,6 +104,10 @@ def ask_report(session: Session, seen: dict[str, str] | None = None) -> ReportAn
     if seen is not None:
         seen[name] = answer.seen
     return answer
+
+
+def _ask_all(session: Session) -> ReportAnswer:
+    return ask(session, "report", ReportRequest(state_dir=session.spec.state_dir), ReportAnswer, deadline_s=ANSWER_S)
 
 
 def _answers(

@@ -1,0 +1,30 @@
+"""Whether a gang stands as one engine or as a replica on each node, from what the nodes report. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from orchestrator.model.inventory import GangSpec
+from orchestrator.model.replicas import replicas_of
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Run:
+    """The last run of a gang on one node. run_id: begins with the time of its start, so that it sorts by it."""
+
+    alive: bool
+    run_id: str
+    gang: str
+
+
+def last_run(gang: GangSpec, runs: Iterable[Run]) -> Run | None:
+    """The last run of the gang or of one of its replicas; one that lives comes before one that has ended."""
+    names = {gang.name, *(one.name for one in replicas_of(gang))}
+    return max((run for run in runs if run.gang in names), default=None)
+
+
+def stands_as_replicas(gang: GangSpec, runs: Iterable[Run]) -> bool:
+    """Whether its replicas were started last. A gang of one node is its own only replica."""
+    last = last_run(gang, runs)
+    return last is not None and last.gang != gang.name
