@@ -89,15 +89,16 @@ def profile_file(
     return _compiled(template).render(profile=profile, dimensions=dimensions, unknown=unknown, mark=mark)
 
 
-def report_page(page: Mapping[str, object], template: str) -> str:
+def report_page(page: Mapping[str, object], template: str, style: str) -> str:
     """One self-contained HTML page. Whatever text the nodes gave is escaped, and made visible where it is no print.
 
-    template: the text of templates/report.html.j2; page: what it draws (workflows.report has the names)
+    template: the text of templates/report.html.j2 or bench.html.j2; style: of templates/page.css, which they share
+    page:     what it draws (workflows.look.report and workflows.measure.bench_page have the names)
     """
     environment = Environment(
         undefined=StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_visible
     )
-    return environment.from_string(template).render(page)
+    return environment.from_string(template).render({**page, "style": Markup(style)})  # noqa: S704 - our own file
 
 
 def _visible(value: object) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy bench",
         "l40s-deploy bench --gate --concurrency 32 --prompts 64",
         "l40s-deploy bench --sweep 1,4,32,128 --input 200 --output 512",
+        "l40s-deploy bench --sweep 1,4,32,128 --html bench.html",
         "l40s-deploy bench --list",
         "l40s-deploy bench --markdown 20260714-101500-gang0 20260714-113000-gang0",
         "l40s-deploy bench --compare 20260714-101500-gang0 20260714-113000-gang0",
@@ -66,6 +67,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"decode table ({','.join(map(str, SWEEP))})",
     )
     parser.add_argument("--markdown", nargs="+", metavar="RUN", help="recorded runs as a table; asks no engine")
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="also write a page with curves beside the profile's speeds; with --markdown or --list: of those runs",
+    )
     parser.add_argument("--list", action="store_true", help="the recorded runs; asks no engine")
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="two recorded runs side by side; asks no engine")
     add_json(parser)
@@ -74,12 +81,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when measured, 7 with --gate when the verdict is BENCH-SLOW, 2 with --gate when nothing could be judged."""
     from orchestrator.cli.progress import counting
-    from orchestrator.workflows.measure import bench
+    from orchestrator.workflows.measure import bench, bench_page
 
+    if args.html:
+        bench_page.refuse_unwritable(args.html)
     if args.list:
-        return _list(bench.listed(), args, screen)
+        _page(records := bench.listed(), args, screen)
+        return _list(records, args, screen)
     if args.markdown:
-        screen.out.print(bench.markdown(bench.recorded(args.markdown)), markup=False, soft_wrap=True, highlight=False)
+        _page(chosen := bench.recorded(args.markdown), args, screen)
+        screen.out.print(bench.markdown(chosen), markup=False, soft_wrap=True, highlight=False)
         return Exit.DONE
     if args.compare:
         return _compare(*bench.compared(args.compare), args, screen)
@@ -91,6 +102,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         if args.sweep:
             return _sweep(bench.sweep_now(inventory, order, args.sweep, at), args, screen)
         done = bench.run_now(inventory, order, at)
+    _page([done.record], args, screen)
     if args.json:
         screen.json(bench.bench_json(done))
     else:
@@ -101,11 +113,21 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 def _sweep(done: Sequence[Benched], args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.workflows.measure.bench import markdown, sweep_json
 
+    _page([one.record for one in done], args, screen)
     if args.json:
         screen.json(sweep_json(done))
     else:
         screen.out.print(markdown([one.record for one in done]), markup=False, soft_wrap=True, highlight=False)
     return max(_code(one.verdict.value, gate=args.gate) for one in done)
+
+
+def _page(records: Sequence[Mapping[str, Any]], args: argparse.Namespace, screen: Screen) -> None:
+    """The page that --html asks for."""
+    from orchestrator.workflows.measure.bench_page import write_page
+
+    if args.html:
+        write_page(records, args.html)
+        screen.say(f"page written: {args.html}")
 
 
 def _counts(text: str) -> tuple[int, ...]:

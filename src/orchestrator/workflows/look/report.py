@@ -42,7 +42,8 @@ def write_report(
     examination: Examination, expected: Sequence[Expected], path: Path, labels: Mapping[str, LabelsAnswer] | None = None
 ) -> None:
     """Write the page. labels: what stands on each node, by name. Raises InputError where the file can't be written."""
-    write_whole(path, report_page(page_of(examination, expected, labels or {}), template("report.html.j2")))
+    page = page_of(examination, expected, labels or {})
+    write_whole(path, report_page(page, template("report.html.j2"), template("page.css")))
 
 
 def page_of(

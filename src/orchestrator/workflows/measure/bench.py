@@ -179,7 +179,7 @@ class _UnderLoad:
 
 def _judged(record: dict[str, Any], view: GangView, request: StagingRequest, load: Load) -> Benched:
     entries = applying(
-        _expectations(request.model), stack=record["stack"], layout=record["layout"], gpu=record["gpu"], load=load
+        expectations(request.model), stack=record["stack"], layout=record["layout"], gpu=record["gpu"], load=load
     )
     expected, before = held_against(entries), _fastest(record)
     figures, against = {}, ""
@@ -363,7 +363,7 @@ def _figures(result: Result, load: Load) -> dict[str, float]:
     return {**result.figures, **decode}
 
 
-def _expectations(model: str) -> tuple[Expected, ...]:
+def expectations(model: str) -> tuple[Expected, ...]:
     """None where the profile is not at hand here: somebody else may have started it."""
     try:
         return load_profile(model).expected
@@ -463,7 +463,7 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> str:
         )
         for record in records
     ]
-    for entry in _expectations(first["model"]):
+    for entry in expectations(first["model"]):
         figures = dict(entry.figures)
         load = asdict(entry.load)
         rows.append(
