@@ -157,9 +157,12 @@ def nodes_table(view: GangView, loads: Mapping[str, NodeLoad] | None = None) -> 
 
 
 def phase_words(node: NodeView) -> str:
-    """'weights 41/163'."""
+    """'weights 41/163', and how far the node is with reading files into its page cache."""
     steps = f" {node.phase.step}/{node.phase.of}" if node.phase.of else ""
-    return printable(node.phase.name + steps)
+    words = node.phase.name + steps
+    if node.cache is not None and node.cache.state == "reading" and node.cache.of:
+        words += f"{', ' if words else ''}page cache {100 * node.cache.done // node.cache.of} %"
+    return printable(words)
 
 
 def left_words(left: Left) -> str:

@@ -11,7 +11,7 @@ from orchestrator.gang.transport import transport
 from orchestrator.model.errors import DeployError
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
-from orchestrator.protocol.report import AgentState, Cause, Phase, RankReport, Report
+from orchestrator.protocol.report import AgentState, Cause, PageCache, Phase, RankReport, Report
 
 STALE_PROBE_S = 60.0
 """A leader's last HTTP probe older than this says nothing any more: twice the engine's own 20 s and our pause."""
@@ -44,6 +44,8 @@ class NodeView:
     """Seconds since this run was staged, by the node's own clock."""
     phase_s: float = 0.0
     """Seconds since its phase began."""
+    cache: PageCache | None = None
+    """Weight files read ahead of the engine; None where nothing was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +163,7 @@ def _node(rank: int, name: str, answer: Answer, current: Mapping[str, Report]) -
         left_behind=answer.left_behind,
         started_s=max(0.0, answer.now - answer.started_at),
         phase_s=max(0.0, answer.now - answer.phase.since),
+        cache=answer.cache,
     )
 
 

@@ -52,6 +52,7 @@ PROCESSES = {
     "hub-client": "orchestrator.node.checkpoint.hub_client",
     "light": "orchestrator.node.verbs.light",
     "nvml": "orchestrator.node.look.nvml",
+    "read-ahead": "orchestrator.node.cache.reader",
 }
 """Roles that live on: a module with `run(arguments) -> exit status`; no request, no answer."""
 

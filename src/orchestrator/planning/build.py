@@ -14,7 +14,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, Layout, Memory, NodePlan, Plan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.topology import Gpu, Topology
-from orchestrator.planning import commands, containers, layout, memory, named, places, transport
+from orchestrator.planning import commands, containers, layout, memory, named, page_cache, places, transport
 from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices
 from orchestrator.planning.digest import facts_digest, plan_id, short_digest
 from orchestrator.planning.environment import Surroundings, environment
@@ -125,6 +125,8 @@ class _Gang:
             if node.name in self.topologies and self._cuda
         }
         self.decision = self._decision()
+        self.rooms = page_cache.rooms(self.gang, self.layout, self.topologies)
+        self.to_read = page_cache.to_read(memory.checkpoint_bytes(self.profile), self.layout)
         self.dist_init = f"{_bracketed(self.tcp[leader.name].address)}:{leader.ports.dist_init}"
         nodes = tuple(self._node(node) for node in self.gang.nodes)
         plan = GangPlan(
@@ -134,7 +136,7 @@ class _Gang:
             dialect=self.stack.dialect,
             engine_version=self.stack.engine_version,
             layout=self.layout,
-            memory=budget,
+            memory=replace(budget, explanation=(*budget.explanation, *self._cache_words())),
             dist_init=self.dist_init,
             service_url=nodes[0].http_url,
             agent_address=self.tcp[leader.name].address,
@@ -148,6 +150,10 @@ class _Gang:
         )
         facts = [fact for node in self.gang.nodes for fact in self._facts(node)]
         return plan, facts, self._findings()
+
+    def _cache_words(self) -> tuple[str, ...]:
+        words = page_cache.words(self.to_read, self.rooms)
+        return (words,) if words else ()
 
     @property
     def _whole(self) -> tuple[bool, bool]:
@@ -373,6 +379,7 @@ class _Gang:
                     f"measured on {gpu}",
                 )
             )
+        findings += page_cache.findings(self.to_read, self.rooms)
         for node in self.gang.nodes:
             seen = self.topologies.get(node.name)
             host = self.options.hosts.get(node.name, HostFacts())

@@ -137,6 +137,19 @@ class ContainerOrder(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CacheOrder(Message):
+    """Weight files to read into the page cache from *armed* on.
+
+    first, last: pipeline stages of this node's ranks, of `stages`
+    """
+
+    folder: str
+    first: int = 0
+    last: int = 0
+    stages: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SecretFile(Message):
     """A file for the engine's user."""
 
@@ -180,6 +193,8 @@ class StagingRequest(Message):
     tp_ranks: tuple[int, ...] = ()
     working_dir: str = "/"
     model_path: str = ""
+    cache: CacheOrder | None = None
+    """None: nothing is read ahead."""
     venv_python: str = ""
     python_fix: str = ""
     """What to do where that is missing; '' for a stack's."""

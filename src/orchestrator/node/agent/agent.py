@@ -25,6 +25,7 @@ from orchestrator.node.agent.engine_log import EngineLog
 from orchestrator.node.agent.record import Record
 from orchestrator.node.agent.run import AGENT_FILE, ENGINE_LOG, GOAL_FILE, Run, staged_in
 from orchestrator.node.agent.statements import Statement
+from orchestrator.node.cache.ahead import ReadAhead
 from orchestrator.node.engine import devices, gpus, guardian, kernel_words, transport
 from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.gpus import GpuMemory
@@ -60,6 +61,8 @@ MEMORY_WARMING_S = 0.5
 TOLD_S = 0.5
 """The guardian reaps at once and says so."""
 
+AFTER_WEIGHTS = ("kv-cache", "graphs", "warm-up", "ready")
+"""Phases of an engine (gang/pace.py) that has read its weights."""
 SIGNALLED_GOALS = {signal.SIGTERM: "stop", signal.SIGUSR2: "stop-now"}
 """Orders that need no file: from systemd at a shutdown, and from a controller where none can be written."""
 
@@ -101,15 +104,17 @@ def _begin(run: Run) -> Agent:
         disk=disk,
         vitality=vitality,
     )
+    ahead = ReadAhead(run.cache, len(run.tp_ranks))
     return Agent(
         run=run,
         guardian=parent,
         memory=memory,
         record=record,
-        tree=Tree(run, parent.pid, memory, disk),
+        tree=Tree(run, parent.pid, memory, disk, ahead),
         log=log,
         disk=disk,
         vitality=vitality,
+        ahead=ahead,
     )
 
 
@@ -126,6 +131,8 @@ class Agent:
     disk: Now = field(default_factory=Now)
     vitality: Vitality = field(default_factory=Vitality)
     """Of the engine behind the service (leader)."""
+    ahead: ReadAhead = field(default_factory=lambda: ReadAhead(None, 0))
+    """Weight files on their way into the page cache."""
     course: Course = field(init=False)
     sockets: Sockets = field(default_factory=Sockets)
     hub: Hub | None = None
@@ -219,6 +226,7 @@ class Agent:
         self._follow_guardian(ready)
         self._follow_ranks(now, ready)
         self._follow_memory(now)
+        self._follow_reading()
         self.follow_link(now)
         self.happened(course.Tick())
         self._follow_service()
@@ -258,6 +266,7 @@ class Agent:
             remarks=(*self.remarks, *self.log.remarks, *self._stopped(), *self.disk.remarks(), *self._heard_remarks()),
             cause=self.course.cause,
             verdict=self.course.verdict,
+            cache=self.ahead.cache,
             silent=members.silent(now),
             links=members.links(now),
         )
@@ -265,6 +274,8 @@ class Agent:
 
     def enter(self, state: AgentState) -> None:
         """In another state: everybody hears of it at once."""
+        if state is AgentState.ARMED:
+            self.ahead.start()
         if state is AgentState.READY:
             self.log.watch.finish(clock.now())  # a worker's log says nothing of it
             self.disk.put(partial(transport.note, self.run))
@@ -298,7 +309,8 @@ class Agent:
     def _descriptors(self) -> Iterator[tuple[int, int]]:
         memory = self.memory.fileno()
         service = self.service.wake if self.service is not None else -1
-        for descriptor in (self._wake, self.guardian.channel.fileno(), self.log.pipe, service, memory or -1):
+        ahead = self.ahead.fileno()
+        for descriptor in (self._wake, self.guardian.channel.fileno(), self.log.pipe, service, memory or -1, ahead):
             if descriptor >= 0:
                 yield descriptor, select.POLLIN
         yield from self.tree.descriptors()
@@ -431,6 +443,16 @@ class Agent:
         every = MEMORY_WARMING_S if self.state is AgentState.WARMING else MEMORY_EVERY_S
         if self.engine[0] and now - self.memory.answered_at >= every:
             self.memory.ask(now)
+
+    def _follow_reading(self) -> None:
+        """Once the engine has its weights, nobody needs them in the page cache."""
+        if self.ahead.fileno() < 0 or self.ahead.cache is None:
+            return
+        self.ahead.take()
+        if self.log.watch.phase.name in AFTER_WEIGHTS:
+            self.ahead.stop("the engine had loaded its weights before")
+        if self.ahead.cache.state != "reading":
+            self.record.event("read ahead", **self.ahead.cache.as_json())
 
     def _follow_service(self) -> None:
         for result in self.service.take() if self.service else ():

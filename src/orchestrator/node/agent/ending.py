@@ -27,6 +27,7 @@ def end(agent: Agent) -> Iterator[None]:
     if agent.service is not None:
         agent.service.stop()
         agent.service = None
+    agent.ahead.stop("the run ended")
     agent.tree.let_go()
     agent.flush()
     _remove_container(agent)  # it may be none that we may send a signal to

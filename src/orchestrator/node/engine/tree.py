@@ -16,6 +16,7 @@ from orchestrator.node import files, processes
 from orchestrator.node.agent import clock
 from orchestrator.node.agent.disk import Now
 from orchestrator.node.agent.run import PROCESSES_FILE, Run
+from orchestrator.node.cache.ahead import ReadAhead
 from orchestrator.node.engine import deaths
 from orchestrator.node.engine.containers import Container
 from orchestrator.node.engine.deaths import Death
@@ -66,12 +67,13 @@ class RankDied:
 @dataclass
 class Tree:
     """Everything below the guardian and below us, except the guardian and the processes that ask NVML and a
-    container's daemon; and everything in the run's container."""
+    container's daemon or read files ahead; and everything in the run's container."""
 
     run: Run
     guardian_pid: int
     memory: GpuMemory
     disk: Now = field(default_factory=Now)
+    ahead: ReadAhead | None = None
     ranks: list[Rank] = field(default_factory=list)
     container: Container | None = None
     gone_at: float = 0.0
@@ -132,7 +134,7 @@ class Tree:
         """The engine's processes that still run, from a fresh look at /proc."""
         everything = processes.everything()
         found = processes.descendants([os.getpid(), self.guardian_pid], everything)
-        helpers = {self.guardian_pid, *self.memory.helpers}
+        helpers = {self.guardian_pid, *self.memory.helpers, *(self.ahead.helpers if self.ahead else ())}
         if self.container is not None:
             helpers |= self.container.helpers
             found += [process for process in self.container.processes(everything) if process not in found]

@@ -66,6 +66,10 @@ _OTHERS = (
           "Its interface, RDMA ports and GPUs are planned from the inventory, and not checked.", "the snapshot"),
     _plan("LAYOUT-NOT-MEASURED", "this layout has not been measured",
           "Speed and memory of this model, stack and layout are calculated, not measured.", "the model's profile"),
+    _plan("PAGE-CACHE-SMALL", "the weight files that a node reads do not fit into its page cache",
+          "The agent reads a node's weight files into memory while a run is armed, as many as fit beside the engine. "
+          "Files that do not fit come from the disk at every start. Calculated from the node's memory, less 8 GiB and "
+          "4 GiB per rank.", "proc_meminfo(5), NUMA domains of the snapshot"),
     _plan("GID-INDEX-MIXED", "NCCL_IB_GID_INDEX stays unset",
           "No single GID index is RoCE v2 over IPv4 on all chosen ports. NCCL 2.21 and newer finds each port's own.",
           "NCCL src/transport/net_ib, ncclIbGetGidIndex"),

@@ -16,6 +16,7 @@ from orchestrator.model.plan import GangPlan, NodePlan
 from orchestrator.node.agent import staged_files
 from orchestrator.planning.redaction import fingerprint, is_secret
 from orchestrator.protocol.staging import (
+    CacheOrder,
     CanaryOrder,
     ContainerOrder,
     Endpoint,
@@ -65,6 +66,7 @@ def staging_requests(
             tp_ranks=node.tp_ranks,
             working_dir=node.working_dir,
             model_path=node.model_path,
+            cache=_cache(node, plan),
             venv_python="" if node.container else node.argv[0],
             packages={} if node.container else packages,  # an image is known by its digest
             container=_container(node),
@@ -89,6 +91,19 @@ def _addresses(gang: GangSpec, plan: GangPlan) -> dict[str, str]:
     """Node names by address: the engine's errors name a peer by its address."""
     reached = {node.reach.host: node.name for node in gang.nodes}
     return {**reached, **{node.address: node.name for node in plan.nodes}}
+
+
+def _cache(node: NodePlan, plan: GangPlan) -> CacheOrder:
+    """The pipeline stages of a node's ranks: world ranks run through the nodes in order, stage by stage."""
+    tensor = plan.layout.tensor_parallel
+    each = tensor * plan.layout.pipeline_parallel // plan.layout.nnodes
+    first = node.node_rank * each
+    return CacheOrder(
+        folder=node.model_path,
+        first=first // tensor,
+        last=(first + each - 1) // tensor,
+        stages=plan.layout.pipeline_parallel,
+    )
 
 
 def _container(node: NodePlan) -> ContainerOrder | None:

@@ -61,6 +61,7 @@ def _node(node: NodeView) -> dict[str, Any]:
         "phase": node.phase.name,
         "phase_step": node.phase.step,
         "phase_of": node.phase.of,
+        "cache": node.cache.as_json() if node.cache else None,
         "error": failure.as_json() if failure else None,
         "left_behind": list(node.left_behind),
         "ranks": [

@@ -1,0 +1,94 @@
+"""The agent's side of reading ahead: one child process, its progress, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from dataclasses import dataclass, field, replace
+
+from orchestrator.node import itself
+from orchestrator.protocol.report import PageCache
+from orchestrator.protocol.staging import CacheOrder
+
+
+@dataclass
+class ReadAhead:
+    """Starts the reader, takes what it says without waiting, ends it at any moment."""
+
+    order: CacheOrder | None
+    ranks: int
+    application: str = field(default_factory=itself.application)
+    cache: PageCache | None = None
+    """What is known of it; None before the start."""
+    _child: subprocess.Popen[bytes] | None = None
+    _dropped: subprocess.Popen[bytes] | None = None
+    """A child that SIGKILL has not ended yet: a disk holds it (D, proc(5))."""
+    _rest: bytes = b""
+
+    @property
+    def helpers(self) -> set[int]:
+        """Process ids of the children that may still be there: none is one of the engine's."""
+        return {child.pid for child in (self._child, self._dropped) if child is not None and child.poll() is None}
+
+    def start(self) -> None:
+        """Begin, where something was ordered. A node that can't is none the worse for it."""
+        if self.order is None or self._child is not None:
+            return
+        numbers = (self.ranks, self.order.first, self.order.last, self.order.stages)
+        with contextlib.suppress(OSError):
+            self._child = subprocess.Popen(
+                itself.command(self.application, "read-ahead", self.order.folder, *map(str, numbers)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            assert self._child.stdout is not None
+            os.set_blocking(self._child.stdout.fileno(), False)
+            self.cache = PageCache(state="reading")
+
+    def fileno(self) -> int:
+        """Readable when it said something; -1 where nobody reads."""
+        return self._child.stdout.fileno() if self._child is not None and self._child.stdout is not None else -1
+
+    def take(self) -> None:
+        """Read what the child said, without waiting."""
+        if self._child is None or self._child.stdout is None or self.cache is None:
+            return
+        try:
+            data = os.read(self._child.stdout.fileno(), 1 << 16)
+        except BlockingIOError:
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._understand(json.loads(line))
+        if not data or self.cache.state != "reading":
+            self.stop("the process that reads ended")
+
+    def stop(self, why: str) -> None:
+        """No further, whatever it has read; why: in words for the report, where it was not done."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        child.kill()
+        self._dropped = child
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(0.05)
+        if child.stdout is not None:
+            child.stdout.close()
+        if self.cache is not None and self.cache.state == "reading":
+            self.cache = replace(self.cache, state="stopped", why=why)
+
+    def _understand(self, said: dict[str, object]) -> None:
+        assert self.cache is not None
+        if "ended" in said:
+            why = str(said["ended"])
+            self.cache = replace(self.cache, state="stopped" if why else "done", why=why)
+            return
+        was = self.cache
+        done, of, disk, skipped = (
+            int(str(said.get(name, getattr(was, name)))) for name in ("done", "of", "disk", "skipped")
+        )
+        self.cache = replace(was, done=done, of=of, disk=disk, skipped=skipped)

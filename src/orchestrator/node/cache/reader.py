@@ -1,0 +1,127 @@
+"""Role `read-ahead`: reads files once, so that they lie in the page cache when the engine wants them.
+
+Arguments: the checkpoint's folder, ranks of the node, their first and last pipeline stage, number of stages. Lines on
+stdout, each a JSON object: {"of": bytes that will be read, "skipped": bytes for which there is no room}, then {"done":
+bytes, "disk": bytes that came from a disk} at most twice a second, at the end {"ended": ""} or why it stopped.
+It is a process of its own, since a disk that hangs blocks whoever reads, and SIGKILL is all that it takes to stop it.
+It has the lowest priority, and ends with the agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from orchestrator.node import kernel
+from orchestrator.node.cache import weight_files
+from orchestrator.protocol import page_cache
+
+CHUNK = 4 << 20
+AT_ONCE = 4
+"""Files that are read side by side: one reader alone leaves an NVMe drive idle between its requests."""
+SAY_EVERY_S = 0.5
+LOOK_EVERY_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes, as the kernel says."""
+
+    total: int
+    available: int
+
+    @classmethod
+    def of_node(cls) -> Memory:
+        """By proc_meminfo(5)."""
+        with open("/proc/meminfo", encoding="ascii") as file:
+            said = dict(line.split(":", 1) for line in file)
+        return cls(*(int(said[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable")))
+
+
+@dataclass
+class Reading:
+    """Counts what was read, for all its threads."""
+
+    ranks: int
+    done: int = 0
+    why: str = ""
+    """Why it stopped early."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def chosen(self, paths: Iterable[str]) -> tuple[list[str], int, int]:
+        """The files that there is room for, from the first on; their bytes; and the bytes of the others."""
+        memory = Memory.of_node()
+        room = page_cache.room(memory.total, memory.available, self.ranks)
+        chosen: list[str] = []
+        taken = skipped = 0
+        for path in paths:
+            try:
+                size = os.stat(path).st_size
+            except OSError:
+                continue  # what is missing is the checks' business
+            if skipped or taken + size > room:
+                skipped += size
+                continue
+            chosen.append(path)
+            taken += size
+        return chosen, taken, skipped
+
+    def read(self, path: str) -> None:
+        """One file, from its beginning."""
+        buffer = bytearray(CHUNK)
+        with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            while not self.why and (count := file.readinto(buffer)):
+                with self._lock:
+                    self.done += count
+                    due = self.done // LOOK_EVERY_BYTES != (self.done - count) // LOOK_EVERY_BYTES
+                if due:
+                    self.mind_memory()
+
+    def mind_memory(self) -> None:
+        """Stop where others have taken what was free: what we read would push out what was read before."""
+        memory = Memory.of_node()
+        if not page_cache.room(memory.total, memory.available, self.ranks):
+            self.why = "the memory is needed for other things"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Role `read-ahead`."""
+    kernel.die_with_parent(signal.SIGKILL)
+    kernel.name_process("l40s-read-ahead")
+    with contextlib.suppress(OSError):
+        os.nice(19)
+    folder, (ranks, first, last, stages) = arguments[0], map(int, arguments[1:5])
+    reading = Reading(ranks)
+    chosen, taken, skipped = reading.chosen(weight_files.of_checkpoint(folder, first, last, stages))
+    _say(of=taken, skipped=skipped)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        jobs = [pool.submit(reading.read, path) for path in chosen]
+        while not all(job.done() for job in jobs):
+            time.sleep(SAY_EVERY_S if taken > CHUNK else 0.01)
+            _say(done=reading.done, disk=from_disk())
+    _say(done=reading.done, disk=from_disk())
+    _say(ended=reading.why)
+    return 0
+
+
+def from_disk() -> int:
+    """Bytes that this process made a disk read (read_bytes of proc_pid_io(5)); 0 where the kernel does not say."""
+    try:
+        with open("/proc/self/io", encoding="ascii") as file:
+            return int(dict(line.split(":", 1) for line in file)["read_bytes"])
+    except (OSError, KeyError, ValueError):
+        return 0
+
+
+def _say(**words: object) -> None:
+    sys.stdout.write(json.dumps(words) + "\n")
+    sys.stdout.flush()

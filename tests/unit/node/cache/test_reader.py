@@ -1,0 +1,133 @@
+"""Reading ahead: which files, how much of them, what is said, and that it ends when told to."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.support.waiting import until
+
+from orchestrator.node import itself
+from orchestrator.node.agent.weights import INDEX
+from orchestrator.node.cache import reader, weight_files
+from orchestrator.node.cache.ahead import ReadAhead
+from orchestrator.protocol import page_cache
+from orchestrator.protocol.staging import CacheOrder
+
+GIB = 1 << 30
+
+
+def checkpoint(folder: Path, layers: int = 5) -> Path:
+    folder.mkdir()
+    files = {f"model.layers.{layer}.mlp.weight": f"model-{layer}.safetensors" for layer in range(layers)}
+    files["model.embed_tokens.weight"] = "model-embed.safetensors"
+    for number, name in enumerate(files.values()):
+        (folder / name).write_bytes(b"x" * (1000 + number))
+    (folder / "leftover.safetensors").write_bytes(b"y" * 5000)
+    (folder / INDEX).write_text(json.dumps({"weight_map": files}))
+    (folder / "config.json").write_text(json.dumps({"num_hidden_layers": layers}))
+    return folder
+
+
+def names(paths: list[str]) -> list[str]:
+    return [Path(path).name for path in paths]
+
+
+def test_the_index_names_the_files(tmp_path: Path) -> None:
+    found = names(weight_files.of_checkpoint(str(checkpoint(tmp_path / "model"))))
+    assert found == [*(f"model-{layer}.safetensors" for layer in range(5)), "model-embed.safetensors"]
+
+
+@pytest.mark.parametrize(("stage", "layers"), [(0, [0, 1]), (1, [2, 3]), (2, [4, 5, 6])])
+def test_a_pipeline_stage_needs_its_own_layers(tmp_path: Path, stage: int, layers: list[int]) -> None:
+    folder = str(checkpoint(tmp_path / "model", layers=7))
+    found = names(weight_files.of_checkpoint(folder, stage, stage, 3))
+    assert found == [*(f"model-{layer}.safetensors" for layer in layers), "model-embed.safetensors"]
+
+
+@pytest.mark.parametrize(
+    "index", ["no json", "[]", '{"weight_map": {"a": 3}}', '{"weight_map": {"a": "../../etc/shadow"}}', "[" * 100000]
+)
+def test_a_bad_index_names_nothing(tmp_path: Path, index: str) -> None:
+    (tmp_path / INDEX).write_text(index)
+    assert weight_files.of_checkpoint(str(tmp_path)) == []
+
+
+def test_a_folder_without_an_index_or_without_anything(tmp_path: Path) -> None:
+    assert weight_files.of_checkpoint(str(tmp_path / "absent")) == []
+    (tmp_path / "b.safetensors").touch()
+    (tmp_path / "notes.txt").touch()
+    assert names(weight_files.of_checkpoint(str(tmp_path))) == ["b.safetensors"]
+
+
+def test_room_is_what_is_available_less_what_system_and_ranks_need() -> None:
+    assert page_cache.room(1024 * GIB, 1000 * GIB, 8) == 960 * GIB
+    assert page_cache.room(16 * GIB, 10 * GIB, 8) == 6 * GIB  # a small node keeps a quarter
+    assert page_cache.room(1024 * GIB, 30 * GIB, 8) == 0
+
+
+def test_files_without_room_are_counted_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = weight_files.of_checkpoint(str(checkpoint(tmp_path / "model")))
+    monkeypatch.setattr(reader.Memory, "of_node", classmethod(lambda cls: cls(4 * 2500, 5000)))
+    chosen, taken, skipped = reader.Reading(8).chosen(paths)
+    assert (names(chosen), taken) == (["model-0.safetensors", "model-1.safetensors"], 2001)
+    assert skipped == 1002 + 1003 + 1004 + 1005
+
+
+def test_reading_stops_when_the_memory_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "large").write_bytes(b"x" * 1_000_000)
+    monkeypatch.setattr(reader, "CHUNK", 1000)
+    monkeypatch.setattr(reader, "LOOK_EVERY_BYTES", 10_000)
+    monkeypatch.setattr(reader.Memory, "of_node", classmethod(lambda cls: cls(4000, 1000)))
+    reading = reader.Reading(8)
+    reading.read(str(tmp_path / "large"))
+    assert reading.done == 10_000
+    assert reading.why
+
+
+def test_the_process_says_what_it_reads_and_reads_everything(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "model")
+    words = itself.command(itself.application(), "read-ahead", str(folder), "8", "0", "0", "1")
+    done = subprocess.run(words, capture_output=True, check=True, timeout=60)
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert said[0] == {"of": 6015, "skipped": 0}
+    assert said[-2]["done"] == 6015
+    assert said[-1] == {"ended": ""}
+
+
+def test_an_agent_hears_the_end(tmp_path: Path) -> None:
+    ahead = ReadAhead(CacheOrder(folder=str(checkpoint(tmp_path / "model"))), ranks=8)
+    ahead.start()
+    assert ahead.helpers
+
+    def over() -> bool:
+        ahead.take()
+        return ahead.cache is not None and ahead.cache.state == "done"
+
+    until(over)
+    assert ahead.cache is not None
+    assert (ahead.cache.done, ahead.cache.of, ahead.cache.skipped) == (6015, 6015, 0)
+    until(lambda: not ahead.helpers)
+    assert ahead.fileno() == -1
+
+
+def test_a_reader_that_hangs_is_ended_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    os.mkfifo(folder / "a.safetensors")  # opening it blocks until somebody writes
+    ahead = ReadAhead(CacheOrder(folder=str(folder)), ranks=8)
+    ahead.start()
+    ahead.stop("the run ended")
+    assert ahead.cache is not None
+    assert (ahead.cache.state, ahead.cache.why) == ("stopped", "the run ended")
+    until(lambda: not ahead.helpers)
+
+
+def test_nothing_is_started_where_nothing_is_ordered() -> None:
+    ahead = ReadAhead(None, ranks=8)
+    ahead.start()
+    ahead.stop("the run ended")
+    assert (ahead.cache, ahead.fileno(), ahead.helpers) == (None, -1, set())

@@ -1,0 +1,38 @@
+"""Whether the weight files fit into the nodes' memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.model.finding import Severity
+from orchestrator.model.plan import Layout
+from orchestrator.planning import page_cache
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "nodes", "share"), [(32, 1, 4, 1.0), (8, 4, 4, 0.25), (4, 8, 4, 0.25), (8, 2, 1, 1.0)]
+)
+def test_a_node_reads_the_files_of_its_stages(tensor: int, pipeline: int, nodes: int, share: float) -> None:
+    layout = Layout(tensor_parallel=tensor, pipeline_parallel=pipeline, nnodes=nodes, gpus_per_node=8)
+    assert page_cache.to_read(640 * GIB, layout) == int(640 * GIB * share)
+
+
+def test_a_node_with_too_little_memory_is_named() -> None:
+    rooms = {"node0": 960 * GIB, "node1": 472 * GIB}
+    assert "do not fit on node1" in page_cache.words(640 * GIB, rooms)
+    (finding,) = page_cache.findings(640 * GIB, rooms)
+    assert (finding.node, finding.severity) == ("node1", Severity.NOTE)
+    assert "640 GiB" in finding.title
+    assert "472 GiB" in finding.title
+
+
+def test_what_fits_is_said_and_no_finding() -> None:
+    rooms = {"node0": 960 * GIB}
+    assert page_cache.words(640 * GIB, rooms).endswith("they fit")
+    assert list(page_cache.findings(640 * GIB, rooms)) == []
+
+
+def test_nothing_is_said_of_nodes_that_were_not_read() -> None:
+    assert page_cache.words(640 * GIB, {}) == ""
