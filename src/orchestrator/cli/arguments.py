@@ -36,6 +36,13 @@ def strange(words: Sequence[str], verb: str) -> InputError:
     )
 
 
+def without_quiet(words: Sequence[str], default: bool) -> tuple[list[str], bool]:
+    """The words without -q and --quiet, which may stand anywhere before `--`, and whether one was there."""
+    end = words.index("--") if "--" in words else len(words)
+    left = [word for word in words[:end] if word not in ("-q", "--quiet")]
+    return [*left, *words[end:]], default or len(left) < end
+
+
 def arranged(words: Sequence[str], verbs: Mapping[str, str]) -> list[str]:
     """The words with the verb first: `help VERB`, and the options that may stand anywhere (-i, --json) before it."""
     before: list[str] = []

@@ -10,9 +10,12 @@ from contextlib import suppress
 from types import ModuleType
 
 from orchestrator import __version__
-from orchestrator.cli.arguments import Parser, arranged, in_groups, strange
+from orchestrator.cli.arguments import Parser, arranged, in_groups, strange, without_quiet
+from orchestrator.cli.defaults import added
 from orchestrator.cli.detaching import detaching, forget
+from orchestrator.cli.every_parser import verbs_of
 from orchestrator.cli.screen import Screen
+from orchestrator.loading.config import load_config
 from orchestrator.model.errors import DeployError, Detached
 from orchestrator.model.exit_codes import Exit
 
@@ -36,6 +39,7 @@ GROUPS = {
         "models": "list the models that have a profile, and the layouts that fit this cluster",
         "doctor": "check the hardware and wiring: what is wrong, what it costs, how to fix it",
         "discover": "show each node as a tree: NUMA domains, switches, GPUs, NICs, ports",
+        "version": "show the version of this program, and of the agents and stacks on the nodes",
     },
     "verify": {
         "nettest": "measure the network between GPUs and nodes with the stack's own libraries, and name what is slow",
@@ -52,6 +56,10 @@ GROUPS = {
     "rehearse": {
         "lab": "run an emulated cluster on this machine: real SSH, real processes",
     },
+    "this program": {
+        "completion": "print a script that completes commands in bash, zsh or fish",
+        "man": "write manual pages",
+    },
 }
 VERBS = {name: summary for verbs in GROUPS.values() for name, summary in verbs.items()}
 """Every verb is a module of this package with `configure(parser)` and `run(args, screen) -> exit code`."""
@@ -62,8 +70,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     screen = Screen(as_json="--json" in words)
     try:
+        config = load_config()
+        words, screen.quiet = without_quiet(words, config.quiet)
         words = arranged(words, VERBS)
-        parser, modules = _parser(next((word for word in words if not word.startswith("-")), ""))
+        verb = next((word for word in words if not word.startswith("-")), "")
+        parser, modules = parser_of(verb)
+        if verb in config.options and words[0] == verb:
+            words = added(words, verbs_of(parser)[verb], config.options[verb], config.path)
         args, unknown = parser.parse_known_args(words)
         if unknown:
             raise strange(unknown, args.verb)
@@ -84,7 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser(verb: str) -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:
+def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:
+    """The command line with one verb's options, and that verb's module; None: with all of them."""
     parser = Parser(
         prog="l40s-deploy",
         usage="l40s-deploy VERB [OPTION ...]",
@@ -93,14 +107,21 @@ def _parser(verb: str) -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:
         epilog=in_groups(GROUPS, "l40s-deploy up --model DeepSeek-V3-0324-Block64x64"),
     )
     parser.add_argument("--version", action="version", version=f"l40s-deploy {__version__}")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print results and errors only; for every verb")
     verbs = parser.add_subparsers(
-        dest="verb", required=True, metavar="VERB", help=argparse.SUPPRESS, prog="l40s-deploy"
+        dest="verb",
+        required=True,
+        metavar="VERB",
+        help="what to do" if verb is None else argparse.SUPPRESS,  # --help has them in groups
+        prog="l40s-deploy",
     )
     modules: dict[str, ModuleType] = {}
     for name, summary in VERBS.items():
-        sub = verbs.add_parser(name, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
-        if name == verb:
-            modules[name] = importlib.import_module(f"orchestrator.cli.{name}")
+        sub = verbs.add_parser(
+            name, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        if verb in (name, None):
+            modules[name] = importlib.import_module(f"orchestrator.cli.{name.replace('-', '_')}")
             modules[name].configure(sub)
     return parser, modules
 

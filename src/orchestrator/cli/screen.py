@@ -18,9 +18,11 @@ if TYPE_CHECKING:  # rich costs 60 ms to import: only verbs that draw pay for it
 
 @dataclass
 class Screen:
-    """stdout for the answer, stderr for everything said along the way; with --json nothing but JSON."""
+    """stdout for the answer, stderr for everything said along the way; with --json nothing but JSON, with --quiet
+    nothing but the answer and errors."""
 
     as_json: bool = False
+    quiet: bool = False
     _cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -36,7 +38,7 @@ class Screen:
     @property
     def draws(self) -> bool:
         """A display that is drawn again and again has a place: a terminal whose cursor can be moved, and no --json."""
-        return sys.stderr.isatty() and self.moves and not self.as_json
+        return sys.stderr.isatty() and self.moves and not self.as_json and not self.quiet
 
     @property
     def moves(self) -> bool:
@@ -44,8 +46,9 @@ class Screen:
         return os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
     def say(self, text: str) -> None:
-        """One remark on stderr; silent under --json when stderr is no terminal would hide faults, so it stays."""
-        self._write(printable(text) + "\n")
+        """One remark on stderr, under --json too; nothing under --quiet."""
+        if not self.quiet:
+            self._write(printable(text) + "\n")
 
     def _write(self, text: str) -> None:
         """Detaches, as Ctrl-C does, if stderr is closed (`2>&1 | head`, a closed terminal)."""

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.loading.config import load_config
 from orchestrator.model.errors import InputError
 
 DEFAULT_LAB = "lab"
@@ -27,7 +28,8 @@ def lab_root() -> Path:
 
 
 def choose_inventory(option: str | None) -> Choice:
-    """--inventory, else $L40S_INVENTORY, else ./inventory/hosts.yml, else the only running lab's."""
+    """--inventory, else $L40S_INVENTORY, else ./inventory/hosts.yml, else the config file's, else the only running
+    lab's."""
     if option:
         return Choice(Path(option), "--inventory")
     if variable := os.environ.get("L40S_INVENTORY"):
@@ -35,6 +37,9 @@ def choose_inventory(option: str | None) -> Choice:
     here = Path("inventory/hosts.yml")
     if here.exists():
         return Choice(here, "./inventory/hosts.yml")
+    config = load_config()
+    if config.inventory is not None:
+        return Choice(config.inventory, f"inventory in {config.path}")
     labs = sorted(lab_root().glob("*/inventory.yml"))
     if len(labs) == 1:
         return Choice(labs[0], f"the running lab {labs[0].parent.name!r}, because no inventory was given")

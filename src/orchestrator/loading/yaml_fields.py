@@ -93,6 +93,11 @@ class Section:
         value = self._take(key, {})
         return Section(value, self._file, f"{self._path}.{key}" if self._path else key)
 
+    def all(self) -> dict[str, Any]:
+        """Everything as it is, for whoever judges the keys himself."""
+        self._taken |= {*self._raw}
+        return dict(self._raw)
+
     def names(self) -> tuple[str, ...]:
         """The keys, in the file's order."""
         return tuple(self._raw)

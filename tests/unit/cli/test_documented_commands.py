@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.main import _parser
+from orchestrator.cli.main import parser_of
 
 ROOT = Path(__file__).parents[3]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -24,7 +24,7 @@ COMMANDS = sorted(
 @pytest.mark.parametrize(("page", "line"), COMMANDS)
 def test_the_parser_accepts_it(page: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(line, comments=True)
-    parser, _ = _parser(words[0])
+    parser, _ = parser_of(words[0])
     try:
         _, unknown = parser.parse_known_args(words)
     except SystemExit:

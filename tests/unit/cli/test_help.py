@@ -16,7 +16,7 @@ def subcommands() -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
     for verb in VERBS:
         parser = argparse.ArgumentParser(prog=verb)
-        importlib.import_module(f"orchestrator.cli.{verb}").configure(parser)
+        importlib.import_module(f"orchestrator.cli.{verb.replace('-', '_')}").configure(parser)
         found.append((verb,))
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.main import VERBS, _parser
+from orchestrator.cli.main import VERBS, parser_of
 from orchestrator.loading.profiles import load_profile
 
 README = (Path(__file__).parents[3] / "README.md").read_text()
@@ -22,7 +22,7 @@ QUICK_START = README.partition("## Quick start")[2].partition("\n## ")[0]
 def test_a_command_exists_with_its_options(command: str) -> None:
     words = shlex.split(command)
     assert words[0] in VERBS
-    parser, _ = _parser(words[0])
+    parser, _ = parser_of(words[0])
     _, unknown = parser.parse_known_args(words)
     assert unknown == []
 

@@ -363,8 +363,11 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("checkpoint push /models/x", pushing, ("node3: /workspace/x", "4.00 GiB in 3 files on 4 nodes after")),
     (f"tuning status --offline --model {MODEL}", nothing, ("SGLang 0.5.23",)),
     ("lab faults", nothing, ("gpu-lost",)),
+    ("version --local", nothing, ("l40s-deploy 0.1.0",)),
+    ("completion bash", nothing, ("-F _shtab_l40s_deploy l40s-deploy",)),
+    ("man {seen}", nothing, ("pages in",)),
 ]
-WITHOUT_A_CLUSTER = ("doctor", "discover", "stack", "lab")
+WITHOUT_A_CLUSTER = ("doctor", "discover", "stack", "lab", "completion", "man")
 
 
 @pytest.fixture

@@ -1,0 +1,68 @@
+"""`l40s-deploy version`: of this program, of the agents that run on the nodes, and of the stacks that they serve."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+
+from orchestrator import __version__
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.loading.inventory import load_inventory
+from orchestrator.loading.which import choose_inventory
+from orchestrator.model.errors import InputError
+from orchestrator.model.exit_codes import Exit
+from orchestrator.workflows.status.versions import NodeVersion, versions
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_examples(
+        parser,
+        "l40s-deploy version",
+        "l40s-deploy version --local   # of this program only",
+        "l40s-deploy version --json | jq '.nodes[] | select(.agent != $v)' --arg v 0.1.0",
+    )
+    add_inventory(parser)
+    add_gangs(parser)
+    parser.add_argument("--local", action="store_true", help="ask no node")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """4 where a node did not answer, else 0."""
+    nodes = () if args.local else _asked(args, screen)
+    if args.json:
+        own = {"version": __version__, "python": platform.python_version()}
+        screen.json({**own, "nodes": [node.as_json() for node in nodes]})
+    else:
+        screen.out.print(f"l40s-deploy {__version__} (Python {platform.python_version()})")
+        if nodes:
+            _table(nodes, screen)
+    return Exit.UNREACHABLE if any(node.error for node in nodes) else Exit.DONE
+
+
+def _asked(args: argparse.Namespace, screen: Screen) -> tuple[NodeVersion, ...]:
+    """Nothing where nobody has named a cluster: the program's own version is an answer too."""
+    try:
+        choice = choose_inventory(args.inventory)
+    except InputError as none:
+        screen.say(f"no node was asked: {none.what}")
+        return ()
+    screen.say(f"cluster: {choice.path} ({choice.reason})")
+    return versions(load_inventory(choice.path), tuple(args.gang))
+
+
+def _table(nodes: tuple[NodeVersion, ...], screen: Screen) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("node", "gang", "agent", "stack", "model", "state"):
+        table.add_column(title)
+    for node in nodes:
+        told = (node.agent or "none", node.stack, node.model, node.state)
+        row = [node.node, node.gang, *(told if node.error is None else ("?", "", "", node.error.what))]
+        style = "bold yellow" if node.error or (node.agent and node.agent != __version__) else ""
+        table.add_row(*(Text(printable(cell), style) for cell in row))
+    screen.out.print(table)
