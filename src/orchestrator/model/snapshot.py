@@ -49,19 +49,19 @@ class Snapshot:
     host: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
-    def _children(self) -> dict[str, list[str]]:
+    def _children(self) -> dict[str, set[str]]:
         children: dict[str, set[str]] = {}
         for path in (*self.files, *self.links, *self.errors):
-            current = path
-            while current not in ("/", ""):
+            known, current = False, path
+            while not known and current not in ("/", ""):
                 parent, slash, name = current.rpartition("/")
-                parent = parent or slash
-                siblings = children.setdefault(parent, set())
-                if name in siblings:
-                    break
-                siblings.add(name)
-                current = parent
-        return {path: sorted(names) for path, names in children.items()}
+                current = parent or slash
+                known = current in children
+                if known:
+                    children[current].add(name)
+                else:
+                    children[current] = {name}
+        return children
 
     @cached_property
     def _folders(self) -> dict[str, str]:
@@ -70,14 +70,21 @@ class Snapshot:
 
     def realpath(self, path: str) -> str:
         """The path with every symbolic link resolved; a loop ends where Linux would end it."""
+        place = self._placed(path)
+        if place and place not in self.links:
+            return place
+        ahead = place and self._placed(_followed(place, self.links[place]))
+        return ahead if ahead and ahead not in self.links else self._resolved(path)
+
+    def _placed(self, path: str) -> str:
+        """The path in its folder's real place, '' where its last part is no name."""
         folder, _, name = path.rpartition("/")
         if not folder or name in ("", ".", ".."):
-            return self._resolved(path)
+            return ""
         known = self._folders.get(folder)
         if known is None:
             known = self._folders[folder] = self._resolved(folder).rstrip("/")
-        place = f"{known}/{name}"
-        return self._resolved(path) if place in self.links else place
+        return f"{known}/{name}"
 
     def _resolved(self, path: str) -> str:
         parts = [part for part in reversed(path.split("/")) if part]
@@ -118,7 +125,7 @@ class Snapshot:
 
     def names(self, path: str) -> tuple[str, ...]:
         """Names inside a directory, sorted; empty where there is none."""
-        return tuple(self._children.get(self.realpath(path), ()))
+        return tuple(sorted(self._children.get(self.realpath(path), ())))
 
     def exists(self, path: str) -> bool:
         real = self.realpath(path)
@@ -127,9 +134,19 @@ class Snapshot:
     def walk(self, path: str) -> Iterator[str]:
         """Every readable file below a directory, by its real path."""
         top = self.realpath(path)
-        for name in self._children.get(top, ()):
+        for name in sorted(self._children.get(top, ())):
             below = posixpath.join(top, name)
             if below in self.files:
                 yield below
             elif below not in self.links:
                 yield from self.walk(below)
+
+
+def _followed(place: str, target: str) -> str:
+    """Where a link at a real path leads."""
+    if target.startswith("/"):
+        return target
+    folder = place.rpartition("/")[0]
+    while target.startswith("../"):
+        folder, target = folder.rpartition("/")[0], target[3:]
+    return f"{folder}/{target}"

@@ -150,7 +150,7 @@ class Gid:
         digits = tail.replace(":", "")
         if len(digits) != 8:
             return None
-        return ".".join(str(int(digits[i : i + 2], 16)) for i in range(0, 8, 2))
+        return ".".join(map(str, bytes.fromhex(digits)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

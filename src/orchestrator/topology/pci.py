@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Link, PciDevice
@@ -45,13 +46,17 @@ def card(address: str) -> str:
     return address.rpartition(".")[0] or address
 
 
-def bridges_above(key: str) -> list[str]:
-    """Keys of the bridges above a function, nearest first. Read from the path, as NCCL does (src/graph/xml.cc)."""
+@lru_cache(maxsize=1 << 12)
+def bridges_above(key: str) -> tuple[str, ...]:
+    """Keys of the bridges above a function, nearest first. Read from the path, as NCCL does (src/graph/xml.cc).
+
+    Remembered: the rules ask often, and the nodes of a cluster have the same paths.
+    """
     above: list[str] = []
     while True:
         key = key.rpartition("/")[0]
         if not is_address(key.rpartition("/")[2].rpartition(TWICE)[2]):
-            return above
+            return tuple(above)
         above.append(key)
 
 

@@ -42,7 +42,7 @@ def find_switches(devices: Sequence[PciDevice], serving: Collection[str] = ()) -
     return merged(sorted(switches, key=lambda switch: (sort_key(switch.address), switch.key)), by_key)
 
 
-def upstream_ports_above(key: str) -> list[str]:
+def upstream_ports_above(key: str) -> tuple[str, ...]:
     """Every second bridge above a device, nearest first, as NCCL steps up; all of them where NCCL has written them down
     (its XML has no downstream ports). For a switch's key with a slash behind it the switch is the first."""
     ways = bridges_above(key)

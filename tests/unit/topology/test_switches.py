@@ -95,7 +95,7 @@ def test_a_switch_whose_own_files_are_missing_is_still_there() -> None:
 
 def test_a_virtual_root_bus_below_a_function_ends_the_way_up() -> None:
     vmd = "/sys/devices/pci0000:5d/0000:5d:05.5/pci10000:00/10000:00:02.0/10000:01:00.0"
-    assert bridges_above(vmd) == ["/sys/devices/pci0000:5d/0000:5d:05.5/pci10000:00/10000:00:02.0"]
+    assert bridges_above(vmd) == ("/sys/devices/pci0000:5d/0000:5d:05.5/pci10000:00/10000:00:02.0",)
 
 
 def test_root_ports_of_one_domain_are_phb_and_of_two_are_sys() -> None:
