@@ -32,6 +32,7 @@ _EXAMPLES = (
     "l40s-deploy prepare --check                       show what would change, as a diff; changes nothing",
     "l40s-deploy prepare                               packages, user, limits, sudo rule, kernel, the stack",
     "l40s-deploy prepare --bundle stack.bundle         the stack from a file of `stack build`, without any network",
+    "l40s-deploy prepare --bundle stack.bundle --bundle router.bundle     and the router's host from its own",
     "l40s-deploy prepare --node l40s-2 --tags limits   one node, one role",
     "l40s-deploy prepare --tags firewall               close the gang's own ports to all but its nodes",
     "l40s-deploy prepare --remove                      undo what prepare changed, and only that",
@@ -53,7 +54,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--stack", metavar="STACK", help="the stack to install (default: the inventory's l40s_stack)")
     parser.add_argument(
-        "--bundle", type=Path, metavar="FILE", help="install the stack from this file (see `stack build`)"
+        "--bundle",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="install the stack from this file of `stack build`; again for the router's, of `stack build router`",
     )
     parser.add_argument("--find-links", default="", metavar="PLACE", help="extra package location for pip on the nodes")
     parser.add_argument(
@@ -77,6 +83,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
     inventory = open_inventory(args, screen)
     request = _request(args)
+    if inventory.router is not None and request.bundle and not request.router_bundle and not request.remove:
+        screen.say("the router's packages are not in this bundle: l40s-deploy stack build router --out router.bundle")
     with _Progress(screen) as progress:
         counting = threading.Thread(target=lambda: progress.tasks.update(tasks_of(inventory, request)), daemon=True)
         counting.start()
@@ -92,15 +100,17 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _request(args: argparse.Namespace) -> PrepareRequest:
-    from orchestrator.workflows.hosts.prepare import PrepareRequest
+    from orchestrator.workflows.hosts.prepare import PrepareRequest, sorted_bundles
 
+    bundle, router_bundle = sorted_bundles(args.bundle)
     return PrepareRequest(
         nodes=tuple(args.node),
         tags=tuple(tag.strip() for tag in args.tags.split(",") if tag.strip()),
         check=args.check,
         remove=args.remove,
         stack=args.stack,
-        bundle=args.bundle,
+        bundle=bundle,
+        router_bundle=router_bundle,
         install_containers=args.install_containers,
         become=args.become or args.ask_become_pass,
         become_password=_sudo_password() if args.ask_become_pass else None,

@@ -20,14 +20,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy stack build sglang-0.5.23-cpu --out cpu.bundle",
         "l40s-deploy stack build sglang-0.5.23 --out gpu.bundle --debian    # for nodes without Debian mirrors too",
         "l40s-deploy stack build ./mine.yml --out mine.bundle --python 3.12    # needs mine.lock beside it",
-        "l40s-deploy prepare --bundle cpu.bundle",
+        "l40s-deploy stack build router --out router.bundle",
+        "l40s-deploy prepare --bundle cpu.bundle --bundle router.bundle",
         "l40s-deploy stack recipe sglang-0.4.4-l40s --out l40s-image    # then run l40s-image/build.sh",
     )
     add_examples(parser, *examples)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     build = actions.add_parser("build", help="download every package of the stack's lock into one file")
     add_examples(build, *examples)
-    build.add_argument("stack", metavar="STACK", help="a stack's name, or its .yml with the .lock beside it")
+    build.add_argument("stack", metavar="STACK", help="a stack's name, or its .yml with the .lock beside it; or router")
     build.add_argument("--out", required=True, metavar="FILE", type=Path, help="bundle to write")
     build.add_argument(
         "--python", metavar="X.Y", help="the nodes' Python, for compiled packages (default: the stack's)"

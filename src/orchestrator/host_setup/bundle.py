@@ -131,6 +131,17 @@ def read_bundle(path: Path) -> Bundle:
         raise InputError(f"is not a complete bundle: {error}", where=str(path), fix=_MAKE) from None
 
 
+def stack_in(path: Path) -> str:
+    """The stack that a bundle names, by its manifest alone. Raises InputError for a file that is none."""
+    try:
+        with tarfile.open(path, "r:") as tar:
+            return str(_manifest(tar)["stack"])
+    except OSError as error:
+        raise InputError(f"can't be read: {error.strerror or error}", where=str(path), fix=_MAKE) from None
+    except (tarfile.TarError, EOFError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"is not a complete bundle: {error}", where=str(path), fix=_MAKE) from None
+
+
 _MAKE = "create one: l40s-deploy stack build STACK --out FILE"
 
 

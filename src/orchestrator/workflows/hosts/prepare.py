@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.host_setup import brought
-from orchestrator.host_setup.bundle import Bundle, copy_part, read_bundle
+from orchestrator.host_setup.bundle import Bundle, copy_part, read_bundle, stack_in
 from orchestrator.host_setup.runner import HostResult, Step, count_tasks, run_playbook
 from orchestrator.loading.stacks import load_stack, stack_lock
 from orchestrator.model.chosen import no_such
@@ -24,6 +24,7 @@ from orchestrator.planning.ports import firewall
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
 from orchestrator.workflows.gang.standing import as_standing
+from orchestrator.workflows.hosts.stack import ROUTER_STACK
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.router.routing import Router
 from orchestrator.workflows.status.reports import see
@@ -61,6 +62,7 @@ class PrepareRequest:
     remove: bool = False
     stack: str | None = None
     bundle: Path | None = None
+    router_bundle: Path | None = None
     install_containers: bool = False
     become: bool = False
     become_password: str | None = None
@@ -131,7 +133,7 @@ def play_variables(
     nodes: Sequence[NodeSpec], request: PrepareRequest, folder: Path, *, router: RouterSpec | None = None
 ) -> dict[str, Any]:
     """What the playbook is given. folder: where files that it reads on this machine may be put. router: where it
-    gets its virtual environment; from an index, since a bundle holds one stack only."""
+    gets its virtual environment, from the router's bundle, or from an index where no bundle is given at all."""
     if request.remove:
         return _become(request)
     bundle = read_bundle(request.bundle) if request.bundle else None
@@ -143,7 +145,9 @@ def play_variables(
         copy_part(bundle, "image", folder / _IMAGE)
     hosts = {node.name: _host(node, request, bundle, folder) for node in nodes}
     variables = {"prepare_hosts": hosts, **_become(request)}
-    if router is not None and not request.bundle:
+    if router is not None and request.router_bundle:
+        variables["prepare_router"] = _router_from(read_bundle(request.router_bundle), router, folder)
+    elif router is not None and not request.bundle:
         variables["prepare_router"] = {"venv": router.venv, "find_links": request.find_links}
     return variables
 
@@ -165,6 +169,32 @@ def _firewalls(inventory: Inventory, nodes: Sequence[NodeSpec], request: Prepare
         addresses = {name: choice.address for name, choice in tcp_choices(gang, topologies).items()}
         found |= {node.name: firewall(gang, node, addresses) for node in gang.nodes if node.name in wanted}
     return found
+
+
+def sorted_bundles(files: Sequence[Path]) -> tuple[Path | None, Path | None]:
+    """The stack's bundle and the router's, of those that were named. Raises InputError for two of a kind."""
+    found: dict[bool, Path] = {}
+    for file in files:
+        is_router = stack_in(file) == ROUTER_STACK.name
+        if is_router in found:
+            kind = "the router's" if is_router else "a stack's"
+            raise InputError(
+                f"is {kind} packages, as {found[is_router]} is", where=str(file), fix="name one bundle of each kind"
+            )
+        found[is_router] = file
+    return found.get(False), found.get(True)
+
+
+def _router_from(bundle: Bundle, router: RouterSpec, folder: Path) -> dict[str, Any]:
+    lock = folder / "router-requirements.txt"
+    lock.write_text(bundle.lock)
+    return {
+        "venv": router.venv,
+        "find_links": "",
+        "bundle": str(bundle.path.absolute()),
+        "lock": str(lock),
+        "python": bundle.python,
+    }
 
 
 def _chosen(inventory: Inventory, names: Sequence[str]) -> tuple[str, ...]:

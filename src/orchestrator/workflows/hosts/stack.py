@@ -10,17 +10,36 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.engines.router import VERSION
 from orchestrator.host_setup import brought, debian, images, vocabularies, wheelhouse
 from orchestrator.host_setup.bundle import Bundle, write_bundle
 from orchestrator.host_setup.locks import pins
+from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import load_stack, stack_lock, stack_recipe
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Stack
 
+ROUTER = "router"
+"""What `stack build` is given for the router's packages."""
+
+ROUTER_STACK = Stack(
+    name=f"sglang-router-{VERSION}",
+    source="playbooks/roles/router_env",
+    dialect="",
+    engine_version=VERSION,
+    python="3.11",
+)
+"""As a bundle names them; Debian 12's Python is the oldest that they support."""
+
+
+def router_lock() -> Path:
+    """The pins of the router's packages."""
+    return data_dir("playbooks") / "roles" / "router_env" / "files" / f"{ROUTER_STACK.name}.lock"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequest:
-    """What to build.
+    """What to build. stack: a stack's name or file, or ROUTER for the router's packages.
 
     python: None is the stack's own; find_links: '' leaves it to pip's configuration
     vocabularies: what tokenizers would download comes along; from a folder, or '' for where they download it
@@ -44,7 +63,7 @@ def build(request: BuildRequest, progress: Callable[[str, int, int], None] = lam
 
     progress: called with a package's name, its place and how many there are
     """
-    stack = load_stack(request.stack)
+    stack = ROUTER_STACK if request.stack == ROUTER else load_stack(request.stack)
     python = request.python or stack.python
     if not re.fullmatch(r"3\.\d{1,2}", python):
         raise InputError(f"found {python!r}, wanted a version like 3.11", where="--python", fix="--python 3.11")
@@ -52,7 +71,7 @@ def build(request: BuildRequest, progress: Callable[[str, int, int], None] = lam
         raise InputError("no such directory", where=str(request.out.parent), fix="choose another path with --out FILE")
     if stack.install != "venv":
         return _build_with_image(request, stack, python)
-    lock = stack_lock(request.stack).read_text("utf-8")
+    lock = (router_lock() if request.stack == ROUTER else stack_lock(request.stack)).read_text("utf-8")
     if found := brought.wheels(stack, request.find_links):
         lock = brought.with_brought(lock, found)
     count = len(list(pins(lock)))

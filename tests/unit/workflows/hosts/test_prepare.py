@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.wheels import small_stack
+from tests.support.wheels import small_stack, wheel
 
 from orchestrator.engines.router import VERSION
 from orchestrator.host_setup.bundle import write_bundle
@@ -16,7 +16,15 @@ from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import load_stack, stack_file
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
-from orchestrator.workflows.hosts.prepare import ON_REQUEST, TAGS, PrepareRequest, play_variables, prepare
+from orchestrator.workflows.hosts.prepare import (
+    ON_REQUEST,
+    TAGS,
+    PrepareRequest,
+    play_variables,
+    prepare,
+    sorted_bundles,
+)
+from orchestrator.workflows.hosts.stack import ROUTER_STACK
 
 CPU = "sglang-0.5.23-cpu"
 
@@ -82,6 +90,32 @@ def test_the_routers_host_gets_the_routers_packages_and_no_stack(tmp_path: Path)
     _, bundle = a_bundle(tmp_path)
     without = play_variables([], PrepareRequest(bundle=bundle), tmp_path, router=router)
     assert "prepare_router" not in without, "a bundle holds one stack only"
+    its_own = router_bundle(tmp_path)
+    told = play_variables([], PrepareRequest(bundle=bundle, router_bundle=its_own), tmp_path, router=router)
+    given = told["prepare_router"]
+    assert (given["bundle"], given["python"], given["venv"]) == (str(its_own), "3.12", "/r")
+    assert "--hash=sha256:" in Path(given["lock"]).read_text()
+
+
+def router_bundle(folder: Path) -> Path:
+    wheels = folder / "router-wheels"
+    wheels.mkdir()
+    wheel(wheels, "sglang-router", VERSION)
+    return write_bundle(
+        folder / "router.bundle", ROUTER_STACK, python="3.12", lock=f"sglang-router=={VERSION}\n", wheels=wheels
+    ).path
+
+
+def test_bundles_are_told_apart_by_what_they_name(tmp_path: Path) -> None:
+    _, bundle = a_bundle(tmp_path)
+    its_own = router_bundle(tmp_path)
+    assert sorted_bundles([its_own, bundle]) == (bundle, its_own)
+    assert sorted_bundles([its_own]) == (None, its_own)
+    assert sorted_bundles([]) == (None, None)
+    with pytest.raises(InputError, match="is the router's packages"):
+        sorted_bundles([its_own, its_own])
+    with pytest.raises(InputError, match="is not a complete bundle"):
+        sorted_bundles([Path(__file__)])
 
 
 def test_the_lock_is_of_the_release_that_we_speak_to() -> None:

@@ -8,11 +8,14 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from tests.support.wheels import wheel
 
+from orchestrator.engines.router import VERSION
 from orchestrator.host_setup.bundle import copy_part, read_bundle
+from orchestrator.host_setup.locks import pins
 from orchestrator.loading.stacks import load_stack, stack_recipe
 from orchestrator.model.errors import InputError
-from orchestrator.workflows.hosts.stack import BuildRequest, build, write_recipe
+from orchestrator.workflows.hosts.stack import BuildRequest, build, router_lock, write_recipe
 
 ID = "8" * 64
 DOCKER = """#!/bin/sh
@@ -130,3 +133,19 @@ def test_a_part_that_finds_no_room_is_the_inputs_fault(docker: Path, tmp_path: P
     assert docker.exists()
     with pytest.raises(InputError, match=r"image of .* can't be unpacked: No space left on device"):
         copy_part(bundle, "image", Path("/dev/full"))
+
+
+def test_the_router_s_packages_are_a_bundle_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    wheel(wheels, "sglang-router", VERSION)
+    (tmp_path / "router.lock").write_text(f"sglang-router=={VERSION}\n")
+    monkeypatch.setattr("orchestrator.workflows.hosts.stack.router_lock", lambda: tmp_path / "router.lock")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    request = BuildRequest(stack="router", out=tmp_path / "router.bundle", find_links=str(wheels), python="3.12")
+    assert (build(request).stack, read_bundle(request.out).python) == (f"sglang-router-{VERSION}", "3.12")
+
+
+def test_the_router_s_lock_names_the_router() -> None:
+    assert f"sglang-router=={VERSION}" in {pin[0].strip() for pin in pins(router_lock().read_text())}

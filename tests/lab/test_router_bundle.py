@@ -1,0 +1,41 @@
+"""`prepare --bundle` on the router's host: its environment out of a file, on a node that reaches no index."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.support.small_lab import small_lab
+from tests.support.wheels import wheel
+
+from orchestrator.engines.router import VERSION
+from orchestrator.host_setup.bundle import write_bundle
+from orchestrator.workflows.hosts.stack import ROUTER_STACK
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.geteuid() != 0, reason="emulated nodes need root"),
+]
+
+
+def test_the_router_s_host_is_prepared_from_its_bundle(tmp_path: Path) -> None:
+    show = 'import sys; print("%d.%d" % sys.version_info[:2])'
+    python = subprocess.run(["/usr/bin/python3", "-c", show], capture_output=True, text=True, check=True).stdout.strip()
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    wheel(wheels, "sglang-router", VERSION)
+    lock = f"sglang-router=={VERSION}\n"
+    bundle = write_bundle(tmp_path / "router.bundle", ROUTER_STACK, python=python, lock=lock, wheels=wheels).path
+    with small_lab("routerbundle", nodes=1) as lab:
+        lab.write_inventory(router={"hosts": {"node0": None}, "vars": {"l40s_router_venv": "/opt/l40s/venvs/r"}})
+        words = ("prepare", "--bundle", str(bundle), "--tags", "router_env", "--node", "node0")
+        first = lab.deploy(*words, check=False, timeout=400)
+        assert first.returncode == 0, first.stdout + first.stderr
+        printed = lab.on(
+            "node0", "/opt/l40s/venvs/r/bin/python -c 'import sglang_router; print(sglang_router.VERSION)'"
+        )
+        assert printed.strip() == VERSION
+        assert "node0: changed=0 " in lab.deploy(*words, timeout=400).stdout
