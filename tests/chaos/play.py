@@ -128,7 +128,7 @@ class Stage:
             self.broken.discard(node)
             if node in self.off:
                 self.off.discard(node)
-                self._put_back(node)
+                self._wait_for(node)
 
     @contextmanager
     def _root_of_labs(self) -> Iterator[None]:
@@ -153,11 +153,9 @@ class Stage:
         self.lab.write_inventory(vars={"l40s_lease": LEASE_S, "l40s_env": env})
         self.let_go()
 
-    def _put_back(self, node: str) -> None:
-        """A lab's node has its disk in memory: once it has booted, the model is copied again."""
+    def _wait_for(self, node: str) -> None:
         if not until(lambda: "up" in self.lab.on(node, "echo up", check=False), 60):
             raise Otherwise(f"{node} does not come up again")
-        self.lab.place_model(node)
 
     def left(self) -> list[str]:
         """What is left on the nodes that run."""

@@ -90,10 +90,11 @@ def steady(snapshot: Snapshot) -> dict[str, Any]:
 
     Who mounted /sys is left out: a node whose interfaces were renamed has it mounted afresh when they have their
     names back, with the same in it.
+    So is what an overlay that was mounted before says of itself (uuid=on), after a node was powered on again.
     """
-    volatile = ("/proc/uptime", "/proc/meminfo", "/proc/self")
+    volatile = ("/proc/uptime", "/proc/meminfo", "/proc/self", "/proc/sys/kernel/random/boot_id")
     files = {
-        re.sub(r"^/proc/\d+/", "/proc/N/", path): re.sub(r"(?m)^sysfs /sys .*\n", "", text)
+        re.sub(r"^/proc/\d+/", "/proc/N/", path): re.sub(r"(?m)^sysfs /sys .*\n|,uuid=on(?= )", "", text)
         for path, text in snapshot.files.items()
         if path not in volatile
     }
@@ -373,8 +374,10 @@ def test_sessions_that_may_lock_nothing(bench: Bench) -> None:
 
 def test_power_off_and_on_keeps_what_is_wrong_with_the_hardware(bench: Bench) -> None:
     bench.lab.run("break", NODE, "gpu-lost", "5")
+    bench.lab.ssh(NODE, "echo weights >/workspace/kept")
     bench.lab.run("break", NODE, "disk-full")
     bench.lab.ssh(NODE, "sleep 600 >/dev/null 2>&1 </dev/null &")
+    boot = bench.lab.ssh(NODE, "cat /proc/sys/kernel/random/boot_id")
     bench.lab.run("break", NODE, "power-off")
     assert connects(bench.address(), 22, 0.5) == "silent"
     assert "powered off" in bench.lab.run("break", NODE, "freeze", check=False).stderr
@@ -383,11 +386,20 @@ def test_power_off_and_on_keeps_what_is_wrong_with_the_hardware(bench: Bench) ->
     assert bench.lab.ssh(NODE, "ps -e -o comm= | grep -c sleep || true").strip() == "0"
     status = bench.lab.run("status").stdout
     assert "gpu-lost 5" in status and "disk-full" not in status
+    assert bench.lab.ssh(NODE, "cat /proc/sys/kernel/random/boot_id") != boot
     with Fleet([bench.specs[NODE]]) as fleet:
         broken = look.look(fleet, [bench.specs[NODE]]).values[NODE]
         assert ("GPU-MISSING", NODE) in [(rule, node) for _, rule, node in bench.findings(broken)]
         bench.lab.run("heal", NODE)
         assert steady(look.look(fleet, [bench.specs[NODE]]).values[NODE]) == steady(bench.whole[NODE])
+
+
+def test_a_disk_outlasts_its_node_s_power_and_a_new_one_is_empty(bench: Bench) -> None:
+    assert bench.lab.ssh(NODE, "cat /workspace/kept; rm /workspace/kept; echo other >/etc/kept") == "weights\n"
+    assert "wanted new-disk" in bench.lab.run("break", NODE, "power-off", "other", check=False).stderr
+    bench.lab.run("break", NODE, "power-off", "new-disk")
+    bench.lab.run("break", NODE, "power-on")
+    assert bench.lab.ssh(NODE, "ls /etc/kept 2>/dev/null || echo gone") == "gone\n"
 
 
 def test_the_page_says_what_was_found(bench: Bench) -> None:

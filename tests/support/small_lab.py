@@ -105,7 +105,7 @@ class SmallLab:
                 self.place_model(node)
 
     def place_model(self, node: str) -> None:
-        """Onto the node's disk, which is empty after a power-off."""
+        """Onto the node's disk."""
         config = json.dumps({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **_DIMENSIONS})
         place = f"/workspace/{MODEL}"
         self.on(node, f"mkdir -p {place} && cd {place} && touch .standin && cat >config.json", config.encode())

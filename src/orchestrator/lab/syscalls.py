@@ -82,7 +82,12 @@ def pivot_root(new_root: str | Path, old: str) -> None:
     os.chdir(new_root)
     _check(_libc.syscall(_SYS_PIVOT_ROOT, b".", os.fsencode(old)), "pivot_root", str(new_root))
     os.chdir("/")
-    _check(_libc.umount2(os.fsencode(f"/{old}"), _MNT_DETACH), "umount", old)
+    detach(f"/{old}")
+
+
+def detach(place: str | Path) -> None:
+    """Unmount now, and let go once nobody uses it."""
+    _check(_libc.umount2(os.fsencode(place), _MNT_DETACH), "umount", str(place))
 
 
 def cover_link(link: str, over: str) -> None:

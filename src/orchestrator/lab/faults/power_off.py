@@ -8,14 +8,16 @@ import sys
 from orchestrator.lab.faults import words
 from orchestrator.lab.faults.registry import Fault, Undo, Words
 from orchestrator.lab.life.home import LOG
+from orchestrator.lab.namespaces.restart import NEW_DISK
 from orchestrator.lab.node.living import LivingNode
 from orchestrator.lab.processes import Identity, wait_until
-from orchestrator.model.errors import NodeError
+from orchestrator.model.errors import InputError, NodeError
 
 FAULT = Fault(
     name="power-off",
+    argument="[new-disk]",
     summary="the node loses power: links first, then all processes at once; `lab heal NODE power-off` powers it on"
-    " again",
+    " again, with what was on its disk or, after `new-disk`, with an empty one",
     shows="nothing answers, and connections are not closed",
     levels=(1, 2),
     rebuilds=True,
@@ -26,19 +28,22 @@ _BOOTS_S = 60.0
 
 def strike(node: LivingNode, asked: Words) -> Undo:
     """Links first: the kernel of a killed machine would send FIN for every socket."""
-    words.at_most(asked, 0)
+    words.at_most(asked, 1)
+    if asked and asked[0] != NEW_DISK:
+        raise InputError(f"found {asked[0]!r}, wanted {NEW_DISK} or nothing", where="ARG", fix="l40s-deploy lab faults")
     first = Identity.of(node.pid)
     node.ip_outside(f"link set {node.link(one.name)} down" for one in node.machine.interfaces)
     if first is not None and not first.end(deadline_s=_ENDS_S):
         raise NodeError("its PID 1 does not end", where=node.name, fix="l40s-deploy lab down")
-    return {}
+    return {"new_disk": bool(asked)}
 
 
-def heal(node: LivingNode, _: Undo) -> None:
-    """Boot it: the disk is as new, since an emulated node's is in memory."""
+def heal(node: LivingNode, undo: Undo) -> None:
+    """Boot it."""
+    disk = [NEW_DISK] if undo["new_disk"] else []
     with (node.blueprint.path / LOG).open("ab") as log:
         done = subprocess.run(
-            [sys.executable, "-m", "orchestrator.lab.namespaces.restart", node.blueprint.directory, node.name],
+            [sys.executable, "-m", "orchestrator.lab.namespaces.restart", node.blueprint.directory, node.name, *disk],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -6,7 +6,7 @@ from orchestrator.lab.faults.registry import Fault
 
 FAULT = Fault(
     name="power-on",
-    summary="power returns: the node boots, with the hardware that it had",
+    summary="power returns: the node boots, with the hardware and the disk that it had",
     shows="it answers again",
     levels=(1, 2),
     lasting=False,

@@ -43,6 +43,10 @@ class Shared:
         ours = [f"{self.memory}/root/{name}{place}" for name in (str(index), "common")]
         return ":".join([*(layer for layer in ours if Path(layer).is_dir()), place or self.rootfs])
 
+    def disk(self, index: int) -> Path:
+        """Where what this node writes to its root lies; a file system of its own."""
+        return self.memory / "nodes" / str(index)
+
     def proc_files(self, index: int) -> Path:
         """Directory of the files that lie over this node's /proc."""
         return self.memory / "proc" / str(index)

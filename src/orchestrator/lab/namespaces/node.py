@@ -30,6 +30,8 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 SSHD = ("/usr/sbin/sshd", "-D", "-e", "-f", "/run/sshd/config")
 """Level 1's SSH server."""
+_DISK_SIZE = "size=50%"
+"""Of this machine's memory, what tmpfs(5) has by default; also of a disk that was made full before it booted again."""
 DISK = "disk"
 """Name below /run/l40s-lab of what the node's root is written to, so that it can be made full."""
 
@@ -49,6 +51,14 @@ class Node:
         self._apart, self._tell_apart = os.pipe2(os.O_CLOEXEC)
         self._go, self._tell_go = os.pipe2(os.O_CLOEXEC)
         self._built, self._tell_built = os.pipe2(os.O_CLOEXEC)
+
+    def insert_disk(self) -> None:
+        """Supervisor: what the node's root is written to, which outlasts the node until it is taken out."""
+        if os.path.ismount(self._disk):
+            syscalls.mount("none", self._disk, flags=syscalls.MS_REMOUNT, options=_DISK_SIZE)
+            return
+        self._disk.mkdir(parents=True, exist_ok=True)
+        syscalls.mount(self.name, self._disk, "tmpfs", options=f"mode=755,{_DISK_SIZE}")
 
     def was_started(self, pid: int) -> None:
         """Supervisor: wait until the child, this process, has its own network namespace."""
@@ -89,15 +99,17 @@ class Node:
         reap_for_ever()
 
     @property
+    def _disk(self) -> Path:
+        return self.shared.disk(self.index)
+
+    @property
     def _root(self) -> Path:
-        return self.shared.memory / "nodes" / str(self.index) / "root"
+        return self._disk / "root"
 
     def _build_root(self) -> None:
-        own = self._root.parent
-        own.mkdir(parents=True)
-        syscalls.mount(self.name, own, "tmpfs", options="mode=755")
+        own = self._disk
         for folder in ("upper", "work", "root", "sys"):
-            (own / folder).mkdir()
+            (own / folder).mkdir(exist_ok=True)
         _overlay(self.shared.root_layers(self.index), self._root, upper=own / "upper", work=own / "work")
         for place in self.separate:
             if os.path.ismount(place):
@@ -120,8 +132,8 @@ class Node:
     def _overlay_submount(self, place: str, own: Path) -> None:
         name = place.strip("/")
         upper, work = own / f"upper-{name}", own / f"work-{name}"
-        upper.mkdir()
-        work.mkdir()
+        upper.mkdir(exist_ok=True)
+        work.mkdir(exist_ok=True)
         _overlay(self.shared.root_layers(self.index, place), self._root / name, upper=upper, work=work)
 
     def _mount_kernel_files(self, own: Path, /) -> None:
@@ -153,7 +165,7 @@ class Node:
         lab.mkdir()
         self._write_lab_folder(lab)
         (lab / DISK).mkdir()
-        syscalls.bind(self._root.parent, lab / DISK)
+        syscalls.bind(self._disk, lab / DISK)
 
     def _write_lab_folder(self, folder: Path) -> None:
         node_files.write_nvml_state(folder, self.shared.machines[self.index])
@@ -168,7 +180,7 @@ class Node:
     def _enter_root(self) -> None:
         socket.sethostname(self.name)
         old = self._root / ".old"
-        old.mkdir()
+        old.mkdir(exist_ok=True)
         self._cover_proc()
         syscalls.pivot_root(self._root, ".old")
         Path("/.old").rmdir()

@@ -1,4 +1,6 @@
-"""Switch a node of a running lab on again: `python -m orchestrator.lab.namespaces.restart DIRECTORY NODE`.
+"""Switch a node of a running lab on again: `python -m orchestrator.lab.namespaces.restart DIRECTORY NODE [new-disk]`.
+
+Its disk is as it was when the power went, or a new one. Like any machine it has another boot id afterwards.
 
 It joins the lab's namespaces, so that the new node lives below the lab's supervisor like all others. It is a
 process of its own, since a node's PID 1 keeps whatever its parent had open.
@@ -10,9 +12,10 @@ import json
 import os
 import shutil
 import sys
+import uuid
 from pathlib import Path
 
-from orchestrator.lab import files
+from orchestrator.lab import files, syscalls
 from orchestrator.lab.life.blueprint import Blueprint
 from orchestrator.lab.life.home import Home
 from orchestrator.lab.life.machines import machine_of
@@ -23,9 +26,10 @@ from orchestrator.lab.processes import wait_until
 
 _LAB = ("net", "uts", "ipc", "pid", "mnt")
 _GROUP_S = 10.0
+NEW_DISK = "new-disk"
 
 
-def main(directory: Path, name: str) -> int:
+def main(directory: Path, name: str, *, new_disk: bool) -> int:
     """Returns once the node has booted; 1 when it did not, and why is on stderr."""
     blueprint = Blueprint.read(directory)
     found = Home(blueprint.name, directory).supervisor()
@@ -35,15 +39,18 @@ def main(directory: Path, name: str) -> int:
     Spaces(found.pid, _LAB).join()
     child = os.fork()  # the first process of ours that is in the lab's PID namespace
     if child == 0:
-        os._exit(_start(blueprint, blueprint.nodes.index(name)))
+        os._exit(_start(blueprint, blueprint.nodes.index(name), new_disk=new_disk))
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _start(blueprint: Blueprint, index: int) -> int:
+def _start(blueprint: Blueprint, index: int, *, new_disk: bool) -> int:
     try:
         machine = machine_of(blueprint, index)
         shared = Shared(blueprint.path / MEMORY, {index: machine}, blueprint.rootfs)
         _clear(blueprint, index, shared)
+        if new_disk:
+            _take_out(shared.disk(index))
+        _boot_anew(shared.proc_files(index))
         node = supervisor.make(blueprint, index, shared)
         pid = supervisor.start(node)
         links.connect_node(index, pid, machine)
@@ -61,7 +68,6 @@ def _clear(blueprint: Blueprint, index: int, shared: Shared) -> None:
     """What its former life has left."""
     name = blueprint.nodes[index]
     links.unplug_node(index, shared.machines[index])
-    shutil.rmtree(shared.memory / "nodes" / str(index), ignore_errors=True)
     (shared.memory / f"{name}.booted").unlink(missing_ok=True)
     if blueprint.level == 2:
         group = cgroups.of_lab(blueprint.mark, shared.memory / supervisor.CGROUP) / name
@@ -69,5 +75,16 @@ def _clear(blueprint: Blueprint, index: int, shared: Shared) -> None:
             raise OSError(f"a process of {name} does not end")
 
 
+def _take_out(disk: Path) -> None:
+    syscalls.detach(disk)
+    shutil.rmtree(disk)
+
+
+def _boot_anew(proc: Path) -> None:
+    boot = proc / "sys/kernel/random/boot_id"
+    if boot.exists():  # a node of real hardware shows this machine's
+        boot.write_text(f"{uuid.uuid4()}\n")
+
+
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], new_disk=NEW_DISK in sys.argv[3:]))

@@ -95,6 +95,7 @@ def make(blueprint: Blueprint, index: int, shared: Shared) -> Node:
 
 def start(node: Node) -> int:
     """Fork PID 1 of a node; returns its number in our own PID namespace."""
+    node.insert_disk()
     syscalls.unshare(syscalls.CLONE_NEWPID)
     pid = os.fork()
     if pid == 0:
