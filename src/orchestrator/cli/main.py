@@ -59,6 +59,7 @@ GROUPS = {
     "this program": {
         "completion": "print a script that completes commands in bash, zsh or fish",
         "man": "write manual pages",
+        "support-bundle": "write one file for a bug report, without secrets, names and addresses",
     },
 }
 VERBS = {name: summary for verbs in GROUPS.values() for name, summary in verbs.items()}

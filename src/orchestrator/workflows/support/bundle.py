@@ -1,0 +1,224 @@
+"""`support-bundle`: one file for a bug report. What can't be read is named in it, and stops nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import io
+import json
+import os
+import platform
+import secrets
+import socket
+import tarfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator import __version__
+from orchestrator.loading.secret_file import read_api_key
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.errors import DeployError, InputError, VerificationDiffers
+from orchestrator.model.inventory import Inventory, NodeSpec
+from orchestrator.model.snapshot_json import snapshot_json
+from orchestrator.planning.redaction import is_secret
+from orchestrator.remote.fleet import Fleet
+from orchestrator.topology.pseudonyms import Pseudonyms
+from orchestrator.topology.redaction import redact
+from orchestrator.topology.scrubbing import Scrubber, long_enough
+from orchestrator.workflows.look.look import look
+from orchestrator.workflows.look.saved import file_name
+from orchestrator.workflows.status.history import history
+from orchestrator.workflows.status.loads import add_loads, node_loads
+from orchestrator.workflows.status.logs import logs
+from orchestrator.workflows.status.overview import overview, overview_json
+from orchestrator.workflows.status.versions import versions
+from orchestrator.workflows.status.why import around_failure, why, why_json
+
+LOG_LINES = 400
+"""Of each node's newest log, beside those around the failure."""
+AROUND = 200
+KEY_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """What was written. missing: what is not in it, with the reason."""
+
+    path: Path
+    files: tuple[str, ...]
+    missing: Mapping[str, str]
+    bytes: int
+
+
+def bundle(
+    inventory: Inventory, gangs: tuple[str, ...], out: Path, step: Callable[[str], None] = lambda _: None
+) -> Bundle:
+    """Ask the nodes, take out secrets and names, and write one archive of mode 0600.
+
+    Raises InputError where the file can't be written, VerificationDiffers where a secret would be in it: nothing is
+    written then.
+    """
+    if out.exists():
+        raise InputError("exists already", where=str(out), fix="name another file with --out")
+    nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
+    key = secrets.token_bytes(KEY_BYTES)
+    known = known_secrets(inventory, os.environ)
+    scrubber = Scrubber(Pseudonyms(key), known, _names(nodes, inventory))
+    found, missing = _gathered(inventory, gangs, nodes, scrubber, key, step)
+    scrubbed = scrubber.value(missing)
+    found["manifest.json"] = _json({
+        "format": 1, "version": __version__, "python": platform.python_version(), "kernel": platform.release(),
+        "taken_at": time.time(), "nodes": len(nodes), "files": sorted(found), "missing": scrubbed,
+    })  # fmt: skip
+    for name, text in found.items():
+        # a snapshot is proven by `redact`; NUMA domains are called node0 there, as machines often are
+        judge = Scrubber(scrubber.pseudonyms, known) if name.startswith("snapshots/") else scrubber
+        if left := judge.left(f"{name}\n{text}"):
+            raise VerificationDiffers(
+                f"{name} would still hold {'a secret' if left in known else left!r}",
+                where="support-bundle",
+                fix="nothing was written. Report this bug without the bundle",
+            )
+    return Bundle(path=out, files=tuple(sorted(found)), missing=scrubbed, bytes=_write(out, found))
+
+
+def known_secrets(inventory: Inventory, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """API keys of all nodes and of the router, and this process's own secrets; a key that can't be read is nobody's
+    to show either."""
+    every = [*inventory.nodes, *([inventory.router.node] if inventory.router else [])]
+    found = [value for name, value in environment.items() if is_secret(name, value)]
+    for file in {node.api_key_file for node in every if node.api_key_file}:
+        with contextlib.suppress(DeployError):
+            found.append(read_api_key(Path(file).expanduser(), where=file))
+    return long_enough(found)
+
+
+def _names(nodes: list[NodeSpec], inventory: Inventory) -> dict[str, str]:
+    """Hosts and people by what they are called in the bundle. Nodes have the names of their snapshots."""
+    names = {node.name: f"machine{place}" for place, node in enumerate(nodes, 1)}
+    others = [node for node in inventory.nodes if node.name not in names]
+    names |= {node.name: f"other{place}" for place, node in enumerate(others, 1)}
+    for node in inventory.nodes:
+        if not node.reach.host.replace(".", "").isdigit() and ":" not in node.reach.host:
+            names.setdefault(node.reach.host, f"{names[node.name]}-host")
+    names.setdefault(socket.gethostname(), "controller")
+    people = {
+        getpass.getuser(),
+        *(node.reach.user or "" for node in nodes),
+        *(node.engine_user or "" for node in nodes),
+    }
+    names |= {name: f"user{place}" for place, name in enumerate(sorted(people - {"", "root"}), 1) if name not in names}
+    return {name: word for name, word in names.items() if name not in ("", "localhost")}
+
+
+def _gathered(
+    inventory: Inventory,
+    gangs: tuple[str, ...],
+    nodes: list[NodeSpec],
+    scrubber: Scrubber,
+    key: bytes,
+    step: Callable[[str], None],
+) -> tuple[dict[str, str], dict[str, str]]:
+    found: dict[str, str] = {}
+    missing: dict[str, str] = {}
+
+    def keep(name: str, made: Callable[[], Any]) -> None:
+        step(name)
+        try:
+            value = made()
+        except DeployError as failure:
+            missing[name] = f"{failure.where}: {failure.what}"
+            return
+        text = value if isinstance(value, str) else _json(scrubber.value(value))
+        found[name] = scrubber.text(text) if isinstance(value, str) else text
+
+    def state() -> dict[str, Any]:
+        document = overview_json(overview(inventory, gangs))
+        add_loads(document, node_loads(inventory, gangs))
+        return document
+
+    def records() -> list[dict[str, Any]]:
+        return [
+            {
+                "gang": kept.gang,
+                "runs": [
+                    {"run_id": run.run_id, "plan_id": run.plan_id, "model": run.model, "started": run.started,
+                     "ended": run.ended, "end": run.end, "by": run.by, "command": run.command}
+                    for run in kept.runs
+                ],
+                "audit": [dict(line) for line in kept.audit],
+                "unreachable": {name: failure.what for name, failure in kept.failures.items()},
+            }
+            for kept in history(inventory, gangs)
+        ]  # fmt: skip
+
+    def around() -> str:
+        parts = []
+        try:
+            excerpts = around_failure(inventory, gangs, before=AROUND, after=AROUND)
+        except InputError as none:
+            return f"{none.what}\n"
+        for excerpt in excerpts:
+            parts += [f"== {excerpt.verdict.gang}: {excerpt.verdict.cause.node}"]
+            parts += [("> " if at == excerpt.marked else "  ") + line for at, line in enumerate(excerpt.lines)]
+        return "\n".join(parts) + "\n"
+
+    keep("status.json", state)
+    keep("versions.json", lambda: [one.as_json() for one in versions(inventory, gangs)])
+    keep("why.json", lambda: why_json(why(inventory, gangs, events=True)))
+    keep("history.json", records)
+    keep("logs/around-failure.log", around)
+    lines: dict[str, list[str]] = {}
+    step("logs")
+    for line in logs(inventory, gangs=gangs, lines=LOG_LINES, nodes=(), follow=False):
+        if line.failure is not None:
+            missing[f"logs/{line.node}"] = line.failure.what
+        else:
+            lines.setdefault(line.node, []).append(line.text)
+    for node, told in lines.items():
+        found[f"logs/{scrubber.text(node)}.log"] = scrubber.text("\n".join(told) + "\n")
+    step("snapshots")
+    _snapshots(nodes, key, found, missing)
+    return found, missing
+
+
+def _snapshots(nodes: list[NodeSpec], key: bytes, found: dict[str, str], missing: dict[str, str]) -> None:
+    """Redacted as `discover --redact` does it, under the names that the other files use."""
+    with Fleet(nodes) as fleet:
+        looked = look(fleet, nodes)
+    missing |= {f"snapshots/{name}": failure.what for name, failure in looked.failures.items()}
+    seen = [looked.values[node.name] for node in nodes if node.name in looked.values]
+    place = {node.name: f"machine{number}" for number, node in enumerate(nodes, 1)}
+    try:
+        redacted = redact(seen, key)
+    except ValueError as left:
+        missing["snapshots"] = f"left out: data that identifies a machine would remain ({left})"
+        return
+    for one, done in zip(seen, redacted, strict=True):
+        document = {**snapshot_json(done), "node": place[one.node]}
+        found[f"snapshots/{file_name(place[one.node])}.json"] = json.dumps(document, indent=1) + "\n"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=True, sort_keys=False) + "\n"
+
+
+def _write(out: Path, files: Mapping[str, str]) -> int:
+    draft = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
+            for name, text in sorted(files.items()):
+                data = text.encode("utf-8", "backslashreplace")
+                entry = tarfile.TarInfo(f"l40s-deploy-support/{name}")
+                entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
+                archive.addfile(entry, io.BytesIO(data))
+        draft.replace(out)
+    except OSError as failure:
+        draft.unlink(missing_ok=True)
+        where, fix = str(failure.filename or out), "name another file with --out"
+        raise InputError(f"can't be written: {failure.strerror}", where=where, fix=fix) from None
+    return out.stat().st_size
