@@ -57,6 +57,21 @@ def test_a_rank_that_stands_still_and_goes_on(lab: SmallLab) -> None:
     assert not lab.on(node, f"ps -o stat= -p {pid}").startswith("T")
 
 
+def test_the_rank_that_a_hung_engine_waits_for_is_named_by_ras_too(lab: SmallLab) -> None:
+    lab.serve("--hung-after", "8")
+    node, pid = lab.rank(3)
+    strike(lab, "break", node, "hang-rank", "3")
+    until(lambda: lab.gang().get("trouble") == "hung", 120, "hung")
+    until(lambda: "NCCL RAS" in str(lab.gang()["cause"]), 60, "RAS was asked")
+    cause = lab.gang()["cause"]
+    assert (cause["node"], cause["tp_rank"]) == (node, 3)
+    assert f"(pid {pid}) was stopped by a signal" in cause["text"]
+    assert "NCCL RAS gets no answer from rank 3 (pid " in cause["text"] and f" of {node})" in cause["text"]
+    assert "NCCL RAS gets no answer from rank 3" in lab.deploy("why").stdout
+    strike(lab, "heal", node)
+    until(lambda: lab.gang()["state"] == "ready", 60, "ready again")
+
+
 def test_a_rank_killed_with_a_signal_is_the_cause_and_logs_show_it(lab: SmallLab) -> None:
     lab.serve()
     assert {name: len(lines) for name, lines in logged(lab, "-n", "3").items()} == {"node0": 3, "node1": 3}

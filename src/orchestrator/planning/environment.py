@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from orchestrator.engines.engine import Engine
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import NodeSpec, Overrides
+from orchestrator.model.inventory import NodeSpec, Overrides, Ports
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning import places
 from orchestrator.planning.choices import RdmaChoice
@@ -28,6 +28,10 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CUDA_HOME = "/usr/local/cuda"
 _CHOOSES_GIDS = "2.21"
 """The NCCL that began to choose a GID index for each port (src/transport/net_ib, ncclIbGetGidIndex)."""
+
+_HAS_RAS = "2.24"
+_RAS_PORT, _RAS_PORTS = 28028, 4000
+"""NCCL's own port (src/ras/ras_internal.h), and how many from there on stay below the ephemeral ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,12 @@ def _network(about: Surroundings) -> Iterator[Setting]:
         )
     if not cuda:
         return
+    if about.stack.nccl_version and not older(about.stack.nccl_version, _HAS_RAS):
+        port = _RAS_PORT + (about.node.ports.dist_init - Ports().dist_init) % _RAS_PORTS
+        reason = (
+            "the agent asks NCCL's RAS here when the engine stands still; each gang of a node has a port of its own"
+        )
+        yield Setting("NCCL_RAS_ADDR", f"127.0.0.1:{port}", reason)
     if about.transport == "rdma":
         yield Setting("NCCL_NET", "IB", f"{about.transport_reason}; a silent fallback to TCP becomes an error")
         yield from _rdma(about)

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from . import cuda_death, moe, nccl
+from . import cuda_death, moe, nccl, ras
 from .claims import GIB, Claims, visible_gpu
 from .failures import arm
 from .group import Leader, Member, PeerLost, Stopped
@@ -171,6 +171,7 @@ class _Life:
                 self._log.line(f"sglang is using nccl=={self._version.nccl}")
             arm(settings.failures, rank.world, "nccl", rank.gpu)
             nccl.tell(settings, rank)
+            ras.begin(settings, rank, self._version.nccl)
             self._pause("nccl")
             self._claim(COMMUNICATOR_GIB)
         self._group.barrier(AFTER_INIT)

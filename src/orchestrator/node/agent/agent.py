@@ -32,6 +32,7 @@ from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.guardian import Guardian
 from orchestrator.node.engine.kernel_words import Dead
 from orchestrator.node.engine.logfile import LogFile
+from orchestrator.node.engine.ras import Inquiry
 from orchestrator.node.engine.redact import Redactor
 from orchestrator.node.engine.service import CanaryResult, Health, Service
 from orchestrator.node.engine.tree import SEARCH_EVERY_S, Tree
@@ -133,6 +134,7 @@ class Agent:
     """Of the engine behind the service (leader)."""
     ahead: ReadAhead = field(default_factory=lambda: ReadAhead(None, 0))
     """Weight files on their way into the page cache."""
+    ras: Inquiry = field(init=False)
     course: Course = field(init=False)
     sockets: Sockets = field(default_factory=Sockets)
     hub: Hub | None = None
@@ -159,6 +161,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         self.course = Course(self.run)
+        self.ras = Inquiry(self.run.env, self.run.addresses)
 
     @property
     def state(self) -> AgentState:
@@ -469,7 +472,10 @@ class Agent:
             return
         if self.vitality.probed(health.probe):
             self.record.event("service", word=self.vitality.word, detail=self.vitality.detail)
-        hung = causes.hung(self.run.node, self.vitality.detail, clock.now()) if self.vitality.word == HUNG else None
+        self.ras.follow(self.now(), still=self.vitality.still and self.run.device == "cuda")
+        beside = causes.Beside(ras=self.ras.told, nodes=self.run.addresses, gpus=self.memory.waiting())
+        hangs = self.vitality.word == HUNG
+        hung = causes.hung(self.run.node, self.vitality.detail, clock.now(), beside) if hangs else None
         self.record.set(service_state=self.vitality.word, service_detail=self.vitality.detail, trouble=hung)
 
     def _judge_canary(self, result: CanaryResult) -> None:

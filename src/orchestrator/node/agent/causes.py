@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from orchestrator.node.agent.statements import Statement, Weight
 from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.kernel_words import KernelWord
+from orchestrator.node.engine.ras_words import Told
 from orchestrator.node.engine.tree import RankDied
 from orchestrator.node.engine.watch import EXCEPTION, SUSPECT_FOR_S, LogWatch, Suspicion
 from orchestrator.protocol.report import Cause
@@ -25,6 +26,21 @@ _BY_DEVICES = frozenset(
 """Ids of engines/causes.py that a broken GPU, link or memory may be behind."""
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}")
 """IPv4, IPv6; what is none of ours is found in no inventory."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What else is known of an engine that hangs. gpus: those of this node that wait, in words
+
+    ras:   what NCCL's RAS says, None where it was not asked; nodes: names of the gang's nodes by address
+    """
+
+    ras: Told | None = None
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
+
+
+NOTHING = Beside()
 
 
 def rank_died(node: str, died: RankDied, watch: LogWatch, now: float, nodes: Mapping[str, str]) -> Statement:
@@ -89,13 +105,16 @@ def told(failure: Because, now: float) -> Cause:
     return Cause(node=failure.node, text=failure.text, fix=failure.fix, at=now)
 
 
-def hung(node: str, detail: str, now: float) -> Cause:
-    """The engine lives and does nothing any more."""
+def hung(node: str, detail: str, now: float, beside: Beside = NOTHING) -> Cause:
+    """The engine lives and does nothing any more. beside: what else is known of it"""
+    said, culprit = beside.ras, beside.ras.culprit if beside.ras is not None else None
+    text = f"the engine hangs: {detail}" + (f"; {said.words}" if said is not None else "")
     fix = (
         "check `l40s-deploy logs`; if a rank is stuck in a collective, run `l40s-deploy restart` (a guard does it"
         " by itself)"
     )
-    return Cause(node=node, text=f"the engine hangs: {detail}", at=now, fix=fix)
+    where = beside.nodes.get(culprit.host, node) if culprit is not None else node
+    return Cause(node=where, text=text, at=now, fix=fix, lines=beside.gpus)
 
 
 def _weight(suspicion: Suspicion | None, death: Death) -> Weight:

@@ -82,6 +82,11 @@ class Vitality:
     _progress_at: float = float("-inf")
     _counters: str = ""
 
+    @property
+    def still(self) -> bool:
+        """The newest probe met no progress: RAS is worth asking, long before the engine counts as hung."""
+        return self._fruitless > 0
+
     def worked(self, now: float) -> None:
         """The engine's log told of a batch."""
         self._progress_at = now

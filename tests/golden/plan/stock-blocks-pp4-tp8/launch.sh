@@ -1,6 +1,6 @@
 #!/bin/sh
 # DeepSeek-V3-0324 by sglang-0.5.23 on node3: node rank 3 of 4 in gang gang0.
-# Written by l40s-deploy from plan 9cbb512141e8. To run a gang by hand, run each node's script on its
+# Written by l40s-deploy from plan ce355c85ff4c. To run a gang by hand, run each node's script on its
 # node within a few minutes of each other; the leader then serves http://10.0.0.11:8000
 set -eu
 
@@ -24,6 +24,8 @@ export NCCL_SOCKET_IFNAME='=bond0'
 export GLOO_SOCKET_IFNAME=bond0
 # rank 0 gives the others this address; without it, SGLang uses the address of the default route, and hangs if there is none
 export SGLANG_HOST_IP=10.0.0.14
+# the agent asks NCCL's RAS here when the engine stands still; each gang of a node has a port of its own
+export NCCL_RAS_ADDR=127.0.0.1:28028
 # l40s_transport is auto, and every node has usable RDMA ports; a silent fallback to TCP becomes an error
 export NCCL_NET=IB
 # the ACTIVE RDMA ports under the GPUs' switches, 4 of 6; without `=`, mlx5_1 would also match mlx5_10

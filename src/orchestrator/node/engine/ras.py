@@ -1,0 +1,117 @@
+"""Asks NCCL's RAS, in a thread of its own, when the engine stands still: the agent's loop never waits for it.
+
+Its protocol is lines of text (NCCL src/ras/client_support.cc): SET FORMAT json, which versions before 2.28.7 answer
+with an error, TIMEOUT, STATUS; the connection ends after the answer. Every process of a node listens on the same port
+(SO_REUSEPORT), also one that is stopped and answers nobody: so a connection without an answer is tried again.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.node.engine.ras_words import Seen, Told, read, told
+
+ADDRESS = "NCCL_RAS_ADDR"
+"""The plan renders it where the stack's NCCL has RAS: 2.24 and later."""
+FIRST_WORD_S = 1.0
+ANSWER_S = 12.0
+"""RAS gives up on processes that do not answer after TIMEOUT and 5 s more."""
+TIMEOUT_S = 2
+TRIES = 8
+MOST_BYTES = 8 << 20
+"""32 ranks in ten communicators are some 200 KiB of JSON."""
+APART_S = 2.0
+AGAIN_S = 30.0
+
+
+def status(address: str) -> str:
+    """RAS's answer, as it is. Raises OSError where nobody answers in time, ValueError for an address or answer that is
+    none."""
+    host, _, port = address.rpartition(":")
+    failure: OSError = OSError("nobody answers")
+    for _ in range(TRIES):
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), FIRST_WORD_S) as connection:
+                return _asked(connection)
+        except OSError as error:  # noqa: PERF203 - a try is a second
+            failure = error
+    raise failure
+
+
+def _asked(connection: socket.socket) -> str:
+    connection.settimeout(FIRST_WORD_S)
+    connection.sendall(b"SET FORMAT json\n")
+    known = _line(connection) == b"OK"
+    connection.sendall(b"TIMEOUT %d\n" % TIMEOUT_S)
+    _line(connection)
+    connection.sendall(b"STATUS\n" if known else b"VERBOSE STATUS\n")
+    end, size = time.monotonic() + ANSWER_S, 0
+    parts: list[bytes] = []
+    while True:
+        connection.settimeout(max(0.01, end - time.monotonic()))
+        data = connection.recv(65536)
+        if not data:
+            return b"".join(parts).decode("utf-8", "replace")
+        size += len(data)
+        if size > MOST_BYTES:
+            raise ValueError(f"it answers more than {MOST_BYTES >> 20} MiB")
+        parts.append(data)
+
+
+def _line(connection: socket.socket) -> bytes:
+    """One short answer; nothing else comes before the next command."""
+    data = b""
+    while not data.endswith(b"\n"):
+        more = connection.recv(256)
+        if not more or len(data) > 4096:
+            raise OSError("it ends the connection")
+        data += more
+    return data.strip()
+
+
+@dataclass
+class Inquiry:
+    """Ask while the engine stands still; read `told`. env: the engine's; nodes: names of the gang's nodes by address"""
+
+    env: Mapping[str, str]
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    apart_s: float = APART_S
+    _told: Told | None = None
+    _asked_at: float = float("-inf")
+    _thread: threading.Thread | None = None
+
+    @property
+    def told(self) -> Told | None:
+        """The newest answer; None before the first one."""
+        return self._told
+
+    def follow(self, now: float, *, still: bool) -> None:
+        """Ask where it is time to; forget what was said where the engine goes on."""
+        asking = self._thread is not None and self._thread.is_alive()
+        if not still and not asking:
+            self._told, self._asked_at = None, float("-inf")
+        elif still and not asking and now - self._asked_at >= AGAIN_S:
+            self._asked_at = now
+            self._thread = threading.Thread(target=self._ask, name="ras", daemon=True)
+            self._thread.start()
+
+    def _ask(self) -> None:
+        address = self.env.get(ADDRESS, "")
+        if not address or self.env.get("NCCL_RAS_ENABLE") == "0":
+            self._told = Told(
+                "NCCL's RAS, which could name the rank that the others wait for, is off or not in this NCCL"
+            )
+            return
+        try:
+            first = self._look(address)
+            time.sleep(self.apart_s)
+            self._told = told(first, self._look(address), self.nodes)
+        except (OSError, ValueError, RecursionError) as error:
+            self._told = Told(f"NCCL RAS at {address} could not be asked: {error}")
+
+    def _look(self, address: str) -> Seen:
+        return read(status(address))

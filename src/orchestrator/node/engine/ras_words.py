@@ -1,0 +1,191 @@
+"""What NCCL's RAS says of a job that stands still, and which rank it is that the others wait for. Pure.
+
+RAS (reliability, availability, serviceability) is in NCCL from 2.24 on: text, and JSON from 2.28.7 on. Both forms
+follow NCCL's manual (troubleshooting, RAS) and src/ras/client_support.cc. Its counts of collectives leave out those
+that are captured in CUDA graphs, as an engine's decoding is: where all counts are equal, no rank can be named.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+MOST_NAMED = 4
+_ERRORS = {1: "ncclUnhandledCudaError", 2: "ncclSystemError", 3: "ncclInternalError", 6: "ncclRemoteError"}
+"""nccl.h, ncclResult_t; 0 is success, 7 means in progress."""
+_IN_PROGRESS = 7
+_VERSION = re.compile(r"NCCL version (\S+)")
+_PROCESS = re.compile(r"Process (\d+) on node (\S+) managing GPUs? (\d+)")
+_OF_RANK = r"-- GPU (\d+)\S* managed by process (\d+) on node (\S+)"
+_SEVERAL = re.compile(r"\d+ ranks have (?:launched up to operation (\d+)|(not) launched any operations)")
+_LISTED = re.compile(rf"Rank (\d+) {_OF_RANK}")
+_ALONE = re.compile(rf"Rank (\d+) has (?:launched up to operation (\d+)|(not) launched any operations) {_OF_RANK}")
+_MISSING_RANK = re.compile(r"The missing rank: (\d+)")
+_COUNTS = re.compile(r"Communicator ranks have different (\w+) operation counts")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rank of a communicator. host: as NCCL names its node, an address; rank: -1 where only the process is known"""
+
+    rank: int
+    host: str
+    pid: int
+    gpu: int
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One answer of RAS.
+
+    ranks:   of the largest communicator, 0 where it does not say
+    missing: members that did not answer, and whether RAS considers them dead
+    failed:  members with an error, and its number
+    behind:  members that have launched fewer collectives than others: (member, operation, launched, most launched)
+    """
+
+    version: str = ""
+    ranks: int = 0
+    missing: tuple[tuple[Member, bool], ...] = ()
+    failed: tuple[tuple[Member, int], ...] = ()
+    behind: tuple[tuple[Member, str, int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Told:
+    """words: one clause for the operator; culprit: the one process that the others wait for, None where unknown"""
+
+    words: str
+    culprit: Member | None = None
+
+
+def read(text: str) -> Seen:
+    """An answer to STATUS in either form. Raises ValueError for anything else."""
+    if text.lstrip().startswith("{"):
+        return _read_json(text)
+    if "Communicators..." not in text:
+        raise ValueError("this is no RAS status")
+    return _read_text(text)
+
+
+def _read_json(text: str) -> Seen:
+    try:
+        raw = json.loads(text)
+        communicators = raw["communicators"]
+        return Seen(
+            version=str(raw.get("nccl_version", "")),
+            ranks=max((int(one["size"]) for one in communicators), default=0),
+            missing=_once((_member(rank), bool(rank["status"]["considered_dead"]))
+                          for one in communicators for rank in one["missing_ranks"]
+                          if rank["status"]["unresponsive"] or rank["status"]["considered_dead"]),
+            failed=_once((_member(rank), code) for one in communicators for rank in one["ranks"]
+                         if (code := _error(rank["status"]))),
+            behind=_once(found for one in communicators for found in _behind(one["ranks"])),
+        )  # fmt: skip
+    except (KeyError, TypeError, AttributeError, RecursionError) as wrong:
+        raise ValueError(f"this is no RAS status: {type(wrong).__name__} {wrong}") from None
+
+
+def _member(rank: Mapping[str, Any]) -> Member:
+    return Member(int(rank["rank"]), str(rank["host"]), int(rank["pid"]), int(rank["nvml_dev"]))
+
+
+def _error(status: Mapping[str, Any]) -> int:
+    codes = (int(status["async_error"]), int(status["init_state"]))
+    return next((code for code in codes if code not in (0, _IN_PROGRESS)), 0)
+
+
+def _behind(ranks: list[Mapping[str, Any]]) -> Iterator[tuple[Member, str, int, int]]:
+    operations = dict.fromkeys(name for rank in ranks for name in rank["collective_counts"])
+    for name in operations:
+        counts = [int(rank["collective_counts"].get(name, 0)) for rank in ranks]
+        most = max(counts, default=0)
+        for rank, count in zip(ranks, counts):  # noqa: B905 - strict= is newer than the oldest Python of a node
+            if count < most:
+                yield _member(rank), name, count, most
+
+
+def _once(found: Iterator[Any]) -> tuple[Any, ...]:
+    """A process is in several communicators; the first of them tells enough."""
+    kept: dict[tuple[str, int], Any] = {}
+    for one in found:
+        kept.setdefault((one[0].host, one[0].pid), one)
+    return tuple(kept.values())
+
+
+def _read_text(text: str) -> Seen:
+    """Its sections follow one another, each with what it lists below it."""
+    version = _VERSION.search(text)
+    missing, behind = [], []
+    dead, operation, count, most = False, "", -1, 0
+    for line in text.splitlines():
+        if line.strip() in ("INCOMPLETE", "DEAD"):
+            dead = line.strip() == "DEAD"
+        elif match := _PROCESS.search(line):
+            missing.append((Member(-1, match.group(2), int(match.group(1)), int(match.group(3))), dead))
+        elif match := _COUNTS.search(line):
+            operation, count, most = match.group(1), -1, 0
+        elif match := _SEVERAL.search(line):
+            count = int(match.group(1) or 0)
+            most = max(most, count)
+        elif match := _ALONE.search(line):
+            number, launched, _, gpu, pid, host = match.groups()
+            most = max(most, int(launched or 0))
+            behind.append((Member(int(number), host, int(pid), int(gpu)), operation, int(launched or 0)))
+        elif operation and count >= 0 and (match := _LISTED.search(line)):
+            number, gpu, pid, host = match.groups()
+            behind.append((Member(int(number), host, int(pid), int(gpu)), operation, count))
+    rank = _MISSING_RANK.search(text)
+    if rank and len(missing) == 1:
+        missing = [(replace(missing[0][0], rank=int(rank.group(1))), missing[0][1])]
+    return Seen(
+        version=version.group(1) if version else "",
+        ranks=_largest(text),
+        missing=_once(iter(missing)),
+        behind=_once((one, name, launched, most) for one, name, launched in behind if launched < most),
+    )
+
+
+def _largest(text: str) -> int:
+    """Ranks of the largest communicator: the table counts those of all communicators of a group together."""
+    rows = re.findall(r"(?m)^ *\d+ +(\d+) +\d+ +[\d-]+ +[\d-]+ +(\d+) +[A-Z]", text)
+    return max((int(ranks) // max(int(comms), 1) for comms, ranks in rows), default=0)
+
+
+def told(first: Seen, again: Seen, nodes: Mapping[str, str]) -> Told:
+    """What two answers, some seconds apart, say together. nodes: names of the gang's nodes by address."""
+    if again.missing:
+        names = _names([one for one, _ in again.missing], nodes)
+        dead = ", and considers it dead" if all(dead for _, dead in again.missing) else ""
+        return Told(f"NCCL RAS gets no answer from {names}{dead}", _alone([one for one, _ in again.missing]))
+    if again.failed:
+        member, code = again.failed[0]
+        error = _ERRORS.get(code, f"error {code}")
+        return Told(f"NCCL RAS: {_name(member, nodes)} reports {error}", _alone([one for one, _ in again.failed]))
+    stuck = [one for one in again.behind if one in first.behind]
+    if stuck:
+        member, operation, launched, most = stuck[0]
+        words = f"NCCL RAS: {_names([one[0] for one in stuck], nodes)} launched {launched} of {most} {operation}"
+        return Told(f"{words} operations, unchanged between two looks", _alone([one[0] for one in stuck]))
+    all_of_them = f"all {again.ranks} ranks" if again.ranks else "all ranks"
+    return Told(
+        f"NCCL RAS can't name the rank that the others wait for: {all_of_them} answer and none stays behind,"
+        " but it does not count collectives captured in CUDA graphs"
+    )
+
+
+def _alone(members: list[Member]) -> Member | None:
+    return members[0] if len(members) == 1 else None
+
+
+def _names(members: list[Member], nodes: Mapping[str, str]) -> str:
+    shown = ", ".join(_name(one, nodes) for one in members[:MOST_NAMED])
+    return shown + (f" and {len(members) - MOST_NAMED} more" if len(members) > MOST_NAMED else "")
+
+
+def _name(member: Member, nodes: Mapping[str, str]) -> str:
+    rank = f"rank {member.rank}" if member.rank >= 0 else "the process"
+    return f"{rank} (pid {member.pid}, GPU {member.gpu} of {nodes.get(member.host, member.host)})"

@@ -1,0 +1,347 @@
+"""NCCL's RAS: its answers read as NCCL's manual shows them (troubleshooting, RAS), and asked with bounds."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.waiting import until
+
+from orchestrator.lab.standin import ras as standin
+from orchestrator.node.agent import causes
+from orchestrator.node.engine import ras
+from orchestrator.node.engine.ras import Inquiry, status
+from orchestrator.node.engine.ras_words import Member, Seen, Told, read, told
+
+MISSING = """{
+  "nccl_version": "2.29.1",
+  "cuda_runtime_version": 13000,
+  "cuda_driver_version": 13000,
+  "timestamp": "2025-12-19 13:06:53",
+  "communicators_count": 1,
+  "communicators": [
+    {
+      "hash": "0xae94423cfbb2ef4a",
+      "secondary_hash": "0xb7e7187447156001:0xb8242ed28a71381e",
+      "size": 2,
+      "ranks_count": 1,
+      "missing_ranks_count": 1,
+      "ranks": [
+        {
+          "rank": 0,
+          "host": "172.16.64.245",
+          "pid": 1524344,
+          "cuda_dev": 0,
+          "nvml_dev": 0,
+          "status": {
+            "init_state": 0,
+            "async_error": 0,
+            "finalize_called": false,
+            "destroy_flag": false,
+            "abort_flag": false
+          },
+          "collective_counts": {
+            "Broadcast": 0,
+            "Reduce": 0,
+            "AllGather": 0,
+            "ReduceScatter": 0,
+            "AllReduce": 0
+          }
+        }
+      ],
+      "missing_ranks": [
+        {
+          "rank": 1,
+          "host": "172.16.64.245",
+          "pid": 1524345,
+          "cuda_dev": 1,
+          "nvml_dev": 1,
+          "status": {
+            "unresponsive": true,
+            "considered_dead": false
+          }
+        }
+      ]
+    }
+  ],
+  "ras": {
+    "collection_time_sec": 0.000,
+    "timeouts_count": 0
+  }
+}
+"""
+HEAD = """
+Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+"""
+MISMATCH = f"""{HEAD}    0         1         4         8        32        32   RUNNING  MISMATCH
+
+Warnings
+========
+
+#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  26 ranks have launched up to operation 6650
+  6 ranks have launched up to operation 6649
+  Rank 0 -- GPU 0 managed by process 483072 on node 172.16.64.210
+  Rank 2 -- GPU 2 managed by process 483074 on node 172.16.64.210
+  Rank 3 -- GPU 3 managed by process 483075 on node 172.16.64.210
+  Rank 4 -- GPU 4 managed by process 483076 on node 172.16.64.210
+  Rank 5 -- GPU 5 managed by process 483077 on node 172.16.64.210
+  Rank 7 -- GPU 7 managed by process 483079 on node 172.16.64.210
+"""
+ONE_BEHIND = f"""{HEAD}    0         1         4         8        32        32   RUNNING  MISMATCH
+
+Warnings
+========
+
+#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  31 ranks have launched up to operation 6650
+  Rank 21 has launched up to operation 6649 -- GPU 5 managed by process 3487984 on node 172.16.64.213
+"""
+INCOMPLETE = f"""{HEAD}    0         1         4       7-8        32        32   RUNNING  INCOMPLETE
+
+Errors
+======
+
+INCOMPLETE
+  Missing communicator data from 1 job process
+  Process 3487984 on node 172.16.64.213 managing GPU 5
+
+#0-0 (cf264af53edbe986) INCOMPLETE
+  Missing communicator data from 1 rank
+  The missing rank: 21
+
+Warnings
+========
+
+TIMEOUT
+  Encountered 2 communication timeouts while gathering communicator data
+"""
+DEAD = f"""{HEAD}    0         1         4       7-8        32        32   RUNNING  INCOMPLETE
+
+Errors
+======
+
+DEAD
+  1 job process is considered dead (unreachable via the RAS network)
+  Process 3487984 on node 172.16.64.213 managing GPU 5
+"""
+FINE = f"""{HEAD}    0         8         4         1         4        32   RUNNING      OK
+"""
+LOST = Member(-1, "172.16.64.213", 3487984, 5)
+NODES = {"172.16.64.213": "node2", "172.16.64.245": "node7", "127.0.0.1": "node0"}
+
+
+def test_the_manual_s_answers_are_read() -> None:
+    assert read(MISSING) == Seen("2.29.1", 2, ((Member(1, "172.16.64.245", 1524345, 1), False),))
+    assert read(INCOMPLETE) == Seen("", 32, ((replace(LOST, rank=21), False),))
+    assert read(DEAD) == Seen("", 32, ((LOST, True),))
+    assert read(FINE) == Seen("", 4)
+    behind = read(MISMATCH).behind
+    assert [(one.rank, one.pid, name, count, most) for one, name, count, most in behind][:2] == [
+        (0, 483072, "AllReduce", 6649, 6650),
+        (2, 483074, "AllReduce", 6649, 6650),
+    ]
+    assert len(behind) == 6
+
+
+def test_one_rank_is_named_where_ras_can_name_one() -> None:
+    def words(first: str, again: str) -> Told:
+        return told(read(first), read(again), NODES)
+
+    assert words(MISSING, MISSING) == Told(
+        "NCCL RAS gets no answer from rank 1 (pid 1524345, GPU 1 of node7)", Member(1, "172.16.64.245", 1524345, 1)
+    )
+    assert words(FINE, DEAD).words == (
+        "NCCL RAS gets no answer from the process (pid 3487984, GPU 5 of node2), and considers it dead"
+    )
+    stuck = words(ONE_BEHIND, ONE_BEHIND)
+    assert stuck.words == (
+        "NCCL RAS: rank 21 (pid 3487984, GPU 5 of node2) launched 6649 of 6650 AllReduce operations,"
+        " unchanged between two looks"
+    )
+    assert stuck.culprit is not None and stuck.culprit.rank == 21
+    assert words(MISMATCH, MISMATCH).culprit is None and "and 2 more" in words(MISMATCH, MISMATCH).words
+
+
+def test_where_it_cannot_name_one_it_says_why() -> None:
+    for first, again in ((FINE, FINE), (MISMATCH, FINE), (MISMATCH, MISMATCH.replace("66", "77"))):
+        said = told(read(first), read(again), NODES)
+        assert said.culprit is None
+        assert "can't name the rank" in said.words and "captured in CUDA graphs" in said.words
+
+
+def test_an_error_of_a_rank_is_named() -> None:
+    document = json.loads(MISSING)
+    communicator = document["communicators"][0]
+    communicator["missing_ranks"] = []
+    communicator["ranks"][0]["status"]["async_error"] = 6
+    seen = read(json.dumps(document))
+    assert told(seen, seen, NODES).words == "NCCL RAS: rank 0 (pid 1524344, GPU 0 of node7) reports ncclRemoteError"
+
+
+KEYS = st.sampled_from(["communicators", "ranks", "missing_ranks", "size", "x"])
+DOCUMENTS = st.recursive(
+    st.none() | st.integers() | st.text(), lambda one: st.lists(one) | st.dictionaries(KEYS, one)
+).map(json.dumps)
+
+
+@given(st.text() | DOCUMENTS)
+def test_anything_else_is_no_answer_and_no_defect(text: str) -> None:
+    try:
+        read(text)
+    except ValueError:
+        return
+
+
+@contextmanager
+def server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """One connection after the other, as RAS has them."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def live() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                try:
+                    serve(connection)
+                except OSError:
+                    continue
+
+    thread = threading.Thread(target=live, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
+
+
+def playing(text: str, *, knows_json: bool) -> Callable[[socket.socket], None]:
+    def serve(connection: socket.socket) -> None:
+        for line in connection.makefile():
+            if line.endswith("STATUS\n"):
+                assert line == ("STATUS\n" if knows_json else "VERBOSE STATUS\n")
+                connection.sendall(text.encode())
+                return
+            known = knows_json or line.startswith("TIMEOUT")
+            connection.sendall(b"OK\n" if known else b"ERROR: Unknown command\n")
+
+    return serve
+
+
+@pytest.mark.parametrize(("text", "knows_json"), [(MISSING, True), (INCOMPLETE, False)])
+def test_both_forms_are_asked_for(text: str, knows_json: bool) -> None:
+    with server(playing(text, knows_json=knows_json)) as address:
+        assert status(address) == text
+
+
+def test_a_process_that_does_not_answer_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ras, "FIRST_WORD_S", 0.2)
+    silent = [True, True, False]
+
+    def serve(connection: socket.socket) -> None:
+        if silent.pop(0):
+            connection.recv(1 << 16)
+            time.sleep(0.4)
+        else:
+            playing(FINE, knows_json=True)(connection)
+
+    with server(serve) as address:
+        monkeypatch.setattr(ras, "FIRST_WORD_S", 1.0)
+        assert status(address) == FINE
+
+
+def test_what_never_ends_or_is_too_long_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ras, "MOST_BYTES", 1 << 20)
+
+    def flood(connection: socket.socket) -> None:
+        for _ in range(2):
+            connection.recv(4096)
+            connection.sendall(b"OK\n")
+        connection.recv(4096)
+        while True:
+            connection.sendall(b"x" * 65536)
+
+    with server(flood) as address, pytest.raises(ValueError, match="more than"):
+        status(address)
+
+
+def test_an_inquiry_is_asked_once_and_forgotten_when_the_engine_goes_on() -> None:
+    with server(playing(MISSING, knows_json=True)) as address:
+        inquiry = Inquiry({"NCCL_RAS_ADDR": address}, NODES, apart_s=0.01)
+        inquiry.follow(0.0, still=False)
+        assert inquiry.told is None
+        inquiry.follow(1.0, still=True)
+        until(lambda: inquiry.told is not None, 10.0)
+    inquiry.follow(2.0, still=True)  # not again so soon: nobody listens any more, and the answer stays
+    assert culprit(inquiry) == 1
+
+    def forgotten() -> bool:
+        inquiry.follow(3.0, still=False)  # not while it asks
+        return inquiry.told is None
+
+    until(forgotten, 10.0)
+
+
+def culprit(inquiry: Inquiry) -> int:
+    assert inquiry.told is not None and inquiry.told.culprit is not None
+    return inquiry.told.culprit.rank
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({}, "is off or not in this NCCL"),
+        ({"NCCL_RAS_ADDR": "127.0.0.1:1", "NCCL_RAS_ENABLE": "0"}, "is off or not in this NCCL"),
+        ({"NCCL_RAS_ADDR": "127.0.0.1:1"}, "could not be asked: "),
+        ({"NCCL_RAS_ADDR": "nonsense"}, "could not be asked: "),
+    ],
+)
+def test_without_ras_it_is_said(env: dict[str, str], words: str) -> None:
+    inquiry = Inquiry(env, NODES)
+    inquiry.follow(0.0, still=True)
+    until(lambda: inquiry.told is not None, 20.0)
+    assert inquiry.told is not None and words in inquiry.told.words
+
+
+def test_the_cause_names_the_rank_that_is_waited_for() -> None:
+    said = told(read(MISSING), read(MISSING), NODES)
+    waits = ("GPU 0: 100 % busy at 88 of 350 W: it waits",)
+    cause = causes.hung("node0", "no token for 60 s", 1.0, causes.Beside(said, NODES, waits))
+    assert cause.node == "node7" and cause.lines == waits
+    assert cause.text == f"the engine hangs: no token for 60 s; {said.words}"
+    assert causes.hung("node0", "no token", 1.0).text == "the engine hangs: no token"
+
+
+def test_the_stand_in_s_answers_are_of_the_documented_form() -> None:
+    now = time.monotonic()
+    ranks = {rank: {"pid": 100 + rank, "gpu": rank, "host": "127.0.0.1", "at": now} for rank in range(4)}
+    ranks[3]["at"] = now - 60
+    for text in (standin._json(ranks, "2.30.7"), standin._text(ranks, "2.27.5")):
+        seen = read(text)
+        assert (seen.ranks, [(one.pid, one.gpu, dead) for one, dead in seen.missing]) == (4, [(103, 3, False)])
+    ranks[3]["at"] = now
+    assert read(standin._json(ranks, "2.30.7")).missing == read(standin._text(ranks, "2.27.5")).missing == ()
+    documented = json.loads(MISSING)["communicators"][0]
+    played = json.loads(standin._json(ranks, "2.30.7"))["communicators"][0]
+    assert played.keys() == documented.keys()
+    assert played["ranks"][0].keys() == documented["ranks"][0].keys()
+    assert played["ranks"][0]["status"].keys() == documented["ranks"][0]["status"].keys()
