@@ -13,7 +13,7 @@ STAND_IN = SOURCE / "lab" / "standin"
 
 CORE = {
     "topology", "rules", "planning", "engines", "gang", "rendering", "checkpoint", "tuning", "golden", "bench",
-    "nettest",
+    "nettest", "monitoring",
 }  # fmt: skip
 SHARED = {"model", "protocol"}
 OUTSIDE = {"remote", "host_setup", "node", "records", "loading"}

@@ -46,6 +46,9 @@ GROUPS = {
         "bench": "measure the speed with the engine's own benchmark, and compare it with the expected one",
         "golden": "check that a gang still returns the answers that you accepted",
     },
+    "operate": {
+        "export": "write the cluster as files for other programs, such as Prometheus and Grafana",
+    },
     "prepare": {
         "init": "write an inventory: asks for hosts, checks host keys, sudo and networks, runs doctor",
         "prepare": "set up the hosts: packages, user, limits, sudo rule, stack; --remove undoes it",

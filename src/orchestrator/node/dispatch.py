@@ -16,6 +16,7 @@ from orchestrator.node.failure import Failure
 
 VERBS = {
     "probe": "orchestrator.node.look.probe",
+    "figures": "orchestrator.node.verbs.figures",
     "labels": "orchestrator.node.look.labels",
     "gauges": "orchestrator.node.look.gauges",
     "prerequisites": "orchestrator.node.look.prerequisites",

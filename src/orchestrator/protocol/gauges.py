@@ -64,3 +64,12 @@ class GaugesAnswer(Message):
     ports: tuple[PortGauges, ...] = ()
     error: str = ""
     unread: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidCount(Message):
+    """How often the driver reported one Xid error of one GPU since the last boot."""
+
+    pci_bus_id: str
+    xid: int
+    count: int

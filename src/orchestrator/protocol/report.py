@@ -156,6 +156,8 @@ class Report(Message):
     service_healthy: bool | None = None
     """None where this node does not serve HTTP for the gang."""
     service_checked_at: float = 0.0
+    service_latency_s: float = 0.0
+    """How long the last probe took; once ready it generates a token where the engine has such a probe."""
     service_state: str = ""
     """well, slow or hung, by the leader's generation probes; '' before ready and on other nodes."""
     service_detail: str = ""

@@ -28,7 +28,7 @@ _NO_PYTHON = (126, 127)
 
 _STAYS = "light"
 """The verb that answers a request a line, with an open end."""
-LIGHT = ("report", "lock", "go")
+LIGHT = ("report", "lock", "go", "figures")
 """Verbs that read or write a few files and are soon done."""
 LIGHT_TRIES = 3
 """The first one ends where the application is not on the node yet."""

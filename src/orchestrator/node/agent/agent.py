@@ -465,7 +465,8 @@ class Agent:
                 self._judge_canary(result)
 
     def _judge_health(self, health: Health) -> None:
-        self.record.set(service_healthy=health.healthy, service_checked_at=health.at)
+        taken_s = round(health.probe.ended - health.probe.began, 4)
+        self.record.set(service_healthy=health.healthy, service_checked_at=health.at, service_latency_s=taken_s)
         if health.healthy:
             self.happened(course.Healthy())
         if self.state is not AgentState.READY:

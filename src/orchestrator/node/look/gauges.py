@@ -1,12 +1,11 @@
 """Verb `gauges`: the GPUs' sensors and the RDMA ports' counters, for who asks every few seconds.
 
-NVML is asked in a child process, and files are read in another, since a wedged driver blocks whoever asks it.
+NVML is asked in a child process, and files are read in another, since a wedged driver blocks whoever asks it. Whoever
+stays (role `light`) keeps the first one: starting NVML costs more than all questions to it.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Sequence
 from types import ModuleType
@@ -14,9 +13,10 @@ from typing import Any
 
 from orchestrator.node import itself
 from orchestrator.node.look.hardware import Part
-from orchestrator.node.look.nvml import SM_CLOCK, Asker, NvmlChild, ask, ecc_of, memory_of
+from orchestrator.node.look.nvml import SM_CLOCK, Asker, ecc_of, memory_of, started
 from orchestrator.node.look.patience import read_hardware
 from orchestrator.node.look.reading import Reader
+from orchestrator.node.look.standing import Standing, serve
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.gauges import GaugesAnswer, GaugesRequest, GpuGauges, PortGauges
 
@@ -24,26 +24,46 @@ _RDMA = "/sys/class/infiniband"
 _KINDS = ("counters", "hw_counters")
 
 
+_kept: list[Standing] = []
+_hung: dict[str, str] = {}
+"""Files that hung in this process: not touched again, since each try leaves a child behind."""
+
+
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """One reading."""
     asked = request_of(GaugesRequest, request)
-    question = NvmlChild(itself.command(itself.application(), "gpu-gauges"))
-    read = read_hardware(asked.fs_root, parts=(Part("RDMA counters", _read_ports),))
+    return read(asked.fs_root, asked.nvml_deadline_s).as_json()
+
+
+def read(fs_root: str, nvml_deadline_s: float) -> GaugesAnswer:
+    """One reading; the GPUs are asked while the counters are read."""
+    if not _kept:
+        _kept.append(Standing(itself.command(itself.application(), "gpu-gauges"), "NVML"))
+    _kept[0].ask({})
+    files = read_hardware(fs_root, parts=(Part("RDMA counters", _read_ports),), hung=_hung)
     now = time.time()
-    told = question.answer(asked.nvml_deadline_s)
+    told = _kept[0].answer(nvml_deadline_s)
     return GaugesAnswer(
         now=now,
         gpus=tuple(GpuGauges(**one) for one in told.get("gpus", ())),
-        ports=ports(read["files"]),
+        ports=ports(files["files"]),
         error=str(told.get("error") or ""),
-        unread=read["errors"],
-    ).as_json()
+        unread=files["errors"],
+    )
 
 
 def run(_: Sequence[str]) -> int:
-    """The child that asks NVML: one JSON object on stdout."""
-    sys.stdout.write(json.dumps(ask(sensors)) + "\n")
-    return 0
+    """The child that asks NVML; where that can't be started, each question tries again."""
+    nvml: ModuleType | None = None
+
+    def reply(_question: dict[str, Any]) -> dict[str, Any]:
+        nonlocal nvml
+        error = ""
+        if nvml is None:
+            nvml, error = started()
+        return sensors(nvml) if nvml is not None else {"error": error}
+
+    return serve(reply)
 
 
 def sensors(nvml: ModuleType) -> dict[str, Any]:

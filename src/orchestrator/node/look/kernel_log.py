@@ -26,13 +26,13 @@ def records(root: str = "/") -> list[str]:
     """Every record's lines, oldest first. Raises OSError where the log can't be read."""
     descriptor = os.open(f"{root.rstrip('/')}/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        return _all(descriptor).decode("utf-8", "replace").split("\n")
+        return read_records(descriptor).decode("utf-8", "replace").split("\n")
     finally:
         os.close(descriptor)
 
 
-def _all(descriptor: int) -> bytes:
-    """Every record that is there now: one read gives one, EAGAIN says that there is no more."""
+def read_records(descriptor: int) -> bytes:
+    """Every record that is there now and was not read yet: one read gives one, EAGAIN says that there is no more."""
     log = bytearray()
     end = time.monotonic() + _DEADLINE_S
     while time.monotonic() < end:

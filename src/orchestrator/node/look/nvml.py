@@ -84,17 +84,23 @@ def run(_: Sequence[str]) -> int:
     return 0
 
 
-def ask(describe: Callable[[ModuleType], dict[str, Any]] | None = None) -> dict[str, Any]:
-    """What a description makes of a started NVML (None: everything), or {'error': why NVML says nothing}."""
+def ask() -> dict[str, Any]:
+    """Everything, or {'error': why NVML says nothing}."""
+    nvml, error = started()
+    return everything(nvml) if nvml is not None else {"error": error}
+
+
+def started() -> tuple[ModuleType | None, str]:
+    """NVML, ready to be asked; or why it is not."""
     try:
         import pynvml
     except ImportError as error:
-        return {"error": f"pynvml is missing: {error}"}
+        return None, f"pynvml is missing: {error}"
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return {"error": _words(error)}
-    return (describe or everything)(pynvml)
+        return None, _words(error)
+    return pynvml, ""
 
 
 def everything(nvml: ModuleType) -> dict[str, Any]:

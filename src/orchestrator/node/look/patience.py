@@ -53,14 +53,15 @@ def read_hardware(
     parts: Sequence[Part] = PARTS,
     file_deadline_s: float = FILE_DEADLINE_S,
     deadline_s: float = DEADLINE_S,
+    hung: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     """{'files', 'links', 'errors'} of all parts.
 
     A path that hangs is an error of its own (ETIMEDOUT); parts that were not read before the deadline are named in
-    errors under their own names.
+    errors under their own names. hung: paths that are known to hang, and those that are found to, for the next time.
     """
     gathered: dict[str, dict[str, str]] = {"files": {}, "links": {}, "errors": {}}
-    skip: dict[str, str] = {}
+    skip: dict[str, str] = {} if hung is None else hung
     left = list(parts)
     end = time.monotonic() + deadline_s
     while left and time.monotonic() < end:

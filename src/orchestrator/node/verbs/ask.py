@@ -22,7 +22,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """
     asked = request_of(AskRequest, request)
     authorization = _authorization(asked)
-    return AskAnswer(answers=tuple(_ask(ask, authorization) for ask in asked.asks)).as_json()
+    return AskAnswer(answers=tuple(one(ask, authorization) for ask in asked.asks)).as_json()
 
 
 def _authorization(asked: AskRequest) -> str:
@@ -31,7 +31,8 @@ def _authorization(asked: AskRequest) -> str:
     return secret_files.kept(files.gang_dir(files.state_dir(asked.state_dir), asked.gang)).authorization
 
 
-def _ask(ask: HttpRequest, authorization: str) -> HttpAnswer:
+def one(ask: HttpRequest, authorization: str) -> HttpAnswer:
+    """Raises Failure for what is no HTTP URL; a refused connection is an answer."""
     parts = urlsplit(ask.url)
     if parts.scheme != "http" or not parts.hostname:
         raise Failure("bad-request", f"not an HTTP URL: {ask.url!r}", "request")

@@ -15,7 +15,7 @@ from orchestrator.node.failure import Failure
 
 IDLE_S = 60.0
 """Whoever still watches asks every second; a connection that was cut may stay open for hours."""
-VERBS = ("report", "lock", "go")
+VERBS = ("report", "lock", "go", "figures")
 
 
 def run(_arguments: Sequence[str]) -> int:

@@ -70,6 +70,11 @@ def _answer(asked: LockRequest, gang: str) -> LockAnswer:
     raise Failure("bad-request", f"lock has no op {asked.op!r}", "request")
 
 
+def holder_of(gang_folder: str) -> LockHolder | None:
+    """Who holds a gang's lock; None for nobody."""
+    return _read(f"{gang_folder}/lock")
+
+
 def refuse_a_former_holder(asked: GangRequest, *, to_end: bool = False) -> None:
     """Raises Failure where a request comes from who held the gang's lock and holds it no more: paused or cut off, it
     must not act beside whoever took over, nor after. One that may only end things is refused only where somebody else

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,6 +14,13 @@ from tests.support.machine_files import reference_machine
 
 from orchestrator.node.look import gauges
 from orchestrator.protocol.gauges import GaugesAnswer
+
+
+@pytest.fixture(autouse=True)
+def no_child_is_left() -> Iterator[None]:
+    yield
+    while gauges._kept:
+        gauges._kept.pop().close()
 
 
 class NVMLError(Exception):

@@ -1,0 +1,71 @@
+"""Rules and dashboard use metrics that exist, and lead to something that explains them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from orchestrator.monitoring.alerts import ALERTS, CRITICAL, Alert
+from orchestrator.monitoring.catalogue import NAMES
+from orchestrator.monitoring.dashboard import ROWS, dashboard
+from orchestrator.monitoring.delivery import delivery
+from orchestrator.monitoring.rules import Prices, rule_file
+from orchestrator.rules.support.registry import all_rules
+
+RECORDED = {
+    rule["record"] for group in rule_file(Prices(per_kwh=1.0))["groups"] for rule in group["rules"] if "record" in rule
+}
+
+
+def own_names(expr: str) -> set[str]:
+    """Names of ours in an expression, recorded ones with their level."""
+    return set(re.findall(r"\b(?:[a-z]+:)?l40s_[a-z_]+(?::[a-z0-9]+)?", re.sub(r'"[^"]*"', "", expr)))
+
+
+def expressions() -> list[str]:
+    rules = [rule["expr"] for group in rule_file(Prices(per_kwh=0.3))["groups"] for rule in group["rules"]]
+    return rules + [expr for row in ROWS.values() for panel in row for expr in panel.queries]
+
+
+@pytest.mark.parametrize("expr", expressions())
+def test_every_name_of_ours_is_one_that_the_exporter_or_a_rule_has(expr: str) -> None:
+    assert own_names(expr) <= NAMES | RECORDED
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_every_alert_says_what_to_do_and_what_explains_it(alert: Alert) -> None:
+    assert alert.runbook and alert.description and alert.summary
+    assert bool(alert.finding) != bool(alert.explain)
+    assert not alert.finding or alert.finding in {loaded.rule.id for loaded in all_rules()}
+    assert not alert.explain or alert.explain.startswith("l40s-deploy ")
+
+
+def test_a_failed_gang_is_told_without_any_waiting() -> None:
+    (failed,) = [alert for alert in ALERTS if alert.name == "L40sGangFailed"]
+    assert failed.severity == CRITICAL and failed.wait == ""
+    (critical,) = delivery("http://receiver")["route"]["routes"]
+    assert critical["matchers"] == [f'severity="{CRITICAL}"'] and critical["group_wait"] == "0s"
+
+
+def test_money_is_recorded_where_a_price_is_given() -> None:
+    def recorded(prices: Prices) -> dict[str, Any]:
+        return {rule["record"]: rule for rule in rule_file(prices)["groups"][0]["rules"]}
+
+    assert "gang:l40s_energy_cost_per_million_tokens" not in recorded(Prices())
+    cost = recorded(Prices(per_kwh=0.28, currency="CHF"))["gang:l40s_energy_cost_per_million_tokens"]
+    assert cost["expr"].endswith("* 0.28") and cost["labels"] == {"currency": "CHF"}
+
+
+def test_the_dashboard_s_panels_lie_side_by_side() -> None:
+    panels = dashboard()["panels"]
+    assert [panel["title"] for panel in panels if panel["type"] == "row"] == ["Serving", "Ranks", "GPUs", "Rails"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"])
+                 for y in range(place["y"], place["y"] + place["h"])}  # fmt: skip
+        assert not cells & taken and max(x for x, _ in cells) < 24
+        taken |= cells
