@@ -56,6 +56,27 @@ install_packages() {
   DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 }
 
+# Prometheus and Alertmanager for the tests: their programs alone, out of Debian's packages. Installed, the packages would
+# start both as services on a machine with systemd.
+fetch_prometheus() {
+  local folder="${XDG_CACHE_HOME:-$HOME/.cache}/l40s-deploy/prometheus" draft package
+  [ ! -e "$folder/usr/share/prometheus/alertmanager/default.tmpl" ] || return 0
+  say "fetching the programs of Debian's prometheus and prometheus-alertmanager into $folder"
+  mkdir -p "$(dirname "$folder")"
+  draft=$(mktemp -d "$folder.XXXXXX")
+  if ! (cd "$draft" && apt-get download -qq prometheus prometheus-alertmanager >/dev/null 2>&1); then
+    say "they can't be fetched (try apt-get update); the tests with a real Prometheus will be skipped"
+    rm -rf "$draft"
+    return 0
+  fi
+  for package in "$draft"/*.deb; do
+    dpkg-deb --fsys-tarfile "$package" | tar -x -C "$draft" --wildcards './usr/bin/*' './usr/share/*'
+    rm "$package"
+  done
+  chmod 755 "$draft"
+  mv -T "$draft" "$folder" 2>/dev/null || rm -rf "$draft" # somebody else was quicker
+}
+
 find_python() {
   local candidate
   for candidate in ${PYTHON:-} python3.13 python3.12 python3.11 python3.10 python3; do
@@ -83,4 +104,5 @@ make_environment() {
 
 install_packages
 make_environment
+fetch_prometheus
 say "ready: .venv/bin/l40s-deploy"

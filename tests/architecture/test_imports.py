@@ -35,6 +35,7 @@ HOME = {
     "ansible_runner": {"host_setup"},
     "pynvml": {"node"},
     "jinja2": {"rendering"},
+    "prometheus_client": {"workflows"},
     "rich": {"cli"},
     "yaml": {"loading", "lab"},
 }

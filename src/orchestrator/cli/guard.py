@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from orchestrator.cli.exporter import LOOPBACK, port
 from orchestrator.cli.options import (
     add_examples,
     add_gangs,
@@ -22,9 +24,10 @@ from orchestrator.gang.guarding import Decision, Do, Policy
 from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import Inventory
 from orchestrator.workflows.guard.guard import DAY_S, Guarded, GuardRequest, guard
 from orchestrator.workflows.guard.hooks import Hook
-from orchestrator.workflows.guard.unit import NAME, install
+from orchestrator.workflows.unit import GUARD, install, start_words
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -80,8 +83,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="HOOK",
         help="the same, when the guard gives up, or a finding keeps it from restarting",
     )
+    parser.add_argument(
+        "--metrics",
+        type=port,
+        metavar="PORT",
+        help="also answer Prometheus on this port of 127.0.0.1, as `exporter` does",
+    )
     parser.add_argument("--install", action="store_true", help="write a systemd unit that runs this command, and exit")
-    parser.add_argument("--unit", default=NAME, metavar="NAME", help=f"with --install: the unit's name ({NAME})")
+    parser.add_argument(
+        "--unit", default=GUARD.name, metavar="NAME", help=f"with --install: the unit's name ({GUARD.name})"
+    )
     add_json(parser)
 
 
@@ -101,7 +112,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.install:
         return _install(args, Path(inventory.path), screen)
     shown = Progress(screen)
-    with shown:
+    with _metrics(args, inventory), shown:
         left = guard(inventory, request, shown)
     if args.json:
         screen.json({"gangs": [_json(one) for one in left]})
@@ -109,18 +120,25 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return Exit.GANG_FAILED if failed else 0
 
 
+def _metrics(args: argparse.Namespace, inventory: Inventory) -> AbstractContextManager[object]:
+    if args.metrics is None:
+        return nullcontext()
+    from orchestrator.workflows.monitor.exporter import serving
+
+    return serving(inventory, tuple(args.gang), LOOPBACK, args.metrics)
+
+
 def _install(args: argparse.Namespace, inventory: Path, screen: Screen) -> int:
     options = [word for gang in args.gang for word in ("--gang", gang)]
     options += ["--limit", str(args.limit), "--pause", str(args.pause), "--stable", str(args.stable)]
     options += ["--hung-after", str(args.hung_after)] if args.hung_after else []
     options += ["--golden-every", str(args.golden_every)] if args.golden_every != DAY_S else []
+    options += ["--metrics", str(args.metrics)] if args.metrics is not None else []
     for flag, hook in (("--on-ready", args.on_ready), ("--on-failed", args.on_failed)):
         options += [flag, f"@{Path(hook[1:]).resolve()}" if hook.startswith("@") else hook] if hook else []
-    path = install(inventory, options, name=args.unit)
-    own = "" if str(path).startswith("/etc/") else " --user"
-    screen.say(f"wrote {path}. Start it: systemctl{own} daemon-reload && systemctl{own} enable --now {path.name}")
-    if own:
-        screen.say("  keep it running after logout and reboot: loginctl enable-linger")
+    path = install(GUARD, inventory, options, name=args.unit)
+    for line in start_words(path):
+        screen.say(line)
     if args.json:
         screen.json({"unit": str(path)})
     return 0

@@ -47,6 +47,7 @@ GROUPS = {
         "golden": "check that a gang still returns the answers that you accepted",
     },
     "operate": {
+        "exporter": "metrics of gangs, ranks, GPUs and rails for Prometheus",
         "export": "write the cluster as files for other programs, such as Prometheus and Grafana",
     },
     "prepare": {

@@ -58,6 +58,16 @@ def slow_before(gang: str, nodes: Sequence[str], *, root: Path | None = None) ->
     return ""
 
 
+def newest_nettests(*, root: Path | None = None) -> tuple[dict[str, Any], ...]:
+    """The newest test of each gang that can be read."""
+    found: dict[str, dict[str, Any]] = {}
+    for file in sorted((root or nettests_root()).glob("*.json"), reverse=True):
+        test = _read(file)
+        if test is not None:
+            found.setdefault(test["gang"], test)
+    return tuple(found.values())
+
+
 def _read(file: Path) -> dict[str, Any] | None:
     """None for what is no record of ours."""
     try:

@@ -1,4 +1,4 @@
-"""The guard's unit file."""
+"""Unit files."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.errors import InputError
-from orchestrator.workflows.guard.unit import NAME, install, unit_text
+from orchestrator.workflows.unit import EXPORTER, GUARD, install, unit_text
 
 
 def test_words_stay_words(tmp_path: Path) -> None:
-    text = unit_text(Path("/etc/l40s/hosts.yml"), ["--on-failed", 'mail -s "100% $HOME"\nExecStart=/bin/evil'])
+    text = unit_text(GUARD, Path("/etc/l40s/hosts.yml"), ["--on-failed", 'mail -s "100% $HOME"\nExecStart=/bin/evil'])
     (line,) = [line for line in text.splitlines() if line.startswith("ExecStart=")]
     assert line.endswith(
         r'"--inventory" "/etc/l40s/hosts.yml" "--on-failed" "mail -s \"100%% $$HOME\"?ExecStart=/bin/evil"'
@@ -21,36 +21,42 @@ def test_words_stay_words(tmp_path: Path) -> None:
 
 
 def test_giving_up_holds_and_anything_else_is_begun_again() -> None:
-    lines = unit_text(Path("/etc/l40s/hosts.yml"), []).splitlines()
+    lines = unit_text(GUARD, Path("/etc/l40s/hosts.yml"), []).splitlines()
     assert "Restart=on-failure" in lines
     assert "RestartPreventExitStatus=5" in lines
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 def test_systemd_takes_it(tmp_path: Path) -> None:
-    path = install(tmp_path / "hosts.yml", ["--limit", "3"], tmp_path)
+    path = install(GUARD, tmp_path / "hosts.yml", ["--limit", "3"], tmp_path)
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(path)], capture_output=True, text=True, timeout=30, check=False
     )
-    assert str(path) not in done.stderr and NAME not in done.stderr, done.stderr
+    assert str(path) not in done.stderr and GUARD.name not in done.stderr, done.stderr
 
 
 def test_a_folder_that_takes_no_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="can't be written"):
-        install(tmp_path / "hosts.yml", [], tmp_path / "file")
+        install(GUARD, tmp_path / "hosts.yml", [], tmp_path / "file")
 
 
 def test_another_clusters_unit_is_not_replaced_without_a_word(tmp_path: Path) -> None:
     one, other = tmp_path / "one" / "hosts.yml", tmp_path / "two" / "hosts.yml"
-    first = install(one, [], tmp_path)
-    assert install(one, ["--limit", "3"], tmp_path) == first
+    first = install(GUARD, one, [], tmp_path)
+    assert install(GUARD, one, ["--limit", "3"], tmp_path) == first
     with pytest.raises(InputError, match=f"is the guard of {one}; this one is of {other}") as refused:
-        install(other, [], tmp_path)
+        install(GUARD, other, [], tmp_path)
     assert str(one) in first.read_text() and "--unit l40s-deploy-guard-two.service" in refused.value.fix
-    assert install(other, [], tmp_path, name="l40s-deploy-guard-two").name == "l40s-deploy-guard-two.service"
+    assert install(GUARD, other, [], tmp_path, name="l40s-deploy-guard-two").name == "l40s-deploy-guard-two.service"
 
 
 def test_an_order_to_end_is_no_failure_and_relative_paths_keep_their_meaning(tmp_path: Path) -> None:
-    lines = unit_text(Path("/etc/l40s/hosts.yml"), []).splitlines()
+    lines = unit_text(GUARD, Path("/etc/l40s/hosts.yml"), []).splitlines()
     assert "SuccessExitStatus=130" in lines and f"WorkingDirectory={Path.cwd()}" in lines
+
+
+def test_an_exporter_is_started_again_whatever_it_ended_with() -> None:
+    text = unit_text(EXPORTER, Path("/etc/l40s/hosts.yml"), ["--port", "9940"])
+    assert "Restart=on-failure" in text and "RestartPreventExitStatus" not in text
+    assert '"exporter" "--inventory" "/etc/l40s/hosts.yml" "--port" "9940"' in text

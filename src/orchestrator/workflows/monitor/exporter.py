@@ -1,0 +1,62 @@
+"""The exporter's HTTP side: /metrics in Prometheus' format, one scrape of the nodes for each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from prometheus_client import start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import Inventory
+from orchestrator.monitoring.family import Family, Kind
+from orchestrator.monitoring.metrics import metrics
+from orchestrator.workflows.monitor.scraper import Scraper
+
+
+@contextlib.contextmanager
+def serving(inventory: Inventory, gangs: tuple[str, ...], host: str, port: int) -> Iterator[int]:
+    """Answer within, in threads of its own; gives the port (where 0 was asked for). Raises InputError where the port
+    is taken."""
+    with Scraper(inventory, chosen_gangs(inventory, gangs)) as scraper:
+        registry = CollectorRegistry()
+        registry.register(_Scene(scraper))
+        try:
+            server, thread = start_http_server(port, host, registry)
+        except OSError as failure:
+            raise InputError(
+                f"can't listen: {failure.strerror or failure}",
+                where=f"{host}:{port}",
+                fix=f"choose another port, or stop the listener: ss -ltnp 'sport = :{port}'",
+            ) from None
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join(1.0)
+
+
+def client_metric(family: Family) -> Metric:
+    """A family as the client library has it."""
+    metric = family.metric
+    kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    made = kind(metric.name, metric.help, labels=metric.labels)
+    for labels, value in family.samples:
+        made.add_metric(labels, value)
+    return made
+
+
+class _Scene(Collector):
+    def __init__(self, scraper: Scraper) -> None:
+        self._scraper = scraper
+
+    def describe(self) -> list[Metric]:
+        """Nothing: a registry must not ask the nodes when it is made."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        return map(client_metric, metrics(self._scraper.scrape()))

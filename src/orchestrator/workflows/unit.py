@@ -1,0 +1,129 @@
+"""Systemd units that keep a command running on this machine: the guard, the exporter, doctor's watch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.model.errors import InputError
+from orchestrator.model.exit_codes import Exit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A command that stays. verb: its first word; options: those that make it stay; kind: what the unit is, in a word.
+
+    stays_ended: an exit status after which it is not started again
+    """
+
+    verb: str
+    kind: str
+    options: tuple[str, ...] = ()
+    stays_ended: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The unit's usual name."""
+        return f"l40s-deploy-{self.kind}.service"
+
+
+GUARD = Unit(verb="guard", kind="guard", stays_ended=int(Exit.GANG_FAILED))
+"""One that has given up stays ended until an operator starts it: a new one would know of none of its restarts."""
+EXPORTER = Unit(verb="exporter", kind="exporter")
+DOCTOR = Unit(verb="doctor", kind="doctor")
+
+
+def unit_folder() -> Path:
+    """The system's for root, else the user's own."""
+    if os.geteuid() == 0:
+        return Path("/etc/systemd/system")
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser())
+    return Path(base) / "systemd" / "user"
+
+
+def unit_text(unit: Unit, inventory: Path, options: Sequence[str]) -> str:
+    """options: the verb's words after the inventory. A restart of the unit changes nothing at the gangs
+    (systemd.service has the settings)."""
+    words = [sys.executable, "-m", "orchestrator.cli.main", unit.verb, "--inventory", str(inventory), *options]
+    stays = "" if unit.stays_ended is None else f"RestartPreventExitStatus={unit.stays_ended}\n"
+    target = "multi-user.target" if os.geteuid() == 0 else "default.target"
+    return (
+        f"# Written by `l40s-deploy {unit.verb} --install`.\n"
+        f"[Unit]\n"
+        f"{_description(unit, inventory)}\n"
+        f"Wants=network-online.target\n"
+        f"After=network-online.target\n"
+        f"\n[Service]\n"
+        f"ExecStart={' '.join(_quoted(word) for word in words)}\n"
+        f"WorkingDirectory={_plain(str(Path.cwd())).replace('%', '%%')}\n"
+        f"SuccessExitStatus={int(Exit.INTERRUPTED)}\n"
+        f"Restart=on-failure\n"
+        f"{stays}"
+        f"RestartSec=10\n"
+        f"\n[Install]\n"
+        f"WantedBy={target}\n"
+    )
+
+
+def install(unit: Unit, inventory: Path, options: Sequence[str], folder: Path | None = None, *, name: str = "") -> Path:
+    """Write the unit file, complete or not at all; it is neither enabled nor started.
+
+    Raises InputError where it can't be written, or where it is that of another inventory.
+    """
+    name = name or unit.name
+    path = (folder or unit_folder()) / (name if name.endswith(".service") else f"{name}.service")
+    _refuse_another(unit, path, inventory.resolve())
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(unit_text(unit, inventory.resolve(), options), encoding="utf-8")
+        draft.chmod(0o644)
+        draft.replace(path)
+    except OSError as error:
+        raise InputError(
+            f"can't be written: {error.strerror or error}",
+            where=str(path),
+            fix="run as root, or as a user with a home directory",
+        ) from None
+    return path
+
+
+def _refuse_another(unit: Unit, path: Path, inventory: Path) -> None:
+    try:
+        there = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    mine = _description(unit, inventory)
+    if mine not in there:
+        described = [line.removeprefix("Description=l40s-deploy ") for line in there if line.startswith("Description=")]
+        own = f"l40s-deploy-{unit.kind}-{inventory.parent.name or 'two'}.service"
+        raise InputError(
+            f"already is the {(described or ['unit of something else'])[0]}; this one is of {inventory}",
+            where=str(path),
+            fix=f"use another unit name: --unit {own}; or remove {path} to replace it",
+        )
+
+
+def _description(unit: Unit, inventory: Path) -> str:
+    return f"Description=l40s-deploy {unit.kind} of {_plain(str(inventory))}"
+
+
+def _quoted(word: str) -> str:
+    """As systemd reads words: quotes and backslashes escaped, % and $ doubled (systemd.service, Command lines)."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{_plain(escaped)}"'
+
+
+def _plain(text: str) -> str:
+    """A line break would begin another setting."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def start_words(path: Path) -> tuple[str, ...]:
+    """What to tell an operator to run once the unit is written."""
+    own = "" if str(path).startswith("/etc/") else " --user"
+    begin = f"wrote {path}. Start it: systemctl{own} daemon-reload && systemctl{own} enable --now {path.name}"
+    return (begin, "  keep it running after logout and reboot: loginctl enable-linger") if own else (begin,)

@@ -1,0 +1,157 @@
+"""A real Prometheus scrapes the exporter of a serving gang; a killed rank reaches whoever Alertmanager tells."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.ports import free_port
+from tests.support.prometheus import checked, program, query, running
+from tests.support.receiver import Receiver, receiver
+from tests.support.small_lab import SmallLab, small_lab
+from tests.support.waiting import slack, until
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+
+BOUND_S = 30.0
+"""From a killed rank to the receiver: two intervals of 5 s and the delivery, on a machine that is not overloaded."""
+SCRAPES = 20
+SCRAPE_EVERY_S = 15
+SHARE = 0.01
+"""Of a core, on each node."""
+SPENT = """
+ticks=0
+for pid in $(pgrep -f ' (light|gpu-gauges)$'); do
+  set -- $(sed 's/.*) //' /proc/$pid/stat); ticks=$((ticks + ${12} + ${13} + ${14} + ${15}))
+done
+echo "$ticks $(getconf CLK_TCK)"
+"""
+"""Processor time of what answers the exporter on a node, its ended children included (proc_pid_stat(5))."""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[SmallLab]:
+    with small_lab("monitored", nodes=4) as made:
+        made.serve()
+        yield made
+
+
+@contextmanager
+def exporter(lab: SmallLab) -> Iterator[str]:
+    """HOST:PORT of a running `l40s-deploy exporter`."""
+    port = free_port()
+    process = lab.start("exporter", "--port", str(port))
+    try:
+        until(lambda: process.poll() is not None or scraped(f"127.0.0.1:{port}"), 30)
+        assert process.poll() is None
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def scraped(address: str) -> str:
+    """'' where nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
+
+
+def spent_s(lab: SmallLab, node: str) -> float:
+    ticks, hertz = lab.on(node, SPENT).split()
+    return int(ticks) / int(hertz)
+
+
+def test_promtool_has_nothing_against_the_metrics_and_every_node_is_in_them(lab: SmallLab) -> None:
+    with exporter(lab) as address:
+        text = scraped(address)
+    checked("promtool", "check", "metrics", stdin=text)
+    assert 'l40s_gang_state{gang="gang0",state="ready"} 1.0' in text
+    for node in lab.hosts():
+        assert f'l40s_node_up{{gang="gang0",node="{node}"}} 1.0' in text
+        assert f'l40s_gpu_power_watts{{gang="gang0",gpu="0",node="{node}"}}' in text
+        assert f'l40s_rail_received_bytes_total{{device="mlx5_0",gang="gang0",node="{node}",port="1"}}' in text
+
+
+def test_a_scrape_costs_each_node_less_than_a_hundredth_of_a_core(lab: SmallLab) -> None:
+    with exporter(lab) as address:
+        scraped(address)
+        before = {node: spent_s(lab, node) for node in lab.hosts()}
+        took = []
+        for _ in range(SCRAPES):
+            time.sleep(1.05)  # two within a second are one scrape
+            begin = time.monotonic()
+            assert scraped(address)
+            took.append(time.monotonic() - begin)
+        spent = {node: spent_s(lab, node) - before[node] for node in lab.hosts()}
+    shares = {node: seconds / SCRAPES / SCRAPE_EVERY_S for node, seconds in spent.items()}
+    print(f"scrapes of 4 nodes: {sorted(took)[SCRAPES // 2]:.3f} s; of a core on each node: {shares}")
+    assert min(spent.values()) > 0.0
+    assert max(shares.values()) < SHARE
+
+
+def test_a_killed_rank_reaches_the_receiver_in_time(lab: SmallLab, tmp_path: Path) -> None:
+    program("prometheus")
+    ports = free_port(), free_port()
+    with exporter(lab) as address, receiver() as pager:
+        lab.deploy(
+            *("export", "prometheus", str(tmp_path), "--exporter", address, "--webhook", pager.url),
+            *("--alertmanager", f"127.0.0.1:{ports[1]}", "--price-per-kwh", "0.28"),
+        )
+        checked("promtool", "check", "config", str(tmp_path / "prometheus.yml"))
+        checked("promtool", "check", "rules", str(tmp_path / "l40s.rules.yml"))
+        checked("amtool", "check-config", str(tmp_path / "alertmanager.yml"))
+        with alertmanager(tmp_path, ports[1]), prometheus(tmp_path, ports[0]) as url:
+            until(lambda: query(url, 'up{job="l40s"} == 1'), 30)
+            until(lambda: query(url, "gang:l40s_power_watts:sum > 0"), 30)
+            assert len(until(lambda: query(url, 'up{job="sglang"}'), 30)) == len(lab.hosts())
+            assert failures(pager) == []
+            node, pid = lab.rank(3)
+            began = time.monotonic()
+            lab.on(node, f"kill -9 {pid}")
+            until(lambda: failures(pager), BOUND_S, lambda: (query(url, "ALERTS"), pager.got))
+    at, alert = failures(pager)[0]
+    print(f"from the killed rank to the receiver: {at - began:.1f} s (slack {slack():.1f})")
+    assert alert["labels"] | {"gang": "gang0", "node": node, "tp_rank": "3", "severity": "critical"} == alert["labels"]
+    assert "l40s-deploy why" in alert["annotations"]["runbook"]
+
+
+def failures(pager: Receiver) -> list[tuple[float, dict[str, dict[str, str]]]]:
+    """When L40sGangFailed arrived, and the alert."""
+    return [
+        (at, alert)
+        for _, document, at in pager.got
+        for alert in document["alerts"]
+        if alert["labels"]["alertname"] == "L40sGangFailed" and alert["status"] == "firing"
+    ]
+
+
+@contextmanager
+def prometheus(folder: Path, port: int) -> Iterator[str]:
+    words = (f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}")
+    with running("prometheus", port, *words, log=folder / "prometheus.log") as url:
+        yield url
+
+
+@contextmanager
+def alertmanager(folder: Path, port: int) -> Iterator[str]:
+    words = (
+        f"--config.file={folder / 'alertmanager.yml'}",
+        f"--storage.path={folder / 'alerts'}",
+        "--cluster.listen-address=",
+    )
+    with running("prometheus-alertmanager", port, *words, log=folder / "alertmanager.log") as url:
+        yield url
+
+
+def test_a_taken_port_is_one_message(lab: SmallLab) -> None:
+    with exporter(lab) as address:
+        done: subprocess.CompletedProcess[str] = lab.deploy("exporter", "--port", address.split(":")[1], check=False)
+    assert done.returncode == 2 and address in done.stderr and "ss -ltnp" in done.stderr

@@ -1,0 +1,79 @@
+"""Debian's own Prometheus and Alertmanager, run on loopback for a test. `make setup` fetches their programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from tests.support.waiting import until
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "l40s-deploy" / "prometheus"
+
+
+def program(name: str) -> str:
+    """Path of promtool, amtool, prometheus or prometheus-alertmanager; skips the test where it is not there."""
+    found = shutil.which(name, path=f"{CACHE / 'usr' / 'bin'}:{os.environ.get('PATH', '')}")
+    if found is None:
+        pytest.skip(f"{name} is missing: `make setup` fetches it")
+    return found
+
+
+def checked(*words: str, stdin: str = "") -> str:
+    """`promtool WORDS` or another one of theirs, which must be content; returns what it said."""
+    done = subprocess.run(
+        [program(words[0]), *words[1:]], input=stdin, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@contextmanager
+def running(name: str, port: int, *words: str, log: Path) -> Iterator[str]:
+    """One of the two on a port of loopback; gives its address once it is ready."""
+    url = f"http://127.0.0.1:{port}"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [*_in_its_place(name), f"--web.listen-address=127.0.0.1:{port}", *words], stdout=file, stderr=file
+        )
+    try:
+        until(lambda: process.poll() is not None or _answers(f"{url}/-/ready"), 30, log.read_text)
+        assert process.poll() is None, log.read_text()
+        yield url
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _in_its_place(name: str) -> list[str]:
+    """The program's words, with the files of its package where it looks for them: Debian's Alertmanager reads its
+    templates in /usr/share. In a mount namespace of its own, nothing of this machine changes."""
+    found = program(name)
+    if not found.startswith(str(CACHE)):
+        return [found]
+    share = shlex.quote(str(CACHE / "usr" / "share"))
+    return ["unshare", "--mount", "sh", "-c", f'mount --bind {share} /usr/share && exec "$0" "$@"', found]
+
+
+def query(url: str, expression: str) -> list[dict[str, Any]]:
+    """The samples that Prometheus has for an expression now."""
+    with urllib.request.urlopen(f"{url}/api/v1/query?query={quote(expression)}", timeout=10) as answer:
+        result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+    return result
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
