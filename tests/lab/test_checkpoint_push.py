@@ -287,7 +287,7 @@ def test_a_flipped_byte_is_repaired_by_the_command_that_verify_names(lab: SmallL
     (command,) = json.loads(verified.stdout)["fixes"]
     refused = push(lab, "node0:/workspace/flipped", code=2)
     (error,) = [node["error"] for node in refused["nodes"] if node["error"]]
-    assert error["fix"] == command == "l40s-deploy checkpoint push node0:/workspace/flipped --to node2 --repair"
+    assert error["fix"] == command == "l40s-deploy checkpoint push node0:/workspace/flipped --node node2 --repair"
     before = sent(lab)
     repaired = push(lab, *command.split()[3:])
     assert sent(lab) - before < 2 * 2_000_000

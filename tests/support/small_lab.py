@@ -25,7 +25,7 @@ from orchestrator.lab.hardware import wiring
 
 L40S_DEPLOY = [sys.executable, "-m", "orchestrator.cli.main"]
 MODEL = "mini-v3"
-_DIMENSIONS = {
+DIMENSIONS = {
     "hidden_size": 512,
     "intermediate_size": 1024,
     "moe_intermediate_size": 256,
@@ -106,7 +106,7 @@ class SmallLab:
 
     def place_model(self, node: str) -> None:
         """Onto the node's disk."""
-        config = json.dumps({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **_DIMENSIONS})
+        config = json.dumps({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **DIMENSIONS})
         place = f"/workspace/{MODEL}"
         self.on(node, f"mkdir -p {place} && cd {place} && touch .standin && cat >config.json", config.encode())
 
@@ -226,7 +226,7 @@ def _profile() -> dict[str, Any]:
         "directory": MODEL,
         "architecture": "DeepseekV3ForCausalLM",
         "quantisation": "none",
-        "dimensions": _DIMENSIONS,
+        "dimensions": DIMENSIONS,
         "canary": {"prompt": "The capital of France is", "max_tokens": 8, "expect_any": ["Paris"]},
     }
 

@@ -11,7 +11,16 @@ from orchestrator.checkpoint.agreement import Difference
 def repair_command(source: str, node: str, name: str = "") -> str:
     """source: a directory of this machine, or NODE:/path; name: of the copy, where it is not the source's own."""
     other = name and _last(source) != name
-    words = ["l40s-deploy", "checkpoint", "push", source, "--to", node, *(["--as", name] if other else []), "--repair"]
+    words = [
+        "l40s-deploy",
+        "checkpoint",
+        "push",
+        source,
+        "--node",
+        node,
+        *(["--as", name] if other else []),
+        "--repair",
+    ]
     return shlex.join(words)
 
 

@@ -14,8 +14,9 @@ from typing import Any
 from orchestrator.checkpoint.judgement import Judgement
 from orchestrator.cli import checkpoint_download, checkpoint_push, checkpoint_verify
 from orchestrator.cli.checkpoint_sizes import duration, size
-from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.time_limit import time_limit
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.workflows.checkpoint.checkpoint import Outcome, Progress, Report, inspect_here, reblock_here
@@ -60,7 +61,7 @@ def _configure_reblock(parser: argparse.ArgumentParser) -> None:
         metavar="DST",
         help="directory to create, or to resume after an interruption; on the same machine as SRC",
     )
-    parser.add_argument("--node", default="", metavar="NODE", help="SRC and DST are on this node; the work runs there")
+    add_nodes(parser, "SRC and DST are on this node, and the work runs there (repeatable: one node after the other)")
     parser.add_argument(
         "--block", type=int, default=64, metavar="N", help="side length of the new blocks (default: 64)"
     )
@@ -73,6 +74,7 @@ def _configure_reblock(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-sync", action="store_true", help="don't fsync: faster, but a power failure may damage DST"
     )
+    add_time_limit(parser)
     add_inventory(parser)
     add_json(parser)
 
@@ -91,22 +93,27 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _reblock(args: argparse.Namespace, screen: Screen) -> int:
-    started = time.monotonic()
+    documents = []
+    again = "run the same command again to resume"
     try:
-        outcome = _run(args, screen)
+        with time_limit(args.timeout, fix=again):
+            for node in args.node or [""]:
+                started = time.monotonic()
+                outcome = _run(args, node, screen)
+                seconds = time.monotonic() - started
+                documents.append({**_document(args, outcome, seconds), **({"node": node} if node else {})})
+                if not screen.as_json:
+                    screen.out.print(_summary(f"{node}:{args.target}" if node else args.target, outcome, seconds))
     except KeyboardInterrupt:
-        screen.say("stopped; run the same command again to resume")
+        screen.say(f"stopped; {again}")
         raise
-    seconds = time.monotonic() - started
     if screen.as_json:
-        screen.json(_document(args, outcome, seconds))
-    else:
-        screen.out.print(_summary(args.target, outcome, seconds))
+        screen.json(documents[0] if len(documents) == 1 else {"nodes": documents})
     return 0
 
 
-def _run(args: argparse.Namespace, screen: Screen) -> Outcome:
-    node, source, target = _places(args, screen)
+def _run(args: argparse.Namespace, on: str, screen: Screen) -> Outcome:
+    node, source, target = _places(args, on, screen)
     with _progress(screen) as report:
         if node is not None:
             from orchestrator.workflows.checkpoint.there import reblock_there  # what it needs costs 0.1 s to import
@@ -132,9 +139,9 @@ def _run(args: argparse.Namespace, screen: Screen) -> Outcome:
         )
 
 
-def _places(args: argparse.Namespace, screen: Screen) -> tuple[NodeSpec | None, str, str]:
+def _places(args: argparse.Namespace, on: str, screen: Screen) -> tuple[NodeSpec | None, str, str]:
     """The node that the work runs on, None for this machine, with SRC and DST there."""
-    source, target = (f"{args.node}:{place}" if args.node else place for place in (args.source, args.target))
+    source, target = (f"{on}:{place}" if on else place for place in (args.source, args.target))
     if not any(":" in place.partition("/")[0] for place in (source, target)):
         return None, source, target
     from orchestrator.workflows.checkpoint.push import split_place

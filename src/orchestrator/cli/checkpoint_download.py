@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 from orchestrator.cli import checkpoint_push
 from orchestrator.cli.checkpoint_sizes import Pace, duration, size
 from orchestrator.cli.live import LivePicture
-from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.time_limit import time_limit
 from orchestrator.model.chosen import chosen_nodes
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from orchestrator.workflows.checkpoint.download import Bytes
+    from orchestrator.workflows.checkpoint.download import Bytes, Downloaded
 
 EXAMPLES = (
     "l40s-deploy checkpoint download deepseek-ai/DeepSeek-V3-0324 --node node0",
@@ -32,9 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Options of `download`."""
     add_examples(parser, *EXAMPLES)
     parser.add_argument("repo", metavar="REPO", help="OWNER/NAME, or a model whose profile names its page")
-    parser.add_argument(
-        "--node", default="", metavar="NODE", help="download onto this node (default: the first leader)"
-    )
+    add_nodes(parser, "download onto this node (repeatable: one after the other; default: the first leader)")
     parser.add_argument(
         "--from", dest="hub", default="huggingface", choices=("huggingface", "modelscope"), help="the hub (huggingface)"
     )
@@ -60,6 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--push", action="store_true", help="then copy it to all other nodes, as `checkpoint push` does"
     )
+    add_time_limit(parser)
     add_inventory(parser)
     add_json(parser)
 
@@ -69,8 +69,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.workflows.checkpoint.download import DownloadRequest, download
 
     inventory = open_inventory(args, screen)
-    names = [args.node] if args.node else [inventory.gangs[0].leader.name]
-    (node,) = chosen_nodes(inventory.nodes, names, f"{inventory.path}: --node").values()
+    names = args.node or [inventory.gangs[0].leader.name]
+    nodes = chosen_nodes(inventory.nodes, names, f"{inventory.path}: --node").values()
     request = DownloadRequest(
         repo=args.repo,
         hub=args.hub,
@@ -82,25 +82,37 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         exclude=tuple(args.exclude),
     )
     began = time.monotonic()
+    again = "run the same command again to resume"
+    brought: list[tuple[str, Downloaded]] = []
     try:
-        with _Picture(screen, node.name) as picture:
-            done = download(node, request, picture)
+        with time_limit(args.timeout, fix=again):
+            for node in nodes:
+                with _Picture(screen, node.name) as picture:
+                    brought.append((node.name, download(node, request, picture)))
     except KeyboardInterrupt:
-        screen.say("stopped; run the same command again to resume")
+        screen.say(f"stopped; {again}")
         raise
-    place = f"{node.name}:{done.directory}"
     if args.push:
+        place = f"{brought[0][0]}:{brought[0][1].directory}"
         screen.say(f"{place}: complete")
         return checkpoint_push.run(_push_arguments(args, place), screen)
+    seconds = time.monotonic() - began
     if screen.as_json:
-        screen.json({"node": node.name, **asdict(done), "seconds": round(time.monotonic() - began, 3)})
+        documents = [{"node": name, **asdict(done), "seconds": round(seconds, 3)} for name, done in brought]
+        screen.json(documents[0] if len(documents) == 1 else {"nodes": documents})
         return 0
-    state = "already there" if done.there else f"complete after {duration(time.monotonic() - began)}"
-    checked = "all checksums match" if not done.by_size else f"{done.by_size} of them checked by size only"
-    screen.out.print(printable(f"{place}: {state}; {size(done.bytes)} in {done.files} files, {checked}"))
-    if len(list(inventory.nodes)) > 1:
+    for name, done in brought:
+        _show(f"{name}:{done.directory}", done, seconds, screen)
+    if len(brought) < len(list(inventory.nodes)):
+        place = f"{brought[0][0]}:{brought[0][1].directory}"
         screen.out.print(printable(f"next: l40s-deploy checkpoint push {shlex.quote(place)}"))
     return 0
+
+
+def _show(place: str, done: Downloaded, seconds: float, screen: Screen) -> None:
+    state = "already there" if done.there else f"complete after {duration(seconds)}"
+    checked = "all checksums match" if not done.by_size else f"{done.by_size} of them checked by size only"
+    screen.out.print(printable(f"{place}: {state}; {size(done.bytes)} in {done.files} files, {checked}"))
 
 
 def _push_arguments(args: argparse.Namespace, place: str) -> argparse.Namespace:

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.checkpoint_sizes import Pace, duration, port, rate, size
 from orchestrator.cli.live import LivePicture
-from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.time_limit import time_limit
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from orchestrator.workflows.checkpoint.push import Hop, Pushed
+    from orchestrator.model.inventory import Inventory
+    from orchestrator.workflows.checkpoint.push import Hop, Pushed, PushRequest
 
 EXAMPLES = (
     "l40s-deploy checkpoint push node0:/models/DeepSeek-V3-0324-Block64x64     from one node to all others",
-    "l40s-deploy checkpoint push ./DeepSeek-V3-0324 --to node1,node2 --bwlimit 400M",
-    "l40s-deploy checkpoint push node0:/models/DeepSeek-V3-0324 --to node3 --repair     only the files that differ",
+    "l40s-deploy checkpoint push ./DeepSeek-V3-0324 --node node1 --node node2 --bwlimit 400M",
+    "l40s-deploy checkpoint push node0:/models/DeepSeek-V3-0324 --node node3 --repair     only the files that differ",
 )
 _LINE_EVERY_S = 10.0
 
@@ -29,7 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Options of `push`."""
     add_examples(parser, *EXAMPLES)
     parser.add_argument("source", metavar="SRC", help="a directory on this machine, or NODE:/path; read-only")
-    parser.add_argument("--to", default="", metavar="NODE,...", help="copy only to these nodes (default: all)")
+    add_nodes(parser, "copy only to this node (repeatable; default: all)")
+    parser.add_argument("--to", default="", help=argparse.SUPPRESS)  # the older spelling: NODE,NODE
     parser.add_argument(
         "--as",
         dest="name",
@@ -37,6 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="directory name below the nodes' model root (default: the name of SRC)",
     )
+    parser.add_argument("--dry-run", action="store_true", help="show where it would be copied to, copy nothing")
+    add_time_limit(parser)
     parser.add_argument("--repair", action="store_true", help=_REPAIR_HELP)
     parser.add_argument(
         "--bwlimit",
@@ -71,7 +76,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_inventory(args, screen)
     request = PushRequest(
         source=args.source,
-        to=tuple(name.strip() for name in args.to.split(",") if name.strip()),
+        to=named(args),
         name=args.name,
         streams=args.streams,
         bytes_per_s=args.bwlimit,
@@ -79,14 +84,36 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         interface=args.interface,
         repair=args.repair,
     )
+    if args.dry_run:
+        return _rehearse(inventory, request, screen)
     try:
-        with _Picture(screen) as picture:
+        with _Picture(screen) as picture, time_limit(args.timeout, fix="run the same command again to resume"):
             pushed = push(inventory, request, picture)
     except KeyboardInterrupt:
         screen.say("stopped; run the same command again to resume")
         raise
     screen.json(_document(pushed)) if screen.as_json else _show(pushed, screen)
     return next((failure.exit_code for failure in pushed.nodes.failures.values()), 0)
+
+
+def named(args: argparse.Namespace) -> tuple[str, ...]:
+    """The nodes of --node, and of --to as it was spelled before."""
+    return tuple(dict.fromkeys([*args.node, *(name.strip() for name in args.to.split(",") if name.strip())]))
+
+
+def _rehearse(inventory: Inventory, request: PushRequest, screen: Screen) -> int:
+    from orchestrator.workflows.checkpoint.push import destinations
+
+    where = destinations(inventory, request)
+    if screen.as_json:
+        nodes = [{"name": name, "directory": directory} for name, directory in where.items()]
+        screen.json({"dry_run": True, "source": request.source, "nodes": nodes})
+        return 0
+    for name, directory in where.items():
+        doing = "the files that differ would be replaced" if request.repair else "would be copied"
+        screen.out.print(printable(f"{name}: {request.source} -> {directory}: {doing}"), soft_wrap=True)
+    screen.out.print("nothing was copied")
+    return 0
 
 
 def _document(pushed: Pushed) -> dict[str, Any]:

@@ -8,10 +8,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.checkpoint.repair import repairs
+from orchestrator.cli.checkpoint_push import named
 from orchestrator.cli.checkpoint_sizes import Pace, duration, size
 from orchestrator.cli.live import LivePicture
-from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.time_limit import time_limit
 from orchestrator.model.exit_codes import Exit
 
 if TYPE_CHECKING:
@@ -29,7 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what", metavar="DIR|MODEL", help="absolute path on the nodes, or a name below their model root"
     )
-    parser.add_argument("--to", default="", metavar="NODE,...", help="check only these nodes (default: all)")
+    add_nodes(parser, "check only this node (repeatable; default: all)")
+    parser.add_argument("--to", default="", help=argparse.SUPPRESS)  # the older spelling: NODE,NODE
+    add_time_limit(parser)
     parser.add_argument(
         "--fresh", action="store_true", help="read every byte, even where the checksum is already known"
     )
@@ -42,9 +46,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.workflows.checkpoint.verify import verify
 
     inventory = open_inventory(args, screen)
-    names = [name.strip() for name in args.to.split(",") if name.strip()]
-    with _Picture(screen) as picture:
-        verified = verify(inventory, args.what, to=names, fresh=args.fresh, report=picture.read)
+    again = "run it again: what was read is remembered"
+    with _Picture(screen) as picture, time_limit(args.timeout, fix=again):
+        verified = verify(inventory, args.what, to=named(args), fresh=args.fresh, report=picture.read)
     screen.json(_document(verified)) if screen.as_json else _show(verified, screen)
     if verified.differences:
         return Exit.DIFFERS

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from orchestrator.cli.options import add_examples, add_inventory, add_json, open_cluster
+from orchestrator.cli import dry_run as rehearsed
+from orchestrator.cli.dry_run import add_dry_run
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import DeployError
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.workflows.gang.down import DownRequest, Stopped, down
+from orchestrator.workflows.plan.rehearsal import would_stop
 from orchestrator.workflows.router.routing import withdraw
 
 _NOTHING = ("absent", "stopped", "failed", "staged", "unreachable")
@@ -24,9 +27,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy down --now --gang b  # one gang, immediately",
     )
     add_inventory(parser)
-    parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="only this gang (repeatable)")
+    add_gangs(parser)
     parser.add_argument("--now", action="store_true", help="stop immediately, without draining requests")
     parser.add_argument("--force", action="store_true", help="stop even if another command holds the gang's lock")
+    add_dry_run(parser)
     add_json(parser)
 
 
@@ -34,6 +38,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when nothing is left, 4 where a node could not be asked, 5 where something would not end."""
     request = DownRequest(gangs=tuple(args.gang), now=args.now, force=args.force)
     inventory = open_cluster(args, screen)
+    if args.dry_run:
+        return rehearsed.show(would_stop(inventory, request.gangs, now=args.now), screen)
     stopped = down(inventory, request, before_stop=lambda: _take_out(inventory, request.gangs, screen))
     if args.json:
         screen.json({"nodes": [_json(node) for node in stopped]})

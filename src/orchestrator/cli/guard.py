@@ -9,11 +9,13 @@ from pathlib import Path
 
 from orchestrator.cli.exporter import LOOPBACK, port
 from orchestrator.cli.options import (
+    TIMEOUT_S,
     add_examples,
     add_gangs,
     add_hung_after,
     add_inventory,
     add_json,
+    add_timeout,
     command_line,
     open_cluster,
     seconds,
@@ -63,6 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help=f"reset the restart count once a gang has been ready this long ({usual.stable_s:.0f})",
     )
+    add_timeout(parser)
     add_hung_after(parser)
     parser.add_argument(
         "--golden-every",
@@ -107,6 +110,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         on_failed=_hook("--on-failed", args.on_failed),
         command=command_line(),
         hung_after_s=args.hung_after,
+        timeout_s=args.timeout,
         golden_every_s=args.golden_every,
     )
     if args.install:
@@ -131,6 +135,7 @@ def _metrics(args: argparse.Namespace, inventory: Inventory) -> AbstractContextM
 def _install(args: argparse.Namespace, inventory: Path, screen: Screen) -> int:
     options = [word for gang in args.gang for word in ("--gang", gang)]
     options += ["--limit", str(args.limit), "--pause", str(args.pause), "--stable", str(args.stable)]
+    options += ["--timeout", str(args.timeout)] if args.timeout != TIMEOUT_S else []
     options += ["--hung-after", str(args.hung_after)] if args.hung_after else []
     options += ["--golden-every", str(args.golden_every)] if args.golden_every != DAY_S else []
     options += ["--metrics", str(args.metrics)] if args.metrics is not None else []

@@ -106,6 +106,18 @@ def add_gangs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="only this gang (repeatable)")
 
 
+def add_nodes(parser: argparse.ArgumentParser, what: str = "only this node (repeatable)") -> None:
+    """--node NODE, repeatable; none named means what `what` says."""
+    parser.add_argument("--node", action="append", default=[], metavar="NODE", help=what)
+
+
+def add_time_limit(parser: argparse.ArgumentParser) -> None:
+    """--timeout TIME of a verb that can take hours and be run again: none by default."""
+    parser.add_argument(
+        "--timeout", type=seconds, default=0.0, metavar="TIME", help="give up after so long; run it again to resume"
+    )
+
+
 def command_line() -> str:
     """What was typed, for locks and the audit log: without hooks' and other secrets."""
     return typed(["l40s-deploy", *sys.argv[1:]])[:300]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.advisories import advisories_json, say_advisories
-from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
@@ -116,7 +116,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show what would change in the running gangs, and whether that needs a restart",
     )
-    parser.add_argument("--node", metavar="NODE", help="node for --show and --format (default: the leader)")
+    add_nodes(parser, "node for --show and --format (repeatable; default: the leader)")
     parser.add_argument("--sources", action="store_true", help="show where every value comes from")
     parser.add_argument("--out", metavar="FILE", help="also save the plan to a file for `up --plan`")
     add_json(parser)
@@ -141,7 +141,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         document = _document(plan, layouts_of(inventory, request, planned))
         screen.json({**document, "advisories": advisories_json(_stacks(plan))})
     elif args.show or args.format:
-        _show(args.show or args.format, _node(plan, args.node), plan, screen)
+        _show_parts(args.show or args.format, plan, args.node, screen)
     else:
         show_plan(plan, screen, sources=args.sources)
         _show_speeds(plan, layouts_of(inventory, request, planned), screen)
@@ -297,12 +297,20 @@ def _show_ports(plan: Plan, screen: Screen) -> None:
     screen.out.print("Keep what is for the gang's nodes in a network of theirs; --show nftables closes it to others.")
 
 
-def _show(what: str, node: NodePlan, plan: Plan, screen: Screen) -> None:
-    import shlex
-
+def _show_parts(what: str, plan: Plan, names: Sequence[str], screen: Screen) -> None:
+    """The leader's where no node is named; of several each below its name."""
     if what == "ports":
         _show_ports(plan, screen)
         return
+    for node in [_node(plan, name) for name in names] or [plan.gangs[0].nodes[0]]:
+        if len(names) > 1:
+            screen.out.out(printable(f"# {node.name}"), highlight=False)
+        _show(what, node, plan, screen)
+
+
+def _show(what: str, node: NodePlan, plan: Plan, screen: Screen) -> None:
+    import shlex
+
     if what == "script":
         text = launch_scripts(plan)[node.name]
     elif what == "unit":
@@ -322,10 +330,8 @@ def _lines(words: Iterable[str]) -> str:
     return "".join(f"{word}\n" for word in words)
 
 
-def _node(plan: Plan, name: str | None) -> NodePlan:
+def _node(plan: Plan, name: str) -> NodePlan:
     nodes = [node for gang in plan.gangs for node in gang.nodes]
-    if name is None:
-        return nodes[0]
     found = next((node for node in nodes if node.name == name), None)
     if found is None:
         raise no_such("node", name, [node.name for node in nodes], where="--node")

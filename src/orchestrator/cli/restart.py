@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from orchestrator.cli import dry_run as rehearsed
 from orchestrator.cli import still_right
+from orchestrator.cli.dry_run import add_dry_run
 from orchestrator.cli.options import (
     add_drain_timeout,
     add_examples,
@@ -28,6 +30,7 @@ from orchestrator.workflows.gang.maintenance import MaintenanceRequest, maintain
 from orchestrator.workflows.gang.restart import Restarted, RestartRequest, restart
 from orchestrator.workflows.gang.resume import Resumed, ResumeRequest, resume
 from orchestrator.workflows.gang.rolling import Rolled, RollingRequest, roll
+from orchestrator.workflows.plan.rehearsal import would_restart, would_resume
 from orchestrator.workflows.status.status import status_json
 
 WAIT_S = 3600.0
@@ -83,6 +86,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--without-router", action="store_true", help="with --rolling: you redirect requests yourself")
     add_no_golden(parser)
+    add_dry_run(parser)
     add_json(parser)
 
 
@@ -90,6 +94,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang serves again; 7 when accepted answers of `golden` have changed."""
     _refuse_strays(args)
     inventory = open_cluster(args, screen)
+    if args.dry_run:
+        return _rehearse(args, inventory, screen)
     try:
         with Progress(screen) as shown:
             done = _restart(args, inventory, shown)
@@ -105,6 +111,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     else:
         show_restarted(done, screen)
     return still_right.say(asked, screen)
+
+
+def _rehearse(args: argparse.Namespace, inventory: Inventory, screen: Screen) -> int:
+    if args.resume:
+        return rehearsed.show(would_resume(inventory, args.gang), screen, nothing="nothing to resume")
+    one_by_one = args.rolling or args.maintenance
+    return rehearsed.show(would_restart(inventory, args.gang, now=args.now, one_by_one=one_by_one), screen)
 
 
 def _restart(args: argparse.Namespace, inventory: Inventory, shown: Progress) -> Rolled | Restarted | Resumed:

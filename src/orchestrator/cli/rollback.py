@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from orchestrator.cli import dry_run as rehearsed
+from orchestrator.cli.dry_run import add_dry_run
 from orchestrator.cli.options import (
     add_drain_timeout,
     add_examples,
@@ -18,6 +20,7 @@ from orchestrator.cli.restart import Progress, show_restarted
 from orchestrator.cli.screen import Screen
 from orchestrator.model.exit_codes import Exit
 from orchestrator.workflows.gang.rollback import RollbackRequest, roll_back
+from orchestrator.workflows.plan.rehearsal import would_roll_back
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,12 +30,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_gangs(parser)
     add_timeout(parser)
     add_drain_timeout(parser, "how long to drain a gang; if exceeded, it keeps serving")
+    add_dry_run(parser)
     add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang serves its previous plan; 130 when interrupted."""
     inventory = open_cluster(args, screen)
+    if args.dry_run:
+        return rehearsed.show(would_roll_back(inventory, args.gang), screen)
     request = RollbackRequest(
         gangs=tuple(args.gang), drain_s=args.drain_timeout, timeout_s=args.timeout, command=command_line()
     )

@@ -31,7 +31,7 @@ COMMON = (
         r"|No such file or directory: '?[^']{0,512}config\.json",
         text="the model's directory is missing or incomplete on this node",
         fix="copy the checkpoint, with its config and tokenizer files, to this node's model root:"
-        " `l40s-deploy checkpoint push SRC --to NODE`",
+        " `l40s-deploy checkpoint push SRC --node NODE`",
     ),
     Cause(
         id="SHARDS-MISSING",
@@ -39,14 +39,14 @@ COMMON = (
         r"|No such file or directory: '?[^']{0,512}\.safetensors",
         text="weight files that the index lists are missing on this node",
         fix="list them with `l40s-deploy checkpoint verify MODEL`, then send them with"
-        " `l40s-deploy checkpoint push SRC --to NODE --repair`",
+        " `l40s-deploy checkpoint push SRC --node NODE --repair`",
     ),
     Cause(
         id="SHARD-CORRUPT",
         pattern=r"SafetensorError|Error while deserializing header",
         text="a weight file on this node is corrupt or truncated",
         fix="find it with `l40s-deploy checkpoint verify MODEL`, then replace it with"
-        " `l40s-deploy checkpoint push SRC --to NODE --repair`",
+        " `l40s-deploy checkpoint push SRC --node NODE --repair`",
     ),
     Cause(
         id="BLOCK-NOT-DIVISIBLE",

@@ -8,15 +8,15 @@ from orchestrator.checkpoint.agreement import differences
 from orchestrator.checkpoint.repair import repair_command, repairs
 
 Copies = dict[str, dict[str, str]]
-FROM = "l40s-deploy checkpoint push a:/models/M --to {} --repair"
+FROM = "l40s-deploy checkpoint push a:/models/M --node {} --repair"
 
 
 @pytest.mark.parametrize(
     ("source", "name", "command"),
     [
-        ("a:/models/M", "M", "l40s-deploy checkpoint push a:/models/M --to d --repair"),
-        ("a:/models/M", "N", "l40s-deploy checkpoint push a:/models/M --to d --as N --repair"),
-        ("./my model", "", "l40s-deploy checkpoint push './my model' --to d --repair"),
+        ("a:/models/M", "M", "l40s-deploy checkpoint push a:/models/M --node d --repair"),
+        ("a:/models/M", "N", "l40s-deploy checkpoint push a:/models/M --node d --as N --repair"),
+        ("./my model", "", "l40s-deploy checkpoint push './my model' --node d --repair"),
     ],
 )
 def test_the_command(source: str, name: str, command: str) -> None:

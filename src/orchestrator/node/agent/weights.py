@@ -25,7 +25,7 @@ INDEX = "model.safetensors.index.json"
 
 def repair(folder: pathlib.Path, node: str = "NODE", good: str = "GOOD_NODE") -> str:
     """The command that sends only the files that differ or are missing, from a node whose copy is good."""
-    return f"l40s-deploy checkpoint push {shlex.quote(f'{good}:{folder}')} --to {shlex.quote(node)} --repair"
+    return f"l40s-deploy checkpoint push {shlex.quote(f'{good}:{folder}')} --node {shlex.quote(node)} --repair"
 
 
 def check(folder: pathlib.Path, fix: str = "") -> Iterator[Failure]:

@@ -124,9 +124,7 @@ def push(inventory: Inventory, request: PushRequest, watcher: Watcher) -> Pushed
     began = time.monotonic()
     specs = _chosen(inventory, request.to)
     node, path = split_place(inventory, request.source)
-    directories = {name: _directory(spec, request.name or PurePosixPath(path).name) for name, spec in specs.items()}
-    if node is not None and directories.get(node.name) == path:
-        del directories[node.name]
+    directories = destinations(inventory, request)
     everyone = {**specs, **({node.name: node} if node else {})}
     with Fleet(everyone.values()) as fleet, Fleet([_here()]) as own:
         shared = _shared(fleet, everyone, directories, node, path)
@@ -164,6 +162,16 @@ def push(inventory: Inventory, request: PushRequest, watcher: Watcher) -> Pushed
     )
 
 
+def destinations(inventory: Inventory, request: PushRequest) -> dict[str, str]:
+    """The directory on each chosen node, but the source itself. Raises InputError."""
+    node, path = split_place(inventory, request.source)
+    name = request.name or PurePosixPath(path).name
+    found = {each: _directory(spec, name) for each, spec in _chosen(inventory, request.to).items()}
+    if node is not None and found.get(node.name) == path:
+        del found[node.name]
+    return found
+
+
 def split_place(inventory: Inventory, place: str) -> tuple[NodeSpec | None, str]:
     """NODE:/path as (node, path); anything else is a path of this machine. Raises InputError for an unknown node."""
     name, colon, path = place.partition(":")
@@ -189,7 +197,7 @@ def chosen(inventory: Inventory, names: Sequence[str], option: str) -> dict[str,
 
 
 def _chosen(inventory: Inventory, names: Sequence[str]) -> dict[str, NodeSpec]:
-    return chosen(inventory, names, "--to")
+    return chosen(inventory, names, "--node")
 
 
 def _directory(spec: NodeSpec, name: str) -> str:

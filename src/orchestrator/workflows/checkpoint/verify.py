@@ -55,7 +55,7 @@ def verify(inventory: Inventory, what: str, *, to: Sequence[str], fresh: bool, r
     fresh: read everything, whatever digests are remembered
     """
     began = time.monotonic()
-    specs = chosen(inventory, to, "--to")
+    specs = chosen(inventory, to, "--node")
     directories = {name: _directory(spec, what) for name, spec in specs.items()}
     with Fleet(specs.values()) as fleet:
         shared = _shared(fleet, directories)

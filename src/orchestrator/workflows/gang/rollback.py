@@ -37,7 +37,7 @@ class RollbackRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Back:
+class Back:
     """One gang: the plan that it has and the one before, as its nodes have kept both."""
 
     gang: GangSpec
@@ -57,7 +57,7 @@ def roll_back(inventory: Inventory, request: RollbackRequest, watcher: Watcher) 
         views = see(fleet, gangs)
         up.everybody_answers(views)
         locks = [opened.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs]
-        backs = _previous(inventory, fleet, gangs)
+        backs = previous_plans(inventory, fleet, gangs)
         router = opened.enter_context(Router(inventory.router)) if inventory.router is not None else None
         if router is not None and not router.view().serves:
             router = None
@@ -72,7 +72,8 @@ def roll_back(inventory: Inventory, request: RollbackRequest, watcher: Watcher) 
         return Restarted(views=tuple(done), down_s=time.monotonic() - begin)
 
 
-def _previous(inventory: Inventory, fleet: Fleet, gangs: Sequence[GangSpec]) -> list[_Back]:
+def previous_plans(inventory: Inventory, fleet: Fleet, gangs: Sequence[GangSpec]) -> list[Back]:
+    """Raises InputError where a gang's nodes have kept no other plan."""
     kept = {one.gang: one.runs for one in history(inventory, tuple(gang.name for gang in gangs))}
     backs = []
     for gang in gangs:
@@ -84,11 +85,11 @@ def _previous(inventory: Inventory, fleet: Fleet, gangs: Sequence[GangSpec]) -> 
                 where=f"gang {gang.name}",
                 fix="see the recorded runs: l40s-deploy history; or plan again: l40s-deploy up --model NAME",
             )
-        backs.append(_Back(gang=gang, now=now, before=staged_plan(fleet, gang, run_id=before.run_id)))
+        backs.append(Back(gang=gang, now=now, before=staged_plan(fleet, gang, run_id=before.run_id)))
     return backs
 
 
-def _turn(turns: Turns, back: _Back, view: GangView, request: RollbackRequest) -> Turn:
+def _turn(turns: Turns, back: Back, view: GangView, request: RollbackRequest) -> Turn:
     def failed(step: Step) -> str:
         if step in (Step.ASIDE, Step.STOP):
             return f"{back.gang.name} was to return to plan {back.before.plan_id}"
@@ -110,7 +111,7 @@ def _turn(turns: Turns, back: _Back, view: GangView, request: RollbackRequest) -
     )
 
 
-def _keep(turns: Turns, back: _Back, request: RollbackRequest) -> str:
+def _keep(turns: Turns, back: Back, request: RollbackRequest) -> str:
     """The plan that it had until now, again; what became of it, in words."""
     try:
         up.raise_all(turns.fleet, [back.now.rising(going_back=True)], turns.watcher, timeout_s=request.timeout_s)

@@ -13,6 +13,7 @@ from tests.unit.workflows.gang.test_restart import Told
 from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.gang_state import GangState
 from orchestrator.workflows.gang.rollback import RollbackRequest, roll_back
+from orchestrator.workflows.plan.rehearsal import would_restart, would_resume, would_roll_back, would_stop
 from orchestrator.workflows.status.history import history
 
 if TYPE_CHECKING:
@@ -29,6 +30,15 @@ def test_back_to_the_plan_before_and_every_run_is_remembered(local: Local, monke
     with pytest.raises(InputError, match="no recorded run of a plan other than plan1"):
         roll_back(gang.inventory, RollbackRequest(), Told())  # type: ignore[arg-type]
     up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch, replace_it=True)
+    before = gang.view()
+    (rehearsed,) = would_roll_back(gang.inventory, ())
+    assert (rehearsed.plan_id, rehearsed.then) == ("plan2", "plan1")
+    (rehearsed,) = would_restart(gang.inventory, (), now=False, one_by_one=True)
+    assert rehearsed.then == "plan2" and rehearsed.what.startswith("would be restarted; gang0 will not serve for about")
+    (rehearsed,) = would_stop(gang.inventory, (), now=True)
+    assert rehearsed.what == "would be stopped on node0, node1, at once"
+    assert would_resume(gang.inventory, ()) == ()
+    assert (gang.view().run_id, gang.view().state) == (before.run_id, GangState.READY), "a rehearsal changes nothing"
     (view,) = roll_back(gang.inventory, RollbackRequest(command="l40s-deploy rollback"), Told()).views  # type: ignore[arg-type]
     assert (view.state, view.plan_id) == (GangState.READY, "plan1")
     (kept,) = history(gang.inventory)

@@ -1,0 +1,100 @@
+"""`--dry-run` of `restart`, `rollback` and `down`: what each would do to each gang, by what its nodes say. Changes
+nothing and takes no lock; what the verb itself would refuse at once is refused in the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.gang.downtime import expected_downtime
+from orchestrator.gang.view import GangView
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.gang import up
+from orchestrator.workflows.gang.operation import interrupted
+from orchestrator.workflows.gang.replay import staged_plan
+from orchestrator.workflows.gang.rollback import previous_plans
+from orchestrator.workflows.status.reports import see
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Would:
+    """What would be done to one gang, in words; then: the plan that it would run afterwards, '' for none."""
+
+    gang: str
+    state: str
+    plan_id: str
+    then: str
+    what: str
+
+
+def would_restart(inventory: Inventory, gangs: Sequence[str], *, now: bool, one_by_one: bool) -> tuple[Would, ...]:
+    """Raises Unreachable, and InputError where there is no plan to start again."""
+    specs = chosen_gangs(inventory, gangs)
+    with Fleet([node for gang in specs for node in gang.nodes]) as fleet:
+        views = see(fleet, specs)
+        up.everybody_answers(views)
+        plans = [staged_plan(fleet, gang) for gang in specs]
+    how = "would be restarted, one gang after the other" if one_by_one and len(specs) > 1 else "would be restarted"
+    return tuple(
+        _would(view, plan.plan_id, f"{how}; {expected_downtime(view, 0.0 if now else plan.drain_s).words}")
+        for view, plan in zip(views, plans, strict=True)
+    )
+
+
+def would_resume(inventory: Inventory, gangs: Sequence[str]) -> tuple[Would, ...]:
+    """Of the gangs on which a command was interrupted. Raises Unreachable."""
+    specs = chosen_gangs(inventory, gangs)
+    with Fleet([node for gang in specs for node in gang.nodes]) as fleet:
+        begun = {one.gang: one for one in interrupted(fleet, specs)}
+        views = see(fleet, [gang for gang in specs if gang.name in begun])
+        up.everybody_answers(views)
+    return tuple(
+        _would(
+            view,
+            view.plan_id,
+            f"the {begun[view.name].what.value} that {begun[view.name].who}@{begun[view.name].host} began would be "
+            + ("finished" if begun[view.name].turning else "continued with this gang"),
+        )
+        for view in views
+    )
+
+
+def would_roll_back(inventory: Inventory, gangs: Sequence[str]) -> tuple[Would, ...]:
+    """Raises Unreachable, and InputError where no other plan is kept."""
+    specs = chosen_gangs(inventory, gangs)
+    with Fleet(inventory.nodes) as fleet:
+        views = see(fleet, specs)
+        up.everybody_answers(views)
+        backs = previous_plans(inventory, fleet, specs)
+    return tuple(
+        _would(
+            view,
+            back.before.plan_id,
+            f"would return from plan {back.now.plan_id} to plan {back.before.plan_id} ({back.before.model}); "
+            + expected_downtime(view, back.now.drain_s).words,
+        )
+        for view, back in zip(views, backs, strict=True)
+    )
+
+
+def would_stop(inventory: Inventory, gangs: Sequence[str], *, now: bool) -> tuple[Would, ...]:
+    """Nodes that do not answer are named; they hold nothing up, as they do not hold `down` up."""
+    specs = chosen_gangs(inventory, gangs)
+    with Fleet([node for gang in specs for node in gang.nodes]) as fleet:
+        views = see(fleet, specs)
+    return tuple(_would(view, "", _stopping(spec, view, now)) for spec, view in zip(specs, views, strict=True))
+
+
+def _stopping(spec: GangSpec, view: GangView, now: bool) -> str:
+    lost = {node.name for node in view.unreachable}
+    silent = f"; {', '.join(sorted(lost))} can't be asked" if lost else ""
+    if not view.running:
+        return f"nothing is running{silent}"
+    asked = ", ".join(node.name for node in spec.nodes if node.name not in lost)
+    return f"would be stopped on {asked}, {'at once' if now else 'once its running requests have ended'}{silent}"
+
+
+def _would(view: GangView, then: str, what: str) -> Would:
+    return Would(gang=view.name, state=view.state.value, plan_id=view.plan_id, then=then, what=what)
