@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 from tests.support.preloaded import Preloaded
+from tests.support.waiting import slack
 
 from orchestrator.lab.hardware import wiring
 
@@ -127,7 +128,8 @@ class SmallLab:
         return {name: facts["ansible_host"] for gang in gangs.values() for name, facts in gang["hosts"].items()}
 
     def deploy(self, *words: str, check: bool = True, timeout: float = 180.0) -> subprocess.CompletedProcess[str]:
-        """`l40s-deploy WORDS`."""
+        """`l40s-deploy WORDS`. timeout: on an idle machine, in seconds."""
+        timeout *= slack()
         done = (
             self.preloaded.run(words, self.folder, timeout)
             if self.preloaded is not None
