@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MOMENTS = int(os.environ.get("MOMENTS", "3"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 PORT = 30190
+ROUTER = f"http://127.0.0.1:{PORT}"
 BEGUN = ("rolling", "maintenance", "change")
 FINISHED_BY = ("resume", "up", "guard")
 SIGNALS = (signal.SIGKILL, signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
@@ -84,6 +85,8 @@ def finish(lab: SmallLab, how: str) -> None:
 
 def interrupt(lab: SmallLab, command: list[str], number: int, after_s: float) -> str:
     """Start a command and send it a signal; what it said until then."""
+    from tests.support.waiting import slack
+
     assert lab.preloaded is not None
     out = lab.folder / "interrupted.out"
     running = lab.preloaded.start(command, out, out)
@@ -91,7 +94,7 @@ def interrupt(lab: SmallLab, command: list[str], number: int, after_s: float) ->
     while running.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
     running.send_signal(number)
-    running.wait(150)
+    running.wait(150 * slack())
     return out.read_text(errors="replace")
 
 
@@ -108,6 +111,9 @@ WELL = {f"gang{number}": ("ready", "in") for number in range(3)}
 
 
 def test_whatever_comes_after_a_killed_restart_ends_with_every_gang_serving_behind_the_router(lab: SmallLab) -> None:
+    from tests.support.load import Load
+    from tests.support.small_lab import MODEL
+
     chance = random.Random(SEED)
     print(f"SEED={SEED} MOMENTS={MOMENTS}")
     lasts: dict[str, float] = {}
@@ -119,11 +125,13 @@ def test_whatever_comes_after_a_killed_restart_ends_with_every_gang_serving_behi
             lab.deploy(*words(lab, what, turn + 100))
             lasts[what] = time.monotonic() - began
         after_s = chance.uniform(0.0, lasts[what])
-        told = interrupt(lab, words(lab, what, turn), number, after_s)
-        moment = f"SEED={SEED} turn {turn}: {what}, signal {number} after {after_s:.2f} s, then {how}\n{told}"
-        print(moment)
-        finish(lab, how)
+        moment = f"SEED={SEED} turn {turn}: {what}, signal {number} after {after_s:.2f} s, then {how}"
+        with Load(ROUTER, MODEL, clients=2, pause_s=0.05) as load:
+            moment += f"\n{interrupt(lab, words(lab, what, turn), number, after_s)}"
+            finish(lab, how)
+        print(f"{moment}{load.good} requests answered, {len(load.bad)} lost")
         assert places(lab) == WELL, moment
+        assert load.good and not load.bad, f"{moment}\n{load.bad}"
         assert not half_way(lab), moment
         if how == "guard":  # it leaves what a command has not touched to the next one
             lab.deploy("restart", "--resume")
