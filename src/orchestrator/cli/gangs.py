@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.loads import NODE_COLUMNS, node_cells
 from orchestrator.cli.screen import printable
 from orchestrator.gang.begun import sentence
-from orchestrator.gang.view import GangView, NodeView
+from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.protocol.report import Cause, RankReport
 
 if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
@@ -35,6 +35,7 @@ STYLES = {
     "failed": "bold red",
     "dead": "bold red",
     "unreachable": "bold red",
+    "left-out": "dim",
 }
 _BAR = 18
 
@@ -48,7 +49,8 @@ def gang_block(
     """
     from rich.text import Text
 
-    state = f"{view.state.value} ({view.trouble})" if view.trouble else view.state.value
+    why = view.share if view.trouble == "nodes" else view.trouble
+    state = f"{view.state.value} ({why})" if why else view.state.value
     head = Text.assemble((printable(view.name), "bold"), " ", (state, STYLES.get(view.state.value, "")))
     if view.model:
         head.append(f"  {printable(view.model)} by {printable(view.stack)}")
@@ -144,7 +146,7 @@ def nodes_table(view: GangView, loads: Mapping[str, NodeLoad] | None = None) -> 
         table.add_column(title)
     for node in view.nodes:
         table.add_row(
-            str(node.node_rank),
+            "-" if node.node_rank == OUTSIDE else str(node.node_rank),
             Text(printable(node.name)),
             Text(node.state, STYLES.get(node.state, "")),
             Text(phase_words(node)),

@@ -15,6 +15,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.model.profile import Stack
+from orchestrator.model.survivors import without
 from orchestrator.planning.diff import GangDiff, by_change, side, words_of
 from orchestrator.planning.document import plan_json
 from orchestrator.planning.layout import degrees_of
@@ -52,13 +53,30 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         help="one gang a node, named GANG-0, GANG-1, ..., for a model that fits one node",
     )
     parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="only this gang (repeatable)")
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="plan without this node, with another layout if needed (repeatable)",
+    )
     parser.add_argument("engine_args", nargs="*", metavar="-- FLAGS", help="extra engine flags, after --")
 
 
 def request_of(args: argparse.Namespace) -> PlanRequest:
     """The request that these options mean. Raises InputError for none, and for a plan file with other wishes."""
     if args.plan:
-        wishes = (args.model, args.stack, args.tp, args.pp, args.ep, args.layout, args.replicas, args.gang)
+        wishes = (
+            args.model,
+            args.stack,
+            args.tp,
+            args.pp,
+            args.ep,
+            args.layout,
+            args.replicas,
+            args.gang,
+            args.without,
+        )
         if any(wishes) or args.engine_args:
             raise InputError(
                 "--plan FILE was combined with options that the saved plan already sets",
@@ -86,6 +104,7 @@ def request_of(args: argparse.Namespace) -> PlanRequest:
         replicas=args.replicas,
         extra_args=tuple(args.engine_args),
         gangs=tuple(args.gang),
+        without=tuple(args.without),
     )
 
 
@@ -97,6 +116,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(
         parser,
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --sources",
+        "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --stack sglang-0.5.23 --without l40s-2",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --show script --node l40s-2",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --show nftables --node l40s-2 >l40s.nft",
         "l40s-deploy plan --model MiniMax-M2 --replicas      # one engine a node",
@@ -125,7 +145,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Make the plan and show it the way that was asked for."""
     request = request_of(args)
-    inventory = open_inventory(args, screen)
+    inventory = without(open_inventory(args, screen), request.without)
     if request.replicas:
         inventory = as_replicas(inventory, request.gangs)
     if args.diff:

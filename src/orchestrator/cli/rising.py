@@ -12,6 +12,7 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.finding import Severity
 from orchestrator.model.plan import Plan
+from orchestrator.planning.layout import degrees_of
 from orchestrator.rules.support.grouping import grouped, who
 from orchestrator.workflows.gang.start_clock import StartClock
 
@@ -42,7 +43,7 @@ class RisingProgress(LivePicture):
         """Say what will run."""
         self._clock.planned(plan)
         for gang in plan.gangs:
-            degrees = f"TP{gang.layout.tensor_parallel} on {gang.layout.nnodes} x {gang.layout.gpus_per_node} GPUs"
+            degrees = f"{degrees_of(gang.layout)} on {gang.layout.nnodes} x {gang.layout.gpus_per_node} GPUs"
             self.say(f"plan {plan.plan_id}: {gang.name} runs {gang.model} by {gang.stack}, {degrees}")
         say_accepted(plan.accepted, self._screen, nodes=sum(len(gang.nodes) for gang in plan.gangs))
         say_losses(plan, self._screen)

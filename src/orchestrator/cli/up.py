@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli import plan as plan_verb
@@ -27,6 +27,7 @@ from orchestrator.model.errors import DeployError
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.plan import Plan
+from orchestrator.model.survivors import without
 from orchestrator.planning.document import plan_json
 from orchestrator.workflows.gang.changed_plan import up
 from orchestrator.workflows.gang.operation import settle
@@ -49,6 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy up --model MiniMax-M2 --replicas        # one engine a node, behind the router",
         "l40s-deploy up --model DeepSeek-R1-Channel-INT8 --stack sglang-0.4.4-l40s --dry-run",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 -- --mem-fraction-static 0.8",
+        "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --stack sglang-0.5.23 --without l40s-2   # it is dead",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --nettest --nettest-min 70",
         "l40s-deploy up --plan plan.json --replace        # replace the running plan of the only gang",
     )
@@ -92,8 +94,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang is ready; 7 when accepted answers of `golden` have changed; 130 when interrupted."""
-    inventory = open_inventory(args, screen)
     wanted = plan_verb.request_of(args)
+    inventory = without(open_inventory(args, screen), wanted.without)
     inventory = to_start(inventory, wanted.gangs, replicas=wanted.replicas)
     if args.dry_run:
         return _dry_run(plan_inventory(inventory, wanted).plan, screen)
@@ -117,9 +119,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             failure = _behind_the_router(inventory, outcome, shown, request)
     except KeyboardInterrupt:
         return _interrupted(request, screen)
-    asked = still_right.asked_again(inventory, outcome.views, args, screen) if _started(outcome) else ()
-    _show(outcome, screen, still_right.as_json(asked))
-    code = still_right.say(asked, screen)
+    checked = still_right.asked_again(inventory, outcome.views, args, screen) if _started(outcome) else ()
+    _show(outcome, screen, still_right.as_json(checked), wanted.without)
+    code = still_right.say(checked, screen)
     if failure is not None:
         raise failure
     return code
@@ -159,7 +161,7 @@ def _interrupted(request: UpRequest, screen: Screen) -> int:
     return Exit.INTERRUPTED
 
 
-def _show(outcome: Outcome, screen: Screen, golden: Mapping[str, Any]) -> None:
+def _show(outcome: Outcome, screen: Screen, golden: Mapping[str, Any], left_out: Sequence[str]) -> None:
     if screen.as_json:
         document: dict[str, Any] = {
             "plan_id": outcome.plan.plan_id,
@@ -180,4 +182,8 @@ def _show(outcome: Outcome, screen: Screen, golden: Mapping[str, Any]) -> None:
             screen.out.print(
                 printable(f"{done} in {outcome.seconds:.1f} s; canary: {view.canary_text.strip()[:100]!r}")
             )
+    if left_out:
+        screen.say(
+            f"serves on fewer nodes, without {', '.join(left_out)}: `status` says degraded until all serve again"
+        )
     say_losses(outcome.plan, screen)

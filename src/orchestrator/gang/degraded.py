@@ -5,14 +5,22 @@ from __future__ import annotations
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 
-_OF_TROUBLE = {"hung": "hung", "stopped": "hung", "silent": "silent", "no-memory": "nodes", "slow": "slow"}
+_OF_TROUBLE = {
+    "hung": "hung",
+    "stopped": "hung",
+    "silent": "silent",
+    "no-memory": "nodes",
+    "nodes": "nodes",
+    "slow": "slow",
+}
 """A rank that a signal has stopped hangs all others. A node that only the controller can't reach degrades nothing."""
 _OFF_THE_RAILS = ("TRANSPORT-NOT-RDMA", "TRANSPORT-DEVICE-UNUSED")
 _NOT_ROUTED = ("out", "unhealthy")
 
 
 def degraded_reason(view: GangView, router: str | None = None, *, half_way: bool = False) -> str:
-    """silent, slow, hung, nodes (a rank is not there), rails (traffic leaves the planned RDMA devices), router
+    """silent, slow, hung, nodes (a rank is not there, or it runs
+    without a node), rails (traffic leaves the planned RDMA devices), router
     (no request is sent there) or interrupted (a command was killed in its turn); '' for a gang that is well, does not
     serve yet, or has failed.
 

@@ -21,6 +21,8 @@ _RISING = (GangState.STARTING, GangState.WARMING)
 _ORDER = (AgentState.STAGED, AgentState.ARMED, AgentState.STARTING, AgentState.WARMING, AgentState.READY)
 
 NO_PHASE = Phase()
+OUTSIDE = -1
+"""The node rank of a node that has no part in the gang's run."""
 
 Answer = Report | None | DeployError
 """A node's report, None where nothing was ever staged there, or why it could not be asked."""
@@ -28,7 +30,8 @@ Answer = Report | None | DeployError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """One node of a gang. state: an agent's state, or absent, unreachable, silent, dead."""
+    """One node of a gang. state: an agent's state, or absent, unreachable, silent, dead, left-out (it has no part in
+    the gang's run)."""
 
     name: str
     node_rank: int
@@ -54,9 +57,11 @@ class GangView:
 
     cause:     what failed first, None while nothing has
     secondary: what the other nodes said because of it
-    trouble:   why a gang is degraded, the worst first: hung, silent, unreachable, stopped, no-memory, slow; else ''
+    trouble:   why a gang is degraded, the worst first: hung, silent, unreachable, stopped, no-memory, slow, nodes (it
+               runs without some of them); else ''
     late:      while it rises: why waiting on is of no use, None while it is
     transport: where NCCL's traffic travels other than planned, with the price; empty while that is not known
+    missing:   names of nodes that the run was started without, which may have been stopped since
     progress:  one sentence on who is behind, '' where nobody is or nothing is to be waited for
     remarks:   what an operator should know although the state does not change for it
     """
@@ -76,13 +81,20 @@ class GangView:
     canary_text: str | None = None
     nodes: tuple[NodeView, ...] = ()
     transport: tuple[Finding, ...] = ()
+    missing: tuple[str, ...] = ()
     progress: str = ""
     remarks: tuple[str, ...] = ()
 
     @property
     def unreachable(self) -> tuple[NodeView, ...]:
-        """Nodes that could not be asked."""
-        return tuple(node for node in self.nodes if node.error is not None)
+        """Nodes that could not be asked; a run does not wait for those that it was started without."""
+        aside = () if self.state is GangState.ABSENT else self.missing
+        return tuple(node for node in self.nodes if node.error is not None and node.name not in aside)
+
+    @property
+    def share(self) -> str:
+        """'3 of 4 nodes'; '' for all of them."""
+        return f"{len(self.nodes) - len(self.missing)} of {len(self.nodes)} nodes" if self.missing else ""
 
     @property
     def running(self) -> bool:
@@ -103,15 +115,17 @@ def view(name: str, answers: Mapping[str, Answer]) -> GangView:
     reports = {node: answer for node, answer in answers.items() if isinstance(answer, Report)}
     run_id = _current_run(list(reports.values()))
     current = {node: report for node, report in reports.items() if report.run_id == run_id}
+    missing = _missing(answers, current)
     nodes = tuple(_node(rank, node, answer, current) for rank, (node, answer) in enumerate(answers.items()))
+    everybody, nodes = nodes, tuple(node for node in nodes if node.name not in missing)
     some = next(iter(current.values()), None)
     cause, secondary = _causes(current, nodes)
     state = _state(nodes, current, cause)
-    if state is GangState.ABSENT:
-        nodes = tuple(_emptied(node) for node in nodes)
+    trouble = _trouble(nodes, current) if state is GangState.DEGRADED else ""
+    if state is GangState.READY and missing:
+        state, trouble = GangState.DEGRADED, "nodes"
     leader = _leader(current)
     rising = list(current.values()) if state in _RISING else []
-    trouble = _trouble(nodes, current) if state is GangState.DEGRADED else ""
     if trouble == "hung":
         cause = _hung(current)
     return GangView(
@@ -128,11 +142,37 @@ def view(name: str, answers: Mapping[str, Answer]) -> GangView:
         service_url=leader.service_url if leader else "",
         service_healthy=_healthy(leader) if leader else None,
         canary_text=leader.canary_text if leader else None,
-        nodes=nodes,
+        nodes=tuple(_shown(node, state, missing) for node in everybody),
+        missing=missing,
         transport=transport(current) if state in _SERVING else (),
         progress=pace.progress(rising),
-        remarks=tuple(_remarks(current, nodes, run_id, reports)),
+        remarks=(*_left_out(everybody, missing, state), *_remarks(current, nodes, run_id, reports)),
     )
+
+
+def _missing(answers: Mapping[str, Answer], current: Mapping[str, Report]) -> tuple[str, ...]:
+    """Nodes that the run was started without; none where an older release started it, which had all of them."""
+    members = {name for report in current.values() for name in report.members}
+    return tuple(name for name in answers if name not in members) if members else ()
+
+
+def _left_out(everybody: Sequence[NodeView], missing: Sequence[str], state: GangState) -> list[str]:
+    if not missing or state is GangState.ABSENT:
+        return []
+    share = f"{len(everybody) - len(missing)} of {len(everybody)} nodes"
+    away = [node.name for node in everybody if node.name in missing and node.error is not None]
+    back = [name for name in missing if name not in away]
+    words = [f"{', '.join(away)} can't be reached"] if away else []
+    words += [f"{', '.join(back)} can be reached"] if back else []
+    return [f"it runs on {share}, without {', '.join(missing)} ({'; '.join(words)})"]
+
+
+def _shown(node: NodeView, state: GangState, missing: Sequence[str]) -> NodeView:
+    if state is GangState.ABSENT:
+        return _emptied(node)
+    if node.name in missing:
+        return replace(node, state="left-out", contact=Contact.FINE, node_rank=OUTSIDE)
+    return node
 
 
 def _current_run(reports: Sequence[Report]) -> str:
@@ -154,7 +194,7 @@ def _node(rank: int, name: str, answer: Answer, current: Mapping[str, Report]) -
         return NodeView(name=name, node_rank=rank, state="absent")
     return NodeView(
         name=name,
-        node_rank=rank,
+        node_rank=answer.node_rank,
         state=answer.word,
         alive=answer.alive,
         contact=contact(name, None, current, stuck=answer.word == "silent"),

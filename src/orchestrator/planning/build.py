@@ -15,6 +15,7 @@ from orchestrator.model.plan import GangPlan, Layout, Memory, NodePlan, Plan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.topology import Gpu, Topology
 from orchestrator.planning import commands, containers, layout, memory, named, page_cache, places, transport
+from orchestrator.planning.adapt import adapted
 from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices
 from orchestrator.planning.digest import facts_digest, plan_id, short_digest
 from orchestrator.planning.environment import Surroundings, environment
@@ -112,6 +113,8 @@ class _Gang:
         _check_ports(self.gang)
         self._check_gpu_counts()
         self.gpus = {node.name: self._gpus(node) for node in self.gang.nodes}
+        if self.options.adapt and not self._pinned:
+            self.profile = self._adapted()
         seen = [gpu for gpus in self.gpus.values() for gpu in gpus]
         named.refuse(self.profile, self.stack, seen, f"gang {self.gang.name}")
         extra = self.options.extra_args
@@ -186,6 +189,27 @@ class _Gang:
                 where="inventory: l40s_gpus",
                 fix="give every node of a gang the same l40s_gpus",
             )
+
+    @property
+    def _pinned(self) -> bool:
+        """Somebody chose the layout."""
+        options = self.options
+        degrees = (options.tensor_parallel, options.pipeline_parallel, options.expert_parallel)
+        return bool(options.layout) or degrees != (None, None, None)
+
+    def _adapted(self) -> ModelProfile:
+        nodes, each = len(self.gang.nodes), self.gang.leader.gpus
+
+        def fits(profile: ModelProfile, degrees: layout.Degrees) -> bool:
+            flags = commands.asked(self.engine, profile, self.stack, self.gang.leader, self.options.extra_args)
+            candidate = layout.layout_of(degrees, nodes, each)
+            try:
+                memory.budget(profile, self.stack, candidate, flags=flags, gpu_total=self._gpu_total(), where="")
+            except InputError:
+                return False
+            return True
+
+        return adapted(self.profile, self.stack, abilities(self.engine), nodes=nodes, gpus_per_node=each, fits=fits)
 
     def _layout(self) -> Layout:
         return layout.choose(

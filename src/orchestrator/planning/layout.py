@@ -167,9 +167,9 @@ def choose(
     pipeline = pipeline or profile.pipeline_parallel or 1
     tensor = tensor or profile.tensor_parallel or max(1, gpus // pipeline)
     degrees = Degrees(tensor, pipeline, expert or profile.expert_parallel or 1)
-    if reasons := _reasons(profile, degrees, nodes, gpus_per_node, able):
+    if against := reasons(profile, degrees, nodes, gpus_per_node, able):
         raise InputError(
-            f"{degrees} does not work for {profile.name}: " + "; ".join(reasons),
+            f"{degrees} does not work for {profile.name}: " + "; ".join(against),
             where=where,
             fix=instead(profile, nodes, gpus_per_node, able, fits),
         )
@@ -187,24 +187,25 @@ def layout_of(degrees: Degrees, nodes: int, gpus_per_node: int) -> Layout:
     )
 
 
-def _reasons(profile: ModelProfile, degrees: Degrees, nodes: int, gpus_per_node: int, able: Abilities) -> list[str]:
+def reasons(profile: ModelProfile, degrees: Degrees, nodes: int, gpus_per_node: int, able: Abilities) -> list[str]:
+    """Why these degrees do not work on these nodes, in words; empty where they do."""
     gpus = nodes * gpus_per_node
-    reasons = []
+    found = []
     if degrees.tensor * degrees.pipeline != gpus:
-        reasons.append(
+        found.append(
             f"it needs {degrees.tensor * degrees.pipeline} GPUs, but the gang has {nodes} nodes x {gpus_per_node} ="
             f" {gpus}"
         )
     if degrees.pipeline > 1 and not able.pipelines:
-        reasons.append("this engine version has no pipeline parallelism")
+        found.append("this engine version has no pipeline parallelism")
     elif degrees.pipeline > profile.dimensions.num_hidden_layers:
-        reasons.append(f"{profile.dimensions.num_hidden_layers} layers can't be split into {degrees.pipeline} stages")
+        found.append(f"{profile.dimensions.num_hidden_layers} layers can't be split into {degrees.pipeline} stages")
     elif max(degrees.pipeline, nodes) % min(degrees.pipeline, nodes):
-        reasons.append(f"{degrees.pipeline} stages over {nodes} nodes end in the middle of a node")
+        found.append(f"{degrees.pipeline} stages over {nodes} nodes end in the middle of a node")
     if degrees.expert > 1 and not able.experts:
-        reasons.append("this engine version does not support this many expert-parallel ranks")
-    reasons += obstacles(profile, degrees.tensor, degrees.expert)
-    return reasons
+        found.append("this engine version does not support this many expert-parallel ranks")
+    found += obstacles(profile, degrees.tensor, degrees.expert)
+    return found
 
 
 def instead(

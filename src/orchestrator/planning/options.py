@@ -38,6 +38,7 @@ class PlanOptions:
     """Pinned degrees (None lets the profile or the number of GPUs decide) and extra engine flags.
 
     layout: name of one of the profile's layouts, '' for none
+    adapt: where nothing is pinned and the usual layout does not fit these nodes, one that does (planning.adapt)
     debug: NCCL says at start which transport it took (NCCL_DEBUG=INFO)
     api_keys: fingerprint of the API key, by name of the gangs that ask for one
     """
@@ -46,6 +47,7 @@ class PlanOptions:
     pipeline_parallel: int | None = None
     expert_parallel: int | None = None
     layout: str = ""
+    adapt: bool = False
     extra_args: tuple[str, ...] = ()
     debug: bool = True
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)

@@ -142,6 +142,8 @@ class Report(Message):
     node: str
     node_rank: int
     nnodes: int = 0
+    members: tuple[str, ...] = ()
+    """Node names of the run in node-rank order; () where an older release wrote it."""
     state: AgentState
     phase: Phase = Phase()
     model: str = ""

@@ -169,6 +169,20 @@ class Secrets(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Asked(Message):
+    """What an operator asked for when the gang was planned on all of its nodes: enough to plan it anew, on fewer or
+    on all of them. None and () let inventory, profile and facts decide."""
+
+    model: str
+    stack: str | None = None
+    tp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+    layout: str = ""
+    extra_args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StagingRequest(Message):
     """One node's part of a run. What follows `secrets` is no part of run.json, which any verb may read."""
 
@@ -183,6 +197,8 @@ class StagingRequest(Message):
     addresses: Mapping[str, str] = field(default_factory=dict)
     """Node names by address, of all members."""
     plan_id: str = ""
+    asked: Asked | None = None
+    """None where an older release staged it."""
     model: str = ""
     stack: str = ""
     device: str = "cuda"

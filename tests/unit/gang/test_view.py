@@ -212,3 +212,45 @@ def test_what_a_run_that_is_over_last_said_of_its_service_and_links_is_no_remark
     assert any("slow" in remark for remark in alive.remarks)
     for state in ("stopped", "failed"):
         assert look(report(0, state, **told), report(1, state)).remarks == ()
+
+
+THREE = ("node0", "node1", "node3")
+
+
+def without_one(third: Answer, state: str = "ready", **more: Any) -> GangView:
+    """A gang of four whose run was started without node2."""
+    running = {rank: report(rank, state, members=THREE, **more) for rank in (0, 1)}
+    return look(running[0], running[1], third, report(3, state, node_rank=2, members=THREE, **more))
+
+
+@pytest.mark.parametrize("third", [LOST, None, report(2, "failed", run_id="r0")], ids=["away", "empty", "back"])
+def test_a_run_without_a_node_serves_degraded_and_waits_for_nobody(third: Answer) -> None:
+    seen = without_one(third)
+    assert (seen.state, seen.trouble, seen.missing, seen.share) == (
+        GangState.DEGRADED,
+        "nodes",
+        ("node2",),
+        "3 of 4 nodes",
+    )
+    assert seen.serves and not seen.unreachable
+    assert [(node.state, node.node_rank) for node in seen.nodes] == [
+        ("ready", 0),
+        ("ready", 1),
+        ("left-out", -1),
+        ("ready", 2),
+    ]
+    reached = "can't be reached" if third is LOST else "can be reached"
+    assert seen.remarks[0] == f"it runs on 3 of 4 nodes, without node2 (node2 {reached})"
+
+
+def test_worse_trouble_of_a_run_without_a_node_comes_first() -> None:
+    assert without_one(LOST, service_state="hung").trouble == "hung"
+    assert without_one(LOST, "starting").state is GangState.STARTING
+    assert without_one(LOST, "failed").state is GangState.FAILED
+
+
+def test_a_stopped_run_without_a_node_is_absent_and_the_node_is_missed_again() -> None:
+    seen = without_one(LOST, "stopped")
+    assert seen.state is GangState.ABSENT
+    assert [node.name for node in seen.unreachable] == ["node2"]
+    assert seen.missing == ("node2",)

@@ -25,6 +25,7 @@ def staged(run: runs.Run, now: float) -> Report:
         node=run.node,
         node_rank=run.node_rank,
         nnodes=run.nnodes,
+        members=run.members,
         state=AgentState.STAGED,
         phase=Phase(since=now),
         model=run.model,

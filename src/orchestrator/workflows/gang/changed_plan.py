@@ -40,7 +40,8 @@ from orchestrator.workflows.gang.up import (
 )
 from orchestrator.workflows.plan.diff import compare
 from orchestrator.workflows.router.routing import Router, enrol
-from orchestrator.workflows.status.reports import see
+from orchestrator.workflows.status.reports import as_they_run, see
+from orchestrator.workflows.survive.leaving import leave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,8 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
         begin = time.monotonic()
         begun = begun_on(here.fleet, here.gangs)
         change = _change(inventory, here, request, watcher)
+        if request.plan.without:
+            leave(inventory, here.fleet, here.plan, request.plan.without, watcher)
         first = raise_gangs(
             here.fleet,
             change.rise,
@@ -127,7 +130,7 @@ def _change(inventory: Inventory, here: Ground, request: UpRequest, watcher: Wat
     course = changing.course(standings, elsewhere=_serving_elsewhere(inventory, here) if other else 0)
     views = {view.name: view for view in here.views}
     gangs = {gang.name: gang for gang in here.gangs}
-    new = {rising.gang.name: rising for rising in risings(here.gangs, here.plan, hung_after_s=request.hung_after_s)}
+    new = {rising.gang.name: rising for rising in risings(here.gangs, here.plan, request)}
     urls = {gang.name: gang.service_url for gang in here.plan.gangs}
     turns = tuple(
         _ChangeOver(
@@ -159,7 +162,7 @@ def _serving_elsewhere(inventory: Inventory, here: Ground) -> int:
 
 def _previous(fleet: Fleet, gang: GangSpec) -> Staged | None:
     try:
-        return staged_plan(fleet, gang)
+        return staged_plan(fleet, as_they_run(fleet, [gang])[0])
     except InputError:
         return None
 

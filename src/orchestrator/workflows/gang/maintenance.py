@@ -34,7 +34,7 @@ from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.gang.restart import Restarted, Watcher, against_a_start
 from orchestrator.workflows.gang.turns import Place, Step, Turn, Turns
 from orchestrator.workflows.router.routing import Router, take_in_serving
-from orchestrator.workflows.status.reports import see
+from orchestrator.workflows.status.reports import as_they_run, see
 
 LOOK_EVERY_S = 2.0
 SETTLE_S = 120.0
@@ -77,6 +77,7 @@ def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: Watcher
     begin = time.monotonic()
     gangs = chosen_gangs(inventory, request.gangs)
     with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
+        gangs = as_they_run(fleet, gangs)
         up.everybody_answers(see(fleet, gangs))
         plans = [staged_plan(fleet, gang).hung_after(request.hung_after_s) for gang in gangs]
         router = opened.enter_context(_router(inventory))

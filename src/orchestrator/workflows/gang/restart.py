@@ -28,7 +28,7 @@ from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.look.doctor import examine
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.router.routing import rejoin
-from orchestrator.workflows.status.reports import see
+from orchestrator.workflows.status.reports import as_they_run, see
 
 
 class Watcher(up.Watcher, Protocol):
@@ -66,6 +66,7 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
     """
     gangs = chosen_gangs(inventory, request.gangs)
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as opened:
+        gangs = as_they_run(fleet, gangs)
         views = see(fleet, gangs)
         up.everybody_answers(views)
         plans = [staged_plan(fleet, gang).hung_after(request.hung_after_s) for gang in gangs]

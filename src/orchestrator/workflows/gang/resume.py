@@ -22,7 +22,7 @@ from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.gang.restart import RestartRequest, Watcher, restart, stop
 from orchestrator.workflows.gang.rolling import RollingRequest, roll
 from orchestrator.workflows.router.routing import rejoin
-from orchestrator.workflows.status.reports import see
+from orchestrator.workflows.status.reports import as_they_run, see
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,7 @@ def resume(inventory: Inventory, request: ResumeRequest, watcher: Watcher) -> Re
     """
     gangs = chosen_gangs(inventory, request.gangs)
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
+        gangs = as_they_run(fleet, gangs)
         left = interrupted(fleet, gangs)
         concerned = [gang for gang in gangs if gang.name in {begun.gang for begun in left}]
         up.everybody_answers(see(fleet, concerned))

@@ -23,7 +23,7 @@ from orchestrator.workflows.gang.restart import Restarted, Watcher
 from orchestrator.workflows.gang.turns import Place, Step, Turn, Turns, put_back
 from orchestrator.workflows.router.routing import Router, take_in_serving
 from orchestrator.workflows.status.history import history
-from orchestrator.workflows.status.reports import see
+from orchestrator.workflows.status.reports import as_they_run, see
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def previous_plans(inventory: Inventory, fleet: Fleet, gangs: Sequence[GangSpec]
     kept = {one.gang: one.runs for one in history(inventory, tuple(gang.name for gang in gangs))}
     backs = []
     for gang in gangs:
-        now = staged_plan(fleet, gang)
+        now = staged_plan(fleet, as_they_run(fleet, [gang])[0])
         before = plan_before(kept[gang.name], now.plan_id)
         if before is None:
             raise InputError(

@@ -25,7 +25,7 @@ from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.gang.restart import say_gone_from
 from orchestrator.workflows.gang.turns import Place, Turn, Turns
 from orchestrator.workflows.router.routing import Router, take_in_serving, wanted_router
-from orchestrator.workflows.status.reports import see
+from orchestrator.workflows.status.reports import as_they_run, see
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,7 @@ def roll(inventory: Inventory, request: RollingRequest, watcher: up.Watcher) -> 
     begin = time.monotonic()
     gangs = chosen_gangs(inventory, request.gangs)
     with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
+        gangs = as_they_run(fleet, gangs)
         up.everybody_answers(see(fleet, gangs))
         plans = [staged_plan(fleet, gang).hung_after(request.hung_after_s) for gang in gangs]
         _refuse_one_gang(inventory, fleet, plans)

@@ -16,6 +16,7 @@ from orchestrator.model.plan import GangPlan, NodePlan
 from orchestrator.node.agent import staged_files
 from orchestrator.planning.redaction import fingerprint, is_secret
 from orchestrator.protocol.staging import (
+    Asked,
     CacheOrder,
     CanaryOrder,
     ContainerOrder,
@@ -38,9 +39,10 @@ def staging_requests(
     run_id: str,
     key: str,
     hung_after_s: float | None = None,
+    asked: Asked | None = None,
 ) -> dict[str, StagingRequest]:
     """By node name. key: the run's secret for the leader link, in hex. hung_after_s: None for
-    what the engine's dialect says."""
+    what the engine's dialect says. asked: what the plan was made for."""
     specs = {node.name: node for node in gang.nodes}
     watch = replace(dialect(plan.dialect).engine(plan.engine_version).watch(), allowed_s=allowed_s(plan.model_bytes))
     watch = watch.hung_after(hung_after_s)
@@ -56,6 +58,7 @@ def staging_requests(
             members=tuple(member.name for member in plan.nodes),
             addresses=_addresses(gang, plan),
             plan_id=plan_id,
+            asked=asked,
             model=plan.model,
             stack=plan.stack,
             device=_flag(node.argv, "--device") or "cuda",

@@ -27,7 +27,7 @@ from orchestrator.model.topology import Topology
 from orchestrator.planning.document import plan_json
 from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.shape import Message
-from orchestrator.protocol.staging import StagingRequest
+from orchestrator.protocol.staging import Asked, StagingRequest
 from orchestrator.protocol.verbs import ANSWERS, ArmRequest, GangRequest, StateAnswer, StopRequest
 from orchestrator.records.runs import RunRecord
 from orchestrator.remote.fleet import Fleet
@@ -71,6 +71,8 @@ class UpRequest:
     replace:   gangs that serve another plan are taken down for this one even where nobody serves meanwhile
     drain_s:   how long the requests of a gang that serves another plan are waited for
     hung_after_s: how long a started engine may show no progress before it counts as hung; None: its dialect's
+    why:       for the audit log, where the command does not say it all
+    asked:     what was asked of the gang on all of its nodes, where the plan is for fewer; None: what is asked here
     nettest:   share of the expected speed that a network test of each gang must show before its ranks start; None: no
         test
     """
@@ -85,6 +87,27 @@ class UpRequest:
     drain_s: float = 1800.0
     hung_after_s: float | None = None
     nettest: float | None = None
+    why: str = ""
+    asked: Asked | None = None
+
+    @property
+    def to_repeat(self) -> Asked:
+        """What the nodes keep, to plan the gang anew on all of its nodes. Degrees that were chosen for fewer nodes
+        are not for all of them."""
+        plan = self.plan
+        if self.asked is not None:
+            return self.asked
+        if plan.without:
+            return Asked(model=plan.model, stack=plan.stack, extra_args=plan.extra_args)
+        return Asked(
+            model=plan.model,
+            stack=plan.stack,
+            tp=plan.tp,
+            pp=plan.pp,
+            ep=plan.ep,
+            layout=plan.layout,
+            extra_args=plan.extra_args,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +180,8 @@ def ground(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Iterat
         planning = ahead(lambda: make_plan(inventory, request.plan, fleet))
         views = see(fleet, gangs)
         everybody_answers(views)
-        locks = {gang.name: opened.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs}
+        locks = {gang.name: opened.enter_context(GangLock(fleet, gang, request.command, why=request.why))
+                 for gang in gangs}  # fmt: skip
         planned = planning.result()
         quiet = all(view.state is GangState.ABSENT for view in views)
         plan = examined(planned, gangs, fleet if quiet else None, accept=request.accept)
@@ -183,7 +207,7 @@ def raise_gangs(
     """
     raised = raise_all(
         fleet,
-        risings(gangs, plan, running=running, hung_after_s=request.hung_after_s),
+        risings(gangs, plan, request, running=running),
         watcher,
         timeout_s=request.timeout_s,
         undo_on_interrupt=request.undo_on_interrupt,
@@ -195,16 +219,16 @@ def raise_gangs(
 def risings(
     gangs: Sequence[GangSpec],
     plan: Plan,
+    request: UpRequest,
     *,
     running: Mapping[str, str] = MappingProxyType({}),
-    hung_after_s: float | None = None,
 ) -> list[Rising]:
     """What a plan says of these gangs, in the plan's order."""
     scripts = launch_scripts(plan)
     by_name = {gang.name: gang for gang in gangs}
     document = plan_json(plan)
     return [
-        _rising(by_name[gang.name], gang, running.get(gang.name, plan.plan_id), document, scripts, hung_after_s)
+        _rising(by_name[gang.name], gang, running.get(gang.name, plan.plan_id), document, scripts, request)
         for gang in plan.gangs
         if gang.name in by_name
     ]
@@ -216,11 +240,18 @@ def _rising(
     plan_id: str,
     document: Mapping[str, Any],
     scripts: Mapping[str, str],
-    hung_after_s: float | None,
+    request: UpRequest,
 ) -> Rising:
     def requests(run_id: str, key: str) -> Mapping[str, StagingRequest]:
         return staging_requests(
-            gang, plan, dict(scripts), plan_id=plan_id, run_id=run_id, key=key, hung_after_s=hung_after_s
+            gang,
+            plan,
+            dict(scripts),
+            plan_id=plan_id,
+            run_id=run_id,
+            key=key,
+            hung_after_s=request.hung_after_s,
+            asked=request.to_repeat,
         )
 
     return Rising(gang=gang, plan_id=plan_id, document=document, requests=requests)
@@ -477,6 +508,6 @@ def failure_of(view: GangView, why: str = "") -> GangFailed:
 
 def everybody_answers(views: Sequence[GangView]) -> None:
     """Nothing is started unless every node can be reached. Raises the failure, of several nodes with all of them."""
-    lost = {node.name: node.error for view in views for node in view.unreachable if node.error is not None}
+    lost = {node.name: node.error for view in views for node in view.nodes if node.error is not None}
     if lost:
         raise together(lost)

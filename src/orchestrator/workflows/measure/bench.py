@@ -49,7 +49,7 @@ from orchestrator.workflows.ahead import ahead
 from orchestrator.workflows.asking import ask_http
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.look.look import look
-from orchestrator.workflows.status.reports import see, where
+from orchestrator.workflows.status.reports import as_they_run, see, where
 from orchestrator.workflows.tuning.tuning import gpu_of
 
 ASK_S = 15.0
@@ -105,6 +105,7 @@ def run_now(inventory: Inventory, order: Order, progress: Progress) -> Benched:
     """
     gang = _one(inventory, order.gangs)
     with Fleet(gang.nodes) as fleet:
+        (gang,) = as_they_run(fleet, [gang])
         view = _serving(fleet, gang)
         request = staged_plan(fleet, gang).requests[gang.leader.name]
         _refuse_busy(fleet, gang, view.service_url)

@@ -22,7 +22,7 @@ from orchestrator.records.documents import write_document
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.asking import ask_http
 from orchestrator.workflows.gang.replay import staged_plan
-from orchestrator.workflows.status.reports import see, where
+from orchestrator.workflows.status.reports import as_they_run, see, where
 
 ANSWER_S = 120.0
 """For one prompt: 32 tokens at a third of a token a second, and whatever waits before it."""
@@ -54,21 +54,21 @@ def accept_now(inventory: Inventory, gangs: tuple[str, ...], progress: Progress)
     """
     chosen = chosen_gangs(inventory, gangs)
     with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-        return tuple(_accept(fleet, gang, progress) for gang in chosen)
+        return tuple(_accept(fleet, gang, progress) for gang in as_they_run(fleet, chosen))
 
 
 def check_now(inventory: Inventory, gangs: tuple[str, ...], progress: Progress) -> tuple[Golden, ...]:
     """Ask each gang every prompt of its baseline, and compare. Raises what `accept_now` raises."""
     chosen = chosen_gangs(inventory, gangs)
     with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-        return tuple(check_gang(fleet, gang, progress) for gang in chosen)
+        return tuple(check_gang(fleet, gang, progress) for gang in as_they_run(fleet, chosen))
 
 
 def show(inventory: Inventory, gangs: tuple[str, ...]) -> tuple[tuple[Golden, Baseline | None], ...]:
     """The baselines of what each gang runs, or ran last. Asks the engines nothing."""
     chosen = chosen_gangs(inventory, gangs)
     with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-        return tuple(_shown(fleet, gang) for gang in chosen)
+        return tuple(_shown(fleet, gang) for gang in as_they_run(fleet, chosen))
 
 
 def check_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:

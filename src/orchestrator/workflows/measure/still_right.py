@@ -12,6 +12,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.measure.golden import Golden, Progress, check_gang
+from orchestrator.workflows.status.reports import as_they_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ def after_start(inventory: Inventory, views: Iterable[GangView], progress: Progr
     serving = {view.name for view in views if view.serves}
     gangs = [gang for gang in inventory.gangs if gang.name in serving]
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
-        asked = tuple(ask_again(fleet, gang, progress) for gang in gangs)
+        asked = tuple(ask_again(fleet, gang, progress) for gang in as_they_run(fleet, gangs))
     return tuple(one for one in asked if one.error is not None or one.golden is not None)
 
 

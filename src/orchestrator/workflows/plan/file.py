@@ -54,6 +54,7 @@ def _request(path: Path, document: Mapping[str, Any]) -> PlanRequest:
         replicas=asked.get("replicas") is True,
         extra_args=tuple(str(word) for word in asked["extra_args"]),
         gangs=tuple(str(name) for name in asked["gangs"]),
+        without=tuple(str(name) for name in asked.get("without", ())),
         saved=saved_plan(str(path), document),
     )
 

@@ -13,6 +13,7 @@ from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.errors import DeployError, NodeError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.per_node import PerNode
+from orchestrator.model.survivors import part
 from orchestrator.protocol.release import is_newer, side
 from orchestrator.protocol.report import Cause, Report
 from orchestrator.protocol.shape import Unreadable
@@ -70,6 +71,16 @@ def _told(
         again = fleet.on_every(once_more, only=list(told.values))
         return PerNode(values=again.values, failures={**told.failures, **again.failures})
     return told
+
+
+def as_they_run(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[GangSpec, ...]:
+    """Each gang on the nodes of its newest run: a gang that goes on without a node restarts without it."""
+    chosen = tuple(gangs)
+    views = see(fleet, chosen, patience=Patience())
+    return tuple(
+        part(gang, {node.name for node in gang.nodes} - set(view.missing)) if view.missing else gang
+        for gang, view in zip(chosen, views, strict=True)
+    )
 
 
 def views_of(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.gang.view import GangView, NodeView
+from orchestrator.gang.view import OUTSIDE, GangView, NodeView
+from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.report import Cause
 
 
@@ -32,6 +33,8 @@ def _gang(view: GangView) -> dict[str, Any]:
         ],
         "progress": view.progress,
         "remarks": list(view.remarks),
+        "serving_nodes": len(view.nodes) - len(view.missing) if view.serves else 0,
+        "missing": list(view.missing) if view.state is not GangState.ABSENT else [],
         "nodes": [_node(node) for node in view.nodes],
     }
 
@@ -55,7 +58,7 @@ def _node(node: NodeView) -> dict[str, Any]:
     failure = node.error
     return {
         "name": node.name,
-        "node_rank": node.node_rank,
+        "node_rank": node.node_rank if node.node_rank != OUTSIDE else None,
         "state": node.state,
         "contact": node.contact.value,
         "phase": node.phase.name,

@@ -1,0 +1,1 @@
+"""Going on without a node, and with the facts of now."""
