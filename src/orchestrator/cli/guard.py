@@ -1,4 +1,4 @@
-"""`l40s-deploy guard`: watch gangs, and restart one as a whole when it failed or hangs."""
+"""`l40s-deploy guard`: watch gangs; restart one that failed or hangs, without a dead node if that is asked for."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(
         parser,
         "l40s-deploy guard --on-failed 'mail -s \"gang failed\" ops'",
+        "l40s-deploy guard --degrade-after 10m --restore auto   # go on without a dead node",
         "l40s-deploy guard --on-ready https://example.org/hook --install",
         "l40s-deploy guard --on-failed @/etc/l40s/webhook   # an address with a secret token, read from a file",
     )
@@ -66,6 +67,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"reset the restart count once a gang has been ready this long ({usual.stable_s:.0f})",
     )
     add_timeout(parser)
+    parser.add_argument(
+        "--degrade-after",
+        type=seconds,
+        metavar="TIME",
+        help="start a failed gang without a node that was away this long, or that doctor refuses, with another layout"
+        " if needed (default: wait for it)",
+    )
+    parser.add_argument(
+        "--restore",
+        choices=("ask", "auto"),
+        default="ask",
+        help="once all nodes of such a gang are back and doctor allows it: print the command that returns to all of"
+        " them (ask), or return, with one restart (auto)",
+    )
     add_hung_after(parser)
     parser.add_argument(
         "--golden-every",
@@ -105,7 +120,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     request = GuardRequest(
         gangs=tuple(args.gang),
         once=args.once,
-        policy=Policy(limit=args.limit, first_pause_s=args.pause, stable_s=args.stable),
+        policy=Policy(
+            limit=args.limit,
+            first_pause_s=args.pause,
+            stable_s=args.stable,
+            degrade_after_s=args.degrade_after,
+        ),
+        restores=args.restore == "auto",
         on_ready=_hook("--on-ready", args.on_ready),
         on_failed=_hook("--on-failed", args.on_failed),
         command=command_line(),
@@ -136,6 +157,8 @@ def _install(args: argparse.Namespace, inventory: Path, screen: Screen) -> int:
     options = [word for gang in args.gang for word in ("--gang", gang)]
     options += ["--limit", str(args.limit), "--pause", str(args.pause), "--stable", str(args.stable)]
     options += ["--timeout", str(args.timeout)] if args.timeout != TIMEOUT_S else []
+    options += ["--degrade-after", str(args.degrade_after)] if args.degrade_after is not None else []
+    options += ["--restore", args.restore] if args.restore != "ask" else []
     options += ["--hung-after", str(args.hung_after)] if args.hung_after else []
     options += ["--golden-every", str(args.golden_every)] if args.golden_every != DAY_S else []
     options += ["--metrics", str(args.metrics)] if args.metrics is not None else []

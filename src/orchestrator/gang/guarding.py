@@ -13,13 +13,16 @@ _BEFORE_GO = (GangState.STAGED, GangState.ARMED)
 
 
 class Do(str, Enum):
-    """NOTHING. WARN: tell, and leave it alone. WAIT: a restart is due, not yet. RESTART. GIVE_UP: tell, and stop."""
+    """NOTHING. WARN: tell, and leave it alone. WAIT: a restart is due, not yet. RESTART. GIVE_UP: tell, and stop.
+    DEGRADE: start it without the nodes that stay away. RETURN: they are back; see whether it can run on all again."""
 
     NOTHING = "nothing"
     WARN = "warn"
     WAIT = "wait"
     RESTART = "restart"
     GIVE_UP = "give-up"
+    DEGRADE = "degrade"
+    RETURN = "return"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,8 @@ class Policy:
 
     A finding that forbids a start holds the restart back, and is looked at again: the pause doubles from first_pause_s
     up to most_look_s. tell_at: the look in a row at which its operator is told, since what passes needs nobody.
+
+    degrade_after_s: a gang that has failed goes on without a node that was away for so long; None: it waits for it.
     """
 
     limit: int = 5
@@ -39,6 +44,7 @@ class Policy:
     tell_at: int = 3
     stable_s: float = 900.0
     left_s: float = 60.0
+    degrade_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,10 @@ class Memory:
     not_before:  no restart before this
     ready_since: None while it is not ready
     given_up:    for the operator to look at; over once the gang is ready again
+    barred:      nodes that answer, and had a finding of severity stop when a restart was last thought of
+    away_since:  since when some node is away (does not answer, or is barred) while a restart is due; None while none is
+    hopeless:    nodes without which it was found that the gang can't run
+    return_at:   no look at whether it can run on all nodes again before this; returns: such looks in a row
     """
 
     restarts: int = 0
@@ -59,14 +69,20 @@ class Memory:
     not_before: float = 0.0
     ready_since: float | None = None
     given_up: bool = False
+    barred: tuple[str, ...] = ()
+    away_since: float | None = None
+    hopeless: tuple[str, ...] = ()
+    return_at: float = 0.0
+    returns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do, and why, in words for the audit log and the hooks."""
+    """What to do, and why, in words for the audit log and the hooks. without: nodes that a DEGRADE leaves out."""
 
     do: Do
     why: str = ""
+    without: tuple[str, ...] = ()
 
 
 def decide(
@@ -80,27 +96,57 @@ def decide(
     remembered = _remember(view, memory, now, policy)
     reason = _reason(view, policy) or _left_half_way(begun)
     if not reason:
-        return _at_peace(view), remembered
+        return _at_peace(view, remembered, now), replace(remembered, away_since=None, barred=())
+    remembered = _mind_the_away(view, remembered, now)
     if remembered.given_up:
         return Decision(Do.NOTHING, "the guard has given up; an operator must act"), remembered
     if remembered.restarts >= policy.limit:
         why = f"{reason}; {remembered.restarts} restarts in a row did not help"
         return Decision(Do.GIVE_UP, why), replace(remembered, given_up=True)
-    return _when(view, remembered, now, reason), remembered
+    return _when(view, remembered, now, reason, policy), remembered
+
+
+def _away(view: GangView, memory: Memory) -> tuple[str, ...]:
+    """Nodes that the gang needs and can't have now, in their order."""
+    lost = {node.name for node in view.unreachable} | set(memory.barred)
+    return tuple(node.name for node in view.nodes if node.name in lost and node.name not in view.missing)
+
+
+def _mind_the_away(view: GangView, memory: Memory, now: float) -> Memory:
+    if not _away(view, memory):
+        return replace(memory, away_since=None, hopeless=())
+    return memory if memory.away_since is not None else replace(memory, away_since=now)
 
 
 def restarted(memory: Memory, now: float, policy: Policy) -> Memory:
     """After a restart was tried, whatever came of it."""
     pause = min(policy.most_pause_s, policy.first_pause_s * 2.0**memory.restarts)
     return replace(
-        memory, restarts=memory.restarts + 1, held_back=0, against="", not_before=now + pause, ready_since=None
+        memory,
+        restarts=memory.restarts + 1,
+        held_back=0,
+        against="",
+        barred=(),
+        not_before=now + pause,
+        ready_since=None,
     )
 
 
-def held_back(memory: Memory, now: float, policy: Policy, against: str) -> Memory:
+def held_back(memory: Memory, now: float, policy: Policy, against: str, barred: tuple[str, ...] = ()) -> Memory:
     """After something forbade a restart: none was tried and none counts, it is looked at again after a pause."""
     pause = min(policy.most_look_s, policy.first_pause_s * 2.0 ** min(memory.held_back, 32))
-    return replace(memory, held_back=memory.held_back + 1, against=against, not_before=now + pause)
+    return replace(memory, held_back=memory.held_back + 1, against=against, barred=barred, not_before=now + pause)
+
+
+def can_not_go_on(memory: Memory, without: tuple[str, ...]) -> Memory:
+    """After it was found that no layout fits the nodes that are left: that is not tried again."""
+    return replace(memory, hopeless=without)
+
+
+def not_back_yet(memory: Memory, now: float, policy: Policy) -> Memory:
+    """After a look at whether the gang can run on all nodes again, where it does not yet: the pause doubles."""
+    pause = min(policy.most_look_s, policy.first_pause_s * 2.0 ** min(memory.returns, 32))
+    return replace(memory, returns=memory.returns + 1, return_at=now + pause)
 
 
 def is_due_to_be_told(memory: Memory, policy: Policy) -> bool:
@@ -109,12 +155,17 @@ def is_due_to_be_told(memory: Memory, policy: Policy) -> bool:
 
 
 def _remember(view: GangView, memory: Memory, now: float, policy: Policy) -> Memory:
-    if view.state is not GangState.READY:
+    if view.state is not GangState.READY and not _fewer(view):
         return replace(memory, ready_since=None)
     since = now if memory.ready_since is None else memory.ready_since
     if now - since >= policy.stable_s:
         return Memory(ready_since=since)
     return replace(memory, ready_since=since, held_back=0, against="", given_up=False)
+
+
+def _fewer(view: GangView) -> bool:
+    """It serves as well as it can on the nodes that it has."""
+    return view.state is GangState.DEGRADED and view.trouble == "nodes"
 
 
 def _reason(view: GangView, policy: Policy) -> str:
@@ -142,8 +193,10 @@ def _staged_s(view: GangView) -> float:
     return min((node.started_s for node in view.nodes if node.alive and node.state in _BEFORE_GO), default=0.0)
 
 
-def _at_peace(view: GangView) -> Decision:
+def _at_peace(view: GangView, memory: Memory, now: float) -> Decision:
     lost = ", ".join(node.name for node in view.unreachable)
+    if _fewer(view) and all(node.error is None for node in view.nodes) and now >= memory.return_at:
+        return Decision(Do.RETURN, f"{', '.join(view.missing)} can be reached again")
     if lost and view.running:
         return Decision(Do.WARN, f"{lost} can't be reached; the other nodes still serve with it")
     if view.state is GangState.DEGRADED:
@@ -151,13 +204,29 @@ def _at_peace(view: GangView) -> Decision:
     return Decision(Do.NOTHING)
 
 
-def _when(view: GangView, memory: Memory, now: float, reason: str) -> Decision:
+def _when(view: GangView, memory: Memory, now: float, reason: str, policy: Policy) -> Decision:
     lost = ", ".join(node.name for node in view.unreachable)
-    if lost:
-        return Decision(Do.WAIT, f"{reason}; waiting for {lost} to come back")
     left_s = memory.not_before - now
+    away = (*view.missing, *_away(view, memory))
+    goes_on_s = _goes_on_s(view, memory, now, policy)
+    if goes_on_s is not None and goes_on_s <= 0 and (left_s <= 0 or memory.against):
+        return Decision(Do.DEGRADE, f"{reason}; {', '.join(away)} stayed away", away)
+    if lost:
+        later = "" if goes_on_s is None else f"; going on without it in {max(0.0, goes_on_s):.0f} s"
+        return Decision(Do.WAIT, f"{reason}; waiting for {lost} to come back{later}")
     if left_s > 0 and memory.against:
         return Decision(Do.WAIT, f"{reason}; {memory.against}; looking again in {left_s:.0f} s")
     if left_s > 0:
         return Decision(Do.WAIT, f"{reason}; the next restart is in {left_s:.0f} s")
     return Decision(Do.RESTART, reason)
+
+
+def _goes_on_s(view: GangView, memory: Memory, now: float, policy: Policy) -> float | None:
+    """Seconds until the gang is started without the nodes that are away; None where it is not to be."""
+    away = _away(view, memory)
+    if policy.degrade_after_s is None or memory.away_since is None or not away:
+        return None
+    left = len(view.nodes) - len(view.missing) - len(away)
+    if not left or memory.hopeless == (*view.missing, *away):
+        return None
+    return memory.away_since + policy.degrade_after_s - now

@@ -12,9 +12,11 @@ from orchestrator.gang.guarding import (
     Do,
     Memory,
     Policy,
+    can_not_go_on,
     decide,
     held_back,
     is_due_to_be_told,
+    not_back_yet,
     restarted,
 )
 from orchestrator.gang.view import GangView, NodeView
@@ -184,3 +186,103 @@ def test_an_operator_who_stops_it_ends_the_waiting() -> None:
     guarded = Guarded(closed=((0, 1e9),)).until(50)
     stopped, _ = decide(gang("absent", alive=False), guarded.memory, 3600.0, POLICY)
     assert stopped.do is Do.NOTHING
+
+
+FOUR = ("node0", "node1", "node2", "node3")
+GOES_ON = Policy(limit=3, first_pause_s=10, degrade_after_s=60)
+
+
+def four(state: str, *, lost: tuple[str, ...] = (), missing: tuple[str, ...] = (), trouble: str = "") -> GangView:
+    """A gang of four nodes. missing: started without; lost: does not answer."""
+    nodes = tuple(
+        NodeView(name=name, node_rank=rank, state=state, alive=True, error=LOST if name in lost else None)
+        for rank, name in enumerate(FOUR)
+    )
+    return GangView(name="gang0", state=GangState(state), trouble=trouble, cause=CAUSE, nodes=nodes, missing=missing)
+
+
+def decisions(view: GangView, memory: Memory, *moments: float, policy: Policy = GOES_ON) -> list[Decision]:
+    made = []
+    for now in moments:
+        decision, memory = decide(view, memory, now, policy)
+        made.append(decision)
+    return made
+
+
+def test_a_node_that_stays_away_is_left_out_after_its_time() -> None:
+    first, before, then = decisions(four("failed", lost=("node2",)), Memory(), 100, 159, 160)
+    assert first.do is before.do is Do.WAIT
+    assert "waiting for node2 to come back; going on without it in 60 s" in first.why
+    assert (then.do, then.without) == (Do.DEGRADE, ("node2",))
+    (never,) = decisions(four("failed", lost=("node2",)), Memory(away_since=0.0), 9e9, policy=POLICY)
+    assert never.do is Do.WAIT, "unless asked for, it waits"
+
+
+def test_a_node_that_came_back_meanwhile_is_counted_anew() -> None:
+    _, memory = decide(four("failed", lost=("node2",)), Memory(), 100, GOES_ON)
+    decision, memory = decide(four("failed"), memory, 150, GOES_ON)
+    assert decision.do is Do.RESTART
+    assert decide(four("failed", lost=("node2",)), memory, 165, GOES_ON)[0].do is Do.WAIT
+
+
+def test_a_node_with_a_finding_of_severity_stop_counts_as_away() -> None:
+    memory = held_back(Memory(), 0, GOES_ON, "GPU-MISSING", ("node1",))
+    first, then = decisions(four("failed"), memory, 1, 61)
+    assert first.do is Do.WAIT
+    assert (then.do, then.without) == (Do.DEGRADE, ("node1",))
+
+
+def test_a_gang_that_goes_on_can_lose_another_node() -> None:
+    (decision,) = decisions(four("failed", lost=("node0", "node2"), missing=("node2",)), Memory(away_since=0.0), 60)
+    assert (decision.do, decision.without) == (Do.DEGRADE, ("node2", "node0"))
+
+
+@pytest.mark.parametrize(
+    ("view", "memory", "do"),
+    [
+        pytest.param(four("failed", lost=FOUR), Memory(away_since=0.0), Do.WAIT, id="nobody is left"),
+        pytest.param(
+            four("failed", lost=("node2",)), Memory(away_since=0.0, hopeless=("node2",)), Do.WAIT, id="no layout fits"
+        ),
+        pytest.param(
+            four("failed", lost=("node2",)), Memory(away_since=0.0, not_before=99), Do.WAIT, id="it has just failed"
+        ),
+        pytest.param(four("failed", lost=("node2",)), Memory(away_since=0.0, restarts=3), Do.GIVE_UP, id="too often"),
+        pytest.param(four("failed", missing=("node2",)), Memory(), Do.RESTART, id="a rank died on three nodes"),
+        pytest.param(
+            four("failed", lost=("node2",), missing=("node2",)), Memory(), Do.RESTART, id="nobody waits for it any more"
+        ),
+        pytest.param(
+            four("degraded", lost=("node2",), missing=("node2",), trouble="nodes"), Memory(), Do.WARN, id="still away"
+        ),
+        pytest.param(four("degraded", missing=("node2",), trouble="nodes"), Memory(), Do.RETURN, id="it is back"),
+        pytest.param(
+            four("degraded", missing=("node2",), trouble="nodes"), Memory(return_at=99), Do.WARN, id="not looked yet"
+        ),
+        pytest.param(four("degraded", missing=("node2",), trouble="hung"), Memory(), Do.RESTART, id="worse first"),
+    ],
+)
+def test_going_on_and_returning(view: GangView, memory: Memory, do: Do) -> None:
+    assert decisions(view, memory, 70)[0].do is do
+
+
+def test_looks_at_whether_it_can_return_become_rarer() -> None:
+    memory, moments = Memory(), []
+    for _ in range(6):
+        memory = not_back_yet(memory, 0, GOES_ON)
+        moments.append(memory.return_at)
+    assert moments == [10, 20, 40, 80, 120, 120]
+
+
+def test_serving_on_fewer_nodes_for_long_forgets_the_restarts() -> None:
+    fewer = four("degraded", lost=("node2",), missing=("node2",), trouble="nodes")
+    memory = Memory(restarts=2)
+    for now in (0, GOES_ON.stable_s):
+        _, memory = decide(fewer, memory, now, GOES_ON)
+    assert memory.restarts == 0
+
+
+def test_nodes_that_no_layout_fits_are_not_tried_again_until_others_are_away() -> None:
+    memory = can_not_go_on(Memory(away_since=0.0), ("node2",))
+    assert decide(four("failed", lost=("node2",)), memory, 90, GOES_ON)[0].do is Do.WAIT
+    assert decide(four("failed", lost=("node1", "node2")), memory, 90, GOES_ON)[0].do is Do.DEGRADE

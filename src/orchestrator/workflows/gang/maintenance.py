@@ -267,8 +267,8 @@ def _settled(work: _Work) -> None:
     ends = time.monotonic() + SETTLE_S
     while (against := against_a_start(work.fleet, work.plan, work.watcher)) is not None:
         if time.monotonic() > ends:
-            raise against
-        work.say(f"{against.where}: {against.what}; trying again for up to {ends - time.monotonic():.0f} s")
+            raise against.error
+        work.say(f"{against.error.where}: {against.error.what}; trying again for up to {ends - time.monotonic():.0f} s")
         time.sleep(LOOK_EVERY_S)
 
 

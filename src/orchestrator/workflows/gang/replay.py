@@ -89,8 +89,9 @@ def _shown(request: StagingRequest) -> dict[str, Any]:
     return {**request.kept(), "env": shown_env(dict(request.env))}
 
 
-def staged_plan(fleet: Fleet, gang: GangSpec, *, run_id: str = "") -> Staged:
-    """Ask every node of a gang what it was told last, or for an older run that it has kept.
+def staged_plan(fleet: Fleet, gang: GangSpec, *, run_id: str = "", whole: bool = True) -> Staged:
+    """Ask every node of a gang what it was told last, or for an older run that it has kept. whole: of all members of
+    that run; else of those that the gang has, to read, not to start.
 
     Raises InputError where nothing was ever started, or where the nodes do not hold one plan for just these nodes;
     NodeError where a request can't be read or holds what only a newer release knows; Unreachable where one does not
@@ -107,7 +108,8 @@ def staged_plan(fleet: Fleet, gang: GangSpec, *, run_id: str = "") -> Staged:
             raise _nothing(gang.name, failure.where)
     answers = told.all()
     requests = {node.name: staged_request(node, gang.name, answers[node.name]) for node in gang.nodes}
-    _refuse_disagreement(gang, requests)
+    if whole:
+        _refuse_disagreement(gang, requests)
     return Staged(gang=gang, requests=requests)
 
 

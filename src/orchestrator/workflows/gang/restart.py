@@ -25,7 +25,7 @@ from orchestrator.workflows.gang.down import Stopped, stop_gangs
 from orchestrator.workflows.gang.locks import GangLock, still_ours
 from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.replay import Staged, staged_plan
-from orchestrator.workflows.look.doctor import examine
+from orchestrator.workflows.look.doctor import Examination, examine
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.router.routing import rejoin
 from orchestrator.workflows.status.reports import as_they_run, see
@@ -90,18 +90,35 @@ def say_gone_from(fleet: Fleet, plans: Sequence[Staged], watcher: up.Watcher) ->
         say_gone(plan, topologies, watcher)
 
 
-def against_a_start(fleet: Fleet, plan: Staged, watcher: up.Watcher) -> DeployError | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """What forbids a start. nodes: those that do not answer or have a finding of severity stop of their own."""
+
+    error: DeployError
+    nodes: tuple[str, ...] = ()
+
+
+def against_a_start(fleet: Fleet, plan: Staged, watcher: up.Watcher) -> Against | None:
     """Ask the doctor: a node that does not answer, or the first finding of severity stop; None for neither.
 
     What the nodes have no more is said then. GPUs that are still busy are the agents' to find.
     """
     examined = examine(fleet, {node.name: node for node in plan.gang.nodes})
-    for failure in examined.failures.values():
-        return failure
-    for one in examined.findings:
-        if one.severity is Severity.STOP:
-            return FindingsError(f"{one.id}: {one.title}", where=one.node or f"gang {plan.gang.name}", fix=one.fix)
+    if (against := objection(examined, plan.gang.name)) is not None:
+        return against
     say_gone(plan, examined.cluster.topologies, watcher)
+    return None
+
+
+def objection(examined: Examination, gang: str) -> Against | None:
+    """What of the doctor's answer forbids a start of this gang."""
+    stops = [one for one in examined.findings if one.severity is Severity.STOP]
+    nodes = (*examined.failures, *dict.fromkeys(one.node for one in stops if one.node))
+    for failure in examined.failures.values():
+        return Against(error=failure, nodes=nodes)
+    for one in stops:
+        error = FindingsError(f"{one.id}: {one.title}", where=one.node or f"gang {gang}", fix=one.fix)
+        return Against(error=error, nodes=nodes)
     return None
 
 

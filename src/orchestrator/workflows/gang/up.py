@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -94,13 +95,14 @@ class UpRequest:
     def to_repeat(self) -> Asked:
         """What the nodes keep, to plan the gang anew on all of its nodes. Degrees that were chosen for fewer nodes
         are not for all of them."""
-        plan = self.plan
+        plan, typed = self.plan, Path(self.plan.model)
+        model = str(typed.resolve()) if typed.suffix in (".yml", ".yaml") else plan.model
         if self.asked is not None:
             return self.asked
         if plan.without:
-            return Asked(model=plan.model, stack=plan.stack, extra_args=plan.extra_args)
+            return Asked(model=model, stack=plan.stack, extra_args=plan.extra_args)
         return Asked(
-            model=plan.model,
+            model=model,
             stack=plan.stack,
             tp=plan.tp,
             pp=plan.pp,

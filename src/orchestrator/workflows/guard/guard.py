@@ -8,6 +8,7 @@ breaks half-way leaves the gang failed on its nodes, so that the next look sees 
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -21,28 +22,33 @@ from orchestrator.gang.guarding import (
     Do,
     Memory,
     Policy,
+    can_not_go_on,
     decide,
     held_back,
     is_due_to_be_told,
     may_finish,
+    not_back_yet,
     restarted,
 )
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.survivors import part
 from orchestrator.protocol.report import Cause
-from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.workflows.gang import up
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.operation import interrupted
 from orchestrator.workflows.gang.replay import staged_plan
-from orchestrator.workflows.gang.restart import again, against_a_start
+from orchestrator.workflows.gang.restart import Against, again, against_a_start, objection
 from orchestrator.workflows.gang.resume import finish
 from orchestrator.workflows.guard.hooks import Hook, run_hook
+from orchestrator.workflows.look.doctor import examine
 from orchestrator.workflows.measure.still_right import ask_again
 from orchestrator.workflows.router.routing import rejoin
 from orchestrator.workflows.status.reports import see
+from orchestrator.workflows.survive.fewer import Terms, asked_of, go_on, return_to_all, words_to_return
 
 LOOK_EVERY_S = 2.0
 JOIN_S = 0.2
@@ -53,6 +59,7 @@ DAY_S = 86400.0
 USUAL = Policy()
 NO_HOOK = Hook()
 NO_DECISION = Decision(Do.NOTHING)
+_COUNTDOWN = re.compile("; (?:the next restart is|looking again|going on without it) in ")
 
 
 class Watcher(up.Watcher, Protocol):
@@ -75,6 +82,8 @@ class GuardRequest:
     timeout_s: float = 3600.0
     hung_after_s: float | None = None
     """For an engine that it starts: how long it may show no progress before it counts as hung; None: as it was."""
+    restores: bool = False
+    """Return to all nodes as soon as the doctor allows it; else only say how."""
     golden_every_s: float = DAY_S
     """How often a gang that serves is asked the accepted prompts of `golden`; 0: never."""
 
@@ -148,13 +157,17 @@ class _Post:
             self.surrender = self.decision
 
     def _look(self) -> None:
-        (self.seen,) = see(self.fleet, [self.gang])
+        (self.seen,) = see(self.fleet, [self.gang], patience=Patience())
         self.watcher.seen([self.seen])
         begun = self._begun()
         self.decision, self.memory = decide(self.seen, self.memory, time.monotonic(), self.request.policy, begun)
         self._tell(self.decision)
         if self.decision.do is Do.RESTART:
             self._restart(self.decision.why, begun)
+        elif self.decision.do is Do.DEGRADE:
+            self._go_on_without(self.decision)
+        elif self.decision.do is Do.RETURN:
+            self._return(self.decision.why)
         elif self.decision.do is Do.GIVE_UP:
             self._failed(self.decision.why)
         elif self.decision.do is Do.NOTHING and self.seen.serves and self._is_due():
@@ -170,12 +183,19 @@ class _Post:
 
     def _ask_again(self) -> None:
         """Beside the looking, over connections of its own: answers take seconds, and an engine may hang meanwhile."""
-        with Fleet(self.gang.nodes) as fleet:
-            asked = ask_again(fleet, self.gang)
+        gang = self._as_it_runs
+        with Fleet(gang.nodes) as fleet:
+            asked = ask_again(fleet, gang)
         if asked.finding is not None:
             words = f"{asked.finding.id}: {asked.finding.title}: {asked.finding.evidence[0]}"
             self.watcher.step(self.gang.name, f"{words}; fix: {asked.finding.fix}")
             self._failed(words)
+
+    @property
+    def _as_it_runs(self) -> GangSpec:
+        """The gang on the nodes that its run was started on."""
+        missing = set(self.seen.missing) if self.seen is not None else set()
+        return part(self.gang, {node.name for node in self.gang.nodes} - missing) if missing else self.gang
 
     def _begun(self) -> Begun | None:
         """What an interrupted command has left begun on this gang."""
@@ -184,7 +204,7 @@ class _Post:
     def _restart(self, why: str, begun: Begun | None) -> None:
         """One attempt; what comes of it is seen at the next look."""
         try:
-            with GangLock(self.fleet, self.gang, self.request.command, why=why) as lock:
+            with GangLock(self.fleet, self._as_it_runs, self.request.command, why=why) as lock:
                 (now,) = see(self.fleet, [self.gang])
                 patient = replace(self.memory, not_before=0.0)
                 if decide(now, patient, 0.0, self.request.policy, begun)[0].do is not Do.RESTART:
@@ -207,7 +227,60 @@ class _Post:
             self._tell(Decision(Do.NOTHING, "recovered; no action needed"))
             self._hook(self.request.on_ready, "ready", why)
 
-    def _against(self, now: GangView, left: Begun | None) -> DeployError | None:
+    def _go_on_without(self, decision: Decision) -> None:
+        """Start the gang on the nodes that are left. Where no layout fits them, that is said once."""
+        gang, without = self.gang, decision.without
+        there = part(gang, {node.name for node in gang.nodes} - set(without))
+        before = self.memory
+        words = f"{len(there.nodes)} of {len(gang.nodes)} nodes, without {', '.join(without)}"
+        try:
+            asked = asked_of(self.fleet, there)
+            self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
+            outcome = go_on(self.inventory, gang, asked, without, self._terms(decision.why), self.watcher)
+        except LockHeld as held:
+            self._tell(Decision(Do.WAIT, f"{decision.why}; {held.what}"))
+        except InputError as impossible:
+            self.memory = can_not_go_on(before, without)
+            self.decision = Decision(Do.WAIT, f"can't go on with {words}: {impossible.what}; {impossible.fix}")
+            self._tell(self.decision)
+            self._failed(self.decision.why)
+        except DeployError as failure:
+            self._tell(Decision(Do.WARN, f"going on with {words} did not work: {failure.where}: {failure.what}"))
+        else:
+            self.seen = outcome.views[0]
+            self._tell(Decision(Do.WARN, f"it serves at {self.seen.service_url} on {words}"))
+            self._hook(self.request.on_ready, "ready", f"{decision.why}; it serves on {words}")
+
+    def _return(self, why: str) -> None:
+        """Back to all nodes, where the doctor allows it; else look again later."""
+        try:
+            (now,) = see(self.fleet, [self.gang])
+            asked = asked_of(self.fleet, part(self.gang, {node.name for node in self.gang.nodes} - set(now.missing)))
+            against = objection(examine(self.fleet, {node.name: node for node in self.gang.nodes}), self.gang.name)
+            if against is not None:
+                self._tell(Decision(Do.WARN, f"{why}; {against.error.where}: {against.error.what}"))
+            elif not self.request.restores:
+                command = words_to_return(self.gang, asked)
+                if not self.memory.returns:
+                    self._hook(self.request.on_ready, "back", f"{why}; return to all nodes: {command}")
+                self._tell(
+                    Decision(Do.WARN, f"{why}, and doctor finds nothing against it. Return to all nodes: {command}")
+                )
+            else:
+                outcome = return_to_all(self.inventory, self.gang, asked, self._terms(why), self.watcher)
+                self.seen, self.memory = outcome.views[0], Memory()
+                self._tell(Decision(Do.NOTHING, f"it serves on all {len(self.gang.nodes)} nodes again"))
+                self._hook(self.request.on_ready, "ready", f"{why}; it serves on all nodes again")
+                return
+        except DeployError as failure:
+            self._tell(Decision(Do.WARN, f"{why}; not on all nodes yet: {failure.where}: {failure.what}"))
+        self.memory = not_back_yet(self.memory, time.monotonic(), self.request.policy)
+
+    def _terms(self, why: str) -> Terms:
+        request = self.request
+        return Terms(command=request.command, why=why, timeout_s=request.timeout_s, hung_after_s=request.hung_after_s)
+
+    def _against(self, now: GangView, left: Begun | None) -> Against | None:
         """What would stop a start stops a restart too; None for nothing.
 
         left: what a command has begun and left half-way, where that is to be finished
@@ -215,17 +288,17 @@ class _Post:
         if left is not None and now.run_id == left.was_run and now.serves:
             return None
         try:
-            plan = staged_plan(self.fleet, self.gang)
+            plan = staged_plan(self.fleet, self._as_it_runs)
         except InputError as failure:  # its nodes do not hold one plan: what was begun needs none
-            return failure if left is None else None
+            return Against(error=failure) if left is None else None
         except DeployError as failure:
-            return failure
+            return Against(error=failure)
         self.watcher.step(self.gang.name, "running doctor")
         return against_a_start(self.fleet, plan, self.watcher)
 
-    def _hold_back(self, why: str, against: DeployError) -> None:
-        words = f"{against.where}: {against.what}; {against.fix}"
-        self.memory = held_back(self.memory, time.monotonic(), self.request.policy, words)
+    def _hold_back(self, why: str, against: Against) -> None:
+        words = f"{against.error.where}: {against.error.what}; {against.error.fix}"
+        self.memory = held_back(self.memory, time.monotonic(), self.request.policy, words, against.nodes)
         self.decision = Decision(Do.WAIT, f"{why}; {words}")
         self._tell(self.decision)
         if is_due_to_be_told(self.memory, self.request.policy) or self.request.once:
@@ -234,11 +307,11 @@ class _Post:
     def _finish(self, lock: GangLock, now: GangView, begun: Begun) -> None:
         """What a command has begun and left half-way."""
         self.seen = (
-            finish(self.inventory, lock, self.gang, begun, self.watcher, timeout_s=self.request.timeout_s) or now
+            finish(self.inventory, lock, lock.gang, begun, self.watcher, timeout_s=self.request.timeout_s) or now
         )
 
     def _again(self, now: GangView, why: str) -> None:
-        plan = staged_plan(self.fleet, self.gang).hung_after(self.request.hung_after_s)
+        plan = staged_plan(self.fleet, self._as_it_runs).hung_after(self.request.hung_after_s)
         done = again(
             self.fleet,
             [plan],
@@ -260,7 +333,7 @@ class _Post:
 
     def _tell(self, decision: Decision) -> None:
         """Only what is new: a countdown says the same again."""
-        steady = decision.why.partition("; the next restart")[0].partition("; the next check is")[0]
+        steady = _COUNTDOWN.split(decision.why)[0]
         said = f"{decision.do.value} {steady}"
         if said != self._told:
             self._told = said

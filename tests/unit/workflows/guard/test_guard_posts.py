@@ -59,7 +59,7 @@ class Script:
         monkeypatch.setattr(guarding, "interrupted", lambda *_: ())
         monkeypatch.setattr(guarding, "run_hook", self.hook)
 
-    def see(self, _: object, gangs: Sequence[GangSpec]) -> tuple[GangView, ...]:
+    def see(self, _: object, gangs: Sequence[GangSpec], **__: object) -> tuple[GangView, ...]:
         (gang,) = gangs
         told = self.states[gang.name]
         waits = gang.name == self.last and any(

@@ -1,0 +1,105 @@
+"""A gang planned anew on fewer of its nodes than it should have, and on all of them again.
+
+Both are an `up` of what its nodes keep of the operator's wishes: with its locks, its checks and its way back.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.survivors import without
+from orchestrator.protocol.staging import Asked
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.gang.changed_plan import up
+from orchestrator.workflows.gang.replay import staged_plan
+from orchestrator.workflows.gang.up import Outcome, UpRequest, Watcher
+from orchestrator.workflows.plan.plan import PlanRequest
+from orchestrator.workflows.router.routing import enrol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a start on other nodes has of the command that wants it. timeout_s: for the start."""
+
+    command: str
+    why: str
+    timeout_s: float = 3600.0
+    hung_after_s: float | None = None
+
+
+def asked_of(fleet: Fleet, gang: GangSpec) -> Asked:
+    """What the operator asked of this gang. gang: on the nodes of its newest run that can be asked.
+
+    Raises InputError where an older release started it, or nobody did.
+    """
+    requests = staged_plan(fleet, gang, whole=False).requests
+    asked = next((request.asked for request in requests.values() if request.asked is not None), None)
+    if asked is None:
+        raise InputError(
+            "an older l40s-deploy started this gang, and its nodes do not know what was asked for",
+            where=f"gang {gang.name}",
+            fix="say it once: l40s-deploy up --model NAME --replace, with --without NODE for a node that is away",
+        )
+    return asked
+
+
+def go_on(
+    inventory: Inventory, gang: GangSpec, asked: Asked, left_out: Sequence[str], terms: Terms, watcher: Watcher
+) -> Outcome:
+    """Have the gang serve without these nodes, with a layout that fits the others, behind the router.
+
+    Raises what `up` raises: InputError with the arithmetic where no layout fits the nodes that are left.
+    """
+    plan = PlanRequest(
+        model=asked.model,
+        stack=asked.stack,
+        extra_args=asked.extra_args,
+        gangs=(gang.name,),
+        without=tuple(left_out),
+    )
+    return _up(without(inventory, left_out), plan, asked, terms, watcher)
+
+
+def return_to_all(inventory: Inventory, gang: GangSpec, asked: Asked, terms: Terms, watcher: Watcher) -> Outcome:
+    """Have the gang serve on all of its nodes again, with what was asked for then; where it does not come up so, it
+    goes on as it was. Raises what `up` raises."""
+    plan = PlanRequest(
+        model=asked.model,
+        stack=asked.stack,
+        tp=asked.tp,
+        pp=asked.pp,
+        ep=asked.ep,
+        layout=asked.layout,
+        extra_args=asked.extra_args,
+        gangs=(gang.name,),
+    )
+    return _up(inventory, plan, asked, terms, watcher)
+
+
+def _up(inventory: Inventory, plan: PlanRequest, asked: Asked, terms: Terms, watcher: Watcher) -> Outcome:
+    request = UpRequest(
+        plan=plan,
+        command=terms.command,
+        why=terms.why,
+        timeout_s=terms.timeout_s,
+        hung_after_s=terms.hung_after_s,
+        replace=True,
+        asked=asked,
+    )
+    outcome = up(inventory, request, watcher)
+    enrol(inventory, outcome.views, watcher, command=terms.command)
+    return outcome
+
+
+def words_to_return(gang: GangSpec, asked: Asked) -> str:
+    """The command that returns the gang to all of its nodes."""
+    degrees = (("--tp", asked.tp), ("--pp", asked.pp), ("--ep", asked.ep))
+    options = [("--model", asked.model), ("--stack", asked.stack), ("--layout", asked.layout)]
+    options += [(flag, str(degree)) for flag, degree in degrees if degree]
+    words = [word for flag, value in options if value for word in (flag, value)]
+    extra = ["--", *asked.extra_args] if asked.extra_args else []
+    return shlex.join(["l40s-deploy", "up", *words, "--gang", gang.name, "--replace", *extra])

@@ -1,0 +1,96 @@
+"""A node of a gang of 32 ranks is dead for good: a guard has it serve on three, and on four again, over real SSH."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.waiting import slack, until
+
+from .conftest import RunningLab, needs_root
+from .test_gang_in_lab import Operator, write_inventory
+
+pytestmark = [pytest.mark.lab, needs_root, pytest.mark.timeout(600)]
+
+MODEL = ("--model", "DeepSeek-V3-0324-Block64x64")
+LEASE_S = 6
+AFTER_S = 5
+FOUR = ["node0", "node1", "node2", "node3"]
+
+
+@pytest.fixture(scope="module")
+def operator(labs: Callable[[str], RunningLab]) -> Operator:
+    lab = labs("survive")
+    lab.run("up")
+    at_work = Operator(lab, write_inventory(lab, "survive.yml", l40s_lease=LEASE_S))
+    at_work.type("up", *MODEL)
+    return at_work
+
+
+@contextmanager
+def guarding(operator: Operator, *options: str) -> Iterator[Path]:
+    """A guard beside us; where it writes what it says."""
+    said = operator.lab.directory / "guard.txt"
+    with said.open("w") as file:
+        guard = subprocess.Popen(
+            operator.command("guard", *options), env=operator.lab.environment(), stdout=file, stderr=file
+        )
+        try:
+            yield said
+        finally:
+            guard.send_signal(signal.SIGINT)
+            guard.wait(30)
+
+
+def completion(url: str) -> str:
+    body = json.dumps({"model": MODEL[1], "prompt": "The capital of France is", "max_tokens": 8}).encode()
+    asked = urllib.request.Request(f"{url}/v1/completions", data=body, headers={"Content-Type": "application/json"})
+    with urllib.request.urlopen(asked, timeout=10 * slack()) as answer:
+        return str(json.load(answer)["choices"][0]["text"])
+
+
+def serving(gang: dict[str, Any], nodes: list[str]) -> bool:
+    members = sorted((node["node_rank"], node["name"]) for node in gang["nodes"] if node["node_rank"] is not None)
+    return bool(gang["service"]["healthy"]) and [name for _, name in members] == nodes
+
+
+def test_a_guard_goes_on_without_a_dead_leader_and_returns_when_it_is_back(operator: Operator) -> None:
+    lost = "node0"
+    left = [name for name in FOUR if name != lost]
+    with guarding(operator, "--degrade-after", f"{AFTER_S}s", "--restore", "auto") as said:
+        before = operator.gang(0)["run_id"]
+        operator.lab.run("break", lost, "power-off")
+        gang = operator.until(
+            lambda gang: gang["run_id"] != before and serving(gang, left), (LEASE_S + AFTER_S + 60) * slack()
+        )
+        assert (gang["state"], gang["degraded_reason"]) == ("degraded", "nodes"), said.read_text()
+        assert (gang["serving_nodes"], gang["missing"]) == (3, [lost])
+        assert sorted({rank["tp_rank"] for node in gang["nodes"] for rank in node["ranks"]}) == list(range(8))
+        assert "Paris" in completion(gang["service"]["url"])
+        assert operator.type("status", code=3).stdout.count("3 of 4 nodes")
+
+        on_three = gang["run_id"]
+        operator.lab.run("heal", lost, "power-off")
+        gang = operator.until(lambda gang: gang["state"] == "ready" and serving(gang, FOUR), 60 * slack())
+        assert (gang["missing"], gang["degraded_reason"]) == ([], None)
+        assert "Paris" in completion(gang["service"]["url"])
+        runs = json.loads(operator.type("history", "--json").stdout)["runs"]
+        newest = [run["run_id"] for run in runs if run["run_id"] >= on_three]
+        assert sorted(newest) == [on_three, gang["run_id"]], "one restart took it back"
+    words = said.read_text()
+    assert "going on without it in" in words and f"on 3 of 4 nodes, without {lost}" in words
+    assert "it serves on all 4 nodes again" in words
+
+
+def test_the_stack_without_pipelines_can_not_go_on_and_says_what_could(operator: Operator) -> None:
+    refused = operator.type("up", *MODEL, "--stack", "sglang-0.4.4-l40s", "--without", "node1", "--dry-run", code=2)
+    assert "TP24 does not work" in refused.stderr
+    assert "needs a stack with SGLang 0.5" in refused.stderr
+    until(lambda: operator.gang(0)["state"] == "ready", 30 * slack())
