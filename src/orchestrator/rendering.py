@@ -39,6 +39,25 @@ def launch_script(node: NodePlan, gang: GangPlan, plan_id: str, template: str) -
     )
 
 
+def exported_anew(script: str, was: Mapping[str, str], now: Mapping[str, str | None]) -> str | None:
+    """A launch script with these variables set to other values, or not set (None); one that it did not set comes
+    before the first that it did.
+
+    was: its whole environment. None where the script does not set them as `launch_script` writes it.
+    """
+    lines = script.split("\n")
+    for name, value in now.items():
+        old = f"export {name}={_quote(was[name])}" if name in was else ""
+        if old and lines.count(old) != 1:
+            return None
+        place = lines.index(old) if old else next((n for n, line in enumerate(lines) if line.startswith("export ")), -1)
+        if place < 0:
+            return None
+        new = [f"export {name}={_quote(value)}"] if value is not None else []
+        lines[place : place + bool(old)] = new
+    return "\n".join(lines)
+
+
 _WATCHED = 'exec 3<&0; ( ( while read -r _; do :; done; kill -KILL $$ ) <&3 & ); exec "$@" </dev/null 3<&-'
 """What /bin/sh does inside a container: $$ is itself and the engine that it becomes (docs/decisions/0005)."""
 

@@ -94,3 +94,17 @@ def test_the_stack_without_pipelines_can_not_go_on_and_says_what_could(operator:
     assert "TP24 does not work" in refused.stderr
     assert "needs a stack with SGLang 0.5" in refused.stderr
     until(lambda: operator.gang(0)["state"] == "ready", 30 * slack())
+
+
+def test_gids_that_moved_between_a_death_and_the_restart_are_found_again(operator: Operator) -> None:
+    node, _ = operator.rank(17)
+    ports = [name for name in operator.lab.ssh(node, "ls /sys/class/infiniband").split() if name.startswith("mlx5")]
+    operator.lab.run("break", node, "kill-rank", "17")
+    operator.until(lambda gang: gang["state"] == "failed", 30 * slack())
+    for port in ports:
+        operator.lab.run("break", node, "gid-shifted", port, check=False)
+    guarded = operator.type("guard", "--once", "--golden-every", "0")
+    assert f"GID index 3 -> 5 on {node}" in guarded.stderr, guarded.stderr
+    assert operator.gang(0)["state"] == "ready"
+    assert "NCCL_IB_GID_INDEX" not in operator.type("plan", *MODEL, "--diff").stdout
+    operator.lab.run("heal", node)

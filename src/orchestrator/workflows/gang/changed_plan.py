@@ -42,6 +42,7 @@ from orchestrator.workflows.plan.diff import compare
 from orchestrator.workflows.router.routing import Router, enrol
 from orchestrator.workflows.status.reports import as_they_run, see
 from orchestrator.workflows.survive.leaving import leave
+from orchestrator.workflows.survive.relaunch import facts_of_now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +243,12 @@ def _go_back(turns: Turns, change: _ChangeOver, request: UpRequest) -> str:
     try:
         if see(turns.fleet, [change.gang])[0].running:  # draining still, where somebody interrupted the stop
             stop(turns.fleet, [change.gang], turns.watcher, now=True)
-        raise_all(turns.fleet, [was.rising(going_back=True)], turns.watcher, timeout_s=request.timeout_s)
+        raise_all(
+            turns.fleet,
+            [was.rising(going_back=True, of_now=facts_of_now(turns.fleet, turns.watcher))],
+            turns.watcher,
+            timeout_s=request.timeout_s,
+        )
         put_back(turns.router, [Place(gang=change.gang, url=was.service_url)], turns.watcher)
     except DeployError as second:
         return f"restoring plan {was.plan_id} failed too: {second.where}: {second.what}"

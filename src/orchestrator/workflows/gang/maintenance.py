@@ -35,6 +35,7 @@ from orchestrator.workflows.gang.restart import Restarted, Watcher, against_a_st
 from orchestrator.workflows.gang.turns import Place, Step, Turn, Turns
 from orchestrator.workflows.router.routing import Router, take_in_serving
 from orchestrator.workflows.status.reports import as_they_run, see
+from orchestrator.workflows.survive.relaunch import facts_of_now
 
 LOOK_EVERY_S = 2.0
 SETTLE_S = 120.0
@@ -166,7 +167,7 @@ def _one(work: _Work, turns: Turns, later: Sequence[Staged]) -> GangView:
 
     turn = Turn(
         places=(Place(gang=work.gang, url=work.plan.service_url, serving=bool(view.service_healthy)),),
-        start=(work.plan.rising(),),
+        start=(work.plan.rising(of_now=facts_of_now(work.fleet, work.watcher)),),
         now=work.request.now,
         drain_s=work.request.drain_s,
         timeout_s=work.request.timeout_s,

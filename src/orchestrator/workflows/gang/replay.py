@@ -5,7 +5,7 @@ Whoever restarts need not be who started: no file of this machine is asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,8 @@ from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import ANSWER_S
 from orchestrator.workflows.gang.up import Rising
 from orchestrator.workflows.status.reports import where
+
+OfNow = Callable[[GangSpec, Mapping[str, StagingRequest]], Mapping[str, StagingRequest]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +67,9 @@ class Staged:
         changed = {name: replace(one, watch=one.watch.hung_after(seconds)) for name, one in self.requests.items()}
         return replace(self, requests=changed)
 
-    def rising(self, *, going_back: bool = False) -> Rising:
+    def rising(self, *, going_back: bool = False, of_now: OfNow | None = None) -> Rising:
         """The same again, under a new run id and a new key. going_back: over another plan that was staged since,
-        so that each node takes its secrets back too."""
+        so that each node takes its secrets back too. of_now: makes the requests of these when they are staged."""
 
         def requests(run_id: str, key: str) -> Mapping[str, StagingRequest]:
             return {
@@ -77,7 +79,7 @@ class Staged:
                     key=key,
                     secrets=Secrets(of_run=request.run_id) if going_back else None,
                 )
-                for name, request in self.requests.items()
+                for name, request in (of_now(self.gang, self.requests) if of_now else self.requests).items()
             }
 
         document = {"plan_id": self.plan_id, "again": True, "nodes": [_shown(one) for one in self.requests.values()]}

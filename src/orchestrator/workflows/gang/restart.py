@@ -29,6 +29,7 @@ from orchestrator.workflows.look.doctor import Examination, examine
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.router.routing import rejoin
 from orchestrator.workflows.status.reports import as_they_run, see
+from orchestrator.workflows.survive.relaunch import facts_of_now, resolved_on
 
 
 class Watcher(up.Watcher, Protocol):
@@ -124,8 +125,12 @@ def objection(examined: Examination, gang: str) -> Against | None:
 
 def say_gone(plan: Staged, nodes: Mapping[str, Topology], watcher: up.Watcher) -> None:
     """Nothing is planned anew; who changed the hardware is told what the plan still counts on."""
-    for name, request in plan.requests.items():
-        words = ", ".join(gone(request, nodes[name])) if name in nodes else ""
+    for node in plan.gang.nodes:
+        name = node.name
+        if name not in nodes:
+            continue
+        request, _ = resolved_on(node, plan.requests[name], nodes[name])
+        words = ", ".join(gone(request, nodes[name]))
         if words:
             words = f"{name} no longer has what its plan needs: {words}"
             watcher.step(plan.gang.name, f"{words}; `l40s-deploy plan --diff` shows what `up` would change")
@@ -147,7 +152,9 @@ def again(
     """
     begin = time.monotonic()
     stop(fleet, [plan.gang for plan in plans], watcher, now=now, cause=cause)
-    raised = up.raise_all(fleet, [plan.rising() for plan in plans], watcher, timeout_s=timeout_s)
+    raised = up.raise_all(
+        fleet, [plan.rising(of_now=facts_of_now(fleet, watcher)) for plan in plans], watcher, timeout_s=timeout_s
+    )
     return Restarted(views=raised.views, down_s=time.monotonic() - begin)
 
 

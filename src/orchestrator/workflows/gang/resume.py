@@ -23,6 +23,7 @@ from orchestrator.workflows.gang.restart import RestartRequest, Watcher, restart
 from orchestrator.workflows.gang.rolling import RollingRequest, roll
 from orchestrator.workflows.router.routing import rejoin
 from orchestrator.workflows.status.reports import as_they_run, see
+from orchestrator.workflows.survive.relaunch import facts_of_now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +123,11 @@ def finish(
 
 def _serving_again(fleet: Fleet, gang: GangSpec, begun: Begun, watcher: up.Watcher, timeout_s: float) -> GangView:
     """With the plan that all its nodes hold; where they hold several, or it does not come up, with the one before."""
+    now = facts_of_now(fleet, watcher)
     try:
-        plan = staged_plan(fleet, gang).rising()
+        plan = staged_plan(fleet, gang).rising(of_now=now)
     except InputError:
-        plan = staged_plan(fleet, gang, run_id=begun.was_run).rising(going_back=True)
+        plan = staged_plan(fleet, gang, run_id=begun.was_run).rising(going_back=True, of_now=now)
         watcher.step(gang.name, f"not all of its nodes have the new plan; restoring plan {plan.plan_id}")
     try:
         return up.raise_all(fleet, [plan], watcher, timeout_s=timeout_s).views[0]
@@ -136,7 +138,7 @@ def _serving_again(fleet: Fleet, gang: GangSpec, begun: Begun, watcher: up.Watch
         if before.plan_id == plan.plan_id:
             raise
         watcher.step(gang.name, f"{failure.where}: {failure.what}; restoring plan {before.plan_id}")
-        return up.raise_all(fleet, [before.rising(going_back=True)], watcher, timeout_s=timeout_s).views[0]
+        return up.raise_all(fleet, [before.rising(going_back=True, of_now=now)], watcher, timeout_s=timeout_s).views[0]
 
 
 def _gives_up(waiting: Sequence[Begun]) -> bool:

@@ -24,6 +24,7 @@ from orchestrator.workflows.gang.turns import Place, Step, Turn, Turns, put_back
 from orchestrator.workflows.router.routing import Router, take_in_serving
 from orchestrator.workflows.status.history import history
 from orchestrator.workflows.status.reports import as_they_run, see
+from orchestrator.workflows.survive.relaunch import facts_of_now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ def _turn(turns: Turns, back: Back, view: GangView, request: RollbackRequest) ->
                 then=back.before.service_url,
             ),
         ),
-        start=(back.before.rising(going_back=True),),
+        start=(back.before.rising(going_back=True, of_now=facts_of_now(turns.fleet, turns.watcher)),),
         drain_s=request.drain_s,
         timeout_s=request.timeout_s,
         failed=failed,
@@ -114,7 +115,12 @@ def _turn(turns: Turns, back: Back, view: GangView, request: RollbackRequest) ->
 def _keep(turns: Turns, back: Back, request: RollbackRequest) -> str:
     """The plan that it had until now, again; what became of it, in words."""
     try:
-        up.raise_all(turns.fleet, [back.now.rising(going_back=True)], turns.watcher, timeout_s=request.timeout_s)
+        up.raise_all(
+            turns.fleet,
+            [back.now.rising(going_back=True, of_now=facts_of_now(turns.fleet, turns.watcher))],
+            turns.watcher,
+            timeout_s=request.timeout_s,
+        )
         put_back(turns.router, [Place(gang=back.gang, url=back.now.service_url)], turns.watcher)
     except DeployError as second:
         return f"starting plan {back.now.plan_id} again failed too: {second.where}: {second.what}"

@@ -26,6 +26,7 @@ from orchestrator.workflows.gang.restart import say_gone_from
 from orchestrator.workflows.gang.turns import Place, Turn, Turns
 from orchestrator.workflows.router.routing import Router, take_in_serving, wanted_router
 from orchestrator.workflows.status.reports import as_they_run, see
+from orchestrator.workflows.survive.relaunch import facts_of_now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,7 @@ def roll(inventory: Inventory, request: RollingRequest, watcher: up.Watcher) -> 
         with _operation(request, see(fleet, gangs), locks) as operation:
             turns = Turns(fleet, router, watcher, operation)
             for batch in _batches(_worst_first(fleet, plans), request.max_unavailable):
-                done += turns.take(_turn(fleet, batch, done, gangs, request)).views
+                done += turns.take(_turn(fleet, batch, done, gangs, request, watcher)).views
         return Rolled(views=tuple(done), seconds=time.monotonic() - begin)
 
 
@@ -94,12 +95,17 @@ def _operation(request: RollingRequest, views: Sequence[GangView], locks: Sequen
 
 
 def _turn(
-    fleet: Fleet, batch: Sequence[Staged], done: Sequence[GangView], gangs: Sequence[GangSpec], request: RollingRequest
+    fleet: Fleet,
+    batch: Sequence[Staged],
+    done: Sequence[GangView],
+    gangs: Sequence[GangSpec],
+    request: RollingRequest,
+    watcher: up.Watcher,
 ) -> Turn:
     serving = {view.name for view in see(fleet, [plan.gang for plan in batch]) if view.service_healthy}
     return Turn(
         places=tuple(Place(gang=one.gang, url=one.service_url, serving=one.gang.name in serving) for one in batch),
-        start=tuple(one.rising() for one in batch),
+        start=tuple(one.rising(of_now=facts_of_now(fleet, watcher)) for one in batch),
         drain_s=request.drain_s,
         timeout_s=request.timeout_s,
         failed=lambda _: _where_it_ended(batch, done, gangs),

@@ -1,0 +1,83 @@
+"""What a reboot or a changed card moves under a plan that was staged: found again in the facts of now. Pure.
+
+Only names and numbers that the kernel hands out are resolved: the interface that has the node's address, the RDMA ports
+on the rails, their GID index. What an operator pinned in the inventory stays as staged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import NodeSpec
+from orchestrator.model.topology import Topology
+from orchestrator.planning.choices import rdma_choice
+from orchestrator.protocol.staging import StagingRequest
+from orchestrator.topology.network import Choice
+
+GID = "NCCL_IB_GID_INDEX"
+HCA = "NCCL_IB_HCA"
+_GLOO, _NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """An environment variable whose value is another one now; None: it is not to be set. words: for the operator."""
+
+    name: str
+    now: str | None
+    words: str
+
+
+def moved(request: StagingRequest, spec: NodeSpec, node: Topology) -> tuple[Moved, ...]:
+    """What of a node's staged environment no longer names what it meant; empty where all is as it was.
+
+    spec: the node in the inventory, for what is pinned there; node: as it is now. What is gone altogether (an address,
+    every usable RDMA port) can't be found again: `still_there.gone` says so.
+    """
+    kept = {name for name, _ in spec.overrides.env}
+    return tuple(one for one in _moved(request, spec, node) if one.name not in kept)
+
+
+def _moved(request: StagingRequest, spec: NodeSpec, node: Topology) -> Iterator[Moved]:
+    env = request.env
+    side = _side(request, spec, node)
+    was = env.get(_GLOO, "")
+    if side.interface and side.interface != was:
+        yield Moved(_GLOO, side.interface, f"interface {was} -> {side.interface}")
+        if env.get(_NCCL) == f"={was}":
+            yield Moved(_NCCL, f"={side.interface}", "")
+    if env.get("NCCL_IB_DISABLE") != "1" and env.get(HCA):
+        yield from _rdma(env, spec, node, side)
+
+
+def _side(request: StagingRequest, spec: NodeSpec, node: Topology) -> Choice:
+    """The interface that has the address by which the other nodes know this one; '' where none has it."""
+    known = [value for value in request.env.values() if request.addresses.get(value) == request.node]
+    was = request.env.get(_GLOO, "")
+    if spec.overrides.socket_ifname or not known or not was:
+        return Choice(was, known[0] if known else "", "as staged")
+    for interface in node.interfaces:
+        if interface.up and known[0] in {text.partition("/")[0] for text in interface.ipv4}:
+            return Choice(interface.name, known[0], "it has the node's address")
+    return Choice(was, known[0], "as staged")
+
+
+def _rdma(env: Mapping[str, str], spec: NodeSpec, node: Topology, side: Choice) -> Iterator[Moved]:
+    try:
+        choice = rdma_choice(spec, node, side)
+    except InputError:
+        return  # the ports that are pinned are not there
+    if not choice.ports:
+        return
+    names = f"={','.join(port.name for port in choice.ports)}"
+    if not spec.overrides.ib_hca and env[HCA] != names:
+        yield Moved(HCA, names, f"RDMA ports {env[HCA][1:]} -> {names[1:]}")
+    was, now = env.get(GID), choice.gid.index
+    if all(port.link_layer == "InfiniBand" for port in choice.ports):
+        return
+    if now is None and was is not None:
+        yield Moved(GID, None, f"GID index {was} -> chosen by NCCL for each port ({choice.gid.reason})")
+    elif now is not None and was != str(now):
+        yield Moved(GID, str(now), f"GID index {was or 'chosen by NCCL'} -> {now}")

@@ -1,0 +1,63 @@
+"""What was staged is started again with the facts of now: interface, RDMA ports and GID index are resolved each time.
+
+Inventory, profile and flags stay as they were staged, and so does the plan's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from orchestrator.model.inventory import GangSpec, NodeSpec
+from orchestrator.model.topology import Topology
+from orchestrator.node.agent import staged_files
+from orchestrator.planning.facts_of_now import Moved, moved
+from orchestrator.protocol.staging import StagingRequest
+from orchestrator.remote.fleet import Fleet
+from orchestrator.rendering import exported_anew
+from orchestrator.topology.build import build
+from orchestrator.workflows.gang.replay import OfNow
+from orchestrator.workflows.gang.up import Watcher
+from orchestrator.workflows.look.look import look
+
+Requests = Mapping[str, StagingRequest]
+
+
+def facts_of_now(fleet: Fleet, watcher: Watcher) -> OfNow:
+    """What `Staged.rising` does to its requests at every start."""
+    return lambda gang, requests: of_now(fleet, gang, requests, watcher)
+
+
+def of_now(fleet: Fleet, gang: GangSpec, requests: Requests, watcher: Watcher) -> Requests:
+    """These requests as they are to be staged now; what moved is said, a line a node. A node that can't be looked at
+    is left as it was: staging finds out why."""
+    looked = look(fleet, list(gang.nodes)).values
+    resolved = {}
+    for node in gang.nodes:
+        request, words = requests[node.name], ""
+        if node.name in looked:
+            request, words = resolved_on(node, request, build(looked[node.name]))
+        if words:
+            watcher.step(gang.name, f"{words} on {node.name}")
+        resolved[node.name] = request
+    return resolved
+
+
+def resolved_on(node: NodeSpec, request: StagingRequest, topology: Topology) -> tuple[StagingRequest, str]:
+    """The request with what moved on this node, and that in words; ('' and as it was where nothing did, or where its
+    launch script is not one of ours)."""
+    found = moved(request, node, topology)
+    if not found:
+        return request, ""
+    script = exported_anew(request.launch_script, request.env, {one.name: one.now for one in found})
+    if script is None:
+        return request, ""
+    return (
+        replace(request, env=_env(request.env, found), launch_script=script, launch_sha256=staged_files.digest(script)),
+        ", ".join(one.words for one in found if one.words),
+    )
+
+
+def _env(env: Mapping[str, str], found: tuple[Moved, ...]) -> dict[str, str]:
+    now = {**env, **{one.name: one.now for one in found}}
+    return {name: value for name, value in now.items() if value is not None}

@@ -1,0 +1,110 @@
+"""What moved under a staged plan is found again: interface, RDMA ports, GID index."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.support.reference_cluster import gang, topologies
+
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.inventory import NodeSpec, Overrides
+from orchestrator.model.topology import Topology
+from orchestrator.planning.build import build_plan
+from orchestrator.planning.facts_of_now import moved
+from orchestrator.planning.options import PlanOptions
+from orchestrator.protocol.staging import StagingRequest
+from orchestrator.rendering import exported_anew
+from orchestrator.workflows.gang.staging import staging_requests
+from orchestrator.workflows.plan.plan import launch_scripts
+from orchestrator.workflows.survive.relaunch import resolved_on
+
+SPEC = gang(4)
+NODE = SPEC.nodes[2]
+WAS = topologies(SPEC)["node2"]
+
+
+@pytest.fixture(scope="module")
+def request_() -> StagingRequest:
+    profile, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
+    plan = build_plan([SPEC], profile, stack, topologies(SPEC), PlanOptions())
+    scripts = launch_scripts(plan)
+    return staging_requests(SPEC, plan.gangs[0], scripts, plan_id=plan.plan_id, run_id="r", key="")["node2"]
+
+
+def shifted(node: Topology, ports: int, by: int = 2) -> Topology:
+    """The GIDs of the first so many ports have other indices."""
+    moved_ports = tuple(
+        replace(port, gids=tuple(replace(gid, index=gid.index + by) for gid in port.gids)) if place < ports else port
+        for place, port in enumerate(node.rdma)
+    )
+    return replace(node, rdma=moved_ports)
+
+
+def renamed(node: Topology, was: str, now: str) -> Topology:
+    return replace(
+        node, interfaces=tuple(replace(one, name=now) if one.name == was else one for one in node.interfaces)
+    )
+
+
+def resolved(request: StagingRequest, node: Topology, spec: NodeSpec = NODE) -> tuple[StagingRequest, str]:
+    return resolved_on(spec, request, node)
+
+
+def test_nothing_moved(request_: StagingRequest) -> None:
+    assert moved(request_, NODE, WAS) == ()
+    assert resolved(request_, WAS) == (request_, "")
+
+
+def test_a_moved_gid_index_is_found_again(request_: StagingRequest) -> None:
+    now, words = resolved(request_, shifted(WAS, 99))
+    assert words == "GID index 3 -> 5"
+    assert now.env == {**request_.env, "NCCL_IB_GID_INDEX": "5"}
+    assert now.launch_script == request_.launch_script.replace(
+        "export NCCL_IB_GID_INDEX=3\n", "export NCCL_IB_GID_INDEX=5\n"
+    )
+    assert now.launch_script != request_.launch_script and now.launch_sha256 != request_.launch_sha256
+    assert (now.plan_id, now.argv) == (request_.plan_id, request_.argv)
+
+
+def test_the_variable_is_omitted_where_one_nodes_ports_differ_and_set_again_where_they_do_not(
+    request_: StagingRequest,
+) -> None:
+    without, words = resolved(request_, shifted(WAS, 1))
+    assert "GID index 3 -> chosen by NCCL for each port" in words
+    assert "NCCL_IB_GID_INDEX" not in without.env and "GID_INDEX" not in without.launch_script
+    again, words = resolved(without, WAS)
+    assert words == "GID index chosen by NCCL -> 3"
+    assert again.env == request_.env and "\nexport NCCL_IB_GID_INDEX=3\n" in again.launch_script
+
+
+def test_a_renamed_interface_is_found_by_its_address(request_: StagingRequest) -> None:
+    now, words = resolved(request_, renamed(WAS, "bond0", "bond7"))
+    assert words == "interface bond0 -> bond7"
+    assert now.env["GLOO_SOCKET_IFNAME"] == "bond7" and now.env["NCCL_SOCKET_IFNAME"] == "=bond7"
+    assert "export NCCL_SOCKET_IFNAME='=bond7'\n" in now.launch_script and "=bond0" not in now.launch_script
+
+
+def test_ports_in_another_order_and_a_dead_one_are_planned_for(request_: StagingRequest) -> None:
+    other = tuple(replace(port, device=port.device.replace("mlx5_", "mlx5_1")) for port in WAS.rdma)
+    assert resolved(request_, replace(WAS, rdma=other))[1].startswith("RDMA ports mlx5_0:1,")
+    dead = replace(WAS, rdma=(replace(WAS.rdma[0], state="DOWN"), *WAS.rdma[1:]))
+    now, words = resolved(request_, dead)
+    assert words.startswith("RDMA ports ") and "mlx5_0:1" not in now.env["NCCL_IB_HCA"]
+
+
+def test_what_is_pinned_stays_and_what_is_gone_is_not_guessed(request_: StagingRequest) -> None:
+    pinned = replace(NODE, overrides=Overrides(gid_index=3))
+    assert resolved(request_, shifted(WAS, 99), pinned)[1] == ""
+    by_hand = replace(NODE, overrides=Overrides(env=(("NCCL_IB_GID_INDEX", "3"),)))
+    assert resolved(request_, shifted(WAS, 99), by_hand)[1] == ""
+    assert resolved(request_, replace(WAS, interfaces=(), rdma=()))[1] == ""
+    strange = replace(request_, launch_script="#!/bin/sh\nexec true\n")
+    assert resolved(strange, shifted(WAS, 99)) == (strange, "")
+
+
+def test_a_script_that_sets_a_variable_twice_is_left_alone() -> None:
+    assert exported_anew("export A=1\nexport A=1\n", {"A": "1"}, {"A": "2"}) is None
+    assert exported_anew("export A='x y'\n", {"A": "x y"}, {"A": "$z"}) == "export A='$z'\n"
+    assert exported_anew("true\n", {}, {"A": "2"}) is None
