@@ -1,6 +1,7 @@
 """`python -m tests.chaos.chaos [--labs N] [--times N] [WORD...]`: plays the chaos table, in several labs side by side.
 
-Without words all rows, and docs/chaos.md is written; with words those whose id holds one of them.
+Without words all rows, and docs/chaos.md is written; with words those whose id holds one of them. With `--two-faults N`
+rows of two faults at once instead, sampled by a seed that is printed; `--seed SEED` plays them again.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import secrets
 import signal
 import sys
 import time
@@ -20,7 +22,7 @@ from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 from tests.chaos.play import NODES, PATIENCE_S, SPEED, Missed, Stage, play
-from tests.chaos.rows import Row, table
+from tests.chaos.rows import Row, table, two_faults
 from tests.support.small_lab import SmallLab, small_lab
 
 REPORT = Path(__file__).resolve().parents[2] / "docs" / "chaos.md"
@@ -225,8 +227,13 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--times", type=int, default=1, help="so many runs in a row; the page is of the last")
     parser.add_argument("words", nargs="*", metavar="WORD")
     parser.add_argument("--journal", type=Path, help="results as they come; rows that are in it are not played again")
+    parser.add_argument("--two-faults", type=int, default=0, metavar="N", help="N rows of two faults instead")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32), help="of the sample")
     args = parser.parse_args(words)
-    rows = [row for row in table() if not args.words or any(word in row.id for word in args.words)]
+    rows = two_faults(args.seed, args.two_faults) if args.two_faults else table()
+    rows = [row for row in rows if not args.words or any(word in row.id for word in args.words)]
+    if args.two_faults:
+        sys.stdout.write(f"two faults: --seed {args.seed}\n")
     failed = 0
     before: list[str] = []
     for number in range(args.times):
@@ -238,7 +245,7 @@ def main(words: Sequence[str]) -> int:
         failed += len(bad)
         sys.stdout.write(f"run {number + 1}: {len(rows) - len(bad)} of {len(rows)} as expected, {seconds:.0f} s\n")
         sys.stdout.write("".join(f"  {result.line()}\n" for result in bad))
-        if not args.words:
+        if not args.words and not args.two_faults:
             REPORT.write_text(document(results, args.labs, seconds, before))
         if any(result.trouble == NOT_PLAYED for result in results):
             return 1

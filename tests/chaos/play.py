@@ -7,7 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,8 @@ class Stage:
     watch: Watch
     broken: set[str] = field(default_factory=set)
     """Nodes that have a fault of the lab now."""
+    upset: set[str] = field(default_factory=set)
+    """Of these, nodes that their watchman has upset."""
     off: set[str] = field(default_factory=set)
     """Nodes that are switched off now."""
     deaths: str = "plain"
@@ -112,7 +114,12 @@ class Stage:
             self.lab.preloaded = None
 
     def fault(self, verb: str, node: str, *words: str) -> None:
-        """`lab break` or `lab heal`."""
+        """`lab break` or `lab heal`; the end of what a watchman did, too."""
+        if verb == "heal" and node in self.upset:
+            self.watch[node].ask(do="calm")
+            self.upset.discard(node)
+            self.broken.discard(node)
+            return
         if verb == "break":
             self.broken.add(node)
             if words[0] in ("freeze", "power-off"):
@@ -129,6 +136,12 @@ class Stage:
             if node in self.off:
                 self.off.discard(node)
                 self._wait_for(node)
+
+    def disturb(self, node: str, how: str) -> None:
+        """What no fault of the lab does: the node's watchman does it."""
+        self.broken.add(node)
+        self.upset.add(node)
+        self.watch[node].ask(do="upset", how=how)
 
     @contextmanager
     def _root_of_labs(self) -> Iterator[None]:
@@ -257,6 +270,9 @@ class _Game:
             if "failed_requests" in row.end:
                 self._load()
         self._strike(before)
+        if row.second is not None:
+            with suppress(Missed):  # what was hit first may have ended it
+                replace(self, row=row.second)._strike_at_peace()
         if row.end.get("meanwhile"):
             self._expect(dict(row.end["meanwhile"]), "meanwhile")
         for step in row.steps:
@@ -311,7 +327,7 @@ class _Game:
             if not until(lambda: self._locked("guard.gang0"), MOMENT_S, 0.02):
                 raise Missed(verb.said[-200:])
             self._hit_controller()
-        elif row.hit == "fault":
+        elif row.hit in ("fault", "upset"):
             self._break()
         else:
             self._hit_process(row.node, "ready", "")
@@ -372,7 +388,10 @@ class _Game:
             self.verb.ended(10)
 
     def _break(self) -> None:
-        self.stage.fault("break", self.row.node, *self.row.how.split())
+        if self.row.hit == "upset":
+            self.stage.disturb(self.row.node, self.row.how)
+        else:
+            self.stage.fault("break", self.row.node, *self.row.how.split())
 
     def _locked(self, gang: str) -> bool:
         pid = self.verb.process.pid if self.verb is not None else 0
@@ -390,7 +409,8 @@ class _Game:
         elif step == "heal":
             if row.at in ENDING:
                 self._verb_ended()  # it should get by without the node
-            self.stage.fault("heal", row.node)
+            for node in sorted(self.stage.broken):
+                self.stage.fault("heal", node)
         elif step == "up":
             self._verb_ended()
             lab.serve()
@@ -464,7 +484,10 @@ class _Game:
             found.append(f"remarks are {gang['remarks']}")
         if "contact" in wanted and not any(node["contact"] == wanted["contact"] for node in gang["nodes"]):
             found.append(f"contacts are {[node['contact'] for node in gang['nodes']]}")
-        if "blames" in wanted:
+        if wanted.get("blames") == "either":
+            nodes = {self.row.node, *((self.row.second.node,) if self.row.second else ())}
+            found += [] if cause.get("node") in nodes else [f"the cause is neither's: {cause.get('text')}"]
+        elif "blames" in wanted:
             found += [
                 f"the cause has {name} {cause.get(name)}, not {value}: {cause.get('text')}"
                 for name, value in self._blamed(wanted["blames"]).items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -11,6 +12,15 @@ from typing import Any
 import yaml
 
 TABLE = Path(__file__).resolve().parent / "table.yml"
+KINDS = (
+    ("rank", "KILL"), ("rank", "SEGV"), ("parent", "KILL"), ("agent", "KILL"), ("agent", "STOP"),
+    ("fault", "power-off"), ("fault", "link-down"), ("fault", "freeze"), ("fault", "gpu-lost 0"),
+    ("fault", "one-way-loss 100"), ("fault", "delay 10"), ("fault", "disk-full"),
+    ("upset", "reset"), ("upset", "odd-report"),
+)  # fmt: skip
+"""What befalls a gang that serves, in pairs of any two."""
+HARMLESS = (("fault", "delay 10"), ("fault", "disk-full"), ("upset", "reset"), ("upset", "odd-report"))
+"""Of the kinds, those that end no gang."""
 PLACES = {"leader": "node0", "worker": "node2"}
 """The nodes of four that stand for their kind."""
 RANKS = {"leader": 0, "worker": 5}
@@ -22,6 +32,7 @@ class Row:
     """One line of the table: what is hit, on which node, at which moment, how, and how it must end.
 
     deaths: how the ranks die, as `lab up --deaths` says
+    second: what is hit right after it, on another node
     slow:   it waits for a lease or longer, and leaves the machine to others meanwhile
     """
 
@@ -33,11 +44,13 @@ class Row:
     first: str = ""
     deaths: str = "plain"
     ci: bool = False
+    second: Row | None = None
 
     @property
     def id(self) -> str:
         """A name of its own."""
         words = [self.where, self.hit, self.how, "at", self.at]
+        words += ["and", self.second.id] if self.second else []
         words += ["with", self.first] if self.first else []
         words += ["dying", "as", self.deaths] if self.deaths != "plain" else []
         words += ["then", *self.steps] if self.steps else []
@@ -62,7 +75,7 @@ class Row:
     @property
     def slow(self) -> bool:
         """It waits for a lease, a reboot or a hung engine."""
-        return self.hit == "fault" or self.how == "STOP"
+        return self.hit == "fault" or self.how == "STOP" or self.second is not None
 
 
 def table() -> list[Row]:
@@ -78,6 +91,25 @@ def read(document: Mapping[str, Any]) -> Iterator[Row]:
             first, deaths = group.get("with", ""), group.get("deaths", "plain")
             row = Row(group["hit"], where, at, how, group["end"], first=first, deaths=deaths)
             yield replace(row, ci=row.id in marked)
+
+
+def two_faults(seed: int, count: int) -> list[Row]:
+    """So many rows of two faults on two nodes that serve, of any two kinds of KINDS.
+
+    The cause names one of the two, and nothing is left; healed, the gang starts again. Two that end no gang leave it
+    ready.
+    """
+    chosen = random.Random(seed)
+    rows: list[Row] = []
+    while len(rows) < count:
+        kinds, places = [chosen.choice(KINDS) for _ in range(2)], chosen.sample(sorted(PLACES), 2)
+        ends = any(kind not in HARMLESS for kind in kinds)
+        end: dict[str, Any] = {"then": ["heal", "serve"], "state": "ready", "failed_requests": 0}
+        if ends:
+            end = {"meanwhile": {"state": "failed", "blames": "either"}, "then": ["heal", "up"], "state": "ready"}
+        first, second = (Row(hit, where, "ready", how, end) for (hit, how), where in zip(kinds, places, strict=True))
+        rows.append(replace(first, second=replace(second, end={})))
+    return rows
 
 
 def _list(value: Any) -> list[str]:

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.chaos.rows import TABLE, Row, read, table
+from tests.chaos.rows import HARMLESS, KINDS, TABLE, Row, read, table, two_faults
 
 if TYPE_CHECKING:
     from tests.chaos.play import Stage
+
+SEED = 7
+"""Of the pairs of faults that CI plays; `make long` draws another each time, and prints it."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +31,7 @@ def stage() -> Iterator[Stage]:
 
 @pytest.mark.lab
 @pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root")
-@pytest.mark.parametrize("row", [row for row in table() if row.ci], ids=lambda row: row.id)
+@pytest.mark.parametrize("row", [*(row for row in table() if row.ci), *two_faults(SEED, 2)], ids=lambda row: row.id)
 def test_it_ends_as_the_table_says(stage: Stage, row: Row) -> None:
     from tests.chaos.chaos import play_row
 
@@ -68,6 +71,18 @@ def test_every_row_has_a_name_of_its_own_and_every_signal_is_played_at_every_mom
     ):
         missing = [(hit, at, how) for at in moments for how in signals if (hit, at, how) not in played]
         assert missing == []
+
+
+def test_two_faults_are_on_two_nodes_and_sampled_alike_from_one_seed() -> None:
+    rows = two_faults(1, 300)
+    assert rows == two_faults(1, 300) != two_faults(2, 300)
+    kinds = set()
+    for row in rows:
+        assert row.second is not None and row.second.node != row.node and row.second.id in row.id
+        kinds |= {(row.hit, row.how), (row.second.hit, row.second.how)}
+        harmless = {(row.hit, row.how), (row.second.hit, row.second.how)} <= set(HARMLESS)
+        assert ("meanwhile" not in row.end) is harmless
+    assert kinds == set(KINDS)
 
 
 def test_the_page_shows_what_went_wrong() -> None:

@@ -8,6 +8,7 @@ part of a gang is at one of those moments (the phase or the state of its report,
 {"do": "signal", "pid", "how"}. {"do": "run"}: the run that was staged last.
 {"do": "listeners"}: the ports that somebody listens on.
 {"do": "left", "usual"}: what an engine or an agent left here, in words; usual: the machine's own listeners.
+{"do": "upset", "how"}, {"do": "calm"}: what UPSETS says, and its end.
 {"do": "holds", "gang", "pid"}: whether the controller of that process id holds its lock.
 """
 
@@ -17,6 +18,7 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -28,6 +30,8 @@ CLAIMS = pathlib.Path("/run/l40s-lab/gpu-claims")
 UNITS = pathlib.Path("/run/systemd/transient")
 OURS = ("sglang::", "standin", "agent.pyz", "l40s-agent", "l40s-guardian")
 LOOK_EVERY_S = 0.004
+RESET_S = 0.8
+"""An agent has 2 s to make its link again."""
 ENDING = ("draining", "stopping")
 OVER = ("ready", "failed", "stopped")
 """No moment on the way up comes after these."""
@@ -51,6 +55,12 @@ def main() -> None:
             say(run=current())
         elif do == "holds":
             say(holds=read(GANG.parent / order["gang"] / "lock").get("pid") == order["pid"])
+        elif do == "upset":
+            UPSETS[order["how"]]()
+            say(done=True)
+        elif do == "calm":
+            subprocess.run(["umount", *odd_reports()], check=bool(odd_reports()))
+            say(done=True)
         elif do == "listeners":
             say(listeners=sorted(set(listeners())))
         elif do == "left":
@@ -85,6 +95,36 @@ def strike(order: dict[str, Any]) -> dict[str, Any]:
             break
         time.sleep(LOOK_EVERY_S)
     return {"missed": last or "nothing was staged"}
+
+
+def reset() -> None:
+    """The firewall answers the agents' port with resets, in both directions, for less than an agent waits."""
+    rules = "tcp dport 7700 reject with tcp reset\n tcp sport 7700 reject with tcp reset\n"
+    chains = [f"chain {hook} {{ type filter hook {hook} priority 0;\n {rules} }}\n" for hook in ("input", "output")]
+    nft(f"table inet chaos {{\n {''.join(chains)} }}\n")
+    time.sleep(RESET_S)
+    nft("delete table inet chaos\n")
+
+
+def nft(rules: str) -> None:
+    subprocess.run(["nft", "-f", "-"], input=rules.encode(), check=True)
+
+
+def odd_report() -> None:
+    """The run's report has a text for a number and nothing for a time, and stays so."""
+    place = GANG / "runs" / current() / "report.json"
+    odd = place.with_name("odd-report")
+    odd.write_text(json.dumps({**read(place), "started_at": "yesterday", "phase": {"name": "ready", "since": None}}))
+    subprocess.run(["mount", "--bind", str(odd), str(place)], check=True)
+
+
+def odd_reports() -> list[str]:
+    """Where one is mounted."""
+    mounts = (line.split()[1] for line in pathlib.Path("/proc/mounts").read_text().splitlines())
+    return [place for place in mounts if place.endswith("/report.json")]
+
+
+UPSETS = {"reset": reset, "odd-report": odd_report}
 
 
 def victim(run: pathlib.Path, report: dict[str, Any], what: str) -> int:
