@@ -41,6 +41,7 @@ def test_healthy_links_are_as_fast_as_each_other(lab: SmallLab) -> None:
     found = nettest(lab)
     (gang,) = found["gangs"]
     assert (found["verdict"], found["odd"], found["findings"]) == ("ok", None, [])
+    assert gang["bisected"] is None
     assert gang["ranks"] == NODES and len(found["links"]) == NODES * (NODES - 1)
     assert {test["kind"] for test in found["tests"]} == {"all ranks"}
     assert all("Gloo over" in words for words in found["transport"].values())
@@ -74,6 +75,7 @@ def test_a_slow_node_is_named(lab: SmallLab) -> None:
     finally:
         lab.deploy("lab", "heal", "--name", lab.name, "node2")
     assert (found["odd"]["node"], found["findings"][0]["id"]) == ("node2", "NETTEST-SLOW-NODE")
+    assert found["gangs"][0]["bisected"] == "node2"  # halves of the nodes name the same one
 
 
 def test_a_rank_that_dies_ends_all_and_is_the_one_message(lab: SmallLab) -> None:

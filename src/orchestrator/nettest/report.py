@@ -31,6 +31,7 @@ class Result:
 
     transport: by node, in words; counted: (nodes NCCL counts, nodes it should count by the topology), None on CPUs
     moved:     findings about NCCL's transport
+    bisected:  the node that is slow in every half of the nodes that it is in
     seconds:   of the whole command; steps_s: of the measurements in it
     """
 
@@ -41,6 +42,7 @@ class Result:
     tests: tuple[Test, ...]
     transport: Mapping[str, str]
     moved: tuple[Finding, ...]
+    bisected: Odd | None = None
     shape: Shape
     seconds: float
     steps_s: float
@@ -48,12 +50,13 @@ class Result:
     @property
     def verdict(self) -> Verdict:
         """Slow where anything is, and where NCCL took another network than the plan's."""
-        return Verdict.SLOW if self.moved else overall((*self.links, *self.tests))
+        return Verdict.SLOW if self.moved or self.bisected else overall((*self.links, *self.tests))
 
     @property
     def odd(self) -> Odd | None:
         """What alone is slow."""
-        return odd(self.links)
+        slow = any(link.verdict is Verdict.SLOW for link in self.links)
+        return odd(self.links) if slow else self.bisected
 
 
 def findings(result: Result) -> tuple[Finding, ...]:
@@ -198,6 +201,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "transport": dict(result.transport),
         "tests": [_test_json(test) for test in result.tests],
         "links": [_link_json(link) for link in result.links],
+        "bisected": result.bisected.node if result.bisected else None,
         "odd": None if one is None else {**_odd_json(one), "why": one.why},
         "findings": [finding.as_json() for finding in findings(result)],
         "price": price(result),

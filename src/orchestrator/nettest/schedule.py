@@ -24,6 +24,7 @@ class Between(Enum):
     ALL = "all ranks"
     NODE = "the ranks of each node"
     SWITCH = "the GPUs below each switch"
+    HALVES = "each half of the nodes"
     SAME_SWITCH = "two GPUs below one switch"
     ACROSS_SOCKETS = "two GPUs across the sockets"
     SAME_NODE = "two GPUs of one node"
@@ -54,6 +55,7 @@ def schedule(places: Sequence[Place], hidden_size: int) -> tuple[NettestStep, ..
     for _ in range(TRIES):
         steps += _between_nodes(places)
         steps += _inside(places)
+        steps += [(ALL_REDUCE, Between.HALVES, groups, (LARGE,)) for groups in halves(places)]
     return tuple(
         NettestStep(id=number, kind=kind, between=between.value, groups=groups, bytes=sizes, box_s=BOX_S,
                     captured=kind == ALL_REDUCE)
@@ -81,6 +83,14 @@ def switch_groups(place: Place) -> tuple[tuple[int, ...], ...]:
     return tuple(
         tuple(rank for rank, switch in zip(place.ranks, place.switch, strict=True) if switch == name) for name in named
     )
+
+
+def halves(places: Sequence[Place]) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """The ranks of two halves of the nodes, for each bit of the nodes' numbers; a half is two nodes at least."""
+    for bit in range(max(len(places) - 1, 0).bit_length()):
+        pair = [[place for number, place in enumerate(places) if number >> bit & 1 == half] for half in (0, 1)]
+        if all(len(half) > 1 for half in pair):
+            yield tuple(tuple(rank for place in half for rank in place.ranks) for half in pair)
 
 
 def _between_nodes(places: Sequence[Place]) -> Iterator[_Step]:

@@ -198,6 +198,8 @@ def judge_tests(
     for step in steps:
         if step.kind != ALL_REDUCE:
             continue
+        if step.between == Between.HALVES.value:
+            continue  # compared with each other: nettest.halves
         between, seen = Between(step.between), dict[int, int]()
         for one in (figure for figure in figures if figure.step == step.id):
             number = seen[one.group] = seen.get(one.group, -1) + 1

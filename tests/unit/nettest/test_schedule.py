@@ -51,6 +51,7 @@ def test_the_reference_cluster_measures_what_the_engine_does() -> None:
         Between.OTHER_HALF: 2 * TRIES,
         Between.SAME_SWITCH: 2 * TRIES,
         Between.ACROSS_SOCKETS: 2 * TRIES,
+        Between.HALVES: 2 * TRIES,
     }
     crossed = next(step for step in ways if step.between == Between.OTHER_HALF.value)
     assert all((one % 8 < 4) != (two % 8 < 4) for one, two in crossed.groups)

@@ -21,6 +21,7 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.topology import Topology
 from orchestrator.nettest import report
 from orchestrator.nettest.expected import Machine, expectations
+from orchestrator.nettest.halves import bisected
 from orchestrator.nettest.report import Result, Shape
 from orchestrator.nettest.schedule import Between, Place, schedule
 from orchestrator.nettest.verdict import HALF, Expectation, Measured, Verdict, judge_links, judge_tests
@@ -174,6 +175,7 @@ def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, beg
         tests=judge_tests(steps, heard.figures, places, expected, enough=enough),
         transport=_transport(ground, heard),
         moved=_moved(ground, heard),
+        bisected=bisected(steps, heard.figures, places),
         shape=ground.shape,
         seconds=time.monotonic() - began,
         steps_s=heard.seconds,
