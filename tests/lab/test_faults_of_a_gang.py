@@ -126,6 +126,32 @@ def test_a_link_that_went_down_explains_the_rank_that_crashed_after_it(lab: Smal
     strike(lab, "heal", "node1")
 
 
+def test_a_rail_that_is_cut_under_a_serving_gang_fails_no_request_and_restarts_nothing(lab: SmallLab) -> None:
+    lab.serve()
+    before = lab.gang()
+    strike(lab, "break", "node1", "port-down")
+    (rail,) = until(lambda: lab.gang()["rails"], 30, "status names the rail")
+    assert (rail["node"], rail["up"]) == ("node1", False)
+    assert rail["port"].startswith("mlx5_") and "tokens/s" in rail["text"]
+    assert answer(lab, before["service"]["url"])
+    seen = lab.gang()
+    assert (seen["state"], seen["run_id"], seen["degraded_reason"]) == ("ready", before["run_id"], "rails")
+    assert f"RDMA port {rail['port']} is down" in lab.deploy("status", check=False).stdout.replace("\n", " ")
+    strike(lab, "heal", "node1")
+    until(lambda: lab.gang()["rails"][0]["up"], 30, "the port is back")
+    assert "l40s-deploy restart" in lab.gang()["rails"][0]["text"]
+    assert lab.gang()["run_id"] == before["run_id"]
+    lab.deploy("down")
+
+
+def answer(lab: SmallLab, url: str) -> str:
+    """A completion."""
+    body = json.dumps({"model": lab.gang()["model"], "prompt": "The capital of France is", "max_tokens": 4}).encode()
+    asked = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(asked, timeout=30) as told:
+        return str(json.load(told)["choices"][0]["text"])
+
+
 def test_a_killed_agent_takes_its_engine_with_it(lab: SmallLab) -> None:
     lab.serve()
     strike(lab, "break", "node1", "kill-agent")

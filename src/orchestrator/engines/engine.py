@@ -45,6 +45,7 @@ class Intent:
     dist_init:   host:port of the rendezvous, '' where one node needs none
     whole_dense: dense layers are kept whole on every rank, since their cut would not end on a block
     micro_batch: most requests in a pipeline stage at once; None spreads CONCURRENCY over the stages
+    presharded:  directory of this start's per-rank weight files, '' where the checkpoint itself is read
     """
 
     model_path: str
@@ -63,6 +64,7 @@ class Intent:
     trust_remote_code: bool = False
     cuda_graph_max_bs: int | None = None
     torch_compile_max_bs: int | None = None
+    presharded: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,7 @@ class Engine:
     bench:     modules of its own benchmarks: serving, one_batch
     bench_flags: what the first needs beside the load, so that a run does not hit the cache that its warm-up filled
     memory:    how it divides a GPU
+    presharded: its `--load-format presharded` keeps every tensor of a model with MLA
     """
 
     dialect: str
@@ -141,6 +144,7 @@ class Engine:
     bench: Mapping[str, str]
     memory: Callable[[MemoryAsked], Division]
     bench_flags: tuple[str, ...] = ()
+    presharded: bool = False
     shared_names: tuple[str, ...] = ()
     stop: Mapping[str, Any]
     barrier_s: float
@@ -211,6 +215,8 @@ class Engine:
             options.append(
                 Option(self.names.cuda_graph_max_bs, (size,), "the profile: largest batch captured as a CUDA graph")
             )
+        if intent.presharded:
+            options += self._presharded(intent.presharded)
         if intent.nccl_port is not None:
             options.append(self._nccl_port(intent.nccl_port))
         options += [
@@ -258,6 +264,23 @@ class Engine:
             )
             options.append(Option("--moe-dense-tp-size", ("1",), reason))
         return options
+
+    def _presharded(self, folder: str) -> list[Option]:
+        if not self.presharded:
+            raise InputError(
+                f"SGLang {self.version} can't read per-rank weight files",
+                where="inventory: l40s_presharded",
+                fix="remove l40s_presharded, or use a stack with SGLang 0.5.23",
+            )
+        reason = "l40s_presharded in the inventory: the first start writes per-rank files, later ones read their own"
+        return [
+            Option("--load-format", ("presharded",), reason),
+            Option(
+                "--model-loader-extra-config",
+                (json.dumps({"presharded_path": folder}),),
+                "one folder per checkpoint, stack and layout: the engine's own key has neither of the first two",
+            ),
+        ]
 
     def _nccl_port(self, port: int) -> Option:
         if self.names.nccl_port is None:

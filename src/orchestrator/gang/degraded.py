@@ -19,10 +19,9 @@ _NOT_ROUTED = ("out", "unhealthy")
 
 
 def degraded_reason(view: GangView, router: str | None = None, *, half_way: bool = False) -> str:
-    """silent, slow, hung, nodes (a rank is not there, or it runs
-    without a node), rails (traffic leaves the planned RDMA devices), router
-    (no request is sent there) or interrupted (a command was killed in its turn); '' for a gang that is well, does not
-    serve yet, or has failed.
+    """silent, slow, hung, nodes (a rank is not there, or it runs without a node), rails (a port failed, or traffic
+    leaves the planned RDMA devices), router (no request is sent there) or interrupted (a command was killed in its
+    turn); '' for a gang that is well, does not serve yet, or has failed.
 
     router: the gang's place there (in, unhealthy, out), None where there is none or nobody knows
     """
@@ -32,6 +31,8 @@ def degraded_reason(view: GangView, router: str | None = None, *, half_way: bool
         return _OF_TROUBLE[view.trouble]
     if not view.serves:
         return ""
+    if any(node.rails for node in view.nodes):
+        return "rails"
     if any(finding.id in _OFF_THE_RAILS for finding in view.transport):
         return "rails"
     return "router" if router in _NOT_ROUTED else ""

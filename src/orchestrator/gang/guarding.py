@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from orchestrator.gang.begun import Begun
+from orchestrator.gang.rails import sentence
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 
@@ -201,7 +202,12 @@ def _at_peace(view: GangView, memory: Memory, now: float) -> Decision:
         return Decision(Do.WARN, f"{lost} can't be reached; the other nodes still serve with it")
     if view.state is GangState.DEGRADED:
         return Decision(Do.WARN, "; ".join(view.remarks) or f"degraded: {view.trouble or 'unknown'}")
-    return Decision(Do.NOTHING)
+    return Decision(Do.NOTHING, _of_rails(view))
+
+
+def _of_rails(view: GangView) -> str:
+    """A gang that goes on over the other port of a card is well enough: its operator chooses the moment."""
+    return "; ".join(f"{node.name}: {sentence(rail)}" for node in view.nodes for rail in node.rails)
 
 
 def _when(view: GangView, memory: Memory, now: float, reason: str, policy: Policy) -> Decision:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.gang import pace
+from orchestrator.gang import pace, rails
 from orchestrator.gang.contact import Contact, contact, sentence
 from orchestrator.gang.transport import transport
 from orchestrator.model.errors import DeployError
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
-from orchestrator.protocol.report import AgentState, Cause, PageCache, Phase, RankReport, Report
+from orchestrator.protocol.report import AgentState, Cause, PageCache, Phase, Rail, RankReport, Report
 
 STALE_PROBE_S = 60.0
 """A leader's last HTTP probe older than this says nothing any more: twice the engine's own 20 s and our pause."""
@@ -47,6 +47,8 @@ class NodeView:
     """Seconds since this run was staged, by the node's own clock."""
     phase_s: float = 0.0
     """Seconds since its phase began."""
+    rails: tuple[Rail, ...] = ()
+    """RDMA ports that NCCL has left behind in this run."""
     cache: PageCache | None = None
     """Weight files read ahead of the engine; None where nothing was."""
 
@@ -204,6 +206,7 @@ def _node(rank: int, name: str, answer: Answer, current: Mapping[str, Report]) -
         started_s=max(0.0, answer.now - answer.started_at),
         phase_s=max(0.0, answer.now - answer.phase.since),
         cache=answer.cache,
+        rails=answer.rails if answer.alive else (),
     )
 
 
@@ -342,6 +345,7 @@ def _remarks(
         if rank.state == "stopped"
     ]
     slow = [report for report in current.values() if report.alive and report.service_state == "slow"]
+    remarks += [words for name, report in current.items() if report.alive for words in rails.words(name, report)]
     remarks += [f"the service is slow: {report.service_detail}" for report in slow]
     remarks += [
         f"{node.name}: process {', '.join(map(str, node.left_behind))} did not end"

@@ -18,7 +18,8 @@ OURS = (
     "l40s_engine_user",
     "l40s_env", "l40s_fs_root", "l40s_gid_index", "l40s_gpus", "l40s_http_host", "l40s_http_port", "l40s_ib_hca",
     "l40s_ib_sl", "l40s_ib_tc",
-    "l40s_lease", "l40s_model_root", "l40s_nccl_port", "l40s_router_metrics_port", "l40s_router_port",
+    "l40s_lease", "l40s_model_root", "l40s_nccl_port", "l40s_presharded",
+    "l40s_router_metrics_port", "l40s_router_port",
     "l40s_router_venv", "l40s_socket_ifname", "l40s_stack", "l40s_state_dir",
     "l40s_transport", "l40s_venv",
 )  # fmt: skip
@@ -56,6 +57,7 @@ def node_spec(variables: Variables, *, gang: str, node_rank: int) -> NodeSpec:
         gpus=variables.number("l40s_gpus", 1, 64) or 8,
         fs_root=variables.path("l40s_fs_root") or "/",
         model_root=variables.path("l40s_model_root") or "/workspace",
+        presharded=variables.path("l40s_presharded"),
         stack=variables.text("l40s_stack"),
         venv=variables.path("l40s_venv"),
         state_dir=variables.path("l40s_state_dir"),

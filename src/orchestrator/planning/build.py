@@ -14,7 +14,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, Layout, Memory, NodePlan, Plan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.topology import Gpu, Topology
-from orchestrator.planning import commands, containers, layout, memory, named, page_cache, places, transport
+from orchestrator.planning import choices, commands, containers, layout, memory, named, page_cache, places, transport
 from orchestrator.planning.adapt import adapted
 from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices
 from orchestrator.planning.digest import facts_digest, plan_id, short_digest
@@ -265,7 +265,7 @@ class _Gang:
         settings = containers.inside(self.stack, environment(self._surroundings(node, venv, state, host)))
         chosen = commands.options(
             self.engine,
-            self._intent(node, model_path),
+            self._intent(node, model_path, self._presharded(node, host)),
             self.profile,
             self.stack,
             node,
@@ -302,6 +302,8 @@ class _Gang:
     def _shown(self, node: NodeSpec, state: str, model_path: str, env: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
         """What a container sees of its node, each with whether the engine may write there."""
         yield model_path, False
+        if node.presharded:
+            yield node.presharded.rstrip("/"), True
         yield env["XDG_CACHE_HOME"], True
         if self._has_secrets(node):
             yield places.gang_dir(state, self.gang.name), False
@@ -338,9 +340,13 @@ class _Gang:
             host=host,
             debug=self.options.debug,
             whole_shared=self._whole[1],
+            failover=bool(self.rdma) and all(map(choices.two_ports_of_a_card, self.rdma.values())),
         )
 
-    def _intent(self, node: NodeSpec, model_path: str) -> Intent:
+    def _presharded(self, node: NodeSpec, host: HostFacts) -> str:
+        return places.presharded(node, self.profile, self.stack, str(layout.degrees_of(self.layout)), host)
+
+    def _intent(self, node: NodeSpec, model_path: str, presharded: str) -> Intent:
         graphs = self.profile.cuda_graph_max_bs if self._cuda else None
         return Intent(
             model_path=model_path,
@@ -359,6 +365,7 @@ class _Gang:
             trust_remote_code=self.profile.trust_remote_code,
             cuda_graph_max_bs=graphs,
             torch_compile_max_bs=self.profile.torch_compile_max_bs if self._cuda else None,
+            presharded=presharded,
         )
 
     def _http_url(self, node: NodeSpec) -> str:

@@ -17,6 +17,7 @@ from orchestrator.topology.network import (
     rails,
     tcp_interface,
 )
+from orchestrator.topology.pci import card
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,12 @@ class RdmaChoice:
     reason: str
     gid: GidChoice = field(default_factory=lambda: GidChoice(None, ""))
     range: str = ""
+
+
+def two_ports_of_a_card(choice: RdmaChoice) -> bool:
+    """Whether one card has two of these ports: NCCL makes one device of them (NCCL_IB_MERGE_NICS)."""
+    cards = [card(port.key) for port in choice.ports]
+    return len(cards) > len(set(cards))
 
 
 def tcp_choices(gang: GangSpec, topologies: Mapping[str, Topology]) -> dict[str, Choice]:

@@ -26,6 +26,8 @@ Transport = str
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CUDA_HOME = "/usr/local/cuda"
+_FAILS_OVER = "2.29.7"
+"""The NCCL that began to move a connection to the other port of its card (p2p_resiliency.cc; NVIDIA/nccl#2044)."""
 _CHOOSES_GIDS = "2.21"
 """The NCCL that began to choose a GID index for each port (src/transport/net_ib, ncclIbGetGidIndex)."""
 
@@ -51,6 +53,7 @@ class Surroundings:
     all_gpus: how many GPUs the node shows
     debug:    NCCL tells at start which transport it took
     whole_shared: shared experts stay whole on every rank
+    failover: every node of the gang has a card of which it uses two ports
     """
 
     node: NodeSpec
@@ -68,6 +71,7 @@ class Surroundings:
     host: HostFacts
     debug: bool
     whole_shared: bool = False
+    failover: bool = False
 
 
 def environment(about: Surroundings) -> tuple[Setting, ...]:
@@ -172,12 +176,23 @@ def _rdma(about: Surroundings) -> Iterator[Setting]:
     else:
         ports = ",".join(port.name for port in choice.ports)
         yield Setting("NCCL_IB_HCA", f"={ports}", f"{choice.reason}; without `=`, mlx5_1 would also match mlx5_10")
+    if about.failover and about.stack.nccl_version and not older(about.stack.nccl_version, _FAILS_OVER):
+        yield from _failover()
     yield from _traffic_class(about.node.overrides)
     if choice.gid.index is not None:
         yield Setting("NCCL_IB_GID_INDEX", str(choice.gid.index), choice.gid.reason)
     elif choice.range and not older(about.stack.nccl_version, _CHOOSES_GIDS):
         reason = "this network contains one address of each chosen port; NCCL finds each port's GID by it"
         yield Setting("NCCL_IB_ADDR_RANGE", choice.range, f"{reason}, since {choice.gid.reason}")
+
+
+def _failover() -> Iterator[Setting]:
+    """NCCL_IB_RESILIENCY_PORT_RECOVERY stays off: on RoCE it fails once the GID index has moved (NVIDIA/nccl#2157).
+    The other two are what NVIDIA's own failover tests set (NCCL test/ci, resiliency utilities)."""
+    reason = "every node uses two ports of one card: if one fails, NCCL goes on over the other; not measured on this"
+    yield Setting("NCCL_IB_RESILIENCY_PORT_FAILOVER", "1", f"{reason} hardware")
+    yield Setting("NCCL_IB_PREPOST_RECEIVE_WORK_REQUESTS", "1", "port failover needs it")
+    yield Setting("NCCL_IB_RECEIVER_SIDE_MATCHING_SCHEME", "1", "port failover: messages are matched by number")
 
 
 def _traffic_class(overrides: Overrides) -> Iterator[Setting]:

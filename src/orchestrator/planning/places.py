@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.model.inventory import NodeSpec
-from orchestrator.model.profile import ModelProfile
+from orchestrator.model.profile import ModelProfile, Stack
+from orchestrator.planning.digest import short_digest
 from orchestrator.planning.options import HostFacts
 
 _ROOT_STATE = "/var/lib/l40s-deploy"
@@ -32,6 +33,18 @@ def state_dir(node: NodeSpec, host: HostFacts) -> str:
 def gang_dir(state: str, gang: str) -> str:
     """Where a node keeps one gang's runs and secrets (node/files.py)."""
     return f"{state}/gangs/{gang}"
+
+
+def presharded(node: NodeSpec, profile: ModelProfile, stack: Stack, degrees: str, host: HostFacts) -> str:
+    """The folder of per-rank weight files for this checkpoint, stack and layout; '' where none is wanted.
+
+    The checkpoint is known by its config.json, which a re-blocked or re-quantised one changes; weights that somebody
+    exchanged below the same config.json are not noticed.
+    """
+    if not node.presharded:
+        return ""
+    known = short_digest(host.config) if host.config is not None else "unread"
+    return f"{node.presharded.rstrip('/')}/{profile.directory}-{stack.name}-{degrees.replace(' x ', '-')}-{known}"
 
 
 def model_path(node: NodeSpec, profile: ModelProfile) -> str:

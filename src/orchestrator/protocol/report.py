@@ -118,6 +118,16 @@ class PageCache(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rail(Message):
+    """An RDMA port that NCCL has left for the other one of its card. up: the port works again, and NCCL does not use
+    it before the next start; at: node's epoch seconds when it was seen down."""
+
+    port: str
+    up: bool = False
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal(Message):
     """Something that the node's checks found and can't go on with. kind: a word for programs, as port-taken."""
 
@@ -181,6 +191,10 @@ class Report(Message):
     """For each agent that this one should hear: heard, silent, lost, or ended."""
     cache: PageCache | None = None
     """What was read ahead of the engine; None where nothing was."""
+    rails: tuple[Rail, ...] = ()
+    """RDMA ports that NCCL has left behind in this run."""
+    moved: int = 0
+    """Connections that NCCL has moved to another port of their card."""
     left_behind: tuple[int, ...] = ()
     """Process ids that would not end."""
     held: tuple[str, ...] = ()

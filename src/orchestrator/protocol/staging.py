@@ -141,12 +141,16 @@ class CacheOrder(Message):
     """Weight files to read into the page cache from *armed* on.
 
     first, last: pipeline stages of this node's ranks, of `stages`
+    presharded: folder of per-rank files, read instead where it is complete; '' for none
+    ranks: this node's ranks among all of the gang
     """
 
     folder: str
     first: int = 0
     last: int = 0
     stages: int = 1
+    presharded: str = ""
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from orchestrator.planning.build import build_plan
 from orchestrator.planning.digest import facts_digest
 from orchestrator.planning.document import plan_json
 from orchestrator.planning.options import HostFacts, PlanOptions
+from orchestrator.workflows.gang.staging import cache_order
 
 HOSTS = {f"node{number}": HostFacts(user="root", home="/root", cpu_count=64) for number in range(8)}
 
@@ -368,3 +369,56 @@ def test_256_nodes_are_planned_in_less_than_two_seconds_of_a_processor() -> None
     )
     assert time.process_time() - begun < 2
     assert sum(len(planned.nodes) for planned in plan.gangs) == 256
+
+
+def with_(spec: GangSpec, **more: Any) -> GangSpec:
+    return replace(spec, nodes=tuple(replace(node, **more) for node in spec.nodes))
+
+
+def test_ports_of_one_card_stand_in_for_each_other_where_nccl_can() -> None:
+    name = "NCCL_IB_RESILIENCY_PORT_FAILOVER"
+    for node in nodes(plan_of(gang(), stack="sglang-0.5.23")):
+        env, sources = dict(node.env), dict(node.sources)
+        assert env[name] == "1"
+        assert "not measured on this hardware" in sources[name]
+        assert "NCCL_IB_RESILIENCY_PORT_RECOVERY" not in env
+    assert all(name not in dict(node.env) for node in nodes(plan_of(gang())))  # NCCL 2.21
+    one_each = with_(gang(), overrides=Overrides(ib_hca="=mlx5_0:1,mlx5_2:1"))
+    assert all(name not in dict(node.env) for node in nodes(plan_of(one_each, stack="sglang-0.5.23")))
+
+
+def test_per_rank_files_have_a_folder_for_each_checkpoint_stack_and_layout() -> None:
+    spec = with_(gang(), presharded="/shared/per-rank/")
+    hosts = {name: replace(host, config={"model_type": "deepseek_v3"}) for name, host in HOSTS.items()}
+
+    def folder(**options: Any) -> str:
+        argv = nodes(plan_of(spec, stack="sglang-0.5.23", **{"hosts": hosts, **options}))[0].argv
+        assert argv[argv.index("--load-format") + 1] == "presharded"
+        return str(json.loads(argv[argv.index("--model-loader-extra-config") + 1])["presharded_path"])
+
+    usual = folder()
+    assert usual.startswith("/shared/per-rank/DeepSeek-V3-0324-Block64x64-sglang-0.5.23-TP32-")
+    other = {name: replace(host, config={"model_type": "other"}) for name, host in hosts.items()}
+    assert len({usual, folder(hosts=other), folder(tensor_parallel=8, pipeline_parallel=4)}) == 3
+    assert "--load-format" not in nodes(plan_of(gang(), stack="sglang-0.5.23"))[0].argv
+    with pytest.raises(InputError, match="per-rank weight files"):
+        plan_of(spec)
+
+
+@pytest.mark.parametrize(
+    ("argv", "found"),
+    [
+        (("--load-format", "presharded", "--model-loader-extra-config", '{"presharded_path": "/p"}'), "/p"),
+        (("--load-format", "auto", "--model-loader-extra-config", '{"presharded_path": "/p"}'), ""),
+        (("--load-format", "presharded", "--model-loader-extra-config", "no json"), ""),
+        (("--load-format", "presharded", "--model-loader-extra-config", "[]"), ""),
+        (("--load-format", "presharded"), ""),
+    ],
+)
+def test_the_agent_is_told_where_per_rank_files_lie(argv: tuple[str, ...], found: str) -> None:
+    spec = gang()
+    plan = plan_of(spec, stack="sglang-0.5.23")
+    node = replace(nodes(plan)[1], argv=(*nodes(plan)[1].argv, *argv))
+    order = cache_order(node, plan.gangs[0])
+    assert order.presharded == found
+    assert order.ranks == tuple(range(8, 16))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -68,6 +70,34 @@ def interface(environment: Mapping[str, str]) -> str:
     asked = environment.get("NCCL_SOCKET_IFNAME", "").lstrip("=^").split(",")[0]
     names = [name for _, name in socket.if_nameindex() if name != "lo"]
     return asked or (names[0] if names else "lo")
+
+
+def watch_ports(settings: Settings, rank: Rank) -> None:
+    """Where a port of the plan goes down while the engine runs, say what NCCL says; for ever, in a thread.
+
+    One rank a node speaks, of the connection that it would have over that port. With port failover the traffic goes on
+    (src/transport/net_ib/p2p_resiliency.cc); without it a real engine would end, which is not played.
+    """
+    ports = rdma_ports(settings.environment)
+    a_node = max(settings.world // settings.nnodes, 1)
+    if settings.environment.get("NCCL_IB_RESILIENCY_PORT_FAILOVER") == "1" and rank.world % a_node == 0 and ports:
+        threading.Thread(target=_follow_ports, args=(ports, rank), daemon=True).start()
+
+
+def _follow_ports(ports: list[str], rank: Rank) -> None:
+    here = f"{socket.gethostname()}:{os.getpid()}:{os.getpid()} [{rank.gpu}]"
+    known = set(ports)
+    while True:
+        time.sleep(0.5)
+        active = set(_active_ports())
+        for port in sorted(known - active):
+            raw(
+                f"{here} transport/net_ib/p2p_resiliency.cc:325 NCCL WARN NET/IB: ncclIbResiliencyHandleDeviceFailure: "
+                f"Device {ports.index(port) % 2} marked as failed. Initiating recovery? No (send comm=0x5f0000000001, "
+                "outstandingRecovery=0)\n",
+                descriptor=1,
+            )
+        known &= active
 
 
 def tell(settings: Settings, rank: Rank) -> None:

@@ -127,6 +127,7 @@ class _Life:
 
     def serve(self, links: Links) -> None:
         """Make tokens until stopped."""
+        nccl.watch_ports(self._settings, self._rank)
         if isinstance(self._group, Leader):
             assert links.requests is not None
             assert links.tokens is not None

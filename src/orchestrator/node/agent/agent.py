@@ -42,6 +42,7 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.look import kernel_log
 from orchestrator.node.network import obituary
 from orchestrator.node.network.link import Hub, Spoke
+from orchestrator.node.network.rails import Rails
 from orchestrator.node.network.sockets import Sockets
 from orchestrator.protocol.link import Digest, Pulse
 from orchestrator.protocol.report import AgentState, Refusal
@@ -62,6 +63,7 @@ MEMORY_WARMING_S = 0.5
 TOLD_S = 0.5
 """The guardian reaps at once and says so."""
 
+RAILS_EVERY_S = 2.0
 AFTER_WEIGHTS = ("kv-cache", "graphs", "warm-up", "ready")
 """Phases of an engine (gang/pace.py) that has read its weights."""
 SIGNALLED_GOALS = {signal.SIGTERM: "stop", signal.SIGUSR2: "stop-now"}
@@ -104,6 +106,7 @@ def _begin(run: Run) -> Agent:
         redactor=Redactor(run.hidden_words()),
         disk=disk,
         vitality=vitality,
+        rails=Rails(run.env),
     )
     ahead = ReadAhead(run.cache, len(run.tp_ranks))
     return Agent(
@@ -157,6 +160,7 @@ class Agent:
     """What is written here wakes the loop."""
     _pulsed: float = 0.0
     """When the others last heard from us; 0 makes them hear at once."""
+    _looked_at_rails: float = 0.0
     _ending: Iterator[None] | None = None
 
     def __post_init__(self) -> None:
@@ -230,6 +234,7 @@ class Agent:
         self._follow_ranks(now, ready)
         self._follow_memory(now)
         self._follow_reading()
+        self._follow_rails(now)
         self.follow_link(now)
         self.happened(course.Tick())
         self._follow_service()
@@ -456,6 +461,16 @@ class Agent:
             self.ahead.stop("the engine had loaded its weights before")
         if self.ahead.cache.state != "reading":
             self.record.event("read ahead", **self.ahead.cache.as_json())
+
+    def _follow_rails(self, now: float) -> None:
+        """NCCL goes on over the other port of a card where one fails; nobody else would tell."""
+        rails = self.log.rails
+        if not rails.moved or now - self._looked_at_rails < RAILS_EVERY_S:
+            return
+        self._looked_at_rails = now
+        if rails.look(clock.now()):
+            self.record.event("rails", gone=[rail.port for rail in rails.gone if not rail.up])
+        self.record.set(rails=rails.gone, moved=rails.moved)
 
     def _follow_service(self) -> None:
         for result in self.service.take() if self.service else ():

@@ -16,6 +16,7 @@ from orchestrator.node.engine.logfile import LineCutter, LogFile
 from orchestrator.node.engine.redact import Redactor
 from orchestrator.node.engine.vitality import Vitality
 from orchestrator.node.engine.watch import LogWatch
+from orchestrator.node.network.rails import Rails
 
 MOST_REMARKS = 20
 READ_BYTES = 16 * 1024
@@ -38,6 +39,7 @@ class EngineLog:
     redactor: Redactor = field(default_factory=Redactor)
     disk: Now = field(default_factory=Now)
     vitality: Vitality = field(default_factory=Vitality)
+    rails: Rails = field(default_factory=lambda: Rails({}))
     remarks: list[str] = field(default_factory=list)
     """Of lines that could not be read."""
     _lines: LineCutter = field(default_factory=LineCutter)
@@ -87,6 +89,7 @@ class EngineLog:
     def _look_at(self, line: str, now: float) -> None:
         if self.watch.feed(line, now):
             self.record.event("phase", **self.watch.phase.as_json())
+        self.rails.feed(line)
         if self.watch.announces_pause(line):
             self.vitality.paused(time.monotonic())
         elif self.watch.shows_work(line):

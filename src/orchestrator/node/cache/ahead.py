@@ -36,10 +36,10 @@ class ReadAhead:
         """Begin, where something was ordered. A node that can't is none the worse for it."""
         if self.order is None or self._child is not None:
             return
-        numbers = (self.ranks, self.order.first, self.order.last, self.order.stages)
+        order = json.dumps(self.order.as_json())
         with contextlib.suppress(OSError):
             self._child = subprocess.Popen(
-                itself.command(self.application, "read-ahead", self.order.folder, *map(str, numbers)),
+                itself.command(self.application, "read-ahead", str(self.ranks), order),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -1,7 +1,7 @@
 """Role `read-ahead`: reads files once, so that they lie in the page cache when the engine wants them.
 
-Arguments: the checkpoint's folder, ranks of the node, their first and last pipeline stage, number of stages. Lines on
-stdout, each a JSON object: {"of": bytes that will be read, "skipped": bytes for which there is no room}, then {"done":
+Arguments: number of the node's ranks, and the order as JSON (protocol/staging.py). Lines on stdout, each a JSON object:
+{"of": bytes that will be read, "skipped": bytes for which there is no room}, then {"done":
 bytes, "disk": bytes that came from a disk} at most twice a second, at the end {"ended": ""} or why it stopped.
 It is a process of its own, since a disk that hangs blocks whoever reads, and SIGKILL is all that it takes to stop it.
 It has the lowest priority, and ends with the agent.
@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from orchestrator.node import kernel
 from orchestrator.node.cache import weight_files
 from orchestrator.protocol import page_cache
+from orchestrator.protocol.shape import Unreadable
+from orchestrator.protocol.staging import CacheOrder
 
 CHUNK = 4 << 20
 AT_ONCE = 4
@@ -99,9 +101,12 @@ def run(arguments: Sequence[str]) -> int:
     kernel.name_process("l40s-read-ahead")
     with contextlib.suppress(OSError):
         os.nice(19)
-    folder, (ranks, first, last, stages) = arguments[0], map(int, arguments[1:5])
-    reading = Reading(ranks)
-    chosen, taken, skipped = reading.chosen(weight_files.of_checkpoint(folder, first, last, stages))
+    order = CacheOrder.read(json.loads(arguments[1]))
+    if isinstance(order, Unreadable):
+        _say(ended=str(order))
+        return 1
+    reading = Reading(int(arguments[0]))
+    chosen, taken, skipped = reading.chosen(_files(order))
     _say(of=taken, skipped=skipped)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         jobs = [pool.submit(reading.read, path) for path in chosen]
@@ -111,6 +116,12 @@ def run(arguments: Sequence[str]) -> int:
     _say(done=reading.done, disk=from_disk())
     _say(ended=reading.why)
     return 0
+
+
+def _files(order: CacheOrder) -> list[str]:
+    """What the engine will read: per-rank files where they are complete, else it reads the checkpoint too."""
+    own = weight_files.of_ranks(order.presharded, order.ranks) if order.presharded else []
+    return own or weight_files.of_checkpoint(order.folder, order.first, order.last, order.stages)
 
 
 def from_disk() -> int:

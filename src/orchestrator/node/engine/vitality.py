@@ -11,11 +11,15 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from orchestrator.node.network import rails
 from orchestrator.protocol.staging import ProbeOrder
 
 OWN_SHARE = 0.1
 """Of a probe's time: a log line this soon after it began may be the probe's own prefill, and shows no progress."""
 
+OVER_NOTICE = 2.5
+"""Of NCCL's own time to notice a dead port (30 s); a card may take up to 4 times its nominal timeout (InfiniBand
+Architecture, local ACK timeout), and most take less than twice as long."""
 FEWEST = 2
 """Fruitless probes before hung, however short the operator's patience: one may be lost."""
 USUAL = ProbeOrder()
@@ -26,18 +30,20 @@ WELL, SLOW, HUNG = "well", "slow", "hung"
 class Patience:
     """answer_s: how long one probe may take; probes: so many without an answer or any progress mean hung;
     every_s: pause between two probes of a healthy engine; pause_s: how long a pause that its log announced may last;
-    hung_after_s: what the operator wants instead of probes * answer_s, 0 for nothing."""
+    hung_after_s: what the operator wants instead of probes * answer_s, 0 for nothing
+    least_s: never sooner, whoever wants it: a port that fails stops an engine for so long, and NCCL then goes on."""
 
     answer_s: float = USUAL.answer_s
     probes: int = USUAL.probes
     every_s: float = USUAL.every_s
     pause_s: float = USUAL.pause_s
     hung_after_s: float = USUAL.hung_after_s
+    least_s: float = 0.0
 
     @property
     def hung_s(self) -> float:
         """Seconds without any progress that mean hung."""
-        return self.hung_after_s or self.probes * self.answer_s
+        return max(self.hung_after_s or self.probes * self.answer_s, self.least_s)
 
     @classmethod
     def of(cls, probe: ProbeOrder, env: Mapping[str, str]) -> Patience:
@@ -51,6 +57,7 @@ class Patience:
             every_s=probe.every_s,
             pause_s=probe.pause_s,
             hung_after_s=max(probe.hung_after_s, 0.0),
+            least_s=OVER_NOTICE * rails.notice_s(env),
         )
 
 

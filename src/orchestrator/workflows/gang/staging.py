@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -69,7 +70,7 @@ def staging_requests(
             tp_ranks=node.tp_ranks,
             working_dir=node.working_dir,
             model_path=node.model_path,
-            cache=_cache(node, plan),
+            cache=cache_order(node, plan),
             venv_python="" if node.container else node.argv[0],
             packages={} if node.container else packages,  # an image is known by its digest
             container=_container(node),
@@ -96,8 +97,8 @@ def _addresses(gang: GangSpec, plan: GangPlan) -> dict[str, str]:
     return {**reached, **{node.address: node.name for node in plan.nodes}}
 
 
-def _cache(node: NodePlan, plan: GangPlan) -> CacheOrder:
-    """The pipeline stages of a node's ranks: world ranks run through the nodes in order, stage by stage."""
+def cache_order(node: NodePlan, plan: GangPlan) -> CacheOrder:
+    """What a node reads ahead: world ranks run through the nodes in order, stage by stage."""
     tensor = plan.layout.tensor_parallel
     each = tensor * plan.layout.pipeline_parallel // plan.layout.nnodes
     first = node.node_rank * each
@@ -106,7 +107,20 @@ def _cache(node: NodePlan, plan: GangPlan) -> CacheOrder:
         first=first // tensor,
         last=(first + each - 1) // tensor,
         stages=plan.layout.pipeline_parallel,
+        presharded=_presharded(node.argv),
+        ranks=tuple(range(first, first + each)),
     )
+
+
+def _presharded(argv: tuple[str, ...]) -> str:
+    """Where the engine reads per-rank files, whoever asked for it; '' where it does not."""
+    if _flag(argv, "--load-format") != "presharded":
+        return ""
+    try:
+        found = json.loads(_flag(argv, "--model-loader-extra-config") or "{}")
+    except ValueError:
+        return ""
+    return str(found.get("presharded_path", "")) if isinstance(found, dict) else ""
 
 
 def _container(node: NodePlan) -> ContainerOrder | None:

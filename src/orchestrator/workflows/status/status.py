@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from orchestrator.gang.rails import sentence
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.report import Cause
@@ -30,6 +31,11 @@ def _gang(view: GangView) -> dict[str, Any]:
         "transport": [
             {"id": one.id, "severity": one.severity.value, "node": one.node, "title": one.title, "effect": one.effect}
             for one in view.transport
+        ],
+        "rails": [
+            {"node": node.name, "port": rail.port, "up": rail.up, "since": rail.at, "text": sentence(rail)}
+            for node in view.nodes
+            for rail in node.rails
         ],
         "progress": view.progress,
         "remarks": list(view.remarks),

@@ -48,6 +48,43 @@ def test_a_pipeline_stage_needs_its_own_layers(tmp_path: Path, stage: int, layer
     assert found == [*(f"model-{layer}.safetensors" for layer in layers), "model-embed.safetensors"]
 
 
+def presharded(folder: Path, *, ready: bool = True) -> Path:
+    """As SGLang 0.5.23 leaves it after TP2 of the tiny DeepSeek-V3 (its names of files and keys)."""
+    inner = folder / "TP-2-sig-19e5eac0d9b2b4a2"
+    inner.mkdir(parents=True)
+    files = ["model-00000-rank-000.safetensor", "model-00001-common.safetensor", "model-00003-rank-001.safetensor"]
+    for name in files:
+        (inner / name).write_bytes(b"x" * 10)
+    reads = {"0": files[:2], "1": files[1:]}
+    plan = {
+        "version": 1,
+        "world_size": 2,
+        "rank_to_reads": {
+            rank: [{"filename": name, "stored_key": "k", "name": "n", "is_extra": False} for name in [*names, names[0]]]
+            for rank, names in reads.items()
+        },
+    }
+    (inner / "checksum.json").write_text(json.dumps(plan))
+    if ready:
+        (inner / "READY").write_text("{}")
+    return folder
+
+
+def test_a_node_reads_the_files_of_its_own_ranks_only(tmp_path: Path) -> None:
+    folder = str(presharded(tmp_path / "per-rank"))
+    assert names(weight_files.of_ranks(folder, (1,))) == [
+        "model-00001-common.safetensor",
+        "model-00003-rank-001.safetensor",
+    ]
+    assert len(weight_files.of_ranks(folder, (0, 1))) == 3
+    assert weight_files.of_ranks(folder, (0, 1, 2)) == []  # of another layout
+
+
+def test_a_folder_that_is_not_complete_counts_for_nothing(tmp_path: Path) -> None:
+    assert weight_files.of_ranks(str(presharded(tmp_path / "half", ready=False)), (0,)) == []
+    assert weight_files.of_ranks(str(tmp_path / "absent"), (0,)) == []
+
+
 @pytest.mark.parametrize(
     "index", ["no json", "[]", '{"weight_map": {"a": 3}}', '{"weight_map": {"a": "../../etc/shadow"}}', "[" * 100000]
 )
@@ -90,7 +127,8 @@ def test_reading_stops_when_the_memory_is_needed(tmp_path: Path, monkeypatch: py
 
 def test_the_process_says_what_it_reads_and_reads_everything(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "model")
-    words = itself.command(itself.application(), "read-ahead", str(folder), "8", "0", "0", "1")
+    order = json.dumps({"folder": str(folder)})
+    words = itself.command(itself.application(), "read-ahead", "8", order)
     done = subprocess.run(words, capture_output=True, check=True, timeout=60)
     said = [json.loads(line) for line in done.stdout.splitlines()]
     assert said[0] == {"of": 6015, "skipped": 0}

@@ -1,0 +1,83 @@
+"""RDMA ports that NCCL has left behind while the engine runs: its own lines, and what the ports say.
+
+With NCCL_IB_RESILIENCY_PORT_FAILOVER a connection goes on over the other port of the same card, and stays there until
+the engine is started anew. NCCL names no port (its device number counts within a card, on either side of a broken way),
+so the ports of the plan are asked for their state.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from orchestrator.protocol.report import Rail
+
+FAILOVER = "NCCL_IB_RESILIENCY_PORT_FAILOVER"
+_FAILED = re.compile(r"NET/IB.{0,96}\bDevice \d{1,4} marked as failed\b")
+"""NCCL src/transport/net_ib/p2p_resiliency.cc, ncclIbResiliencyHandleDeviceFailure: once a connection and side."""
+_ROOT = "/sys/class/infiniband"
+_TIMEOUT_UNIT_S = 4.096e-6
+_TIMEOUT, _RETRIES = 20, 7
+"""NCCL's own (NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT): 4.096 us x 2^20 x 7 = 30 s until a send has failed."""
+
+
+def notice_s(env: Mapping[str, str]) -> float:
+    """Seconds that NCCL needs to notice a dead port; 0 where it would not go on over another one."""
+    if env.get(FAILOVER) != "1":
+        return 0.0
+    timeout, retries = (_number(env, name, usual) for name, usual in _NAMES)
+    return float(_TIMEOUT_UNIT_S * (1 << min(timeout, 31)) * retries)
+
+
+_NAMES = (("NCCL_IB_TIMEOUT", _TIMEOUT), ("NCCL_IB_RETRY_CNT", _RETRIES))
+
+
+def _number(env: Mapping[str, str], name: str, usual: int) -> int:
+    text = env.get(name, "")
+    return int(text) if text.isdecimal() else usual
+
+
+@dataclass
+class Rails:
+    """Feed the engine's lines, look from time to time; `gone` is what the report says."""
+
+    env: Mapping[str, str]
+    root: str = _ROOT
+    moved: int = 0
+    """Connections that NCCL has moved to another port."""
+    gone: tuple[Rail, ...] = ()
+    _first: dict[str, Rail] = field(default_factory=dict)
+
+    def feed(self, line: str) -> None:
+        """Take one line of the engine's log."""
+        if _FAILED.search(line):
+            self.moved += 1
+
+    def look(self, now: float) -> bool:
+        """Ask the plan's ports; True where something has changed. A port that was down stays listed when it is back:
+        NCCL does not return to it."""
+        if self.env.get(FAILOVER) != "1":
+            return False
+        for port in self._planned():
+            up = self._is_up(port)
+            if not up:
+                self._first.setdefault(port, Rail(port=port, at=now))
+            if port in self._first:
+                self._first[port] = replace(self._first[port], up=up)
+        before, self.gone = self.gone, tuple(self._first.values()) if self.moved else ()
+        return self.gone != before
+
+    def _planned(self) -> list[str]:
+        wanted = self.env.get("NCCL_IB_HCA", "")
+        names = wanted[1:].split(",") if wanted.startswith("=") else ()
+        return [name for name in names if name and "/" not in name]
+
+    def _is_up(self, port: str) -> bool:
+        device, _, number = port.partition(":")
+        try:
+            with open(f"{self.root}/{device}/ports/{number or 1}/state", encoding="ascii") as file:
+                return "ACTIVE" in file.read()
+        except OSError:
+            return not os.path.isdir(self.root)  # a card that is gone has no file; a machine without any shows none

@@ -1,0 +1,90 @@
+"""RDMA ports that NCCL leaves behind: its lines, the ports' states, and how long it takes to notice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.node.engine.vitality import Patience
+from orchestrator.node.network.rails import Rails, notice_s
+from orchestrator.protocol.staging import ProbeOrder
+
+MARKED = (
+    "[2026-05-04 19:55:27] GPU-606:534134:535429 [1] transport/net_ib/p2p_resiliency.cc:325 NCCL WARN NET/IB:"
+    " ncclIbResiliencyHandleDeviceFailure: Device 0 marked as failed. Initiating recovery? Yes"
+    " (send comm=0x7f03e8086000, outstandingRecovery=0)"
+)
+"""NVIDIA/nccl#2157, NCCL 2.30.3 on ConnectX-5."""
+ON = {"NCCL_IB_RESILIENCY_PORT_FAILOVER": "1", "NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"}
+
+
+def port(root: Path, name: str, state: str) -> None:
+    file = root / name / "ports" / "1" / "state"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{state}\n")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("mlx5_0", "mlx5_1"):
+        port(tmp_path, name, "4: ACTIVE")
+    return tmp_path
+
+
+def test_a_port_that_went_down_is_named_and_stays_named_when_it_is_back(root: Path) -> None:
+    rails = Rails(ON, str(root))
+    port(root, "mlx5_1", "1: DOWN")
+    rails.feed(MARKED)
+    assert rails.look(100.0)
+    assert [(rail.port, rail.up, rail.at) for rail in rails.gone] == [("mlx5_1:1", False, 100.0)]
+    assert not rails.look(102.0)
+    port(root, "mlx5_1", "4: ACTIVE")
+    assert rails.look(104.0)
+    assert [(rail.port, rail.up, rail.at) for rail in rails.gone] == [("mlx5_1:1", True, 100.0)]
+
+
+def test_a_card_that_is_gone_is_down(root: Path) -> None:
+    rails = Rails(ON, str(root))
+    (root / "mlx5_0/ports/1/state").unlink()
+    rails.feed(MARKED)
+    rails.look(1.0)
+    assert [rail.port for rail in rails.gone] == ["mlx5_0:1"]
+
+
+def test_the_other_ends_port_is_not_this_nodes(root: Path) -> None:
+    rails = Rails(ON, str(root))
+    rails.feed(MARKED)
+    assert not rails.look(1.0)
+    assert (rails.moved, rails.gone) == (1, ())
+
+
+@pytest.mark.parametrize(
+    "line", ["workflow marked as failed", "NET/IB: Device 0 was already marked as failed.", "Device 0 marked as failed"]
+)
+def test_other_lines_mean_nothing(root: Path, line: str) -> None:
+    rails = Rails(ON, str(root))
+    rails.feed(line)
+    assert rails.moved == 0
+
+
+def test_without_failover_nothing_is_looked_at(root: Path) -> None:
+    rails = Rails({"NCCL_IB_HCA": "=mlx5_0"}, str(root))
+    port(root, "mlx5_0", "1: DOWN")
+    rails.feed(MARKED)
+    assert not rails.look(1.0)
+
+
+def test_nccls_own_time_to_notice() -> None:
+    assert notice_s({}) == 0.0
+    assert notice_s(ON) == pytest.approx(30.06, abs=0.1)
+    assert notice_s({**ON, "NCCL_IB_TIMEOUT": "18", "NCCL_IB_RETRY_CNT": "3"}) == pytest.approx(3.2, abs=0.1)
+    assert notice_s({**ON, "NCCL_IB_TIMEOUT": "nonsense"}) == pytest.approx(30.06, abs=0.1)
+
+
+def test_hung_is_judged_only_after_nccl_has_had_its_time() -> None:
+    probe = ProbeOrder(hung_after_s=20.0)
+    assert Patience.of(probe, {}).hung_s == 20.0
+    assert Patience.of(probe, ON).hung_s > 2 * notice_s(ON)
+    assert Patience.of(ProbeOrder(), ON).hung_s > 2 * notice_s(ON)
+    assert Patience.of(ProbeOrder(hung_after_s=300.0), ON).hung_s == 300.0
