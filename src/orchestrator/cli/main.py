@@ -48,7 +48,7 @@ GROUPS = {
     },
     "operate": {
         "exporter": "metrics of gangs, ranks, GPUs and rails for Prometheus",
-        "export": "write the cluster as files for other programs, such as Prometheus and Grafana",
+        "export": "write the cluster for other programs: Prometheus and Grafana, Slurm, Kubernetes, compose",
     },
     "prepare": {
         "init": "write an inventory: asks for hosts, checks host keys, sudo and networks, runs doctor",

@@ -28,7 +28,7 @@ from orchestrator.workflows.look.look import named_stack
 from orchestrator.workflows.plan.diff import diff_inventory, diff_json
 from orchestrator.workflows.plan.file import read_request, write_plan
 from orchestrator.workflows.plan.layouts import chosen, layouts_json, layouts_of
-from orchestrator.workflows.plan.plan import PlanRequest, compose_files, launch_scripts, plan_inventory, unit
+from orchestrator.workflows.plan.plan import PlanRequest, launch_scripts, plan_inventory, unit
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -129,14 +129,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--show", choices=_SHOWN, help="show one part: a node's environment, command, ..., or all nodes' ports"
     )
     ways.add_argument(
-        "--format", choices=("compose",), help="print a compose file for a node, for containers started by hand"
-    )
-    ways.add_argument(
         "--diff",
         action="store_true",
         help="show what would change in the running gangs, and whether that needs a restart",
     )
-    add_nodes(parser, "node for --show and --format (repeatable; default: the leader)")
+    add_nodes(parser, "node for --show (repeatable; default: the leader)")
     parser.add_argument("--sources", action="store_true", help="show where every value comes from")
     parser.add_argument("--out", metavar="FILE", help="also save the plan to a file for `up --plan`")
     add_json(parser)
@@ -160,8 +157,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.json:
         document = _document(plan, layouts_of(inventory, request, planned))
         screen.json({**document, "advisories": advisories_json(_stacks(plan))})
-    elif args.show or args.format:
-        _show_parts(args.show or args.format, plan, args.node, screen)
+    elif args.show:
+        _show_parts(args.show, plan, args.node, screen)
     else:
         show_plan(plan, screen, sources=args.sources)
         _show_speeds(plan, layouts_of(inventory, request, planned), screen)
@@ -335,8 +332,6 @@ def _show(what: str, node: NodePlan, plan: Plan, screen: Screen) -> None:
         text = launch_scripts(plan)[node.name]
     elif what == "unit":
         text = unit(node)
-    elif what == "compose":
-        text = compose_files(plan)[node.name]
     elif what == "nftables":
         text = nftables(next(gang for gang in plan.gangs if gang.name == node.gang), node)
     elif what == "env":

@@ -21,6 +21,14 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
+def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Lines as lines: a script is read by people too."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Plain.add_representer(str, _block)
+
+
 def yaml_text(document: Any, *comment: str) -> str:
     """A document below its comment's lines."""
     text = yaml.dump(document, Dumper=_Plain, sort_keys=False, width=WIDTH, allow_unicode=True)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 from tests.support.reference_cluster import gang, topologies
 
 from orchestrator.cli import plan as verb
@@ -105,20 +104,6 @@ def test_a_unit_as_systemd_gets_it(run) -> None:  # type: ignore[no-untyped-def]
     shown = run("--show", "unit", "--node", "node1")
     assert "LimitMEMLOCK=infinity\n" in shown
     assert "/gangs/gang0/runs/RUN\n" in shown
-
-
-def test_a_compose_file_says_what_the_plan_says(run) -> None:  # type: ignore[no-untyped-def]
-    evil = Overrides(env=(("PRICE", "5$ \n: {"), ("HF_TOKEN", "hf_secret")))
-    plan = planned(overrides=evil)
-    engine = yaml.safe_load(run("--format", "compose", "--node", "node1", plan=plan))["services"]["engine"]
-    node = plan.gangs[0].nodes[1]
-    assert engine["command"] == ["python3", *node.argv[1:]]
-    assert engine["environment"]["NCCL_IB_HCA"] == dict(node.env)["NCCL_IB_HCA"]
-    assert engine["environment"]["PRICE"] == "5$$ \n: {"
-    assert engine["environment"]["HF_TOKEN"] == "${HF_TOKEN:?put it into .env}"
-    assert (engine["restart"], engine["network_mode"], engine["devices"]) == ("no", "host", ["/dev/infiniband"])
-    gpus = engine["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
-    assert gpus == [str(gpu) for gpu in node.gpus]
 
 
 @pytest.mark.parametrize("words", [(), ("--sources",), ("--show", "env"), ("--show", "script"), ("--json",)])

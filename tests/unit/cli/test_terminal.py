@@ -327,6 +327,10 @@ def bringing(patch: pytest.MonkeyPatch, _: Path) -> None:
     patch.setattr("orchestrator.workflows.hosts.stack.write_recipe", lambda _, out: (out / "build.sh",))
 
 
+def exporting(patch: pytest.MonkeyPatch, _: Path) -> None:
+    patch.setattr("orchestrator.cli.exported_plan.plan_inventory", lambda *_: type("Planned", (), {"plan": plan()}))
+
+
 def reporting(patch: pytest.MonkeyPatch, _: Path) -> None:
     from orchestrator.workflows.support.bundle import Bundle
 
@@ -372,6 +376,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("checkpoint push /models/x", pushing, ("node3: /workspace/x", "4.00 GiB in 3 files on 4 nodes after")),
     (f"tuning status --offline --model {MODEL}", nothing, ("SGLang 0.5.23",)),
     ("lab faults", nothing, ("gpu-lost",)),
+    (f"export slurm --model {MODEL}", exporting, ("#SBATCH --nodes=4",)),
     ("support-bundle", reporting, ("out.tar.gz: 1 files, 2 KiB", "missing: snapshots/node3: no answer")),
     ("version --local", nothing, ("l40s-deploy 0.1.0",)),
     ("completion bash", nothing, ("-F _shtab_l40s_deploy l40s-deploy",)),

@@ -25,13 +25,13 @@ from orchestrator.planning import places
 from orchestrator.planning.agreement import check_checkpoint
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import HostFacts, PlanOptions
-from orchestrator.planning.redaction import fingerprint, shown
+from orchestrator.planning.redaction import fingerprint
 from orchestrator.planning.saved import SavedPlan, refuse_changes
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
-from orchestrator.rendering import compose_file, launch_script, launch_template, unit_file
+from orchestrator.rendering import launch_script, launch_template, unit_file
 from orchestrator.topology.build import build
 from orchestrator.workflows.ahead import ahead
 from orchestrator.workflows.deadlines import PREREQUISITES_S
@@ -191,16 +191,6 @@ def _built_in() -> Iterator[ModelProfile]:
 def unit(node: NodePlan) -> str:
     """The transient unit that `up` starts on a node with systemd."""
     return unit_file(node, PROPERTIES, template("agent.service.j2"))
-
-
-def compose_files(plan: Plan) -> dict[str, str]:
-    """A compose file for every node, by node name, without secrets."""
-    text = template("compose.yml.j2")
-    return {
-        node.name: compose_file(node, gang, load_stack(gang.stack), text)
-        for gang in shown(plan).gangs
-        for node in gang.nodes
-    }
 
 
 def launch_scripts(plan: Plan) -> dict[str, str]:
