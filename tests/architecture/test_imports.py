@@ -37,6 +37,7 @@ HOME = {
     "jinja2": {"rendering"},
     "prometheus_client": {"workflows"},
     "rich": {"cli"},
+    "bottle": {"cli"},
     "yaml": {"loading", "lab"},
 }
 IMPURE = {"os", "socket", "subprocess", "time", "pathlib", "shutil", "tempfile", "threading", "logging"}

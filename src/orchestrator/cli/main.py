@@ -31,6 +31,7 @@ GROUPS = {
     },
     "inspect": {
         "status": "show nodes, ranks, GPUs and service at a glance",
+        "web": "serve a page that shows status, GPUs, rails, failures and benchmarks; read only",
         "logs": "show the engines' log lines, node by node",
         "history": "list past runs: who started them, when, with which command, and how they ended",
         "audit": "list who worked on a gang, when, and with which command",

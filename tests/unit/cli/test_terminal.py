@@ -327,6 +327,27 @@ def bringing(patch: pytest.MonkeyPatch, _: Path) -> None:
     patch.setattr("orchestrator.workflows.hosts.stack.write_recipe", lambda _, out: (out / "build.sh",))
 
 
+def serving_a_page(patch: pytest.MonkeyPatch, _: Path) -> None:
+    class Source:
+        def __enter__(self) -> Source:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    class Server:
+        server_port = 8090
+
+        def serve_forever(self, poll_interval: float) -> None:
+            raise KeyboardInterrupt
+
+        def server_close(self) -> None:
+            pass
+
+    patch.setattr("orchestrator.cli.web.Watching", lambda *_: Source())
+    patch.setattr("orchestrator.cli.web.serve", lambda *_: Server())
+
+
 def exporting(patch: pytest.MonkeyPatch, _: Path) -> None:
     patch.setattr("orchestrator.cli.exported_plan.plan_inventory", lambda *_: type("Planned", (), {"plan": plan()}))
 
@@ -376,6 +397,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("checkpoint push /models/x", pushing, ("node3: /workspace/x", "4.00 GiB in 3 files on 4 nodes after")),
     (f"tuning status --offline --model {MODEL}", nothing, ("SGLang 0.5.23",)),
     ("lab faults", nothing, ("gpu-lost",)),
+    ("web", serving_a_page, ("page: http://127.0.0.1:8090/",)),
     (f"export slurm --model {MODEL}", exporting, ("#SBATCH --nodes=4",)),
     ("support-bundle", reporting, ("out.tar.gz: 1 files, 2 KiB", "missing: snapshots/node3: no answer")),
     ("version --local", nothing, ("l40s-deploy 0.1.0",)),

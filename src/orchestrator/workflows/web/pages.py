@@ -1,0 +1,144 @@
+"""What the page of `web` shows, as HTML. Reads only; each slow source is read again once it is old, aside."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from orchestrator import __version__
+from orchestrator.loading.templates import template
+from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.inventory import Inventory
+from orchestrator.rendering import report_page
+from orchestrator.workflows.look.doctor import examine_inventory
+from orchestrator.workflows.look.report import page_of as report_of
+from orchestrator.workflows.measure.bench import listed
+from orchestrator.workflows.measure.bench_page import page_of as bench_of
+from orchestrator.workflows.status.history import history
+from orchestrator.workflows.status.live import Watching, live_json
+from orchestrator.workflows.status.why import why, why_json
+
+RECORDS_S = 10.0
+DOCTOR_S = 600.0
+"""How old what was kept of past runs, and of the hardware, may get before it is read again."""
+MOST_RUNS = 20
+MOST_EVENTS = 12
+
+
+class Kept:
+    """A value that is read on a thread of its own, at most once in `every_s`; who asks never waits for it."""
+
+    def __init__(self, read: Callable[[], Any], every_s: float) -> None:
+        self._read, self._every_s = read, every_s
+        self._value: Any = None
+        self._error = ""
+        self._at = float("-inf")
+        self._free = threading.Lock()
+
+    def value(self) -> tuple[Any, str]:
+        """The newest one, None before the first; and why reading failed, '' where it did not."""
+        if time.monotonic() - self._at > self._every_s and self._free.acquire(blocking=False):
+            threading.Thread(target=self._again, daemon=True).start()
+        return self._value, self._error
+
+    def _again(self) -> None:
+        try:
+            self._value, self._error = self._read(), ""
+        except DeployError as failure:
+            self._error = f"{failure.where}: {failure.what}"
+        finally:
+            self._at = time.monotonic()
+            self._free.release()
+
+
+class Pages:
+    """HTML of everything that is served."""
+
+    def __init__(self, inventory: Inventory, gangs: tuple[str, ...], source: Watching) -> None:
+        self._source = source
+        self._style = template("page.css") + template("live.css")
+        self._runs = Kept(lambda: history(inventory, gangs), RECORDS_S)
+        self._why = Kept(lambda: why_json(why(inventory, gangs))["gangs"], RECORDS_S)
+        self._report = Kept(lambda: report_of(examine_inventory(inventory)), DOCTOR_S)
+
+    def page(self, nonce: str) -> str:
+        """The page, with its first picture in it. nonce: what lets its one script run."""
+        shown = {"version": __version__, "nonce": nonce, "part": Markup(self.part())}  # noqa: S704 - escaped there
+        return report_page(shown, template("live.html.j2"), self._style)
+
+    def part(self) -> str:
+        """What the page puts in the place of its picture."""
+        return report_page(self._now(), template("live_part.html.j2"), "")
+
+    def document(self) -> dict[str, Any]:
+        """As `status --watch --json`."""
+        return live_json(self._source.look())
+
+    def doctor(self) -> str:
+        """The page of `doctor --report`; a word on it while the nodes are examined."""
+        page, error = self._report.value()
+        if page is None:
+            return _soon("The nodes are being examined.", error)
+        return report_page(page, template("report.html.j2"), template("page.css"))
+
+    def bench(self) -> str:
+        """The page of `bench --html`, of every run recorded on this machine. Raises InputError where there is none."""
+        records = listed()
+        if not records:
+            raise InputError("no benchmark is recorded", where="bench", fix="measure one: l40s-deploy bench")
+        return report_page(bench_of(records), template("bench.html.j2"), template("page.css"))
+
+    def _now(self) -> dict[str, Any]:
+        document = self.document()
+        runs, _ = self._runs.value()
+        told, _ = self._why.value()
+        causes = {one["name"]: one for one in told or ()}
+        gangs = [{**gang, "why": causes.get(gang["name"]), "events": gang["events"][-MOST_EVENTS:]}
+                 for gang in document["gangs"]]  # fmt: skip
+        past = [run for kept in runs or () for run in kept.runs]
+        past.sort(key=lambda run: run.started, reverse=True)
+        return {
+            "clock": time.strftime("%H:%M:%S", time.localtime(document["at"])),
+            "gangs": gangs,
+            "router": document["router"],
+            "runs": _timeline([_run(run) for run in past[:MOST_RUNS]], document["at"]),
+            "time_of": lambda at: time.strftime("%H:%M:%S", time.localtime(at)),
+        }
+
+
+def _run(run: Any) -> dict[str, Any]:
+    return {
+        "gang": run.gang,
+        "started": run.started,
+        "ended": run.ended,
+        "end": run.end,
+        "by": run.by,
+        "when": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)),
+        "cause": f"{run.cause.node}: {run.cause.text}" if run.cause else "",
+    }
+
+
+def _timeline(runs: list[dict[str, Any]], now: float) -> list[dict[str, Any]]:
+    """Each run with where its bar begins and how long it is, in per cent of the time since the oldest began."""
+    first = min((run["started"] for run in runs), default=now)
+    all_s = max(1.0, now - first)
+
+    def placed(run: Mapping[str, Any]) -> dict[str, Any]:
+        end = min(now, run["ended"] or now)
+        begin = 100 * (run["started"] - first) / all_s
+        return {**run, "left": round(begin, 2), "width": round(max(0.5, 100 * (end - run["started"]) / all_s), 2)}
+
+    return [placed(run) for run in runs]
+
+
+def _soon(words: str, error: str) -> str:
+    page = (
+        '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="3">'
+        "<title>doctor</title>"
+        "<style>{{ style }}</style><main><p>{{ words }}</p><p>{{ error }}</p></main></html>"
+    )
+    return report_page({"words": words, "error": error}, page, template("page.css"))
