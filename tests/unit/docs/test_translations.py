@@ -1,0 +1,55 @@
+"""A Chinese page says what the English one said when it was translated: each section carries the English one's digest.
+
+After translating what changed, UPDATE_GOLDEN=1 writes the digests anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGES = {"README.md": "README.zh.md", "docs/habits.md": "docs/zh/habits.md"}
+MARK = re.compile(r"^<!-- translated from (?P<page>\S+), (?P<title>.+): (?P<digest>\w+) -->$", re.MULTILINE)
+
+
+def sections(text: str) -> dict[str, str]:
+    """Digest of each section by its title; lines inside a code block are no titles."""
+    found: dict[str, list[str]] = {}
+    title, fenced = "", False
+    for line in text.splitlines():
+        fenced ^= line.startswith("```")
+        if not fenced and (heading := re.match(r"##? (.+)", line)):
+            title = heading[1]
+        found.setdefault(title, []).append(line.rstrip())
+    return {name: hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12] for name, lines in found.items() if name}
+
+
+@pytest.mark.parametrize(("english", "chinese"), PAGES.items())
+def test_neither_page_moved_alone(english: str, chinese: str) -> None:
+    wanted = sections((ROOT / english).read_text("utf-8"))
+    page = ROOT / chinese
+    text = page.read_text("utf-8")
+    if os.environ.get("UPDATE_GOLDEN"):
+        text = MARK.sub(
+            lambda one: f"<!-- translated from {one['page']}, {one['title']}: {wanted.get(one['title'], 'gone')} -->",
+            text,
+        )
+        page.write_text(text, "utf-8")
+    told = {one["title"]: one["digest"] for one in MARK.finditer(text)}
+    assert {one["page"] for one in MARK.finditer(text)} == {english}
+    moved = sorted(title for title in wanted.keys() | told.keys() if wanted.get(title) != told.get(title))
+    assert not moved, (
+        f"{chinese}: translate these sections of {english}, then run this test with UPDATE_GOLDEN=1: {moved}"
+    )
+
+
+def test_a_section_s_digest_changes_with_it() -> None:
+    page = "# A\n\none\n\n## B\n\n```sh\n## no title\n```\n"
+    assert set(sections(page)) == {"A", "B"}
+    changed = sections(page.replace("one", "two"))
+    assert changed["A"] != sections(page)["A"] and changed["B"] == sections(page)["B"]
