@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="what the RDMA device plugin offers (default: pods are privileged)",
     )
-    parser.add_argument("--cpus", type=int, default=0, metavar="N", help="exclusive CPUs of each pod (default: no claim)")
+    parser.add_argument("--cpus", type=int, default=0, metavar="N", help="exclusive CPUs of each pod (default: none)")
     parser.add_argument("--secret", default="", metavar="NAME", help="Secret with the plan's secret variables")
 
 

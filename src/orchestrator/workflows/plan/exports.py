@@ -60,7 +60,7 @@ def leader_worker_set(plan: Plan, cluster: Cluster, gang_name: str | None = None
         "Needs the LeaderWorkerSet controller and the NVIDIA device plugin; the nodes' names must be the plan's.",
         "NUMA: give the kubelets cpuManagerPolicy static and topologyManagerPolicy best-effort, and use --cpus.",
     )
-    return "".join(f"# {line}\n" for line in head) + yaml_text(lws(gang, replace(cluster, image=image)))
+    return yaml_text(lws(gang, replace(cluster, image=image)), *head)
 
 
 def compose_files(plan: Plan) -> Mapping[str, str]:
