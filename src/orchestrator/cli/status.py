@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.workflows.status.loads import add_loads, node_loads
 from orchestrator.workflows.status.overview import overview, overview_json
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """5 where a gang failed, 3 where one is degraded, 4 where a node did not answer, else 0."""
-    inventory = open_inventory(args, screen)
+    inventory = open_cluster(args, screen) if args.watch or args.wide else open_inventory(args, screen)
     gangs = tuple(args.gang)
     if args.watch:
         from orchestrator.cli.watching import watch

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
-from orchestrator.cli.progress import patience
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, command_line, open_inventory
+from orchestrator.cli.progress import WordsInPlace, patience
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
 from orchestrator.model.exit_codes import Exit
@@ -17,6 +18,8 @@ from orchestrator.model.per_node import PerNode
 from orchestrator.planning.layout import degrees_of
 from orchestrator.rules.support.grouping import who
 from orchestrator.tuning.holdings import Holding, State
+from orchestrator.tuning.pack import INTERPRETED
+from orchestrator.tuning.search import BATCHES
 from orchestrator.tuning.wanted import Wanted
 from orchestrator.workflows.tuning.carry import (
     PullRequest,
@@ -27,6 +30,7 @@ from orchestrator.workflows.tuning.carry import (
     push,
     push_json,
 )
+from orchestrator.workflows.tuning.run import Pace, Tuned, TuneRunRequest, run_tuning, tuned_json
 from orchestrator.workflows.tuning.tuning import Kit, TuningRequest, status_json, tuning_status
 
 _STATUS = (
@@ -42,13 +46,24 @@ _CARRY = (
 )
 
 
+LINE_EVERY_S = 30.0
+"""How often progress is said where no line can be changed in its place."""
+_RUN = (
+    "l40s-deploy tuning run --model DeepSeek-V3-0324-Block64x64 l40s.tuned.tar.gz",
+    "l40s-deploy tuning run --model MiniMax-M2 --batch 1,8,32 --candidates 100 quick.tuned.tar.gz",
+)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """The words after `tuning`."""
-    add_examples(parser, *_STATUS, *_CARRY)
+    add_examples(parser, *_STATUS, *_RUN, *_CARRY)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     status = actions.add_parser("status", help="show which configs a model looks for, and which each node has")
     add_examples(status, *_STATUS)
     _configure_status(status)
+    run = actions.add_parser("run", help="find the best configs on all GPUs of a gang that is down, and pack them")
+    add_examples(run, *_RUN)
+    _configure_run(run)
     pull = actions.add_parser("pull", help="pack one node's configs for its GPU into a file")
     add_examples(pull, *(line for line in _CARRY if " pull " in line))
     _configure_pull(pull)
@@ -65,6 +80,30 @@ def _configure_status(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(flag, type=_degree, metavar="N", help=f"{words} parallel degree, as for `plan`")
     add_gangs(parser)
     parser.add_argument("--offline", action="store_true", help="contact no node; show names and shapes only")
+    add_json(parser)
+
+
+def _configure_run(parser: argparse.ArgumentParser) -> None:
+    add_inventory(parser)
+    parser.add_argument(
+        "out", metavar="DIR|FILE", type=Path, help="pack to write: FILE.tar, FILE.tar.gz, or a directory"
+    )
+    parser.add_argument("--model", required=True, metavar="NAME", help="a profile's name or .yml file")
+    parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
+    for flag, words in (("--tp", "tensor"), ("--pp", "pipeline"), ("--ep", "expert")):
+        parser.add_argument(flag, type=_degree, metavar="N", help=f"{words} parallel degree, as for `plan`")
+    parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="on this gang's GPUs")
+    parser.add_argument(
+        "--batch",
+        type=_batches,
+        default=(),
+        metavar="N,N,...",
+        help=f"batch sizes (default: SGLang's own, {','.join(map(str, BATCHES))})",
+    )
+    parser.add_argument(
+        "--candidates", type=_degree, metavar="N", help="try only this many tiles per shape (default: all that fit)"
+    )
+    parser.add_argument("--again", action="store_true", help="discard the results of an earlier, interrupted run")
     add_json(parser)
 
 
@@ -93,8 +132,74 @@ def _configure_push(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """status, pull or push."""
-    return {"status": _status, "pull": _pull, "push": _push}[args.action](args, screen)
+    """status, run, pull or push."""
+    return {"status": _status, "run": _run, "pull": _pull, "push": _push}[args.action](args, screen)
+
+
+def _run(args: argparse.Namespace, screen: Screen) -> int:
+    """0; 3 where a job failed or a file was left out, 4 where a node dropped out."""
+    request = TuneRunRequest(
+        out=args.out,
+        model=args.model,
+        stack=args.stack,
+        tp=args.tp,
+        pp=args.pp,
+        ep=args.ep,
+        gangs=tuple(args.gang),
+        batches=args.batch,
+        most=args.candidates,
+        again=args.again,
+        command=command_line(),
+    )
+    inventory = open_inventory(args, screen)
+    with WordsInPlace(screen, "tuning") as shown:
+        said = [time.monotonic()]
+
+        def show(pace: Pace) -> None:
+            if not shown.update(_pace(pace)) and time.monotonic() - said[0] > LINE_EVERY_S:
+                said[0] = time.monotonic()
+                screen.say(_pace(pace))
+
+        done = run_tuning(inventory, request, show)
+    if screen.as_json:
+        screen.json(tuned_json(done, args.out))
+    else:
+        _show_tuned(done, args.out, screen)
+    if done.lost:
+        return Exit.UNREACHABLE
+    return Exit.FINDINGS if done.failed or done.left else 0
+
+
+def _pace(pace: Pace) -> str:
+    left = "" if pace.left_s is None else f", about {_span(pace.left_s)} left"
+    trying = "; ".join(f"{place}: {words}" for place, words in sorted(pace.trying.items())[:2])
+    return f"tuned {pace.done} of {pace.jobs} jobs{left}" + (f" ({trying})" if trying else "")
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _show_tuned(done: Tuned, out: Path, screen: Screen) -> None:
+    for job in done.jobs:
+        result = done.results.get(job.id)
+        shape = f"{job.space} at batch {job.batch}"
+        if result is None:
+            screen.out.print(printable(f"{shape}: {done.failed.get(job.id, 'not tried')}"), style="bold red")
+            continue
+        before = f"{result['before_us']:.1f} us" if result["before_us"] else "wrong or not running"
+        words = "unchanged, nothing is faster" if result["kept"] else f"{result['us']:.1f} us"
+        screen.out.print(printable(f"{shape}: {before} -> {words}"), soft_wrap=True)
+    for name, why in done.left.items():
+        screen.out.print(printable(f"left out: {name}: {why}"))
+    for name, failure in done.lost.items():
+        screen.out.print(printable(f"{name}: {failure.what}"), style="bold red")
+    if done.before:
+        screen.say(f"{done.before} results are from an earlier run (--again discards them)")
+    if done.pack.made == INTERPRETED:
+        screen.say("tuned without a GPU, in Triton's interpreter: the products are checked, but the times say nothing")
+    if done.pack.texts:
+        screen.out.print(printable(f"{out}: {len(done.pack.texts)} configs; install: l40s-deploy tuning push {out}"))
 
 
 def _pull(args: argparse.Namespace, screen: Screen) -> int:
@@ -295,6 +400,10 @@ def _of_files(kit: Kit) -> Iterator[str]:
 
 def _missing(kit: Kit, place: int) -> bool:
     return any(rows[place].state is State.DEFAULT for rows in kit.rows.values())
+
+
+def _batches(text: str) -> tuple[int, ...]:
+    return tuple(_degree(part) for part in text.split(","))
 
 
 def _degree(text: str) -> int:

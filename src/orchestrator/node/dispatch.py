@@ -21,6 +21,7 @@ VERBS = {
     "gauges": "orchestrator.node.look.gauges",
     "prerequisites": "orchestrator.node.look.prerequisites",
     "tune": "orchestrator.node.tuning.tune",
+    "tune-run": "orchestrator.node.tuning.run",
     "tuned": "orchestrator.node.tuning.tuned",
     "stage": "orchestrator.node.verbs.stage",
     "arm": "orchestrator.node.verbs.arm",

@@ -23,6 +23,8 @@ from orchestrator.tuning.wanted import moe_root
 FORMAT = 1
 KIND = "l40s-deploy tuned configs"
 MANIFEST = "manifest.json"
+MEASURED, INTERPRETED = "measured", "interpreted"
+"""How a tuning run came to its times: on GPUs, or without one in Triton's interpreter."""
 LARGEST_PART = 1 << 20
 MOST_PARTS = 4096
 _PART = re.compile(r"(?P<kernel>moe|linear)/(?:(?P<triton>triton_\d+(?:_\d+)*)/)?(?P<name>[^/]+)")
@@ -30,13 +32,19 @@ _PART = re.compile(r"(?P<kernel>moe|linear)/(?:(?P<triton>triton_\d+(?:_\d+)*)/)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pack:
-    """texts: by part name. device: the GPU as file names have it; triton: what its origin ran, '' if not known"""
+    """texts: by part name. device: the GPU as file names have it; triton: what its origin ran, '' if not known
+
+    made: how: '' for what a node had, measured, interpreted (without a GPU: good for tests alone), derived
+    origin: where its numbers are from, with licence, '' for this cluster
+    """
 
     dialect: str
     engine_version: str
     device: str
     triton: str
     texts: Mapping[str, str]
+    made: str = ""
+    origin: str = ""
 
     def places(self, lookup: Lookup, moe_directory: str = "") -> dict[str, str]:
         """{file below the engine's root, or absolute: its text}."""
@@ -57,6 +65,8 @@ def manifest(pack: Pack) -> str:
         "engine_version": pack.engine_version,
         "device": pack.device,
         "triton": pack.triton,
+        **({"made": pack.made} if pack.made else {}),
+        **({"origin": pack.origin} if pack.origin else {}),
         "files": {part: digest(text) for part, text in sorted(pack.texts.items())},
     }
     return json.dumps(document, indent=1) + "\n"
@@ -74,6 +84,8 @@ def read_pack(parts: Mapping[str, str], by_triton: Mapping[str, bool]) -> Pack:
         engine_version=str(said["engine_version"]),
         device=str(said["device"]),
         triton=str(said.get("triton") or ""),
+        made=str(said.get("made") or ""),
+        origin=str(said.get("origin") or ""),
         texts={part: text for part, text in parts.items() if part != MANIFEST},
     )
     if pack.dialect not in by_triton:

@@ -6,176 +6,26 @@ the end NCCL's own lines and {"ended"}. When nobody reads any more, or the deadl
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import subprocess
-import time
-from functools import partial
 from typing import Any
 
-from orchestrator.node import files, itself, kernel, processes
-from orchestrator.node.agent import preflight, staged_files
-from orchestrator.node.agent.run import REPORT_FILE, Run, run_of
-from orchestrator.node.engine import beside, guardian
-from orchestrator.node.engine.gpus import GpuMemory
-from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import os_told
 from orchestrator.node.requests import request_of
-from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell
-from orchestrator.node.verbs import lock, report, stage
-from orchestrator.protocol.nettest import NettestOrder, NettestRequest, RanksOrder
-from orchestrator.protocol.report import AgentState, Report
-from orchestrator.protocol.shape import parsed
-
-KEPT_LOG = 16 << 10
-KEPT_NCCL = 1 << 20
-"""NCCL says some 30 KiB a rank."""
-_OF_THE_PLAN = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "SGLANG_", "LD_PRELOAD")
-"""Variables that only the plan may set, as in its launch script."""
+from orchestrator.node.verbs.in_place import Task, carry_out
+from orchestrator.protocol.nettest import NettestRequest
 
 
 def stream(request: dict[str, Any]) -> None:
     """Run the ranks once, from the first to the last step."""
     asked = request_of(NettestRequest, request)
-    lock.refuse_a_former_holder(asked)
-    order, state = asked.order, files.state_dir(asked.state_dir)
-    _refuse_beside_an_engine(files.current_run(state, asked.gang))
-    folder = files.run_dir(state, asked.gang, f"nettest-{os.getpid()}")
-    run = run_of({**order.run.as_json(), "engine_user": stage.engine_user(order.run.engine_user)}, folder)
-    if run.container is not None:
-        fix = "run NVIDIA's nccl-tests in the container, or choose a stack that is installed in a virtual environment"
-        raise Failure("in-container", "this engine runs in a container; nettest can start its ranks only in a virtual"
-                                      " environment",
-                      run.container.image, fix)  # fmt: skip
-    with os_told(state):
-        kernel.adopt_orphans()
-        _refuse_unready(run)
-        _test(run, order)
-
-
-def _refuse_beside_an_engine(folder: str | None) -> None:
-    """An armed agent has started nothing yet."""
-    if folder is None or not processes.alive(*report.agent(folder)):
-        return
-    found = files.read_as(Report, f"{folder}/{REPORT_FILE}")
-    if found is None or found.state not in (AgentState.STAGED, AgentState.ARMED):
-        what = f"an engine of this gang is running ({found.state.value if found else 'unreadable'}): both would be slow"
-        raise Failure(
-            "running",
-            what,
-            folder,
-            "stop it with `l40s-deploy down`, or test before the start with `l40s-deploy up --nettest`",
-        )
-
-
-def _refuse_unready(run: Run) -> None:
-    memory = GpuMemory(itself.application(), run.gpus if run.device == "cuda" else ())
-    try:
-        failures = preflight.check_for_test(run, memory)
-    finally:
-        memory.close()
-    if failures:
-        raise failures[0]
-    for name, least in run.limits.items():
-        guardian.raise_limit(name, least)
-
-
-def _test(run: Run, order: NettestOrder) -> None:
-    results, theirs = os.pipe2(os.O_CLOEXEC)
-    program, said = (_text(text) for text in (order.program, json.dumps(order.ranks.as_json())))
-    child = subprocess.Popen(
-        [run.venv_python, f"/proc/self/fd/{program}", str(theirs)],
-        stdin=said,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd="/",
-        env=_environment(run),
-        pass_fds=(program, theirs),
-        preexec_fn=partial(beside.become, run, os.getpid()),  # noqa: PLW1509 - one thread
+    task = Task(
+        word="nettest",
+        noun="network test",
+        text=asked.order.program,
+        order=asked.order.ranks.as_json(),
+        deadline_s=asked.order.deadline_s,
+        many=f"{len(asked.order.ranks.ranks)} ranks",
+        beside="stop it with `l40s-deploy down`, or test before the start with `l40s-deploy up --nettest`",
+        in_container="run NVIDIA's nccl-tests in the container, or choose a stack that is installed in a virtual "
+        "environment",
+        too_long="run `l40s-deploy doctor`, or test fewer nodes with --gang",
     )
-    for descriptor in (program, said, theirs):
-        os.close(descriptor)
-    log = _Log()
-    try:
-        _follow(child, results, log, order.deadline_s)
-    finally:
-        beside.end(child)
-        os.close(results)
-    for word in sorted(run.hidden_words(), key=len, reverse=True):
-        log.hide(word)
-    if child.returncode != 0 and not log.told:
-        raise _never_began(run, order.ranks, child.returncode, beside.last_words(log.last))
-    for begin in range(0, len(log.nccl), PART_BYTES):
-        tell({"log": log.nccl[begin : begin + PART_BYTES]})
-    tell({"ended": child.returncode, "what": "" if child.returncode == 0 else beside.last_words(log.last)})
-
-
-def _text(text: str) -> int:
-    descriptor = staged_files.in_memory(text.encode())
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
-
-
-def _environment(run: Run) -> dict[str, str]:
-    session = guardian.engine_environment(run)
-    return {name: value for name, value in session.items() if name in run.env or not name.startswith(_OF_THE_PLAN)}
-
-
-class _Log:
-    """What the ranks write: its end, and NCCL's lines. told: they have said something themselves."""
-
-    def __init__(self) -> None:
-        self.last = self.nccl = self._rest = ""
-        self.told = False
-
-    def add(self, data: bytes) -> None:
-        """More of it."""
-        text = data.decode("utf-8", "replace")
-        self.last = (self.last + text)[-KEPT_LOG:]
-        *lines, self._rest = (self._rest + text).split("\n")
-        if len(self.nccl) < KEPT_NCCL:
-            self.nccl += "".join(f"{line}\n" for line in lines if "NCCL INFO" in line)
-
-    def hide(self, word: str) -> None:
-        """Take a secret out."""
-        self.last, self.nccl = self.last.replace(word, "***"), self.nccl.replace(word, "***")
-
-
-def _follow(child: subprocess.Popen[bytes], results: int, log: _Log, deadline_s: float) -> None:
-    """Pass on what the ranks say until all have ended. Raises BrokenPipeError where nobody listens."""
-    assert child.stdout is not None
-    output, end, rest = child.stdout.fileno(), time.monotonic() + deadline_s, b""
-    open_ = {output, results}
-    while open_:
-        ready, _, _ = select.select(list(open_), [], [], TICK_S)
-        for descriptor in ready:
-            data = os.read(descriptor, 65536)
-            if not data:
-                open_.discard(descriptor)
-            elif descriptor == output:
-                log.add(data)
-            else:
-                *lines, rest = (rest + data).split(b"\n")
-                log.told = True
-                for line in map(parsed, lines):
-                    if isinstance(line, dict):
-                        tell(line)
-        if not ready:
-            if child.poll() is not None:
-                return  # what it left behind may hold the pipes open
-            tell({})
-        if reader_is_gone(0):
-            raise BrokenPipeError
-        if time.monotonic() > end:
-            what = f"the network test did not finish within {deadline_s:.0f} s and was stopped"
-            raise Failure("deadline", what, "nettest", "run `l40s-deploy doctor`, or test fewer nodes with --gang")
-    child.wait(max(0.1, end - time.monotonic()))
-
-
-def _never_began(run: Run, order: RanksOrder, status: int, said: str) -> Failure:
-    if "No module named" in said:
-        what = f"the stack's environment has no torch: {said}"
-        return Failure("no-torch", what, run.venv_python, f"install the stack {run.stack} with `l40s-deploy prepare`")
-    what = f"the {len(order.ranks)} ranks of this node ended with status {status}: {said}"
-    return Failure("ranks-ended", what, run.venv_python, "l40s-deploy doctor")
+    carry_out(asked, asked.order.run, task)

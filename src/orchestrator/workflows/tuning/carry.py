@@ -21,7 +21,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import call
 from orchestrator.remote.session import Session
 from orchestrator.tuning.lookup import device_name, triton_folder
-from orchestrator.tuning.pack import Pack, pack_of, part_name
+from orchestrator.tuning.pack import INTERPRETED, Pack, pack_of, part_name
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.tuning.packs import load_pack, save_pack
 from orchestrator.workflows.tuning.tuning import (
@@ -125,6 +125,12 @@ def push(inventory: Inventory, request: PushRequest) -> PerNode[Put]:
             f"the pack is for {pack.dialect}, but the stack {stack.name} is {stack.dialect}",
             where=str(request.pack),
             fix="choose the matching stack with --stack, or another pack",
+        )
+    if pack and pack.made == INTERPRETED and stack.device == "cuda":
+        raise InputError(
+            "this pack was made without a GPU, by Triton's interpreter: its times say nothing",
+            where=str(request.pack),
+            fix="make one on the nodes' GPUs with `l40s-deploy tuning run`",
         )
     with Fleet(specs.values()) as fleet:
         if pack:

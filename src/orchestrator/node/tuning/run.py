@@ -1,0 +1,31 @@
+"""Verb `tune-run`: this node's tuners, one a GPU, in the engine's place and as the engine would run.
+
+Request: {"state_dir", "gang", "order": TuneRunOrder}. Lines: TuneLine, as the tuners say them; {} twice a second; at
+the end {"ended"}. When nobody reads any more, or the deadline has passed, the tuners are ended.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.node.requests import request_of
+from orchestrator.node.verbs.in_place import Task, carry_out
+from orchestrator.protocol.tuning import TuneRunRequest
+
+
+def stream(request: dict[str, Any]) -> None:
+    """Run the tuners until they have tried all jobs of the order."""
+    asked = request_of(TuneRunRequest, request)
+    task = Task(
+        word="tune-run",
+        noun="tuning",
+        text=asked.order.program,
+        order=asked.order.tuners.as_json(),
+        deadline_s=asked.order.deadline_s,
+        many=f"{asked.order.tuners.gpus} tuners",
+        beside="stop it with `l40s-deploy down`",
+        in_container="choose a stack that is installed in a virtual environment, or tune with SGLang's own scripts in"
+        " the container",
+        too_long="run the same command again: what is done is kept",
+    )
+    carry_out(asked, asked.order.run, task)

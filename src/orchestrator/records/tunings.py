@@ -1,0 +1,59 @@
+"""What tuning runs have found on this machine: $XDG_STATE_HOME/l40s-deploy/tuning/KEY.jsonl, a line for each job done.
+
+A line is appended once its job's result is proved, so that a run that is killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.model.errors import InputError
+
+
+def tunings_root() -> Path:
+    """By default below ~/.local/state."""
+    base = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
+    return Path(base) / "l40s-deploy" / "tuning"
+
+
+def kept_results(key: str, *, root: Path | None = None) -> dict[str, Mapping[str, Any]]:
+    """By job, the last one counts; a line that a kill has torn is none."""
+    found: dict[str, Mapping[str, Any]] = {}
+    try:
+        lines = (root or tunings_root()).joinpath(f"{key}.jsonl").read_text("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return found
+    for line in lines:
+        try:
+            result = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(result, dict) and isinstance(result.get("job"), str):
+            found[result["job"]] = result
+    return found
+
+
+def keep_result(key: str, result: Mapping[str, Any], *, root: Path | None = None) -> None:
+    """Append one. Raises InputError where it can't be written."""
+    file = (root or tunings_root()) / f"{key}.jsonl"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with file.open("a", encoding="utf-8") as lines:
+            lines.write("\n" + json.dumps(result) + "\n")  # a torn line before it stays one line
+            lines.flush()
+            os.fsync(lines.fileno())
+    except OSError as failure:
+        raise InputError(
+            f"can't be written: {failure.strerror or failure}",
+            where=str(file),
+            fix=f"make {file.parent} writable, or free space on its disk",
+        ) from None
+
+
+def forget_results(key: str, *, root: Path | None = None) -> None:
+    """Begin anew."""
+    (root or tunings_root()).joinpath(f"{key}.jsonl").unlink(missing_ok=True)
