@@ -163,7 +163,7 @@ def _one(work: _Work, turns: Turns, later: Sequence[Staged]) -> GangView:
         _settled(work)
 
     def how_to_go_on(step: Step) -> str:
-        return "" if step is Step.ASIDE else _how_to_go_on(work, later)
+        return "" if step is Step.ASIDE else _how_to_go_on(work, later, serves=step is Step.BACK)
 
     turn = Turn(
         places=(Place(gang=work.gang, url=work.plan.service_url, serving=bool(view.service_healthy)),),
@@ -273,9 +273,11 @@ def _settled(work: _Work) -> None:
         time.sleep(LOOK_EVERY_S)
 
 
-def _how_to_go_on(work: _Work, later: Sequence[Staged]) -> str:
+def _how_to_go_on(work: _Work, later: Sequence[Staged], *, serves: bool) -> str:
     name = work.gang.name
     words = f"{name} is stopped; start it again with `l40s-deploy restart --gang {name}`"
+    if serves:
+        words = f"{name} serves again, but may not be in the router; `l40s-deploy router up` adds it"
     if not later:
         return words
     rest = " ".join(f"--gang {plan.gang.name}" for plan in later)

@@ -149,3 +149,9 @@ def test_the_doctor_is_asked_again_for_a_while_and_then_forbids_the_start(
     gang.nothing_left()
     told.on_step = lambda words: findings.clear() if "trying again" in words else None
     assert maintain(gang.inventory, MaintenanceRequest(run="true"), told).views[0].state is GangState.READY
+
+
+def test_a_gang_that_serves_again_is_not_called_stopped() -> None:
+    work = SimpleNamespace(gang=SimpleNamespace(name="g"))
+    words = [maintenance._how_to_go_on(work, (), serves=serves) for serves in (False, True)]  # type: ignore[arg-type]
+    assert words[0].startswith("g is stopped") and words[1].startswith("g serves again, but may not be in the router")
