@@ -123,6 +123,32 @@ def test_a_killed_rank_reaches_the_receiver_in_time(lab: SmallLab, tmp_path: Pat
     assert "l40s-deploy why" in alert["annotations"]["runbook"]
 
 
+def test_a_guard_tells_that_the_gang_failed_and_that_it_is_back_and_answers_prometheus(lab: SmallLab) -> None:
+    if lab.gang()["state"] != "ready":
+        lab.deploy("down")
+        lab.serve()
+    port = free_port()
+    with receiver() as pager:
+        lab.write_inventory(vars={"l40s_notify": [{"kind": "webhook", "url": pager.url}]})
+        assert "sent" in lab.deploy("notify", "--test").stdout
+        guard = lab.start("guard", "--metrics", str(port))
+        try:
+            until(lambda: "l40s_guard_up{" in scraped(f"127.0.0.1:{port}"), 30)
+            node, pid = lab.rank(2)
+            lab.on(node, f"kill -9 {pid}")
+            until(lambda: told(pager)[-1:] == ["restored"] and len(told(pager)) > 1, 90, lambda: told(pager))
+        finally:
+            guard.terminate()
+            guard.communicate(timeout=60)
+    assert told(pager) == ["restored", "failed", "restored"]  # the test message is the first one
+    failed = pager.documents()[1]
+    assert failed["subject"] == "gang0" and node in failed["text"] and failed["fix"]
+
+
+def told(pager: Receiver) -> list[str]:
+    return [document["event"] for document in pager.documents()]
+
+
 def failures(pager: Receiver) -> list[tuple[float, dict[str, dict[str, str]]]]:
     """When L40sGangFailed arrived, and the alert."""
     return [

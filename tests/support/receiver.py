@@ -14,10 +14,11 @@ from typing import Any
 
 @dataclass
 class Receiver:
-    """got: (path, document, monotonic seconds) of every POST. status: what it answers."""
+    """got: (path, document, monotonic seconds) of every POST. status, answer: what it answers."""
 
     url: str = ""
     status: int = 200
+    answer: Any = None
     got: list[tuple[str, Any, float]] = field(default_factory=list)
 
     def documents(self) -> list[Any]:
@@ -34,8 +35,10 @@ def receiver() -> Iterator[Receiver]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             kept.got.append((self.path, json.loads(body), time.monotonic()))
             self.send_response(kept.status)
-            self.send_header("Content-Length", "0")
+            text = b"" if kept.answer is None else json.dumps(kept.answer).encode()
+            self.send_header("Content-Length", str(len(text)))
             self.end_headers()
+            self.wfile.write(text)
 
         def log_message(self, format: str, *args: Any) -> None:
             pass

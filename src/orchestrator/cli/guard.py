@@ -29,6 +29,7 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Inventory
 from orchestrator.workflows.guard.guard import DAY_S, Guarded, GuardRequest, guard
 from orchestrator.workflows.guard.hooks import Hook
+from orchestrator.workflows.monitor.notify import Notifier
 from orchestrator.workflows.unit import GUARD, install, start_words
 
 
@@ -117,7 +118,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when no gang was given up or left failed, 5 otherwise; it runs until Ctrl-C without --once."""
     inventory = open_cluster(args, screen)
+    shown = Progress(screen)
+    notifier = Notifier(inventory.notify, inventory.path, lambda words: shown.say(f"notify: {words}"))
     request = GuardRequest(
+        notifier=notifier,
         gangs=tuple(args.gang),
         once=args.once,
         policy=Policy(
@@ -136,8 +140,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     )
     if args.install:
         return _install(args, Path(inventory.path), screen)
-    shown = Progress(screen)
-    with _metrics(args, inventory), shown:
+    with _metrics(args, inventory), shown, notifier:
         left = guard(inventory, request, shown)
     if args.json:
         screen.json({"gangs": [_json(one) for one in left]})

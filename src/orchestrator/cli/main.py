@@ -50,6 +50,7 @@ GROUPS = {
     "operate": {
         "exporter": "metrics of gangs, ranks, GPUs and rails for Prometheus",
         "export": "write the cluster for other programs: Prometheus and Grafana, Slurm, Kubernetes, compose",
+        "notify": "show who is told when a gang fails; send a test message",
     },
     "prepare": {
         "init": "write an inventory: asks for hosts, checks host keys, sudo and networks, runs doctor",

@@ -8,6 +8,7 @@ from pathlib import Path
 from orchestrator.loading import own
 from orchestrator.loading.ansible_yaml import AnsibleInventory
 from orchestrator.loading.node_spec import ANSIBLES, OURS, node_spec
+from orchestrator.loading.notify_spec import recipients
 from orchestrator.loading.router_spec import router_spec
 from orchestrator.loading.sources import Values, evaluated, read_source
 from orchestrator.loading.variables import Variables
@@ -54,7 +55,8 @@ def read_cluster(path: str | Path) -> tuple[Inventory, dict[str, Values]]:
     _refuse_shared_addresses(gangs, variables)
     own.remember_stacks({node.stack for gang in gangs for node in gang.nodes if node.stack})
     router = _router(source, gangs, [variables[host] for host in hosts.get(ROUTER_GROUP, ())])
-    return Inventory(path=str(file), gangs=gangs, router=router), values
+    told = recipients(variables[gangs[0].leader.name])
+    return Inventory(path=str(file), gangs=gangs, router=router, notify=told), values
 
 
 def _gang_names(source: AnsibleInventory) -> list[str]:

@@ -100,6 +100,16 @@ class Variables:
             raise self.wrong(name, "a list of strings", f"write `{name}: [first, second]`, numbers in quotes")
         return tuple(items)
 
+    def mappings(self, name: str) -> tuple[Mapping[Any, Any], ...]:
+        """A list of mappings; what is in them is the caller's to judge. The error does not show the value."""
+        value = self._plain(name)
+        items = value if isinstance(value, list) else [] if value is None else [None]
+        if not all(isinstance(item, dict) for item in items):
+            raise InputError(
+                "wanted a list of mappings", where=self.place(name), fix=f"write `{name}: [{{kind: ...}}]`"
+            )
+        return tuple(items)
+
     def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
         """A mapping of environment variable names to texts; numbers count as their digits."""
         value = self._plain(name)

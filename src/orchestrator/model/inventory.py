@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.model.notify import Recipient
+
 Transport = Literal["auto", "rdma", "tcp"]
 
 
@@ -130,6 +132,8 @@ class Inventory:
     path: str
     gangs: tuple[GangSpec, ...]
     router: RouterSpec | None = None
+    notify: tuple[Recipient, ...] = ()
+    """`l40s_notify`, as the first node has it: who is told when something happens."""
 
     @property
     def nodes(self) -> Iterator[NodeSpec]:

@@ -35,6 +35,7 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.survivors import part
+from orchestrator.model.notify import Event, Notice
 from orchestrator.protocol.report import Cause
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.workflows.gang import up
@@ -46,6 +47,7 @@ from orchestrator.workflows.gang.resume import finish
 from orchestrator.workflows.guard.hooks import Hook, run_hook
 from orchestrator.workflows.look.doctor import examine
 from orchestrator.workflows.measure.still_right import ask_again
+from orchestrator.workflows.monitor.notify import Notifier
 from orchestrator.workflows.router.routing import rejoin
 from orchestrator.workflows.status.reports import see
 from orchestrator.workflows.survive.fewer import Terms, asked_of, go_on, return_to_all, words_to_return
@@ -84,6 +86,8 @@ class GuardRequest:
     """For an engine that it starts: how long it may show no progress before it counts as hung; None: as it was."""
     restores: bool = False
     """Return to all nodes as soon as the doctor allows it; else only say how."""
+    notifier: Notifier | None = None
+    """Tells who is named in the inventory."""
     golden_every_s: float = DAY_S
     """How often a gang that serves is asked the accepted prompts of `golden`; 0: never."""
 
@@ -155,10 +159,13 @@ class _Post:
             self.surrender = None
         elif self.surrender is None:
             self.surrender = self.decision
+            self._notify(Event.GIVEN_UP, self.decision.why, f"l40s-deploy why --gang {self.gang.name}")
 
     def _look(self) -> None:
         (self.seen,) = see(self.fleet, [self.gang], patience=Patience())
         self.watcher.seen([self.seen])
+        if self.request.notifier is not None:
+            self.request.notifier.look(self.seen)
         begun = self._begun()
         self.decision, self.memory = decide(self.seen, self.memory, time.monotonic(), self.request.policy, begun)
         self._tell(self.decision)
@@ -189,6 +196,7 @@ class _Post:
         if asked.finding is not None:
             words = f"{asked.finding.id}: {asked.finding.title}: {asked.finding.evidence[0]}"
             self.watcher.step(self.gang.name, f"{words}; fix: {asked.finding.fix}")
+            self._notify(Event.FINDING, words, asked.finding.fix)
             self._failed(words)
 
     @property
@@ -302,6 +310,7 @@ class _Post:
         self.decision = Decision(Do.WAIT, f"{why}; {words}")
         self._tell(self.decision)
         if is_due_to_be_told(self.memory, self.request.policy) or self.request.once:
+            self._notify(Event.FINDING, f"no restart while this lasts: {against.where}: {against.what}", against.fix)
             self._failed(self.decision.why)
 
     def _finish(self, lock: GangLock, now: GangView, begun: Begun) -> None:
@@ -322,6 +331,10 @@ class _Post:
         )
         rejoin(self.inventory, done.views, self.watcher)
         self.seen = done.views[0]
+
+    def _notify(self, event: Event, text: str, fix: str) -> None:
+        if self.request.notifier is not None:
+            self.request.notifier.tell(Notice(event=event, subject=self.gang.name, text=text, fix=fix, at=time.time()))
 
     def _failed(self, why: str) -> None:
         self._hook(self.request.on_failed, "failed", why)

@@ -1,0 +1,73 @@
+"""Who is told when something happens to a gang."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Event(str, Enum):
+    """What is worth a message."""
+
+    FAILED = "failed"
+    DEGRADED = "degraded"
+    RESTORED = "restored"
+    GIVEN_UP = "given-up"
+    FINDING = "finding"
+
+
+class Kind(str, Enum):
+    """What a receiver understands."""
+
+    SLACK = "slack"
+    FEISHU = "feishu"
+    DINGTALK = "dingtalk"
+    WECOM = "wecom"
+    WEBHOOK = "webhook"
+    EMAIL = "email"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mail:
+    """How mail is sent. tls: starttls, tls (from the first byte) or none; password_file: '' for no login."""
+
+    server: str
+    port: int
+    sender: str
+    to: tuple[str, ...]
+    tls: str = "starttls"
+    user: str = ""
+    password_file: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipient:
+    """One entry of `l40s_notify`.
+
+    url, url_file: a webhook's address, or the file of mode 0600 that holds it (it often is a secret)
+    sign_file: the file with the key that Feishu's and DingTalk's signed robots want, '' for none
+    """
+
+    kind: Kind
+    url: str = field(default="", repr=False)
+    url_file: str = ""
+    sign_file: str = ""
+    mail: Mail | None = None
+    events: frozenset[Event] = frozenset(Event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """One event. subject: gang or node that it is about; text: what and why, in sentences; at: our epoch seconds."""
+
+    event: Event
+    subject: str
+    text: str
+    fix: str = ""
+    at: float = 0.0
+
+    @property
+    def title(self) -> str:
+        """One line: `gang0 failed`."""
+        words = {Event.GIVEN_UP: "the guard gave up", Event.FINDING: "new finding"}
+        return f"{self.subject}: {words.get(self.event, self.event.value)}"

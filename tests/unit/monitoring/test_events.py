@@ -1,0 +1,50 @@
+"""One message for each event, none for the same again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.gang.view import GangView
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.notify import Event
+from orchestrator.monitoring.events import news
+from orchestrator.protocol.report import Cause
+
+READY = GangView(name="g", state=GangState.READY, run_id="r1", service_healthy=True)
+CAUSE = Cause(node="node1", tp_rank=3, text="killed", fix="look")
+FAILED = replace(READY, state=GangState.FAILED, cause=CAUSE, service_healthy=None)
+STARTING = replace(READY, state=GangState.STARTING, run_id="r2", service_healthy=None)
+HUNG = replace(READY, state=GangState.DEGRADED, trouble="hung", cause=CAUSE)
+
+
+def events(*views: GangView) -> list[Event]:
+    told, found = "", []
+    for view in views:
+        notice, told = news(told, view, 1.0)
+        found += [notice.event] if notice else []
+    return found
+
+
+@pytest.mark.parametrize(
+    ("views", "wanted"),
+    [
+        ([READY, READY], []),
+        ([READY, FAILED, FAILED, STARTING, READY], [Event.FAILED, Event.RESTORED]),
+        ([READY, HUNG, HUNG, READY], [Event.DEGRADED, Event.RESTORED]),
+        ([FAILED], [Event.FAILED]),
+        ([STARTING, READY], []),
+        ([READY, FAILED, STARTING, replace(FAILED, run_id="r2")], [Event.FAILED, Event.FAILED]),
+        ([HUNG, FAILED, READY], [Event.DEGRADED, Event.FAILED, Event.RESTORED]),
+        ([READY, replace(READY, state=GangState.ABSENT, service_healthy=None), READY], []),
+    ],
+)
+def test_what_is_told(views: list[GangView], wanted: list[Event]) -> None:
+    assert events(*views) == wanted
+
+
+def test_a_failure_names_node_rank_and_fix() -> None:
+    notice, _ = news("", FAILED, 7.0)
+    assert notice is not None
+    assert (notice.text, notice.fix, notice.at) == ("node1 TP3: killed", "look", 7.0)
