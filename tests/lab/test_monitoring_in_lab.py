@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -143,6 +144,37 @@ def test_a_guard_tells_that_the_gang_failed_and_that_it_is_back_and_answers_prom
     assert told(pager) == ["restored", "failed", "restored"]  # the test message is the first one
     failed = pager.documents()[1]
     assert failed["subject"] == "gang0" and node in failed["text"] and failed["fix"]
+
+
+def test_a_watching_doctor_says_what_is_new_and_what_is_gone(lab: SmallLab) -> None:
+    node = next(iter(lab.hosts()))
+    with receiver() as pager:
+        lab.write_inventory(vars={"l40s_notify": [{"kind": "webhook", "url": pager.url}]})
+        doctor = lab.start("doctor", "--watch", "10s")
+        lines: list[str] = []
+        reading = threading.Thread(target=lambda: lines.extend(doctor.stdout or ()), daemon=True)
+        reading.start()
+        try:
+            until(lambda: looks(lab), 60)
+            lab.deploy("lab", "break", "--name", lab.name, node, "ecc", "1")
+            until(lambda: any(f"{node}:" in line and "[GPU-ECC]" in line and "new:" in line for line in lines), 60,
+                  lambda: lines)  # fmt: skip
+            with exporter(lab) as address:
+                assert f'l40s_finding{{id="GPU-ECC",node="{node}"' in scraped(address)
+            lab.deploy("lab", "heal", "--name", lab.name, node, "ecc")
+            until(lambda: any("[GPU-ECC]" in line and "gone:" in line for line in lines), 60, lambda: lines)
+        finally:
+            doctor.terminate()
+            doctor.wait(60)
+        reading.join(10)
+    assert sum("new:" in line and "[GPU-ECC]" in line for line in lines) == 1
+    texts = [document["text"] for document in pager.documents() if document["event"] == "finding"]
+    assert sum(text.startswith("GPU-ECC") for text in texts) == 1
+    assert "found" in (lab.folder / "state" / "l40s-deploy" / "audit.jsonl").read_text()
+
+
+def looks(lab: SmallLab) -> list[Path]:
+    return list((lab.folder / "state" / "l40s-deploy" / "doctor").glob("*.json"))
 
 
 def told(pager: Receiver) -> list[str]:

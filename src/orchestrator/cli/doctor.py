@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.accelerators import add_accelerators, build_options
 from orchestrator.cli.advisories import advisories_json, say_advisories
+from orchestrator.cli.doctor_watch import add_watch, watch
 from orchestrator.cli.findings import say_accepted, show_findings, summary
 from orchestrator.cli.options import add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
@@ -32,6 +33,8 @@ EXAMPLE = """examples:
   l40s-deploy doctor --from machine.tar.bz2 --accelerator 1bcf:0b4000
                                                 a machine that hwloc-gather-topology recorded
   l40s-deploy doctor --report wiring.html       also write a page with drawings for the data centre
+  l40s-deploy doctor --watch 10m                check again and again; show only what is new or gone
+  l40s-deploy doctor --watch 10m --install      the same as a systemd unit
   l40s-deploy doctor --explain ACS-REDIRECT     explain a finding: what it reads and why
 
 exit status: 0 no finding of severity stop or slow, 2 wrong input, 3 findings, 4 a node did not answer
@@ -56,6 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dump-xml", metavar="DIR", help="also write each node's NCCL topology XML to DIR/NODE.xml")
     parser.add_argument("--list-rules", action="store_true", help="list every rule")
     parser.add_argument("--explain", metavar="ID", help="explain a finding or cause, and where it comes from")
+    add_watch(parser)
     parser.epilog = EXAMPLE
 
 
@@ -65,6 +69,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
     if args.list_rules or args.explain:
         return _rules(args, screen)
+    if args.watch is not None:
+        return watch(args, screen)
+    if args.install:
+        raise InputError("--install needs --watch", where="--install", fix="l40s-deploy doctor --watch 10m --install")
     examination = _examine_saved(args) if args.saved else _examine(args, screen)
     expectations = expected(examination.cluster)
     _write(args, examination, expectations, screen)

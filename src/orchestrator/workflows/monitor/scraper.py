@@ -18,11 +18,12 @@ from orchestrator.gang.history import PastRun, past_runs
 from orchestrator.gang.view import GangView
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.monitoring.past import last_failure, more, phases, restarts
-from orchestrator.monitoring.scene import Failure, Measured, Past, RouterSeen, Scene
+from orchestrator.monitoring.scene import Failure, Looked, Measured, Past, RouterSeen, Scene
 from orchestrator.protocol.figures import FiguresAnswer, FiguresRequest
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest, ReportAnswer
 from orchestrator.records.benches import all_benches
+from orchestrator.records.findings import last_look, looks_file
 from orchestrator.records.nettests import newest_nettests
 from orchestrator.records.starts import last_start
 from orchestrator.remote.fleet import Fleet, Patience
@@ -58,6 +59,7 @@ class Scraper:
     def __init__(self, inventory: Inventory, gangs: tuple[GangSpec, ...]) -> None:
         self._gangs = gangs
         self._router = inventory.router
+        self._looks = looks_file(inventory.path)
         self._nodes = Fleet([node for gang in gangs for node in gang.nodes], connect_deadline_s=CONNECT_S)
         routers = router_gang(inventory.router).nodes if inventory.router else ()
         self._routers = Fleet(routers, connect_deadline_s=CONNECT_S)
@@ -101,6 +103,7 @@ class Scraper:
             views=views,
             nodes={**told.values, **told.failures},
             router=router[0] if router else None,
+            looked=self._looked(),
             measured=self._documents(),
         )
         past = {gang.name: self._past(gang, view) for gang, view in zip(self._gangs, views, strict=True)}
@@ -112,6 +115,13 @@ class Scraper:
         told = self._routers.on_every(partial(_router_figures, self._router))
         answer = next(iter(told.values.values()), None)
         return (RouterSeen(node=self._router.node.name, workers=_workers(answer)),)
+
+    def _looked(self) -> Looked | None:
+        kept = last_look(self._looks)
+        if kept is None:
+            return None
+        at, findings = kept
+        return Looked(at=at, findings=tuple((one["id"], one["severity"], one["node"]) for one in findings))
 
     def _documents(self) -> Measured:
         now = time.monotonic()

@@ -1,0 +1,95 @@
+"""`l40s-deploy doctor --watch`: look again and again; say what is new or gone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.options import command_line, open_inventory, seconds
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import Inventory
+from orchestrator.monitoring.watching import Difference
+from orchestrator.workflows.unit import DOCTOR, install, start_words
+
+LEAST_S = 10.0
+"""A look at every node takes seconds of its processor time."""
+
+
+def add_watch(parser: argparse.ArgumentParser) -> None:
+    """--watch, and the unit for it."""
+    parser.add_argument(
+        "--watch",
+        type=_interval,
+        metavar="TIME",
+        help="check again and again, this long apart; show only what is new or gone, and error counters that grow; "
+        "new findings go to the audit log, to the metrics of `exporter` and to l40s_notify",
+    )
+    parser.add_argument("--install", action="store_true", help="with --watch: write a systemd unit for it, and exit")
+    parser.add_argument(
+        "--unit", default=DOCTOR.name, metavar="NAME", help=f"with --install: the unit's name ({DOCTOR.name})"
+    )
+
+
+def watch(args: argparse.Namespace, screen: Screen) -> int:
+    """Until Ctrl-C. With --json, one JSON document a line for each look that finds something."""
+    for flag, given in (("--from", args.saved), ("--report", args.report), ("--dump-xml", args.dump_xml)):
+        if given:
+            raise InputError(f"--watch looks at the nodes again and again, and {flag} can't", where=flag, fix="drop it")
+    inventory = open_inventory(args, screen)
+    if args.install:
+        return _install(args, inventory, screen)
+    from orchestrator.workflows.look.watching import Watch
+    from orchestrator.workflows.monitor.notify import Notifier
+
+    with Notifier(inventory.notify, inventory.path, lambda words: screen.say(f"notify: {words}")) as notifier:
+        watching = Watch(inventory, notifier, command_line(), args.accept)
+        while True:
+            began = time.monotonic()
+            show(watching.look(), screen, as_json=args.json)
+            time.sleep(max(0.0, args.watch - (time.monotonic() - began)))
+
+
+def show(found: Difference, screen: Screen, *, as_json: bool) -> None:
+    """Nothing where nothing has changed."""
+    if as_json:
+        if found.lines:
+            screen.verbatim(json.dumps(document(found)))
+        return
+    at = time.strftime("%H:%M:%S")
+    for line in found.lines:
+        screen.out.print(printable(f"{at} {line}"))
+    if found.silent:
+        screen.say(f"{at} did not answer: {', '.join(found.silent)}")
+
+
+def document(found: Difference) -> dict[str, Any]:
+    """One look as a document."""
+    return {
+        "at": time.time(),
+        "new": [asdict(one) for one in found.new],
+        "gone": [asdict(one) for one in found.gone],
+        "growths": [asdict(one) for one in found.growths],
+        "silent": list(found.silent),
+    }
+
+
+def _install(args: argparse.Namespace, inventory: Inventory, screen: Screen) -> int:
+    options = ["--watch", f"{args.watch:g}s", *(word for accepted in args.accept for word in ("--accept", accepted))]
+    path = install(DOCTOR, Path(inventory.path), options, name=args.unit)
+    for line in start_words(path):
+        screen.say(line)
+    if args.json:
+        screen.json({"unit": str(path)})
+    return 0
+
+
+def _interval(text: str) -> float:
+    found = seconds(text)
+    if found < LEAST_S:
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted {LEAST_S:g}s or more")
+    return found

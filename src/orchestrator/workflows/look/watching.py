@@ -1,0 +1,78 @@
+"""`doctor --watch`: looks again and again, and says only what is new or gone since the last look.
+
+What was found is kept, so that a watch that starts anew goes on from there.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+from orchestrator.model.inventory import Inventory
+from orchestrator.monitoring.watching import Difference, Known, difference, growths, known, notices
+from orchestrator.node.look.gauges import ports
+from orchestrator.protocol.gauges import GaugesAnswer
+from orchestrator.records import audit
+from orchestrator.records.findings import keep_look, last_look, looks_file
+from orchestrator.workflows.gang.holder import this_process
+from orchestrator.workflows.gang.locks import user
+from orchestrator.workflows.look.doctor import Examination, examine_inventory
+from orchestrator.workflows.monitor.notify import Notifier
+
+
+@dataclass
+class Watch:
+    """Look by look. command: for the audit log; accept: as of `doctor`."""
+
+    inventory: Inventory
+    notifier: Notifier
+    command: str
+    accept: Collection[str] = ()
+    _counters: Mapping[str, GaugesAnswer] = field(default_factory=dict)
+
+    def look(self) -> Difference:
+        """Examine every node, tell and keep what has changed. Raises InputError where nothing can be kept."""
+        seen = examine_inventory(self.inventory, accept=self.accept)
+        file = looks_file(self.inventory.path)
+        kept = last_look(file)
+        before = tuple(_known(one) for one in kept[1]) if kept is not None else ()
+        found, after = difference(before, known(seen.findings), seen.failures.keys())
+        counters = _counters(seen)
+        found = replace(found, growths=growths(self._counters, counters))
+        self._counters = {**self._counters, **counters}
+        now = time.time()
+        keep_look(file, now, [asdict(one) for one in after])
+        self._note(found)
+        for notice in notices(found, now):
+            self.notifier.tell(notice)
+        return found
+
+    def _note(self, found: Difference) -> None:
+        """In the audit log of this machine: the nodes' own are about who worked on them."""
+        gangs = {node.name: node.gang for node in self.inventory.nodes}
+        holder = {"who": user(), "host": socket.gethostname(), "command": self.command, "pid": this_process()["pid"]}
+        for action, findings in (("found", found.new), ("gone", found.gone)):
+            for one in findings:
+                audit.note(action, gang=gangs.get(one.node, ""), holder=holder, why=one.words)
+
+
+def _known(kept: Mapping[str, object]) -> Known:
+    devices = kept.get("devices")
+    return Known(
+        id=str(kept["id"]),
+        severity=str(kept["severity"]),
+        node=str(kept["node"]),
+        devices=tuple(map(str, devices)) if isinstance(devices, list) else (),
+        title=str(kept["title"]),
+        fix=str(kept["fix"]),
+    )
+
+
+def _counters(seen: Examination) -> dict[str, GaugesAnswer]:
+    """The RDMA ports' counters in what was looked at."""
+    return {
+        name: GaugesAnswer(now=snapshot.taken_at, ports=ports(dict(snapshot.files)))
+        for name, snapshot in seen.cluster.snapshots.items()
+    }
