@@ -157,19 +157,19 @@ def test_a_watching_doctor_says_what_is_new_and_what_is_gone(lab: SmallLab) -> N
         try:
             until(lambda: looks(lab), 60)
             lab.deploy("lab", "break", "--name", lab.name, node, "ecc", "1")
-            until(lambda: any(f"{node}:" in line and "[GPU-ECC]" in line and "new:" in line for line in lines), 60,
+            until(lambda: any(f"{node}:" in line and "[GPU-HEALTH]" in line and "new:" in line for line in lines), 60,
                   lambda: lines)  # fmt: skip
             with exporter(lab) as address:
-                assert f'l40s_finding{{id="GPU-ECC",node="{node}"' in scraped(address)
+                assert f'l40s_finding{{id="GPU-HEALTH",node="{node}"' in scraped(address)
             lab.deploy("lab", "heal", "--name", lab.name, node, "ecc")
-            until(lambda: any("[GPU-ECC]" in line and "gone:" in line for line in lines), 60, lambda: lines)
+            until(lambda: any("[GPU-HEALTH]" in line and "gone:" in line for line in lines), 60, lambda: lines)
         finally:
             doctor.terminate()
             doctor.wait(60)
         reading.join(10)
-    assert sum("new:" in line and "[GPU-ECC]" in line for line in lines) == 1
+    assert sum("new:" in line and "[GPU-HEALTH]" in line for line in lines) == 1
     texts = [document["text"] for document in pager.documents() if document["event"] == "finding"]
-    assert sum(text.startswith("GPU-ECC") for text in texts) == 1
+    assert sum(text.startswith("GPU-HEALTH") for text in texts) == 1
     assert "found" in (lab.folder / "state" / "l40s-deploy" / "audit.jsonl").read_text()
 
 

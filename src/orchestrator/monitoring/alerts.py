@@ -166,9 +166,9 @@ ALERTS: tuple[Alert, ...] = (
     Alert(
         name="L40sRailDown",
         severity=CRITICAL,
-        expr="l40s_rail_up == 0 and on (gang, node, device, port) l40s_rail_up offset 10m == 1",
+        expr="l40s_rail_up == 0 and on (gang, node, device, port) max_over_time(l40s_rail_up[1d]) == 1",
         summary="RDMA port {{ $labels.device }}/{{ $labels.port }} of {{ $labels.node }} went down",
-        description="The port was active within the last 10 minutes and is not any more.",
+        description="The port was active within the last day and is not any more.",
         runbook="Check the cable and the switch port, then l40s-deploy doctor.",
         finding="RDMA-PORT-DOWN",
     ),
