@@ -24,6 +24,7 @@ from orchestrator.node.engine.vigil import BEAT, GO, RELEASE, Vigil
 from orchestrator.node.engine.vitality import Probe
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.network.obituary import REPORT_S, Obituary
+from orchestrator.node.network.rails import Rails
 from orchestrator.protocol import quick
 from orchestrator.protocol.report import AgentState, RankState, Report
 from orchestrator.protocol.run_files import Order
@@ -151,6 +152,7 @@ class SimulatedLog:
 
     watch: LogWatch = field(default_factory=LogWatch)
     remarks: list[str] = field(default_factory=list)
+    rails: Rails = field(default_factory=lambda: Rails({}))
     pipe: int = -1
 
     def read(self) -> bool:
