@@ -34,8 +34,8 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.survivors import part
 from orchestrator.model.notify import Event, Notice
+from orchestrator.model.survivors import part
 from orchestrator.protocol.report import Cause
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.workflows.gang import up
@@ -310,7 +310,11 @@ class _Post:
         self.decision = Decision(Do.WAIT, f"{why}; {words}")
         self._tell(self.decision)
         if is_due_to_be_told(self.memory, self.request.policy) or self.request.once:
-            self._notify(Event.FINDING, f"no restart while this lasts: {against.where}: {against.what}", against.fix)
+            self._notify(
+                Event.FINDING,
+                f"no restart while this lasts: {against.error.where}: {against.error.what}",
+                against.error.fix,
+            )
             self._failed(self.decision.why)
 
     def _finish(self, lock: GangLock, now: GangView, begun: Begun) -> None:
