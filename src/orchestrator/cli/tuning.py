@@ -92,7 +92,7 @@ def _configure_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
     for flag, words in (("--tp", "tensor"), ("--pp", "pipeline"), ("--ep", "expert")):
         parser.add_argument(flag, type=_degree, metavar="N", help=f"{words} parallel degree, as for `plan`")
-    parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="on this gang's GPUs")
+    add_gangs(parser)
     parser.add_argument(
         "--batch",
         type=_batches,
