@@ -28,6 +28,9 @@ CONNECT_S = 3.0
 RETRY_S = 0.1
 REFUSALS_APART_S = 1.0
 """One refused connection may be a firewall's passing answer; a port without a listener refuses the next one too."""
+BACKLOG = 1024
+"""Connections that the kernel keeps until the next step. Where it is full the kernel drops a SYN, and whoever sent it
+tries again after 1 s (tcp(7), RFC 6298): half of what a member has to make its link again."""
 MOST_STRANGERS = 64
 """Connections that have not proved the key; the oldest makes room for a new one, for a member needs milliseconds."""
 MOST_OF_AN_ADDRESS = 8
@@ -83,7 +86,7 @@ class Hub:
         """Bind the agent port on the cluster's address. Raises Failure where it is taken."""
         address, port = self.run.leader.address, self.run.leader.port
         try:
-            self._listener = self.sockets.listen(self.run.leader, MOST_STRANGERS)
+            self._listener = self.sockets.listen(self.run.leader, BACKLOG)
         except OSError as error:
             raise port_failure(address, port) or Failure(
                 "port-refused", f"can't listen for the other agents: {error.strerror}", f"port {port}", "try again"
