@@ -206,7 +206,7 @@ class Staged:
     def service_url(self) -> str:
         return f"http://{self.gang.name}"
 
-    def rising(self) -> str:
+    def rising(self, **_: object) -> str:
         return self.gang.name
 
 
