@@ -112,7 +112,7 @@ def test_a_killed_rank_reaches_the_receiver_in_time(lab: SmallLab, tmp_path: Pat
         with alertmanager(tmp_path, ports[1]), prometheus(tmp_path, ports[0]) as url:
             until(lambda: query(url, 'up{job="l40s"} == 1'), 30)
             until(lambda: query(url, "gang:l40s_power_watts:sum > 0"), 30)
-            assert len(until(lambda: query(url, 'up{job="sglang"}'), 30)) == len(lab.hosts())
+            until(lambda: len(query(url, 'up{job="sglang"}')) == len(lab.hosts()), 30)
             assert failures(pager) == []
             node, pid = lab.rank(3)
             began = time.monotonic()
@@ -167,6 +167,8 @@ def test_a_watching_doctor_says_what_is_new_and_what_is_gone(lab: SmallLab) -> N
             doctor.terminate()
             doctor.wait(60)
         reading.join(10)
+        if doctor.stdout is not None:
+            doctor.stdout.close()
     assert sum("new:" in line and "[GPU-HEALTH]" in line for line in lines) == 1
     texts = [document["text"] for document in pager.documents() if document["event"] == "finding"]
     assert sum(text.startswith("GPU-HEALTH") for text in texts) == 1
