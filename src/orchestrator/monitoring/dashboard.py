@@ -1,7 +1,7 @@
 """Grafana's dashboard as JSON: serving, ranks, GPUs, rails.
 
 The schema is that of Grafana 9 and later (schemaVersion 36); newer releases bring it up to theirs when they load it.
-Grafana's own library for dashboards as code was left out: docs/decisions/dashboard.md says why.
+Grafana's own library for dashboards as code was left out: docs/decisions/0008-dashboard-json.md says why.
 """
 
 from __future__ import annotations
