@@ -31,7 +31,7 @@ GRAPH_OPS = 20
 REPLAYS = 50
 MOST_REPEATS = 20
 FIRST_BYTES = 256 << 10
-"""Of a transfer between two ranks: enough to tell a slow link, and soon over on one."""
+"""Of a first transfer or all-reduce: enough to tell a slow link, and soon over on one."""
 BURST = 8
 """Transfers between two looks at the clock, on GPUs: over NVLink one is shorter than the answer to it."""
 SUSPECT = 0.7
@@ -204,7 +204,7 @@ class _Rank:
             return
         group = self._group(ranks)
         dist.all_reduce(torch.zeros(1, device=self.device), group=group)  # opens the connections
-        pace = 0.0
+        pace = self._first_pace(min(FIRST_BYTES, step["bytes"][0]), group)
         for wanted in step["bytes"]:
             size = _fitting(wanted, pace, step["box_s"])
             tensor = torch.zeros(size // 2, dtype=torch.float16, device=self.device)
@@ -222,6 +222,12 @@ class _Rank:
                     us=round(slowest * 1e6, 2),
                     captured=captured,
                 )
+
+    def _first_pace(self, size: int, group: Any) -> float:
+        """Seconds a byte of one small all-reduce: on a slow link a large one would not end in time."""
+        tensor = torch.zeros(size // 2, dtype=torch.float16, device=self.device)
+        once = _seconds(lambda: dist.all_reduce(tensor, group=group), self.cuda)
+        return self._slowest(once, tensor, group) / size
 
     def _slowest(self, seconds: float, like: Any, group: Any) -> float:
         """The same number on every rank of the group, so that all of them decide the same."""
