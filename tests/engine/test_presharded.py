@@ -22,7 +22,7 @@ from orchestrator.lab.engine.model import CANARY_PROMPT, CANARY_TEXT
 from orchestrator.loading.stacks import load_stack
 from orchestrator.node.cache.weight_files import of_ranks
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.timeout(2400)]
 
 START_S = 600.0
 STACK = load_stack("sglang-0.5.23-cpu")

@@ -30,6 +30,7 @@ from orchestrator.lab.node import files as node_files
 
 pytestmark = [
     pytest.mark.lab,
+    pytest.mark.long,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(os.geteuid() != 0, reason="nodes that boot systemd need root"),
 ]
