@@ -14,8 +14,8 @@ from pathlib import Path
 from orchestrator.host_setup.messages import DIFFERS, HASHES_DIFFER
 from orchestrator.model.errors import InputError, Unreachable
 
-_OLDEST_GLIBC, _NEWEST_GLIBC = 17, 39
-"""Minor versions of glibc 2.x: manylinux2014 is 2.17 (PEP 599), Ubuntu 24.04 has 2.39."""
+_OLDEST_GLIBC, _NEWEST_GLIBC = 5, 39
+"""Minor versions of glibc 2.x: manylinux1 is 2.5 (PEP 513), Ubuntu 24.04 has 2.39."""
 
 
 def download(
@@ -73,15 +73,20 @@ def platform_options(python: str, *, newest_glibc: int = _NEWEST_GLIBC) -> list[
 
     python: major.minor; newest_glibc: minor version of glibc 2.x there
     """
-    machine = platform.machine()
-    glibc = [f"manylinux_2_{minor}_{machine}" for minor in range(newest_glibc, _OLDEST_GLIBC - 1, -1)]
-    platforms = [*glibc, f"manylinux2014_{machine}", f"linux_{machine}"]
     return [
         f"--python-version={python}",
         "--implementation=cp",
         *(f"--abi={abi}" for abi in (f"cp{python.replace('.', '')}", "abi3", "none")),
-        *(f"--platform={name}" for name in platforms),
+        *(f"--platform={name}" for name in platforms(newest_glibc)),
     ]
+
+
+def platforms(newest_glibc: int = _NEWEST_GLIBC) -> list[str]:
+    """Every platform that a wheel for this machine's processor may be for, newest C library first."""
+    machine = platform.machine()
+    glibc = [f"manylinux_2_{minor}_{machine}" for minor in range(newest_glibc, _OLDEST_GLIBC - 1, -1)]
+    older = [f"manylinux{year}_{machine}" for year in ("2014", "2010", "1")]
+    return [*glibc, *older, f"linux_{machine}"]
 
 
 def _source(find_links: str) -> str:

@@ -1,0 +1,24 @@
+"""Every lock that we ship against the package index of today, by its pages alone: a package that was taken off is found
+here, not by who installs. An index that does not answer fails this test, since nothing is known then."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.host_setup.test_locks import OURS
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+
+SCRIPT = Path(__file__).parents[2] / "scripts/lock_index.py"
+
+
+def test_every_package_of_our_locks_can_still_be_had() -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--timeout", "240"], capture_output=True, text=True, timeout=290, check=False
+    )
+    assert done.returncode != 4, f"the package index could not be asked, so that nothing is known:\n{done.stderr}"
+    assert done.returncode == 0, f"locks that can't be installed any more:\n{done.stderr}"
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == [lock.name for lock in OURS]
