@@ -16,6 +16,7 @@ FORMAT = 1
 NOT_RECORDED = "not recorded"
 """NVML's error in a snapshot of a machine that somebody recorded without asking NVML."""
 _MAX_LINKS = 40  # as Linux: MAXSYMLINKS in include/linux/namei.h
+_DEEP = 64  # folders above a path that are placed one in the other; a hostile node's path may have thousands
 
 
 class Unread(Exception):
@@ -52,15 +53,15 @@ class Snapshot:
     def _children(self) -> dict[str, set[str]]:
         children: dict[str, set[str]] = {}
         for path in (*self.files, *self.links, *self.errors):
-            known, current = False, path
-            while not known and current not in ("/", ""):
+            current = path
+            while current not in ("/", ""):
                 parent, slash, name = current.rpartition("/")
                 current = parent or slash
-                known = current in children
-                if known:
-                    children[current].add(name)
-                else:
-                    children[current] = {name}
+                beside = children.get(current)
+                if beside is not None:
+                    beside.add(name)
+                    break
+                children[current] = {name}
         return children
 
     @cached_property
@@ -83,7 +84,9 @@ class Snapshot:
             return ""
         known = self._folders.get(folder)
         if known is None:
-            known = self._folders[folder] = self._resolved(folder).rstrip("/")
+            place = self._placed(folder) if folder.count("/") <= _DEEP else ""
+            known = place if place and place not in self.links else self._resolved(folder).rstrip("/")
+            self._folders[folder] = known
         return f"{known}/{name}"
 
     def _resolved(self, path: str) -> str:
