@@ -18,6 +18,18 @@ def chosen_gangs(inventory: Inventory, names: Sequence[str]) -> tuple[GangSpec, 
     return named_gangs(inventory.gangs, names, where=f"{inventory.path}: --gang")
 
 
+def the_one_gang(inventory: Inventory, names: Sequence[str], *, command: str) -> GangSpec:
+    """The gang that is meant, for a command that takes one. Raises InputError where it is not just one."""
+    chosen = chosen_gangs(inventory, names)
+    if len(chosen) != 1:
+        raise InputError(
+            f"{command} takes one gang at a time, but {len(chosen)} were selected",
+            where="command line",
+            fix=f"select one: `l40s-deploy {command} --gang {chosen[0].name if chosen else 'NAME'}`",
+        )
+    return chosen[0]
+
+
 def named_gangs(gangs: Iterable[GangSpec], names: Sequence[str], *, where: str) -> tuple[GangSpec, ...]:
     """The same of these gangs. where: the option. Raises InputError for a name that none of them has."""
     found = tuple(gangs)

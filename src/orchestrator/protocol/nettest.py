@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
+from orchestrator.protocol.in_place import InPlaceOrder
 from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.shape import Message
-from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import GangRequest
 
 ALL_REDUCE = "all-reduce"
@@ -55,17 +55,10 @@ class RanksOrder(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NettestOrder(Message):
-    """One node's part.
+class NettestOrder(InPlaceOrder):
+    """One node's part; its program is templates/nettest.py."""
 
-    run:     as for an engine, whose user, rights and environment the ranks have
-    program: the text of templates/nettest.py
-    """
-
-    run: StagingRequest
-    program: str
     ranks: RanksOrder
-    deadline_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

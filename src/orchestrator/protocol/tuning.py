@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
+from orchestrator.protocol.in_place import InPlaceOrder
 from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.shape import Message
-from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import GangRequest
 
 Tile = Mapping[str, int]
@@ -50,17 +50,10 @@ class TunersOrder(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuneRunOrder(Message):
-    """One node's part.
+class TuneRunOrder(InPlaceOrder):
+    """One node's part; its program is templates/tune.py."""
 
-    run:     as for an engine, whose user, rights and environment the tuners have
-    program: the text of templates/tune.py
-    """
-
-    run: StagingRequest
-    program: str
     tuners: TunersOrder
-    deadline_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

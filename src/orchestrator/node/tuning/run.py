@@ -19,13 +19,10 @@ def stream(request: dict[str, Any]) -> None:
     task = Task(
         word="tune-run",
         noun="tuning",
-        text=asked.order.program,
-        order=asked.order.tuners.as_json(),
-        deadline_s=asked.order.deadline_s,
         many=f"{asked.order.tuners.gpus} tuners",
         beside="stop it with `l40s-deploy down`",
         in_container="choose a stack that is installed in a virtual environment, or tune with SGLang's own scripts in"
         " the container",
         too_long="run the same command again: what is done is kept",
     )
-    carry_out(asked, asked.order.run, task)
+    carry_out(asked, asked.order, asked.order.tuners, task)

@@ -11,10 +11,8 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from orchestrator.node import files, itself, kernel, processes
 from orchestrator.node.agent import preflight, staged_files
@@ -25,9 +23,9 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import os_told
 from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell
 from orchestrator.node.verbs import lock, report, stage
+from orchestrator.protocol.in_place import InPlaceOrder
 from orchestrator.protocol.report import AgentState, Report
-from orchestrator.protocol.shape import parsed
-from orchestrator.protocol.staging import StagingRequest
+from orchestrator.protocol.shape import Message, parsed
 from orchestrator.protocol.verbs import GangRequest
 
 KEPT_LOG = 16 << 10
@@ -39,36 +37,36 @@ _OF_THE_PLAN = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "SGLANG_", "LD_PRELOAD")
 
 @dataclass(frozen=True)
 class Task:
-    """What is run. word: the verb; noun: in messages; text: the program's; order: what it reads on stdin
+    """What is run. word: the verb; noun: in messages; many: its processes, in words
 
-    many: its processes, in words; fixes: for an engine that runs, one in a container, and a passed deadline
+    fixes: for an engine that runs, one in a container, and a passed deadline
     """
 
     word: str
     noun: str
-    text: str
-    order: Mapping[str, Any]
-    deadline_s: float
     many: str
     beside: str
     in_container: str
     too_long: str
 
 
-def carry_out(asked: GangRequest, staged: StagingRequest, task: Task) -> None:
-    """Run it once, to its end. Raises Failure for what forbids it, BrokenPipeError where nobody listens."""
+def carry_out(asked: GangRequest, order: InPlaceOrder, said: Message, task: Task) -> None:
+    """Run it once, to its end. said: what the program reads on stdin.
+
+    Raises Failure for what forbids it, BrokenPipeError where nobody listens.
+    """
     lock.refuse_a_former_holder(asked)
     state = files.state_dir(asked.state_dir)
     _refuse_beside_an_engine(files.current_run(state, asked.gang), task)
     folder = files.run_dir(state, asked.gang, f"{task.word}-{os.getpid()}")
-    run = run_of({**staged.as_json(), "engine_user": stage.engine_user(staged.engine_user)}, folder)
+    run = run_of({**order.run.as_json(), "engine_user": stage.engine_user(order.run.engine_user)}, folder)
     if run.container is not None:
         what = f"this engine runs in a container; {task.word} can start its processes only in a virtual environment"
         raise Failure("in-container", what, run.container.image, task.in_container)
     with os_told(state):
         kernel.adopt_orphans()
         _refuse_unready(run)
-        _start(run, task)
+        _start(run, order, said, task)
 
 
 def _refuse_beside_an_engine(folder: str | None, task: Task) -> None:
@@ -93,12 +91,12 @@ def _refuse_unready(run: Run) -> None:
         guardian.raise_limit(name, least)
 
 
-def _start(run: Run, task: Task) -> None:
+def _start(run: Run, order: InPlaceOrder, said: Message, task: Task) -> None:
     results, theirs = os.pipe2(os.O_CLOEXEC)
-    program, said = (_text(text) for text in (task.text, json.dumps(task.order)))
+    program, stdin = (_text(text) for text in (order.program, json.dumps(said.as_json())))
     child = subprocess.Popen(
         [run.venv_python, f"/proc/self/fd/{program}", str(theirs)],
-        stdin=said,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd="/",
@@ -106,11 +104,11 @@ def _start(run: Run, task: Task) -> None:
         pass_fds=(program, theirs),
         preexec_fn=partial(beside.become, run, os.getpid()),  # noqa: PLW1509 - one thread
     )
-    for descriptor in (program, said, theirs):
+    for descriptor in (program, stdin, theirs):
         os.close(descriptor)
     log = _Log()
     try:
-        _follow(child, results, log, task)
+        _follow(child, results, log, task, order.deadline_s)
     finally:
         beside.end(child)
         os.close(results)
@@ -154,10 +152,10 @@ class _Log:
         self.last, self.nccl = self.last.replace(word, "***"), self.nccl.replace(word, "***")
 
 
-def _follow(child: subprocess.Popen[bytes], results: int, log: _Log, task: Task) -> None:
+def _follow(child: subprocess.Popen[bytes], results: int, log: _Log, task: Task, deadline_s: float) -> None:
     """Pass on what the ranks say until all have ended. Raises BrokenPipeError where nobody listens."""
     assert child.stdout is not None
-    output, end, rest = child.stdout.fileno(), time.monotonic() + task.deadline_s, b""
+    output, end, rest = child.stdout.fileno(), time.monotonic() + deadline_s, b""
     open_ = {output, results}
     while open_:
         ready, _, _ = select.select(list(open_), [], [], TICK_S)
@@ -180,7 +178,7 @@ def _follow(child: subprocess.Popen[bytes], results: int, log: _Log, task: Task)
         if reader_is_gone(0):
             raise BrokenPipeError
         if time.monotonic() > end:
-            what = f"the {task.noun} did not finish within {task.deadline_s:.0f} s and was stopped"
+            what = f"the {task.noun} did not finish within {deadline_s:.0f} s and was stopped"
             raise Failure("deadline", what, task.word, task.too_long)
     child.wait(max(0.1, end - time.monotonic()))
 

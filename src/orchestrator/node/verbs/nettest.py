@@ -19,13 +19,10 @@ def stream(request: dict[str, Any]) -> None:
     task = Task(
         word="nettest",
         noun="network test",
-        text=asked.order.program,
-        order=asked.order.ranks.as_json(),
-        deadline_s=asked.order.deadline_s,
         many=f"{len(asked.order.ranks.ranks)} ranks",
         beside="stop it with `l40s-deploy down`, or test before the start with `l40s-deploy up --nettest`",
         in_container="run NVIDIA's nccl-tests in the container, or choose a stack that is installed in a virtual "
         "environment",
         too_long="run `l40s-deploy doctor`, or test fewer nodes with --gang",
     )
-    carry_out(asked, asked.order.run, task)
+    carry_out(asked, asked.order, asked.order.ranks, task)

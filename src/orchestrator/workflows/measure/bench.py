@@ -32,7 +32,7 @@ from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.benchmark import FIGURES, Expected, Load
-from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.snapshot import Snapshot
@@ -103,7 +103,7 @@ def run_now(inventory: Inventory, order: Order, progress: Progress) -> Benched:
     Raises InputError where the gang does not serve, is busy, or not exactly one is meant, and NodeError where the
     client fails or an answer is incomplete. The engine is as it was in any case.
     """
-    gang = _one(inventory, order.gangs)
+    gang = the_one_gang(inventory, order.gangs, command="bench")
     with Fleet(gang.nodes) as fleet:
         (gang,) = as_they_run(fleet, [gang])
         view = _serving(fleet, gang)
@@ -211,17 +211,6 @@ def _causes(
         network=slow_before(record["gang"], record["nodes"]),
         wrong=looks_like_wrong_wiring(record["serving"], entries),
     )
-
-
-def _one(inventory: Inventory, names: tuple[str, ...]) -> GangSpec:
-    chosen = chosen_gangs(inventory, names)
-    if len(chosen) != 1:
-        raise InputError(
-            f"bench measures one gang at a time, but {len(chosen)} were selected",
-            where="command line",
-            fix=f"select one: `l40s-deploy bench --gang {chosen[0].name if chosen else 'NAME'}`",
-        )
-    return chosen[0]
 
 
 def _serving(fleet: Fleet, gang: GangSpec) -> GangView:

@@ -27,7 +27,7 @@ from orchestrator.nettest.schedule import Between, Place, schedule
 from orchestrator.nettest.verdict import HALF, Expectation, Measured, Verdict, judge_links, judge_tests
 from orchestrator.protocol.nettest import NettestLine, NettestOrder, NettestRequest, NettestStep, RanksOrder
 from orchestrator.protocol.shape import Unreadable, parsed
-from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest, Watch
+from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest
 from orchestrator.records.nettests import last_good, write_nettest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import stream
@@ -37,11 +37,11 @@ from orchestrator.topology.halves import gpu_groups
 from orchestrator.topology.halves import nccl_log as predicted_log
 from orchestrator.workflows.gang.locks import GangLock, fence
 from orchestrator.workflows.gang.replay import staged_plan
-from orchestrator.workflows.gang.staging import staging_requests
+from orchestrator.workflows.in_place import in_place_of, planned_requests, refuse_running
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.look.nccl import VERSIONS
-from orchestrator.workflows.plan.plan import PlanRequest, launch_scripts, make_plan
-from orchestrator.workflows.status.reports import see, where
+from orchestrator.workflows.plan.plan import PlanRequest
+from orchestrator.workflows.status.reports import where
 
 PROGRAM = "nettest.py"
 REACH_S = 60.0
@@ -93,32 +93,22 @@ def run_now(inventory: Inventory, order: Order, progress: Progress) -> tuple[Tes
 
 def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, order: Order, progress: Progress) -> Tested:
     begin = time.monotonic()
-    _refuse_running(fleet, gang)
+    refuse_running(
+        fleet,
+        gang,
+        why="its engine and the test would slow each other down",
+        fix="l40s-deploy down, or test at the next start: l40s-deploy up --nettest",
+    )
     with GangLock(fleet, gang, order.command):
         if order.model is None:
             requests = _last_requests(fleet, gang)
             topologies = _topologies(fleet, gang)
         else:
             asked = PlanRequest(model=order.model, stack=order.stack, gangs=(gang.name,))
-            planned = make_plan(inventory, asked, fleet)
-            plan, scripts = planned.plan.gangs[0], launch_scripts(planned.plan)
-            requests = staging_requests(gang, plan, scripts, plan_id=planned.plan.plan_id, run_id="nettest", key="")
+            planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="nettest")
             topologies = planned.topologies
         ground = Ground(gang=gang, requests=requests, topologies=topologies, shape=shape_of(order.model, requests))
         return test(fleet, ground, enough=order.enough, progress=progress, begin=begin)
-
-
-def _refuse_running(fleet: Fleet, gang: GangSpec) -> None:
-    (view,) = see(fleet, [gang])
-    for node in view.unreachable:
-        if node.error is not None:
-            raise node.error
-    if view.running:
-        raise InputError(
-            f"it is {view.state.value}: its engine and the test would slow each other down",
-            where=f"gang {gang.name}",
-            fix="l40s-deploy down, or test at the next start: l40s-deploy up --nettest",
-        )
 
 
 def _last_requests(fleet: Fleet, gang: GangSpec) -> Mapping[str, StagingRequest]:
@@ -315,13 +305,8 @@ def _run(fleet: Fleet, ground: Ground, places: Sequence[Place], steps: tuple[Net
     fenced = fence(fleet, ground.gang.name)
     orders = {
         place.node: NettestOrder(
-            run=replace(
+            run=in_place_of(
                 ground.requests[place.node],
-                secrets=None,
-                canary=None,
-                watch=Watch(),
-                launch_script="",
-                key="",
                 ports=Ports(check_free=(rendezvous,) if place.node == leader.name else ()),
             ),
             program=program,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,14 @@ from orchestrator.engines.registry import engine_of
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.loading.templates import template
-from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.profile import Stack
 from orchestrator.planning.digest import short_digest
 from orchestrator.protocol.shape import Unreadable, parsed
-from orchestrator.protocol.staging import Ports, StagingRequest, Watch
+from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.tuning import Tile, TuneJob, TuneLine, TunersOrder, TuneRunOrder
 from orchestrator.protocol.tuning import TuneRunRequest as NodeRequest
 from orchestrator.records.tunings import forget_results, keep_result, kept_results
@@ -34,9 +34,9 @@ from orchestrator.tuning.search import BATCHES, candidates, config_text, jobs_of
 from orchestrator.tuning.validity import flaws
 from orchestrator.tuning.wanted import Wanted, wanted_files
 from orchestrator.workflows.gang.locks import GangLock, fence
-from orchestrator.workflows.gang.staging import staging_requests
-from orchestrator.workflows.plan.plan import PlanRequest, launch_scripts, make_plan
-from orchestrator.workflows.status.reports import see, where
+from orchestrator.workflows.in_place import in_place_of, planned_requests, refuse_running
+from orchestrator.workflows.plan.plan import PlanRequest
+from orchestrator.workflows.status.reports import where
 from orchestrator.workflows.tuning.packs import save_pack
 from orchestrator.workflows.tuning.queue import JobQueue
 from orchestrator.workflows.tuning.tuning import ASSUMED_GPU, ask_holdings, gpu_of, moe_directory
@@ -102,38 +102,16 @@ def run_tuning(inventory: Inventory, request: TuneRunRequest, progress: Progress
     Raises InputError where the gang runs or nothing of the model is tuned, LockHeld, and the failure of the last node
     where all have dropped out; what was found until then is kept for the next run.
     """
-    gang = _one(inventory, request.gangs)
+    gang = the_one_gang(inventory, request.gangs, command="tuning run")
     if request.out.exists():
         raise InputError("already exists", where=str(request.out), fix="choose another path, or remove it")
     with Fleet(gang.nodes) as fleet:
-        _refuse_running(fleet, gang)
+        refuse_running(
+            fleet, gang, why="the tuners need its GPUs for themselves", fix=f"l40s-deploy down --gang {gang.name}"
+        )
         with GangLock(fleet, gang, request.command):
             ground = _ground(inventory, fleet, gang, request)
             return _tune(fleet, ground, request, progress)
-
-
-def _one(inventory: Inventory, names: Sequence[str]) -> GangSpec:
-    chosen = chosen_gangs(inventory, names)
-    if len(chosen) != 1:
-        raise InputError(
-            f"{len(chosen)} gangs were chosen; tuning takes one, on all of its GPUs",
-            where="command line",
-            fix=f"--gang {chosen[0].name}",
-        )
-    return chosen[0]
-
-
-def _refuse_running(fleet: Fleet, gang: GangSpec) -> None:
-    (view,) = see(fleet, [gang])
-    for node in view.unreachable:
-        if node.error is not None:
-            raise node.error
-    if view.running:
-        raise InputError(
-            f"it is {view.state.value}: the tuners need its GPUs for themselves",
-            where=f"gang {gang.name}",
-            fix=f"l40s-deploy down --gang {gang.name}",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,9 +133,8 @@ def _ground(inventory: Inventory, fleet: Fleet, gang: GangSpec, request: TuneRun
     asked = PlanRequest(
         model=request.model, stack=request.stack, tp=request.tp, pp=request.pp, ep=request.ep, gangs=(gang.name,)
     )
-    planned = make_plan(inventory, asked, fleet)
-    plan, scripts = planned.plan.gangs[0], launch_scripts(planned.plan)
-    requests = staging_requests(gang, plan, scripts, plan_id=planned.plan.plan_id, run_id="tuning", key="")
+    planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="tuning")
+    plan = planned.plan.gangs[0]
     stack, profile = load_stack(plan.stack), load_profile(request.model)
     gpus = {name: gpu_of(snapshot) or ASSUMED_GPU for name, snapshot in planned.snapshots.items()}
     held = ask_holdings(fleet, [node.name for node in gang.nodes], stack, gpus)
@@ -268,9 +245,8 @@ class _Run:
     def _order(self, staged: StagingRequest, jobs: tuple[TuneJob, ...], gpus: int) -> TuneRunOrder:
         names = {job.space for job in jobs}
         spaces = {name: space for name, space in self.ground.spaces.items() if name in names}
-        run = replace(staged, secrets=None, canary=None, watch=Watch(), launch_script="", key="", ports=Ports())
         return TuneRunOrder(
-            run=run,
+            run=in_place_of(staged),
             program=template(PROGRAM),
             tuners=TunersOrder(device=staged.device, gpus=gpus, spaces=spaces, jobs=jobs),
             deadline_s=DEADLINE_S,
