@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from orchestrator.model.chosen import chosen_nodes
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from orchestrator.workflows.checkpoint.download import Bytes, Downloaded
+    from orchestrator.protocol.jobs import Downloaded, HubLine
 
 EXAMPLES = (
     "l40s-deploy checkpoint download deepseek-ai/DeepSeek-V3-0324 --node node0",
@@ -98,7 +97,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         return checkpoint_push.run(_push_arguments(args, place), screen)
     seconds = time.monotonic() - began
     if screen.as_json:
-        documents = [{"node": name, **asdict(done), "seconds": round(seconds, 3)} for name, done in brought]
+        documents = [{"node": name, **done.as_json(), "seconds": round(seconds, 3)} for name, done in brought]
         screen.json(documents[0] if len(documents) == 1 else {"nodes": documents})
         return 0
     for name, done in brought:
@@ -132,7 +131,7 @@ class _Picture(LivePicture):
         self._paces: dict[str, Pace] = {}
         self._said = time.monotonic()
 
-    def __call__(self, now: Bytes) -> None:
+    def __call__(self, now: HubLine) -> None:
         pace = self._paces.setdefault(now.doing, Pace()).at(now.done)
         left = f", {duration((now.total - now.done) / pace)} left" if pace > 0 else ""
         words = f"{self._node}: {now.doing} {size(now.done)} of {size(now.total)}, {size(int(pace))}/s{left}"
@@ -143,7 +142,7 @@ class _Picture(LivePicture):
             self._screen.say(words)
 
 
-def _bar(words: str, now: Bytes) -> Table:
+def _bar(words: str, now: HubLine) -> Table:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text

@@ -45,6 +45,25 @@ class ReblockRequest(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reblocked(Message):
+    """How re-blocking ended: fields of `node.checkpoint`'s Progress (None: it was there already) and Proof."""
+
+    written: Mapping[str, int] | None
+    proof: Mapping[str, int] | None
+    old_block: tuple[int, ...]
+    new_block: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReblockLine(Message):
+    """One line: how far it is (fields of Progress), or at the end the outcome. doing: re-blocking or proving."""
+
+    doing: str = ""
+    progress: Mapping[str, int] | None = None
+    outcome: Reblocked | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InspectRequest(Message):
     """The facts of one checkpoint."""
 
@@ -63,6 +82,29 @@ class HubRequest(Message):
     endpoint: str | None = None
     token: str | None = field(default=None, repr=False)
     exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Downloaded(Message):
+    """there: it was there already, and every file is the hub's; by_size: files of which the hub names no digest."""
+
+    directory: str
+    commit: str
+    files: int
+    bytes: int
+    by_size: int
+    there: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubLine(Message):
+    """One line: bytes done of a total, or at the end the outcome. doing: downloading or verifying."""
+
+    doing: str = ""
+    done: int = 0
+    total: int = 0
+    files: int = 0
+    outcome: Downloaded | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

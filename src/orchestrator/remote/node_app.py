@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -100,6 +100,18 @@ def stream(session: Session, verb: str, request: Message) -> Iterator[bytes]:
         yield from _told_lines(session, session.stream(_run(app, session, verb), stdin=stdin, deadline_s=None))
     except CommandFailed as failed:
         raise _cannot_run(session, verb, failed.status, failed.err) from None
+
+
+def messages(session: Session, verb: str, request: Message, kind: type[M]) -> Generator[M, None, None]:
+    """The messages that a streaming verb writes, as they come; what is no JSON object is a login script's.
+
+    Raises as `stream` does, and NodeError for an object that is no such message. When it is closed, the node ends what
+    it does.
+    """
+    for line in stream(session, verb, request):
+        raw = parsed(line)
+        if isinstance(raw, Mapping):
+            yield answer_of(session, verb, raw, kind)
 
 
 def _run(app: App, session: Session, verb: str) -> str:

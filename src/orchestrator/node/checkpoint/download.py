@@ -1,7 +1,6 @@
 """Verb `download`: a repository of a model hub into a directory of this node, by the hub's own client.
 
-Lines: {"doing": "downloading" | "verifying", "done", "total", "files"} twice a second, at the
-end {"outcome": {"directory", "commit", "files", "bytes", "by_size", "there"}}. It grows as NAME.l40s-download and gets
+Lines: HubLine, twice a second how far it is, at the end the outcome. It grows as NAME.l40s-download and gets
 its name when every file has the size and digest that the hub names. When nobody reads any more the client is ended; the
 same request resumes: with the files that are not complete (huggingface_hub from 1.0 on), or within them.
 """
@@ -30,7 +29,7 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import os_told
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
-from orchestrator.protocol.jobs import HubRequest
+from orchestrator.protocol.jobs import Downloaded, HubLine, HubRequest
 
 PARTIAL = ".l40s-download"
 ROOM = 1 << 30
@@ -61,15 +60,21 @@ def _bring(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
         listed = client.line(lambda: None)
         files, commit = _files(listed), str(listed.get("commit"))
         total = sum(one["size"] for one in files)
-        outcome = {"directory": str(target), "commit": commit, "files": len(files), "bytes": total}
-        outcome["by_size"] = sum(not _has_digest(one) for one in files)
-        if target.exists():
+        outcome = Downloaded(
+            directory=str(target),
+            commit=commit,
+            files=len(files),
+            bytes=total,
+            by_size=sum(not _has_digest(one) for one in files),
+            there=target.exists(),
+        )
+        if outcome.there:
             client.end()
             _clear(partial)
             with contextlib.suppress(OSError):
                 partial.rmdir()
             _compare(target, files)
-            tell({"outcome": {**outcome, "there": True}})
+            tell(HubLine(outcome=outcome).as_json())
             return
         _drop_orphans(partial)
         _refuse_small_disk(partial, total)
@@ -83,7 +88,7 @@ def _bring(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
         raise Failure("differs", what, str(partial), _AGAIN)
     _clear(partial)
     os.rename(partial, target)
-    tell({"outcome": {**outcome, "there": False}})
+    tell(HubLine(outcome=outcome).as_json())
 
 
 def _python(candidates: Sequence[str]) -> str:
@@ -286,4 +291,4 @@ def _clear(partial: Path) -> None:
 
 
 def _tell(doing: str, done: int, total: int, files: int) -> None:
-    tell({"doing": doing, "done": min(done, total), "total": total, "files": files})
+    tell(HubLine(doing=doing, done=min(done, total), total=total, files=files).as_json())

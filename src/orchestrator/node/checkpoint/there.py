@@ -1,7 +1,7 @@
 """Verb `reblock`: re-block a checkpoint on this node; the bytes never leave it.
 
-Lines: {"doing": "re-blocking" | "proving", "progress": {...}}, at the end {"outcome": {"written", "proof", "old_block",
-"new_block"}}. When nobody reads any more it stops where it is; the same request goes on from there.
+Lines: ReblockLine, now and then how far it is, at the end the outcome. When nobody reads any more it stops
+where it is; the same request goes on from there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator.node.checkpoint.target import Standing, standing
 from orchestrator.node.os_failure import os_told
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
-from orchestrator.protocol.jobs import ReblockRequest
+from orchestrator.protocol.jobs import Reblocked, ReblockLine, ReblockRequest
 
 
 def stream(request: dict[str, Any]) -> None:
@@ -35,13 +35,13 @@ def _reblock(asked: ReblockRequest, target: Path) -> None:
     if not (asked.prove and standing(target) is Standing.FOREIGN):
         written = reblock(job, target, jobs=jobs, durable=asked.durable, report=_Reporter("re-blocking"))
     proof = prove(job, target, jobs=jobs, report=_Reporter("proving")) if asked.prove else None
-    outcome = {
-        "written": asdict(written) if written else None,
-        "proof": asdict(proof) if proof else None,
-        "old_block": list(job.old),
-        "new_block": list(job.new),
-    }
-    tell({"outcome": outcome})
+    outcome = Reblocked(
+        written=asdict(written) if written else None,
+        proof=asdict(proof) if proof else None,
+        old_block=tuple(job.old),
+        new_block=tuple(job.new),
+    )
+    tell(ReblockLine(outcome=outcome).as_json())
 
 
 class _Reporter:
@@ -57,4 +57,4 @@ class _Reporter:
         now = time.monotonic()
         if now - self._told >= TICK_S:
             self._told = now
-            tell({"doing": self._doing, "progress": asdict(progress)})
+            tell(ReblockLine(doing=self._doing, progress=asdict(progress)).as_json())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.planning.places import venv
-from orchestrator.protocol.jobs import HubRequest
+from orchestrator.protocol.jobs import Downloaded, HubLine, HubRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
@@ -51,29 +50,7 @@ class DownloadRequest:
     exclude: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Bytes:
-    """How far it is. doing: downloading or verifying."""
-
-    doing: str
-    done: int
-    total: int
-    files: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Downloaded:
-    """there: it was there already, and every file is the hub's. by_size: files of which the hub names no digest."""
-
-    directory: str
-    commit: str
-    files: int
-    bytes: int
-    by_size: int
-    there: bool
-
-
-def download(node: NodeSpec, request: DownloadRequest, report: Callable[[Bytes], None]) -> Downloaded:
+def download(node: NodeSpec, request: DownloadRequest, report: Callable[[HubLine], None]) -> Downloaded:
     """Download, verify, and give the directory its name. When this process ends, the node stops; the next run goes on.
 
     Raises InputError, Unreachable, LockHeld, VerificationDiffers, NodeError.
@@ -133,22 +110,9 @@ def _token(path: Path | None) -> str:
     return read_private_line(path.expanduser(), what="the hub's token", where="--token-file") if path else ""
 
 
-def _follow(session: Session, request: HubRequest, report: Callable[[Bytes], None]) -> Downloaded:
-    for line in node_app.stream(session, "download", request):
-        try:
-            said = json.loads(line)
-        except ValueError:
-            continue  # a login script's
-        if isinstance(said, dict) and "doing" in said:
-            report(Bytes(str(said["doing"]), int(said["done"]), int(said["total"]), int(said["files"])))
-        if isinstance(said, dict) and "outcome" in said:
-            told = said["outcome"]
-            return Downloaded(
-                directory=str(told["directory"]),
-                commit=str(told["commit"]),
-                files=int(told["files"]),
-                bytes=int(told["bytes"]),
-                by_size=int(told["by_size"]),
-                there=bool(told["there"]),
-            )
+def _follow(session: Session, request: HubRequest, report: Callable[[HubLine], None]) -> Downloaded:
+    for said in node_app.messages(session, "download", request, HubLine):
+        if said.outcome is not None:
+            return said.outcome
+        report(said)
     raise NodeError("downloading ended without a result", where=session.spec.name, fix="run it again; it resumes")

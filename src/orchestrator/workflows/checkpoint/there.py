@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
 
 from orchestrator.checkpoint.judgement import Judgement, judge
 from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.node.checkpoint.prove import Proof
 from orchestrator.node.checkpoint.reblock import Progress
-from orchestrator.protocol.jobs import InspectRequest, ReblockRequest
+from orchestrator.protocol.jobs import InspectRequest, Reblocked, ReblockLine, ReblockRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
@@ -69,25 +67,18 @@ def inspect_there(node: NodeSpec, directory: str) -> Judgement:
 
 
 def _follow(session: Session, request: ReblockRequest, report: Report) -> Outcome:
-    for line in node_app.stream(session, "reblock", request):
-        try:
-            said = json.loads(line)
-        except ValueError:
-            continue  # a login script's
-        if not isinstance(said, dict):
-            continue
-        if "progress" in said:
-            report(str(said["doing"]), Progress(**said["progress"]))
-        if "outcome" in said:
-            return _outcome(said["outcome"])
+    for said in node_app.messages(session, "reblock", request, ReblockLine):
+        if said.progress is not None:
+            report(said.doing, Progress(**said.progress))
+        if said.outcome is not None:
+            return _outcome(said.outcome)
     raise NodeError("re-blocking ended without a result", where=session.spec.name, fix="run it again; it resumes")
 
 
-def _outcome(said: Mapping[str, Any]) -> Outcome:
-    written, proof, old, new = said["written"], said["proof"], said["old_block"], said["new_block"]
+def _outcome(said: Reblocked) -> Outcome:
     return Outcome(
-        Progress(**written) if written else None,
-        Proof(**proof) if proof else None,
-        (int(old[0]), int(old[1])),
-        (int(new[0]), int(new[1])),
+        Progress(**said.written) if said.written else None,
+        Proof(**said.proof) if said.proof else None,
+        (said.old_block[0], said.old_block[1]),
+        (said.new_block[0], said.new_block[1]),
     )

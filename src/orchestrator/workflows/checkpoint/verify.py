@@ -15,7 +15,6 @@ from orchestrator.model.errors import DeployError, NodeError, Unreachable, Verif
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.jobs import DigestsLine, DigestsRequest
-from orchestrator.protocol.shape import parsed
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
@@ -109,12 +108,12 @@ def _lines(session: Session, request: DigestsRequest) -> Iterator[DigestsLine]:
 
     A thread reads it: a node whose file system hangs says nothing, or the same for ever, and would never end.
     """
-    heard: Queue[bytes | BaseException | None] = Queue()
+    heard: Queue[DigestsLine | BaseException | None] = Queue()
 
     def listen() -> None:
         try:
-            for line in node_app.stream(session, "digests", request):
-                heard.put(line)
+            for said in node_app.messages(session, "digests", request, DigestsLine):
+                heard.put(said)
             heard.put(None)
         except BaseException as wrong:
             heard.put(wrong)
@@ -123,17 +122,13 @@ def _lines(session: Session, request: DigestsRequest) -> Iterator[DigestsLine]:
     read, moved = -1, time.monotonic()
     while True:
         try:
-            line = heard.get(timeout=max(0.0, moved + SILENT_S - time.monotonic()))
+            said = heard.get(timeout=max(0.0, moved + SILENT_S - time.monotonic()))
         except Empty:
             raise _silent(session.spec, request.directory) from None
-        if line is None:
+        if said is None:
             return
-        if isinstance(line, BaseException):
-            raise line
-        raw = parsed(line)
-        if not isinstance(raw, Mapping):
-            continue  # a login script's
-        said = node_app.answer_of(session, "digests", raw, DigestsLine)
+        if isinstance(said, BaseException):
+            raise said
         yield said
         if said.digests or said.bytes != read:
             read, moved = said.bytes, time.monotonic()

@@ -36,13 +36,12 @@ from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.protocol.shape import parsed
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import AskRequest, BenchLine, BenchRequest, HttpRequest
 from orchestrator.records.benches import all_benches, new_id, read_bench, write_bench
 from orchestrator.records.nettests import slow_before
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import answer_of, stream
+from orchestrator.remote.node_app import messages
 from orchestrator.remote.session import Session
 from orchestrator.topology.build import build
 from orchestrator.workflows.ahead import ahead
@@ -301,11 +300,7 @@ def _run(
 def _follow(session: Session, asked: BenchRequest, progress: Callable[[int, int], None]) -> str:
     """The text of the result file."""
     parts: list[str] = []
-    for line in stream(session, "bench", asked):
-        raw = parsed(line)
-        if not isinstance(raw, Mapping):
-            continue  # a login script's
-        said = answer_of(session, "bench", raw, BenchLine)
+    for said in messages(session, "bench", asked, BenchLine):
         if said.answered is not None:
             progress(said.answered, said.of)
         parts.append(said.result)

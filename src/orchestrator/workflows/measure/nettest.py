@@ -26,11 +26,10 @@ from orchestrator.nettest.report import Result, Shape
 from orchestrator.nettest.schedule import Between, Place, schedule
 from orchestrator.nettest.verdict import HALF, Expectation, Measured, Verdict, judge_links, judge_tests
 from orchestrator.protocol.nettest import NettestLine, NettestOrder, NettestRequest, NettestStep, RanksOrder
-from orchestrator.protocol.shape import Unreadable, parsed
 from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest
 from orchestrator.records.nettests import last_good, write_nettest
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import stream
+from orchestrator.remote.node_app import messages
 from orchestrator.remote.session import Session
 from orchestrator.topology.build import build
 from orchestrator.topology.halves import gpu_groups
@@ -341,14 +340,10 @@ def _run(fleet: Fleet, ground: Ground, places: Sequence[Place], steps: tuple[Net
 
 def _follow(session: Session, request: NettestRequest, heard: _Heard) -> None:
     """Until the node's ranks have ended, or somebody's have failed: the node ends ours when we stop reading."""
-    with closing(stream(session, "nettest", request)) as lines:  # type: ignore[type-var]
-        for raw in lines:
-            line = NettestLine.read(parsed(raw))
-            if not isinstance(line, Unreadable):
-                heard.take(session.spec.name, line)
-                if line.ended >= 0:
-                    return
-            if heard.over:
+    with closing(messages(session, "nettest", request, NettestLine)) as lines:
+        for line in lines:
+            heard.take(session.spec.name, line)
+            if line.ended >= 0 or heard.over:
                 return
     raise NodeError("its part of the network test ended without a result", where=session.spec.name,
                     fix="l40s-deploy nettest again; if it persists, look at the memory of that node")  # fmt: skip

@@ -20,13 +20,12 @@ from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.profile import Stack
 from orchestrator.planning.digest import short_digest
-from orchestrator.protocol.shape import Unreadable, parsed
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.tuning import Tile, TuneJob, TuneLine, TunersOrder, TuneRunOrder
 from orchestrator.protocol.tuning import TuneRunRequest as NodeRequest
 from orchestrator.records.tunings import forget_results, keep_result, kept_results
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import stream
+from orchestrator.remote.node_app import messages
 from orchestrator.remote.session import Session
 from orchestrator.tuning.lookup import device_name
 from orchestrator.tuning.pack import INTERPRETED, MEASURED, Pack, part_name
@@ -255,11 +254,8 @@ class _Run:
     def _follow(self, session: Session, order: TuneRunOrder) -> None:
         gang = self.ground.gang.name
         request = NodeRequest(**where(session.spec, gang), token=self.token, order=order)
-        with closing(stream(session, "tune-run", request)) as lines:  # type: ignore[type-var]
-            for raw in lines:
-                line = TuneLine.read(parsed(raw))
-                if isinstance(line, Unreadable):
-                    continue
+        with closing(messages(session, "tune-run", request, TuneLine)) as lines:
+            for line in lines:
                 self._take(session.spec.name, line)
                 if line.ended >= 0:
                     return

@@ -21,7 +21,8 @@ from orchestrator.cli.main import main
 from orchestrator.model.errors import InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.node.checkpoint.download import PARTIAL
-from orchestrator.workflows.checkpoint.download import Bytes, Downloaded, DownloadRequest, Hub, download
+from orchestrator.protocol.jobs import Downloaded, HubLine
+from orchestrator.workflows.checkpoint.download import DownloadRequest, Hub, download
 
 for _client in ("huggingface_hub", "modelscope"):
     pytest.importorskip(_client, reason="make setup installs the hubs' clients")
@@ -56,7 +57,7 @@ def request(hub: ModelHub, of: Hub = "huggingface", **more: Any) -> DownloadRequ
 
 
 def bring(node: NodeSpec, hub: ModelHub, of: Hub = "huggingface", **more: Any) -> Downloaded:
-    seen: list[Bytes] = []
+    seen: list[HubLine] = []
     done = download(node, request(hub, of, **more), seen.append)
     assert done.by_size == 0
     assert all(0 <= one.done <= one.total == sum(map(len, WANTED.values())) for one in seen)
