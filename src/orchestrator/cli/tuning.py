@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from orchestrator.cli import tuning_fetch
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, command_line, open_inventory
 from orchestrator.cli.progress import WordsInPlace, patience
 from orchestrator.cli.screen import Screen, printable
@@ -56,7 +57,7 @@ _RUN = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The words after `tuning`."""
-    add_examples(parser, *_STATUS, *_RUN, *_CARRY)
+    add_examples(parser, *_STATUS, *_RUN, *tuning_fetch.EXAMPLES, *_CARRY)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     status = actions.add_parser("status", help="show which configs a model looks for, and which each node has")
     add_examples(status, *_STATUS)
@@ -67,6 +68,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     pull = actions.add_parser("pull", help="pack one node's configs for its GPU into a file")
     add_examples(pull, *(line for line in _CARRY if " pull " in line))
     _configure_pull(pull)
+    fetch = actions.add_parser("fetch", help="make a pack of configs that others have published, by commit and digest")
+    tuning_fetch.configure(fetch)
     push = actions.add_parser("push", help="install a pack on every node, or remove what was installed")
     add_examples(push, *(line for line in _CARRY if " push " in line))
     _configure_push(push)
@@ -132,8 +135,9 @@ def _configure_push(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """status, run, pull or push."""
-    return {"status": _status, "run": _run, "pull": _pull, "push": _push}[args.action](args, screen)
+    """status, run, pull, fetch or push."""
+    verbs = {"status": _status, "run": _run, "pull": _pull, "fetch": tuning_fetch.run, "push": _push}
+    return verbs[args.action](args, screen)
 
 
 def _run(args: argparse.Namespace, screen: Screen) -> int:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from orchestrator.loading.resources import data_dir
 
-Kind = Literal["models", "stacks"]
+Kind = Literal["models", "stacks", "tuned"]
 
 _beside: list[Path] = []
 """The folder of the inventory that this process reads; empty until it has read one."""

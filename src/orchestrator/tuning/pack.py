@@ -25,6 +25,8 @@ KIND = "l40s-deploy tuned configs"
 MANIFEST = "manifest.json"
 MEASURED, INTERPRETED = "measured", "interpreted"
 """How a tuning run came to its times: on GPUs, or without one in Triton's interpreter."""
+PUBLISHED, DERIVED = "published", "derived"
+"""Somebody else's: as they published it, or the same tiles under the name that another engine version looks for."""
 LARGEST_PART = 1 << 20
 MOST_PARTS = 4096
 _PART = re.compile(r"(?P<kernel>moe|linear)/(?:(?P<triton>triton_\d+(?:_\d+)*)/)?(?P<name>[^/]+)")
@@ -34,7 +36,7 @@ _PART = re.compile(r"(?P<kernel>moe|linear)/(?:(?P<triton>triton_\d+(?:_\d+)*)/)
 class Pack:
     """texts: by part name. device: the GPU as file names have it; triton: what its origin ran, '' if not known
 
-    made: how: '' for what a node had, measured, interpreted (without a GPU: good for tests alone), derived
+    made: how: '' for what a node had, measured, interpreted (without a GPU: good for tests alone), published, derived
     origin: where its numbers are from, with licence, '' for this cluster
     """
 

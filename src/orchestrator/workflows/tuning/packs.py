@@ -23,9 +23,7 @@ def load_pack(path: Path) -> Pack:
     """A pack, proved and judged. Raises InputError with the reason where it can't be used."""
     try:
         parts = dict(_of_folder(path) if path.is_dir() else _of_tar(path))
-        return read_pack(
-            parts, {name: one.engine(one.versions[-1]).tuned.by_triton for name, one in dialects().items()}
-        )
+        return _judged(parts)
     except OSError as error:
         raise InputError(
             f"can't be read: {error.strerror or error}",
@@ -38,6 +36,14 @@ def load_pack(path: Path) -> Pack:
             where=str(path),
             fix="nothing was written. Create the pack again with `l40s-deploy tuning pull PACK`",
         ) from None
+
+
+def proved(pack: Pack, where: str) -> Pack:
+    """The pack, judged as one that is read. Raises InputError with the reason where it can't be used."""
+    try:
+        return _judged({MANIFEST: manifest(pack), **pack.texts})
+    except ValueError as wrong:
+        raise InputError(f"the pack would not be valid: {wrong}", where=where, fix="nothing was written") from None
 
 
 def save_pack(path: Path, pack: Pack) -> None:
@@ -63,6 +69,10 @@ def save_pack(path: Path, pack: Pack) -> None:
             shutil.rmtree(draft, ignore_errors=True)
         else:
             draft.unlink(missing_ok=True)
+
+
+def _judged(parts: Mapping[str, str]) -> Pack:
+    return read_pack(parts, {name: one.engine(one.versions[-1]).tuned.by_triton for name, one in dialects().items()})
 
 
 def _of_folder(path: Path) -> Iterator[tuple[str, str]]:
