@@ -40,6 +40,12 @@ def test_the_wrong_cluster_gives_its_three_faults_and_nothing_else(labs: Callabl
             ["mlx5_1", "mlx5_3", "mlx5_5", "mlx5_0", "mlx5_4"],
         )
     assert {(one["nNodes"], one["localRanks"]) for one in said["nccl"]} == {(4, 8)}
+    code, said, _ = doctor(lab, "--node", "node2")
+    assert code == 3 and [node["name"] for node in said["nodes"]] == ["node2"] and not said["unreachable"]
+    assert {one["id"] for one in said["findings"] if one["node"] == "node2" and one["severity"] == "slow"} == {
+        *("NIC-NOT-UNDER-SWITCH", "TRAFFIC-ON-TCP", "RDMA-PORT-DOWN")
+    }
+    assert {one["node"] for one in said["findings"]} <= {"", "node2"}
 
 
 def test_the_right_cluster_has_nothing_wrong(labs: Callable[[str], RunningLab]) -> None:

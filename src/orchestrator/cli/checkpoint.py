@@ -14,12 +14,21 @@ from typing import Any
 from orchestrator.checkpoint.judgement import Judgement
 from orchestrator.cli import checkpoint_download, checkpoint_push, checkpoint_verify
 from orchestrator.cli.checkpoint_sizes import duration, size
+from orchestrator.cli.dry_run import add_dry_run
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.time_limit import time_limit
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
-from orchestrator.workflows.checkpoint.checkpoint import Outcome, Progress, Report, inspect_here, reblock_here
+from orchestrator.protocol.jobs import WouldReblock
+from orchestrator.workflows.checkpoint.checkpoint import (
+    Outcome,
+    Progress,
+    Report,
+    inspect_here,
+    reblock_here,
+    survey_here,
+)
 
 _LINE_EVERY_S = 10.0
 """Between two lines of progress where stderr is no terminal."""
@@ -74,6 +83,7 @@ def _configure_reblock(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-sync", action="store_true", help="don't fsync: faster, but a power failure may damage DST"
     )
+    add_dry_run(parser, "check SRC and DST and show what would be written, write nothing")
     add_time_limit(parser)
     add_inventory(parser)
     add_json(parser)
@@ -92,7 +102,40 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return _reblock(args, screen)
 
 
+def _rehearse(args: argparse.Namespace, screen: Screen) -> int:
+    documents = []
+    for on in args.node or [""]:
+        node, source, target = _places(args, on, screen)
+        if node is None:
+            found = survey_here(Path(source), Path(target), block=args.block)
+        else:
+            from orchestrator.workflows.checkpoint.there import survey_there
+
+            found = survey_there(node, source, target, block=args.block)
+        documents.append({"node": node.name if node else "", "target": target, **found.as_json()})
+        if not screen.as_json:
+            place = f"{node.name}:{target}" if node else target
+            screen.out.print(printable(f"{place}: {_words(found)}"), soft_wrap=True)
+    if screen.as_json:
+        screen.json({"dry_run": True, "nodes": documents})
+    else:
+        screen.out.print("nothing was written")
+    return 0
+
+
+def _words(found: WouldReblock) -> str:
+    if not found.todo and found.state == "foreign":
+        return "already complete; nothing would be written"
+    kept = f"; {found.shards - found.todo} are kept from an earlier run" if found.todo < found.shards else ""
+    blocks = "{}x{}".format(*found.new_block)
+    room = f"{size(found.bytes)}, {size(found.free)} are free"
+    short = "; that suffices only where the file system shares blocks" if found.bytes > found.free else ""
+    return f"{found.todo} of {found.shards} shards would be written in blocks of {blocks}: {room}{short}{kept}"
+
+
 def _reblock(args: argparse.Namespace, screen: Screen) -> int:
+    if args.dry_run:
+        return _rehearse(args, screen)
     documents = []
     again = "run the same command again to resume"
     try:

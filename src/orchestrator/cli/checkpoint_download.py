@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.cli import checkpoint_push
 from orchestrator.cli.checkpoint_sizes import Pace, duration, size
+from orchestrator.cli.dry_run import add_dry_run
 from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
 from orchestrator.cli.screen import Screen, printable
@@ -19,7 +21,7 @@ from orchestrator.model.chosen import chosen_nodes
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from orchestrator.protocol.jobs import Downloaded, HubLine
+    from orchestrator.protocol.jobs import Downloaded, HubLine, WouldDownload
 
 EXAMPLES = (
     "l40s-deploy checkpoint download deepseek-ai/DeepSeek-V3-0324 --node node0",
@@ -58,6 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--push", action="store_true", help="then copy it to all other nodes, as `checkpoint push` does"
     )
+    add_dry_run(parser, "show what the hub has and where it would go, download nothing")
     add_time_limit(parser)
     add_inventory(parser)
     add_json(parser)
@@ -65,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when it is there and every file is the hub's; 7 where one is not; with --push, what push exits with."""
-    from orchestrator.workflows.checkpoint.download import DownloadRequest, download
+    from orchestrator.workflows.checkpoint.download import DownloadRequest, download, would_download
 
     inventory = open_inventory(args, screen)
     names = args.node or [inventory.gangs[0].leader.name]
@@ -80,6 +83,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         token_file=args.token_file,
         exclude=tuple(args.exclude),
     )
+    if args.dry_run:
+        with time_limit(args.timeout, fix="allow more with --timeout"):
+            return _rehearsed([(node.name, would_download(node, request)) for node in nodes], screen)
     began = time.monotonic()
     again = "run the same command again to resume"
     brought: list[tuple[str, Downloaded]] = []
@@ -105,6 +111,21 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if len(brought) < len(list(inventory.nodes)):
         place = f"{brought[0][0]}:{brought[0][1].directory}"
         screen.out.print(printable(f"next: l40s-deploy checkpoint push {shlex.quote(place)}"))
+    return 0
+
+
+def _rehearsed(found: Sequence[tuple[str, WouldDownload]], screen: Screen) -> int:
+    if screen.as_json:
+        screen.json({"dry_run": True, "nodes": [{"node": name, **would.as_json()} for name, would in found]})
+        return 0
+    for name, would in found:
+        what = f"{size(would.bytes)} in {would.files} files of {would.commit}"
+        kept = f", of which {size(would.held)} are there from an interrupted run" if would.held else ""
+        words = f"would be downloaded: {what}{kept}; {size(would.free)} are free"
+        if would.there:
+            words = f"is there already; would be compared with {what}"
+        screen.out.print(printable(f"{name}:{would.directory}: {words}"), soft_wrap=True)
+    screen.out.print("nothing was downloaded")
     return 0
 
 

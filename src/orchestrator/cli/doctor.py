@@ -12,7 +12,7 @@ from orchestrator.cli.accelerators import add_accelerators, build_options
 from orchestrator.cli.advisories import advisories_json, say_advisories
 from orchestrator.cli.doctor_watch import add_watch, watch
 from orchestrator.cli.findings import say_accepted, show_findings, summary
-from orchestrator.cli.options import add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_inventory, add_json, add_nodes, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
 from orchestrator.model.exit_codes import Exit
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = """examples:
   l40s-deploy doctor                            check all nodes of the inventory
+  l40s-deploy doctor --node node2               check one node, after a repair say
   l40s-deploy doctor --json                     the findings as one JSON document
   l40s-deploy doctor --from snapshots/          check what `discover --save snapshots/` wrote
   l40s-deploy doctor --from machine.tar.bz2 --accelerator 1bcf:0b4000
@@ -44,6 +45,7 @@ exit status: 0 no finding of severity stop or slow, 2 wrong input, 3 findings, 4
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     add_inventory(parser)
+    add_nodes(parser, "only this node (repeatable); what needs a comparison of nodes is judged among these")
     add_json(parser)
     parser.add_argument(
         "--accept", action="append", default=[], metavar="ID[@NODE]", help="ignore this finding (repeatable)"
@@ -118,8 +120,9 @@ def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
     from orchestrator.workflows.look.doctor import examine_inventory
 
     inventory = open_inventory(args, screen)
-    with patience(screen, f"inspecting {len(list(inventory.nodes))} nodes"):
-        return examine_inventory(inventory, accept=args.accept)
+    count = len(args.node) or len(list(inventory.nodes))
+    with patience(screen, f"inspecting {count} node{'s' * (count != 1)}"):
+        return examine_inventory(inventory, accept=args.accept, nodes=args.node)
 
 
 def _examine_saved(args: argparse.Namespace) -> Examination:
@@ -129,7 +132,7 @@ def _examine_saved(args: argparse.Namespace) -> Examination:
     path = Path(args.saved)
     if path.suffix == ".xml":
         return examine_xml(path, accept=args.accept)
-    return examine_saved(load_saved(path), build_options(args), accept=args.accept)
+    return examine_saved(load_saved(path), build_options(args), accept=args.accept, nodes=args.node)
 
 
 def document(examination: Examination, expectations: Sequence[Expected] = ()) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def watch(args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.workflows.monitor.notify import Notifier
 
     with Notifier(inventory.notify, inventory.path, lambda words: screen.say(f"notify: {words}")) as notifier:
-        watching = Watch(inventory, notifier, command_line(), args.accept)
+        watching = Watch(inventory, notifier, command_line(), args.accept, args.node)
         while True:
             began = time.monotonic()
             show(watching.look(), screen, as_json=args.json)
@@ -79,7 +79,8 @@ def document(found: Difference) -> dict[str, Any]:
 
 
 def _install(args: argparse.Namespace, inventory: Inventory, screen: Screen) -> int:
-    options = ["--watch", f"{args.watch:g}s", *(word for accepted in args.accept for word in ("--accept", accepted))]
+    named = [("--accept", accepted) for accepted in args.accept] + [("--node", node) for node in args.node]
+    options = ["--watch", f"{args.watch:g}s", *(word for words in named for word in words)]
     path = install(DOCTOR, Path(inventory.path), options, name=args.unit)
     for line in start_words(path):
         screen.say(line)

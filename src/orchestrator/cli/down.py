@@ -7,11 +7,12 @@ from typing import Any
 
 from orchestrator.cli import dry_run as rehearsed
 from orchestrator.cli.dry_run import add_dry_run
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, add_timeout, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import DeployError
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
+from orchestrator.workflows.deadlines import STOP_S
 from orchestrator.workflows.gang.down import DownRequest, Stopped, down
 from orchestrator.workflows.plan.rehearsal import would_stop
 from orchestrator.workflows.router.routing import withdraw
@@ -30,13 +31,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_gangs(parser)
     parser.add_argument("--now", action="store_true", help="stop immediately, without draining requests")
     parser.add_argument("--force", action="store_true", help="stop even if another command holds the gang's lock")
+    add_timeout(parser, "wait this long for a gang to end; it goes on ending afterwards", STOP_S)
     add_dry_run(parser)
     add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when nothing is left, 4 where a node could not be asked, 5 where something would not end."""
-    request = DownRequest(gangs=tuple(args.gang), now=args.now, force=args.force)
+    request = DownRequest(gangs=tuple(args.gang), now=args.now, force=args.force, timeout_s=args.timeout)
     inventory = open_cluster(args, screen)
     if args.dry_run:
         return rehearsed.show(would_stop(inventory, request.gangs, now=args.now), screen)

@@ -11,11 +11,13 @@ from orchestrator.cli.options import (
     add_gangs,
     add_inventory,
     add_json,
+    add_timeout,
     command_line,
     open_inventory,
 )
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.exit_codes import Exit
+from orchestrator.workflows.deadlines import NETTEST_S
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -40,6 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="MODEL", help="whose decode sizes to measure (default: what ran last)")
     parser.add_argument("--stack", metavar="STACK", help="whose torch and NCCL to use (default: as `plan` chooses)")
     add_nettest_min(parser)
+    add_timeout(parser, "give up if the measurements of a gang take longer than this", NETTEST_S)
     add_json(parser)
 
 
@@ -76,6 +79,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         stack=args.stack,
         enough=args.nettest_min / 100,
         command=command_line(),
+        timeout_s=args.timeout,
     )
     with counting(screen, "measurements") as at:
         found = nettest.run_now(inventory, order, at)

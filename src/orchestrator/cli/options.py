@@ -63,10 +63,20 @@ def seconds(text: str) -> float:
 
 
 def add_timeout(
-    parser: argparse.ArgumentParser, what: str = "give up if a gang takes longer than this to start"
+    parser: argparse.ArgumentParser,
+    what: str = "give up if a gang takes longer than this to start",
+    default_s: float = TIMEOUT_S,
 ) -> None:
     """--timeout TIME."""
-    parser.add_argument("--timeout", type=seconds, default=TIMEOUT_S, metavar="TIME", help=f"{what} (1h)")
+    parser.add_argument(
+        "--timeout", type=_patience, default=default_s, metavar="TIME", help=f"{what} ({_duration(default_s)})"
+    )
+
+
+def _duration(found: float) -> str:
+    """As it is typed."""
+    unit = next(unit for unit in ("h", "m", "s") if found % _UNITS[unit] == 0)
+    return f"{found / _UNITS[unit]:.0f}{unit}"
 
 
 def add_drain_timeout(parser: argparse.ArgumentParser, what: str) -> None:

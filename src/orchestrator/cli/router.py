@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from orchestrator.cli.options import add_examples, add_inventory, add_json, command_line, open_cluster
+from orchestrator.cli import dry_run as rehearsed
+from orchestrator.cli.dry_run import add_dry_run
+from orchestrator.cli.options import add_examples, add_inventory, add_json, add_timeout, command_line, open_cluster
 from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.exit_codes import Exit
+from orchestrator.workflows.deadlines import ROUTER_START_S, STOP_S
+from orchestrator.workflows.router.rehearsal import would_start_router, would_stop_router
 from orchestrator.workflows.router.routing import RouterState, router_state, start_router, stop_router
 
 _VERBS = {
@@ -26,20 +30,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
         verb = verbs.add_parser(name, help=summary, description=summary)
         add_examples(verb, f"l40s-deploy router {name}")
         add_inventory(verb)
+        if name == "up":
+            add_timeout(verb, "give up if the router takes longer than this to start", ROUTER_START_S)
+        if name == "down":
+            add_timeout(verb, "wait this long for the router to end; it goes on ending afterwards", STOP_S)
+        if name != "status":
+            add_dry_run(verb)
         add_json(verb)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when it is as it was asked for."""
     inventory = open_cluster(args, screen)
+    if args.router_verb != "status" and args.dry_run:
+        would = would_start_router if args.router_verb == "up" else would_stop_router
+        return rehearsed.show(would(inventory), screen)
     if args.router_verb == "down":
-        stopped = stop_router(inventory, command=command_line())
+        stopped = stop_router(inventory, command=command_line(), timeout_s=args.timeout)
         if args.json:
             screen.json({"stopped": all(node.clean for node in stopped)})
         return 0 if all(node.clean for node in stopped) else Exit.GANG_FAILED
     if args.router_verb == "up":
         with RisingProgress(screen) as shown:
-            state = start_router(inventory, shown, command=command_line())
+            state = start_router(inventory, shown, command=command_line(), timeout_s=args.timeout)
     else:
         state = router_state(inventory)
     screen.json(_json(state)) if args.json else _show(state, screen)

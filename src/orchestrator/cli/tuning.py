@@ -8,9 +8,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.cli import tuning_fetch
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, command_line, open_inventory
+from orchestrator.cli.options import (
+    add_examples,
+    add_gangs,
+    add_inventory,
+    add_json,
+    add_time_limit,
+    command_line,
+    open_inventory,
+)
 from orchestrator.cli.progress import WordsInPlace, patience
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.time_limit import time_limit
 from orchestrator.model.errors import InputError
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.finding import Severity
@@ -107,6 +116,7 @@ def _configure_run(parser: argparse.ArgumentParser) -> None:
         "--candidates", type=_degree, metavar="N", help="try only this many tiles per shape (default: all that fit)"
     )
     parser.add_argument("--again", action="store_true", help="discard the results of an earlier, interrupted run")
+    add_time_limit(parser)
     add_json(parser)
 
 
@@ -164,7 +174,8 @@ def _run(args: argparse.Namespace, screen: Screen) -> int:
                 said[0] = time.monotonic()
                 screen.say(_pace(pace))
 
-        done = run_tuning(inventory, request, show)
+        with time_limit(args.timeout, fix="run the same command again to resume"):
+            done = run_tuning(inventory, request, show)
     if screen.as_json:
         screen.json(tuned_json(done, args.out))
     else:

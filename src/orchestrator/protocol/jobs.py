@@ -34,7 +34,10 @@ class DigestsLine(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReblockRequest(Message):
-    """jobs: processes, None for as many as suit the machine; durable: flushed to the disk; prove: compare then."""
+    """jobs: processes, None for as many as suit the machine; durable: flushed to the disk; prove: compare then.
+
+    dry_run: say what would be written, write nothing
+    """
 
     source: str
     target: str
@@ -42,6 +45,7 @@ class ReblockRequest(Message):
     jobs: int | None = None
     durable: bool = True
     prove: bool = False
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +59,28 @@ class Reblocked(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WouldReblock(Message):
+    """What a run would write. state: a Standing's value; todo: shards to write; bytes: of these and the small files,
+    less where the file system shares blocks with the source; free: bytes on the target's disk."""
+
+    state: str
+    shards: int
+    todo: int
+    bytes: int
+    free: int
+    old_block: tuple[int, ...]
+    new_block: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReblockLine(Message):
-    """One line: how far it is (fields of Progress), or at the end the outcome. doing: re-blocking or proving."""
+    """One line: how far it is (fields of Progress), or at the end the outcome, or what would be done. doing:
+    re-blocking or proving."""
 
     doing: str = ""
     progress: Mapping[str, int] | None = None
     outcome: Reblocked | None = None
+    would: WouldReblock | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +92,10 @@ class InspectRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubRequest(Message):
-    """A repository of a model hub, into a directory. python: candidates, the first that is there counts."""
+    """A repository of a model hub, into a directory. python: candidates, the first that is there counts.
+
+    dry_run: ask the hub what there is, bring nothing
+    """
 
     hub: str
     repo: str
@@ -82,6 +105,7 @@ class HubRequest(Message):
     endpoint: str | None = None
     token: str | None = field(default=None, repr=False)
     exclude: tuple[str, ...] = ()
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +121,32 @@ class Downloaded(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WouldDownload(Message):
+    """What a download would bring. held: bytes that an interrupted one has left; free: bytes on the disk.
+
+    there: the directory is there already, and would be compared with the hub
+    """
+
+    directory: str
+    commit: str
+    files: int
+    bytes: int
+    held: int
+    free: int
+    there: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HubLine(Message):
-    """One line: bytes done of a total, or at the end the outcome. doing: downloading or verifying."""
+    """One line: bytes done of a total, or at the end the outcome, or what would be done. doing: downloading or
+    verifying."""
 
     doing: str = ""
     done: int = 0
     total: int = 0
     files: int = 0
     outcome: Downloaded | None = None
+    would: WouldDownload | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

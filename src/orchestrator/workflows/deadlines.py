@@ -26,6 +26,8 @@ STOP_S = 180.0
 """To end in good order: above every dialect's drain and shutdown together."""
 MARGIN_S = 10.0
 """By which a node's own deadline is shorter than ours, so that it answers why."""
+NETTEST_S = 240.0
+"""For a gang's ranks; the boxes of the steps make some 15 s of 4 nodes."""
 ROUTER_ASK_S = 10.0
 ROUTER_START_S = 60.0
 TAKE_IN_S = 90.0

@@ -80,6 +80,23 @@ def test_words_for_people(source: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "loads it" in out
 
 
+def test_a_dry_run_says_what_would_be_written(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "finer"
+    code, told = answer(capsys, "reblock", source, target, "--dry-run")
+    (would,) = told["nodes"]
+    assert code == 0 and (would["state"], would["shards"], would["todo"]) == ("empty", 1, 1)
+    assert would["bytes"] > (source / "s.safetensors").stat().st_size and not target.exists()
+    assert main(["checkpoint", "reblock", str(source), str(target)]) == 0
+    written = sum(path.stat().st_size for path in target.iterdir())
+    assert would["bytes"] == written
+    capsys.readouterr()
+    assert main(["checkpoint", "reblock", str(source), str(target), "--dry-run"]) == 0
+    assert "already complete; nothing would be written" in capsys.readouterr().out
+    (target / "config.json").write_text("{}")
+    assert answer(capsys, "reblock", source, target, "--dry-run")[0] == 2
+    assert answer(capsys, "reblock", source, source / "inside", "--dry-run")[0] == 2
+
+
 def test_a_broken_shard_is_shown_and_exits_3(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shard = source / "s.safetensors"
     shard.write_bytes(shard.read_bytes()[:-5])

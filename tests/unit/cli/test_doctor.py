@@ -77,6 +77,15 @@ def test_the_document(broken: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert said["accepted"] == said["unreachable"] == []
 
 
+def test_one_node_alone(broken: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = document(capsys, "--from", broken, "--node", "node1")
+    assert code == 0 and [node["name"] for node in said["nodes"]] == ["node1"]
+    code, said = document(capsys, "--from", broken, "--node", "node1", "--node", "node2")
+    assert code == 3 and {finding["node"] for finding in said["findings"]} <= {"", "node1", "node2"}
+    assert main(["doctor", "--from", broken, "--node", "node7"]) == 2
+    assert "no node is called 'node7'" in capsys.readouterr().err
+
+
 def test_what_is_accepted_is_said_in_one_line(broken: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--from", broken, "--accept", "NIC-NOT-UNDER-SWITCH@node2"]) == 0
     assert "accepted: NIC-NOT-UNDER-SWITCH on node2\n" in capsys.readouterr().err

@@ -153,7 +153,7 @@ def guarding(patch: pytest.MonkeyPatch, _: Path) -> None:
 def routing(patch: pytest.MonkeyPatch, _: Path) -> None:
     from orchestrator.workflows.router.routing import RouterState
 
-    def start(_: object, watcher: Any, *, command: str) -> RouterState:
+    def start(_: object, watcher: Any, *, command: str, timeout_s: float) -> RouterState:
         rise(watcher, "router")
         return RouterState(view=view(name="router"), url="http://192.0.2.9:30000")
 

@@ -13,12 +13,32 @@ from orchestrator.cli.time_limit import time_limit
 from orchestrator.model.errors import Unreachable
 
 DRY = {
-    *("up", "down", "restart", "rollback", "prepare"),
-    *("checkpoint push", "tuning push"),
+    *("up", "down", "restart", "rollback", "router up", "router down", "prepare"),
+    *("checkpoint download", "checkpoint reblock", "checkpoint push", "tuning push"),
 }
 """What changes nodes or gangs, and can say beforehand how."""
+READS = {
+    *("status", "web", "logs", "history", "audit", "why", "plan", "models", "doctor", "discover", "version"),
+    *("router status", "lock show", "golden show", "golden check", "checkpoint inspect", "checkpoint verify"),
+    *("tuning status", "exporter"),
+}
+WRITES_HERE = {
+    *("init", "models add", "golden accept", "tuning pull", "stack build", "stack recipe", "support-bundle"),
+    *("export prometheus", "export slurm", "export lws", "export compose", "completion", "man"),
+}
+"""Files of this machine that the operator names; none is replaced without a word."""
+SEEN_OTHERWISE = {
+    "guard": "it decides anew at every moment; `status` shows what it goes by",
+    "lock release": "`lock show` shows what it would release",
+    "nettest": "it leaves nothing; `plan` shows the environment that it measures in",
+    "bench": "it leaves nothing on a node; its load is what its options say",
+    "tuning run": "`tuning status` shows the files that it would find",
+    "notify": "a message is sent only with --test",
+}
+"""What acts and has no rehearsal, and why."""
 WAITS = {
-    *("up", "restart", "rollback", "guard", "prepare", "bench", "stack build"),
+    *("up", "down", "restart", "rollback", "router up", "router down", "guard", "prepare"),
+    *("nettest", "bench", "tuning run", "stack build"),
     *("checkpoint download", "checkpoint reblock", "checkpoint push", "checkpoint verify"),
 }
 
@@ -49,6 +69,19 @@ def test_nodes_and_gangs_are_named_by_one_repeatable_option(option: str) -> None
 @pytest.mark.parametrize("words", sorted(DRY))
 def test_what_changes_something_can_be_rehearsed(words: str) -> None:
     assert "--dry-run" in options(ALL[words])
+
+
+def test_every_verb_can_be_rehearsed_or_says_why_not() -> None:
+    verbs = {words for words, parser in ALL.items() if words and (not verbs_of(parser) or words == "models")}
+    kinds = (DRY, READS, WRITES_HERE, set(SEEN_OTHERWISE))
+    assert {words for words in verbs if not words.startswith("lab ")} == set().union(*kinds)
+    assert sum(map(len, kinds)) == len(set().union(*kinds)), "a verb is of one kind"
+    assert {words for words, parser in ALL.items() if "--dry-run" in options(parser)} == DRY
+
+
+@pytest.mark.parametrize("words", ["doctor", "discover", "logs", "prepare", "checkpoint push", "checkpoint verify"])
+def test_what_looks_at_nodes_can_look_at_one(words: str) -> None:
+    assert "--node" in options(ALL[words])
 
 
 @pytest.mark.parametrize("words", sorted(WAITS))

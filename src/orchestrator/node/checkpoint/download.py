@@ -1,8 +1,9 @@
 """Verb `download`: a repository of a model hub into a directory of this node, by the hub's own client.
 
-Lines: HubLine, twice a second how far it is, at the end the outcome. It grows as NAME.l40s-download and gets
-its name when every file has the size and digest that the hub names. When nobody reads any more the client is ended; the
-same request resumes: with the files that are not complete (huggingface_hub from 1.0 on), or within them.
+Lines: HubLine, twice a second how far it is, at the end the outcome; of a dry run what would be brought. It grows as
+NAME.l40s-download and gets its name when every file has the size and digest that the hub names. When nobody reads any
+more the client is ended; the same request resumes: with the files that are not complete (huggingface_hub from 1.0 on),
+or within them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +31,7 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import os_told
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
-from orchestrator.protocol.jobs import Downloaded, HubLine, HubRequest
+from orchestrator.protocol.jobs import Downloaded, HubLine, HubRequest, WouldDownload
 
 PARTIAL = ".l40s-download"
 ROOM = 1 << 30
@@ -50,9 +52,31 @@ def stream(request: dict[str, Any]) -> None:
             raise Failure(
                 "no-model-root", "is no directory", str(target.parent), f"create it: mkdir -p {target.parent}"
             )
+        if asked.dry_run:
+            _rehearse(asked, python, partial, target)
+            return
         partial.mkdir(exist_ok=True)
         with _alone(partial):
             _bring(asked, python, partial, target)
+
+
+def _rehearse(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
+    """Tell what a download would bring. Raises the Failure that it would begin with."""
+    with tempfile.TemporaryDirectory() as scratch, _client(asked, python, Path(scratch)) as client:
+        listed = client.line(lambda: None)
+    files = _files(listed)
+    would = WouldDownload(
+        directory=str(target),
+        commit=str(listed.get("commit")),
+        files=len(files),
+        bytes=sum(one["size"] for one in files),
+        held=_held(partial),
+        free=shutil.disk_usage(target.parent).free,
+        there=target.exists(),
+    )
+    if not would.there:
+        _refuse_small_disk(partial, would.bytes)
+    tell(HubLine(would=would).as_json())
 
 
 def _bring(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
@@ -214,7 +238,7 @@ def _drop_orphans(partial: Path) -> None:
 
 def _refuse_small_disk(partial: Path, total: int) -> None:
     wanted = total - _held(partial) + ROOM
-    free = shutil.disk_usage(partial).free
+    free = shutil.disk_usage(partial.parent).free
     if free < wanted:
         what = f"{free / 1e9:.0f} GB are free; it needs {wanted / 1e9:.0f} GB more"
         raise Failure("no-space", what, str(partial.parent), f"free space: df -h {partial.parent}")

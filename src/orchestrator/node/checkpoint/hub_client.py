@@ -1,6 +1,8 @@
 """Role `hub-client`: a model hub's own client at work, in an environment that has it (the engine's has both).
+With "dry_run" it lists the files and brings none.
 
-stdin: {"hub": "huggingface" | "modelscope", "repo", "revision", "directory", "endpoint", "token", "exclude": [...]}.
+stdin: {"hub": "huggingface" | "modelscope", "repo", "revision", "directory", "endpoint", "token", "exclude": [...],
+"dry_run"}.
 Lines: {"commit", "files": [{"path", "size", "sha256", "git"}]} before the first byte, {"done": true} at the end, else
 {"error": {...}} as a Failure. sha256 is '' for small files of Hugging Face, whose git id `git` is known instead. The
 token comes by stdin alone; the client's own caches lie below the directory and go with it.
@@ -61,6 +63,8 @@ def _huggingface(request: dict[str, Any], tell: Any) -> None:
         for one in info.siblings
     ]
     tell({"commit": info.sha, "files": _wanted(files, request)})
+    if request["dry_run"]:
+        return
     hub.snapshot_download(
         request["repo"],
         revision=info.sha,
@@ -83,6 +87,8 @@ def _modelscope(request: dict[str, Any], tell: Any) -> None:
     _client(request)
     revision = request["revision"] or "master"
     tell({"commit": revision, "files": _wanted(_listed_by_modelscope(request["repo"], revision), request)})
+    if request["dry_run"]:
+        return
     importlib.import_module("modelscope.hub.snapshot_download").snapshot_download(
         request["repo"],
         revision=revision,

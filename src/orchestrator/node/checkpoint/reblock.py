@@ -33,6 +33,7 @@ from orchestrator.node.checkpoint.layout import NewScale, Piece, ShardLayout, la
 from orchestrator.node.checkpoint.target import PARTIAL, Request, Standing
 from orchestrator.node.checkpoint.transfer import Carrier, SourceUnreadable, can_share, open_source, write_at
 from orchestrator.node.failure import Failure
+from orchestrator.protocol.jobs import WouldReblock
 
 _TICK_S = 0.2
 _NOT_COPIED = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json", PARTIAL)
@@ -171,7 +172,7 @@ def reblock(job: Job, target: Path, *, jobs: int, durable: bool, report: Report)
         return _Meter(job, []).now()
     with target_files.told(target), target_files.held(target, _request(job)):
         _remove_partial(target)
-        todo = [s for s in job.checkpoint.shards if not target_files.is_whole(target / s.name, job.layouts[s.name])]
+        todo = _todo(job, target)
         first = job.checkpoint.root / job.checkpoint.shards[0].name
         with _blamed(first):
             share = can_share(first, target)
@@ -182,6 +183,29 @@ def reblock(job: Job, target: Path, *, jobs: int, durable: bool, report: Report)
             _copy_other(run, name, path)
         target_files.finish(target, job.index, job.config, durable=durable)
     return run.meter.now()
+
+
+def survey(job: Job, target: Path) -> WouldReblock:
+    """What `reblock` would do; writes nothing. Raises the Failure that it would begin with."""
+    target_files.check_apart(job.checkpoint.root, target)
+    state, todo, small = target_files.standing(target), [], 0
+    if state is Standing.FOREIGN:
+        _check_is_result(job, target)
+    else:
+        todo = _todo(job, target)
+        small = _small(job, target)
+    place = next(path for path in (target, *target.absolute().parents) if path.is_dir())
+    disk = os.statvfs(place)
+    size = sum(job.layouts[shard.name].size for shard in todo) + small
+    return WouldReblock(
+        state=state.value,
+        shards=len(job.layouts),
+        todo=len(todo),
+        bytes=size,
+        free=disk.f_bavail * disk.f_frsize,
+        old_block=tuple(job.old),
+        new_block=tuple(job.new),
+    )
 
 
 def new_config(config: Mapping[str, Any], block: Block) -> dict[str, Any]:
@@ -277,6 +301,16 @@ def _holds(path: Path, text: bytes) -> bool:
         return False
 
 
+def _todo(job: Job, target: Path) -> list[Shard]:
+    return [s for s in job.checkpoint.shards if not target_files.is_whole(target / s.name, job.layouts[s.name])]
+
+
+def _small(job: Job, target: Path) -> int:
+    """Bytes of what is written beside the shards."""
+    others = sum(path.stat().st_size for name, path in job.others.items() if not (target / name).exists())
+    return others + len(job.config) + len(job.index or b"")
+
+
 def _remove_partial(target: Path) -> None:
     for path in target.rglob(f".*{PARTIAL}"):
         path.unlink()
@@ -285,9 +319,8 @@ def _remove_partial(target: Path) -> None:
 def _check_space(target: Path, job: Job, todo: list[Shard], *, share: bool) -> None:
     layouts = [job.layouts[shard.name] for shard in todo]
     shared = sum(layout.shareable for layout in layouts) if share else 0
-    small = sum(path.stat().st_size for name, path in job.others.items() if not (target / name).exists())
-    needed = sum(layout.size for layout in layouts) - shared + small
-    target_files.check_space(target, needed + len(job.config) + len(job.index or b""), shared)
+    needed = sum(layout.size for layout in layouts) - shared + _small(job, target)
+    target_files.check_space(target, needed, shared)
 
 
 def _write_shards(run: _Run, todo: list[Shard], jobs: int, report: Report) -> None:

@@ -1,7 +1,7 @@
 """Verb `reblock`: re-block a checkpoint on this node; the bytes never leave it.
 
-Lines: ReblockLine, now and then how far it is, at the end the outcome. When nobody reads any more it stops
-where it is; the same request goes on from there.
+Lines: ReblockLine, now and then how far it is, at the end the outcome; of a dry run what would be done. When nobody
+reads any more it stops where it is; the same request goes on from there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.node.checkpoint.prove import prove
-from orchestrator.node.checkpoint.reblock import Progress, plan, reblock
+from orchestrator.node.checkpoint.reblock import Progress, plan, reblock, survey
 from orchestrator.node.checkpoint.target import Standing, standing
 from orchestrator.node.os_failure import os_told
 from orchestrator.node.requests import request_of
@@ -31,6 +31,9 @@ def stream(request: dict[str, Any]) -> None:
 def _reblock(asked: ReblockRequest, target: Path) -> None:
     jobs = asked.jobs or min(8, os.cpu_count() or 1)
     job = plan(Path(asked.source), asked.block)
+    if asked.dry_run:
+        tell(ReblockLine(would=survey(job, target)).as_json())
+        return
     written = None
     if not (asked.prove and standing(target) is Standing.FOREIGN):
         written = reblock(job, target, jobs=jobs, durable=asked.durable, report=_Reporter("re-blocking"))

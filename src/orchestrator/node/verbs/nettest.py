@@ -23,6 +23,6 @@ def stream(request: dict[str, Any]) -> None:
         beside="stop it with `l40s-deploy down`, or test before the start with `l40s-deploy up --nettest`",
         in_container="run NVIDIA's nccl-tests in the container, or choose a stack that is installed in a virtual "
         "environment",
-        too_long="run `l40s-deploy doctor`, or test fewer nodes with --gang",
+        too_long="run `l40s-deploy doctor`, allow more time with --timeout, or test fewer nodes with --gang",
     )
     carry_out(asked, asked.order, asked.order.ranks, task)

@@ -11,12 +11,13 @@ from orchestrator.checkpoint.judgement import Judgement, judge
 from orchestrator.model.errors import DeployError, InputError, LockHeld, VerificationDiffers
 from orchestrator.node.checkpoint.inspect import look
 from orchestrator.node.checkpoint.prove import Proof, prove
-from orchestrator.node.checkpoint.reblock import Progress, plan, reblock
+from orchestrator.node.checkpoint.reblock import Progress, plan, reblock, survey
 from orchestrator.node.checkpoint.target import Standing, standing
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import os_told
+from orchestrator.protocol.jobs import WouldReblock
 
-__all__ = ["Outcome", "Progress", "Proof", "Report", "inspect_here", "reblock_here"]
+__all__ = ["Outcome", "Progress", "Proof", "Report", "inspect_here", "reblock_here", "survey_here"]
 
 Report = Callable[[str, Progress], None]
 """Told what is being done ('re-blocking', 'proving') and how far it is."""
@@ -52,6 +53,12 @@ def reblock_here(
             written = reblock(job, target, jobs=jobs, durable=durable, report=lambda now: report("re-blocking", now))
         proof = prove(job, target, jobs=jobs, report=lambda now: report("proving", now)) if with_proof else None
     return Outcome(written, proof, job.old, job.new)
+
+
+def survey_here(source: Path, target: Path, *, block: int) -> WouldReblock:
+    """What `reblock_here` would write; writes nothing. Raises as it would at its beginning."""
+    with _told(target):
+        return survey(plan(source, block), target)
 
 
 def inspect_here(directory: Path) -> Judgement:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +13,7 @@ from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.planning.places import venv
-from orchestrator.protocol.jobs import Downloaded, HubLine, HubRequest
+from orchestrator.protocol.jobs import Downloaded, HubLine, HubRequest, WouldDownload
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
@@ -55,8 +55,21 @@ def download(node: NodeSpec, request: DownloadRequest, report: Callable[[HubLine
 
     Raises InputError, Unreachable, LockHeld, VerificationDiffers, NodeError.
     """
+    outcome = _ask(node, _asked(node, request), report).outcome
+    assert outcome is not None
+    return outcome
+
+
+def would_download(node: NodeSpec, request: DownloadRequest) -> WouldDownload:
+    """Ask the hub, from the node, what there is; nothing is written. Raises as `download` would at its beginning."""
+    would = _ask(node, replace(_asked(node, request), dry_run=True), lambda _: None).would
+    assert would is not None
+    return would
+
+
+def _asked(node: NodeSpec, request: DownloadRequest) -> HubRequest:
     repo = _repository(request.repo)
-    asked = HubRequest(
+    return HubRequest(
         hub=request.hub,
         repo=repo,
         revision=request.revision,
@@ -66,6 +79,9 @@ def download(node: NodeSpec, request: DownloadRequest, report: Callable[[HubLine
         exclude=tuple(request.exclude),
         token=_token(request.token_file),
     )
+
+
+def _ask(node: NodeSpec, asked: HubRequest, report: Callable[[HubLine], None]) -> HubLine:
     with Fleet([node]) as fleet:
         done = fleet.on_every(lambda session: _follow(session, asked, report))
     for failure in done.failures.values():
@@ -110,9 +126,9 @@ def _token(path: Path | None) -> str:
     return read_private_line(path.expanduser(), what="the hub's token", where="--token-file") if path else ""
 
 
-def _follow(session: Session, request: HubRequest, report: Callable[[HubLine], None]) -> Downloaded:
+def _follow(session: Session, request: HubRequest, report: Callable[[HubLine], None]) -> HubLine:
     for said in node_app.messages(session, "download", request, HubLine):
-        if said.outcome is not None:
-            return said.outcome
+        if said.outcome is not None or said.would is not None:
+            return said
         report(said)
     raise NodeError("downloading ended without a result", where=session.spec.name, fix="run it again; it resumes")

@@ -9,7 +9,7 @@ from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeErr
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.node.checkpoint.prove import Proof
 from orchestrator.node.checkpoint.reblock import Progress
-from orchestrator.protocol.jobs import InspectRequest, Reblocked, ReblockLine, ReblockRequest
+from orchestrator.protocol.jobs import InspectRequest, Reblocked, ReblockLine, ReblockRequest, WouldReblock
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
@@ -42,6 +42,20 @@ def reblock_there(
     Raises as reblock_here does, and Unreachable.
     """
     request = ReblockRequest(source=source, target=target, block=block, prove=with_proof, jobs=jobs, durable=durable)
+    outcome = _ask(node, request, report).outcome
+    assert outcome is not None
+    return _outcome(outcome)
+
+
+def survey_there(node: NodeSpec, source: str, target: str, *, block: int) -> WouldReblock:
+    """What `reblock_there` would write; writes nothing. Raises as it would at its beginning."""
+    request = ReblockRequest(source=source, target=target, block=block, dry_run=True)
+    would = _ask(node, request, lambda *_: None).would
+    assert would is not None
+    return would
+
+
+def _ask(node: NodeSpec, request: ReblockRequest, report: Report) -> ReblockLine:
     with Fleet([node]) as fleet:
         done = fleet.on_every(lambda session: _follow(session, request, report))
     for failure in done.failures.values():
@@ -66,12 +80,12 @@ def inspect_there(node: NodeSpec, directory: str) -> Judgement:
     return judge(looked.values[node.name])
 
 
-def _follow(session: Session, request: ReblockRequest, report: Report) -> Outcome:
+def _follow(session: Session, request: ReblockRequest, report: Report) -> ReblockLine:
     for said in node_app.messages(session, "reblock", request, ReblockLine):
         if said.progress is not None:
             report(said.doing, Progress(**said.progress))
-        if said.outcome is not None:
-            return _outcome(said.outcome)
+        if said.outcome is not None or said.would is not None:
+            return said
     raise NodeError("re-blocking ended without a result", where=session.spec.name, fix="run it again; it resumes")
 
 

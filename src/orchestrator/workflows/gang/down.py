@@ -21,11 +21,13 @@ from orchestrator.workflows.status.reports import because, where, words_before
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownRequest:
-    """now: SIGKILL without draining. force: over a lock that somebody holds."""
+    """now: SIGKILL without draining. force: over a lock that somebody holds. timeout_s: how long each node's end is
+    waited for; what has not ended by then goes on ending, and is reported as alive."""
 
     gangs: tuple[str, ...] = ()
     now: bool = False
     force: bool = False
+    timeout_s: float = STOP_S
     command: str = "down"
 
 
@@ -64,19 +66,19 @@ def down(
             for gang in gangs
         ]
         before_stop()
-        stopped = stop_gangs(fleet, gangs, now=request.now)
+        stopped = stop_gangs(fleet, gangs, now=request.now, timeout_s=request.timeout_s)
         for lock in held:
             lock.finish()
         return stopped
 
 
 def stop_gangs(
-    fleet: Fleet, gangs: Sequence[GangSpec], *, now: bool, cause: Cause | None = None
+    fleet: Fleet, gangs: Sequence[GangSpec], *, now: bool, cause: Cause | None = None, timeout_s: float = STOP_S
 ) -> tuple[Stopped, ...]:
     """Tell every node's agent; the leader's drains first and the others follow it over their link.
 
     cause: the failure that they are ended for; the nodes keep it until a new run is staged, or somebody ends them
-    for none.
+    for none. timeout_s: how long their end is waited for.
     """
     gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes}
 
@@ -89,10 +91,10 @@ def stop_gangs(
             token=fence(fleet, gang),
             now=now,
             clear=cause is None,
-            deadline_s=STOP_S - MARGIN_S,
+            deadline_s=timeout_s,
             because=because(cause),
         )
-        return ask(session, "stop", request, StopAnswer, deadline_s=STOP_S)
+        return ask(session, "stop", request, StopAnswer, deadline_s=timeout_s + MARGIN_S)
 
     told = fleet.on_every(one, only=list(gang_of))
     return tuple(

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from orchestrator.gang.view import GangView
-from orchestrator.model.chosen import no_such
+from orchestrator.model.chosen import chosen_nodes, no_such
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
@@ -43,18 +43,30 @@ class Examination:
         return next((severity for severity in (Severity.STOP, Severity.SLOW) if severity in present), None)
 
 
-def examine_inventory(inventory: Inventory, *, accept: Collection[str] = ()) -> Examination:
-    """Every node of an inventory, over connections of its own. Raises InputError for an unknown word in `accept`."""
-    specs = {node.name: node for node in inventory.nodes}
-    check_accept(accept, specs)
+def examine_inventory(
+    inventory: Inventory, *, accept: Collection[str] = (), nodes: Collection[str] = ()
+) -> Examination:
+    """The nodes of these names, or all of an inventory, over connections of its own.
+
+    Raises InputError for a node that is not there and an unknown word in `accept`.
+    """
+    chosen = chosen_nodes(inventory.nodes, nodes, f"{inventory.path}: --node")
+    gangs = {node.gang for node in chosen.values()}
+    specs = {node.name: node for node in inventory.nodes if node.gang in gangs}
+    check_accept(accept, {node.name for node in inventory.nodes})
     with Fleet(specs.values()) as fleet:
-        return examine(fleet, specs, accept=accept)
+        return examine(fleet, specs, accept=accept, only=chosen)
 
 
-def examine(fleet: Fleet, specs: Mapping[str, NodeSpec], *, accept: Iterable[str] = ()) -> Examination:
-    """All nodes at once. A node that does not answer is among the failures, the others are examined."""
+def examine(
+    fleet: Fleet, specs: Mapping[str, NodeSpec], *, accept: Iterable[str] = (), only: Collection[str] = ()
+) -> Examination:
+    """All nodes at once. A node that does not answer is among the failures, the others are examined.
+
+    only: examine these; the others of their gangs are asked for what runs, since that is the gang's
+    """
     running = ahead(lambda: layouts_of(see(fleet, gangs_of(specs.values()))))
-    looked = look(fleet, specs.values())
+    looked = look(fleet, [node for node in specs.values() if not only or node.name in only])
     topologies = {name: build(snapshot) for name, snapshot in looked.values.items()}
     cluster = Cluster(topologies=topologies, snapshots=looked.values, specs=specs, stacks=stacks_of(looked.values))
     cluster = replace(cluster, trials=try_ways(fleet, cluster), layouts=running.result())
@@ -78,9 +90,17 @@ def layouts_of(views: Iterable[GangView]) -> dict[str, Layout]:
 
 
 def examine_saved(
-    snapshots: Mapping[str, Snapshot], options: BuildOptions | None = None, *, accept: Collection[str] = ()
+    snapshots: Mapping[str, Snapshot],
+    options: BuildOptions | None = None,
+    *,
+    accept: Collection[str] = (),
+    nodes: Collection[str] = (),
 ) -> Examination:
     """The same on saved snapshots; without an inventory each node is taken to want the GPUs that it shows."""
+    for name in nodes:
+        if name not in snapshots:
+            raise no_such("node", name, snapshots, where="--node")
+    snapshots = {name: one for name, one in snapshots.items() if not nodes or name in nodes}
     return examine_topologies({name: build(one, options) for name, one in snapshots.items()}, snapshots, accept=accept)
 
 

@@ -24,21 +24,23 @@ from orchestrator.workflows.monitor.notify import Notifier
 
 @dataclass
 class Watch:
-    """Look by look. command: for the audit log; accept: as of `doctor`."""
+    """Look by look. command: for the audit log; accept, nodes: as of `doctor`."""
 
     inventory: Inventory
     notifier: Notifier
     command: str
     accept: Collection[str] = ()
+    nodes: Collection[str] = ()
     _counters: Mapping[str, GaugesAnswer] = field(default_factory=dict)
 
     def look(self) -> Difference:
         """Examine every node, tell and keep what has changed. Raises InputError where nothing can be kept."""
-        seen = examine_inventory(self.inventory, accept=self.accept)
+        seen = examine_inventory(self.inventory, accept=self.accept, nodes=self.nodes)
         file = looks_file(self.inventory.path)
         kept = last_look(file)
         before = tuple(_known(one) for one in kept[1]) if kept is not None else ()
-        found, after = difference(before, known(seen.findings), seen.failures.keys())
+        found, after = difference(before, known(seen.findings), {*seen.failures, *self._not_asked()})
+        found = replace(found, silent=tuple(sorted(seen.failures)))
         counters = _counters(seen)
         found = replace(found, growths=growths(self._counters, counters))
         self._counters = {**self._counters, **counters}
@@ -48,6 +50,11 @@ class Watch:
         for notice in notices(found, now):
             self.notifier.tell(notice)
         return found
+
+    def _not_asked(self) -> set[str]:
+        """Whose findings stay as they were: the nodes left out, and '' for the cluster, for which some can't speak."""
+        left = {node.name for node in self.inventory.nodes if self.nodes and node.name not in self.nodes}
+        return left | {""} if left else left
 
     def _note(self, found: Difference) -> None:
         """In the audit log of this machine: the nodes' own are about who worked on them."""

@@ -34,6 +34,7 @@ from orchestrator.remote.session import Session
 from orchestrator.topology.build import build
 from orchestrator.topology.halves import gpu_groups
 from orchestrator.topology.halves import nccl_log as predicted_log
+from orchestrator.workflows.deadlines import NETTEST_S
 from orchestrator.workflows.gang.locks import GangLock, fence
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.in_place import in_place_of, planned_requests, refuse_running
@@ -46,8 +47,6 @@ PROGRAM = "nettest.py"
 REACH_S = 60.0
 """For the ranks to find each other: torch is imported meanwhile, from a cold disk perhaps."""
 STEP_S = 60.0
-DEADLINE_S = 240.0
-"""For all of it on a node; the boxes of the steps make some 15 s of 4 nodes."""
 GRACE_S = 1.0
 """After the first sign of a failure, for what the others say of it."""
 UNKNOWN_SHAPE = Shape(hidden_size=7168, layers=61)
@@ -61,13 +60,14 @@ _TORN = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What to test. model: None for what the gang ran last; enough: share of what is expected"""
+    """What to test. model: None for what the gang ran last; enough: share of what is expected; timeout_s: of a gang"""
 
     gangs: tuple[str, ...] = ()
     model: str | None = None
     stack: str | None = None
     enough: float
     command: str
+    timeout_s: float = NETTEST_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,13 @@ def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, order: Order, progr
             asked = PlanRequest(model=order.model, stack=order.stack, gangs=(gang.name,))
             planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="nettest")
             topologies = planned.topologies
-        ground = Ground(gang=gang, requests=requests, topologies=topologies, shape=shape_of(order.model, requests))
+        ground = Ground(
+            gang=gang,
+            requests=requests,
+            topologies=topologies,
+            shape=shape_of(order.model, requests),
+            timeout_s=order.timeout_s,
+        )
         return test(fleet, ground, enough=order.enough, progress=progress, begin=begin)
 
 
@@ -133,12 +139,13 @@ def shape_of(model: str | None, requests: Mapping[str, StagingRequest]) -> Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What a test stands on. requests: as the engine would be staged, by node"""
+    """What a test stands on. requests: as the engine would be staged, by node; timeout_s: for its ranks"""
 
     gang: GangSpec
     requests: Mapping[str, StagingRequest]
     topologies: Mapping[str, Topology]
     shape: Shape
+    timeout_s: float = NETTEST_S
 
 
 def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, begin: float | None = None) -> Tested:
@@ -319,7 +326,7 @@ def _run(fleet: Fleet, ground: Ground, places: Sequence[Place], steps: tuple[Net
                 reach_s=REACH_S,
                 timeout_s=STEP_S,
             ),
-            deadline_s=DEADLINE_S,
+            deadline_s=ground.timeout_s,
         )
         for place in places
     }
@@ -359,7 +366,7 @@ def _failure(
         return Unreachable(
             f"the connection was lost during the network test ({_at(heard)}): {first.what}",
             where=first.where,
-            fix=f"ssh to it and look; its ranks end by themselves within {DEADLINE_S:.0f} s. {first.fix}",
+            fix=f"ssh to it and look; its ranks end by themselves within {ground.timeout_s:.0f} s. {first.fix}",
         )
     if failures:
         return next(iter(failures.values()))

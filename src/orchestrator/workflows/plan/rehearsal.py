@@ -38,7 +38,7 @@ def would_restart(inventory: Inventory, gangs: Sequence[str], *, now: bool, one_
         plans = [staged_plan(fleet, gang) for gang in specs]
     how = "would be restarted, one gang after the other" if one_by_one and len(specs) > 1 else "would be restarted"
     return tuple(
-        _would(view, plan.plan_id, f"{how}; {expected_downtime(view, 0.0 if now else plan.drain_s).words}")
+        would(view, plan.plan_id, f"{how}; {expected_downtime(view, 0.0 if now else plan.drain_s).words}")
         for view, plan in zip(views, plans, strict=True)
     )
 
@@ -51,7 +51,7 @@ def would_resume(inventory: Inventory, gangs: Sequence[str]) -> tuple[Would, ...
         views = see(fleet, [gang for gang in specs if gang.name in begun])
         up.everybody_answers(views)
     return tuple(
-        _would(
+        would(
             view,
             view.plan_id,
             f"the {begun[view.name].what.value} that {begun[view.name].who}@{begun[view.name].host} began would be "
@@ -69,7 +69,7 @@ def would_roll_back(inventory: Inventory, gangs: Sequence[str]) -> tuple[Would, 
         up.everybody_answers(views)
         backs = previous_plans(inventory, fleet, specs)
     return tuple(
-        _would(
+        would(
             view,
             back.before.plan_id,
             f"would return from plan {back.now.plan_id} to plan {back.before.plan_id} ({back.before.model}); "
@@ -81,10 +81,14 @@ def would_roll_back(inventory: Inventory, gangs: Sequence[str]) -> tuple[Would, 
 
 def would_stop(inventory: Inventory, gangs: Sequence[str], *, now: bool) -> tuple[Would, ...]:
     """Nodes that do not answer are named; they hold nothing up, as they do not hold `down` up."""
-    specs = chosen_gangs(inventory, gangs)
+    return would_stop_of(chosen_gangs(inventory, gangs), now=now)
+
+
+def would_stop_of(specs: Sequence[GangSpec], *, now: bool) -> tuple[Would, ...]:
+    """The same of these gangs, of the router's too."""
     with Fleet([node for gang in specs for node in gang.nodes]) as fleet:
         views = see(fleet, specs)
-    return tuple(_would(view, "", _stopping(spec, view, now)) for spec, view in zip(specs, views, strict=True))
+    return tuple(would(view, "", _stopping(spec, view, now)) for spec, view in zip(specs, views, strict=True))
 
 
 def _stopping(spec: GangSpec, view: GangView, now: bool) -> str:
@@ -96,5 +100,6 @@ def _stopping(spec: GangSpec, view: GangView, now: bool) -> str:
     return f"would be stopped on {asked}, {'at once' if now else 'once its running requests have ended'}{silent}"
 
 
-def _would(view: GangView, then: str, what: str) -> Would:
+def would(view: GangView, then: str, what: str) -> Would:
+    """Of one gang as it is. then: the plan that it would run afterwards, '' for none."""
     return Would(gang=view.name, state=view.state.value, plan_id=view.plan_id, then=then, what=what)

@@ -24,7 +24,7 @@ from orchestrator.planning.digest import short_digest
 from orchestrator.protocol.staging import Endpoint, Ports, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.deadlines import ROUTER_ASK_S, ROUTER_START_S, TAKE_IN_S, TAKE_OUT_S
+from orchestrator.workflows.deadlines import ROUTER_ASK_S, ROUTER_START_S, STOP_S, TAKE_IN_S, TAKE_OUT_S
 from orchestrator.workflows.gang.down import Stopped, stop_gangs
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.up import Rising, Watcher, raise_all
@@ -168,8 +168,12 @@ def router_state(inventory: Inventory) -> RouterState:
         return router.state()
 
 
-def start_router(inventory: Inventory, watcher: Watcher, *, command: str) -> RouterState:
+def start_router(
+    inventory: Inventory, watcher: Watcher, *, command: str, timeout_s: float = ROUTER_START_S
+) -> RouterState:
     """Have the router running, with every gang that serves behind it; one that serves is left alone.
+
+    timeout_s: for its own start.
 
     Raises why a gang could not be taken in once the others are.
     """
@@ -178,7 +182,7 @@ def start_router(inventory: Inventory, watcher: Watcher, *, command: str) -> Rou
         wanted = _rising(router, _health_path(router, inventory, gangs))
         if not router.view().serves:
             with GangLock(router.fleet, router.gang, command):
-                raise_all(router.fleet, [_or_what_runs(wanted, router.view())], watcher, timeout_s=ROUTER_START_S)
+                raise_all(router.fleet, [_or_what_runs(wanted, router.view())], watcher, timeout_s=timeout_s)
         suits = router.view().plan_id in (wanted.plan_id, _rising(router, words.ANY_HEALTH).plan_id)
         if not suits:
             watcher.step(GANG, f"its settings differ from the current configuration. Apply them: {_ANEW}")
@@ -215,10 +219,12 @@ def _why_not_in(router: Router, url: str) -> DeployError | None:
     return None
 
 
-def stop_router(inventory: Inventory, *, command: str, now: bool = False) -> tuple[Stopped, ...]:
-    """Stop it; requests that run get up to 60 s."""
+def stop_router(
+    inventory: Inventory, *, command: str, now: bool = False, timeout_s: float = STOP_S
+) -> tuple[Stopped, ...]:
+    """Stop it; requests that run get up to 60 s. timeout_s: how long its end is waited for."""
     with Router(wanted_router(inventory)) as router, GangLock(router.fleet, router.gang, command):
-        return stop_gangs(router.fleet, [router.gang], now=now)
+        return stop_gangs(router.fleet, [router.gang], now=now, timeout_s=timeout_s)
 
 
 def enrol(inventory: Inventory, views: Iterable[GangView], watcher: Watcher, *, command: str) -> None:
@@ -323,6 +329,11 @@ def _stacks(inventory: Inventory, gangs: Iterable[GangView]) -> set[str]:
 def _or_what_runs(wanted: Rising, now: GangView) -> Rising:
     """A router on its way up is waited for, with whatever settings it was started."""
     return replace(wanted, plan_id=now.plan_id) if now.running else wanted
+
+
+def plan_wanted(router: Router, inventory: Inventory, gangs: Sequence[GangView]) -> str:
+    """The id of the plan that a start would carry out now."""
+    return _rising(router, _health_path(router, inventory, gangs)).plan_id
 
 
 def _rising(router: Router, health_path: str) -> Rising:

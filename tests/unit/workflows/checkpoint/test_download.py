@@ -140,6 +140,23 @@ def test_bytes_that_are_not_the_hub_s_are_removed_and_fetched_again(node: NodeSp
 
 
 @pytest.mark.parametrize("of", HUBS)
+def test_a_dry_run_says_what_there_is_and_brings_nothing(
+    node: NodeSpec, hub: ModelHub, of: Hub, typed: Callable[..., tuple[int, str]]
+) -> None:
+    words = ("download", REPO, "--from", of, "--endpoint", hub.url, "--python", sys.executable, "--dry-run")
+    code, out = typed(*words, "--json")
+    (told,) = json.loads(out)["nodes"]
+    assert code == 0 and (told["node"], told["files"], told["there"]) == ("node0", len(WANTED), False)
+    assert told["bytes"] == sum(map(len, WANTED.values())) and told["held"] == 0 < told["free"]
+    code, out = typed(*words)
+    assert code == 0 and "node0:" in out and "would be downloaded: 4.0 MiB in 4 files" in out
+    assert not list(Path(node.model_root).iterdir()) and not any(map(hub.sent, WANTED))
+    bring(node, hub, of)
+    assert "is there already; would be compared" in typed(*words)[1]
+    assert typed("download", "lab/none", *words[2:])[0] == 2
+
+
+@pytest.mark.parametrize("of", HUBS)
 def test_a_repository_that_is_not_there_is_input(node: NodeSpec, hub: ModelHub, of: Hub) -> None:
     wrong = DownloadRequest(repo="lab/none", hub=of, endpoint=hub.url, python=sys.executable)
     with pytest.raises(InputError, match=r"(?i)lab/none|not found|404") as caught:

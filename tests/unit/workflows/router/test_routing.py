@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from orchestrator.engines.router import Worker
 from orchestrator.gang.begun import Begun
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import DeployError, Detached, GangFailed, InputError, NodeError, Unreachable
@@ -19,7 +20,7 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Ports, R
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
 from orchestrator.workflows.gang import rolling, turns
 from orchestrator.workflows.gang.rolling import RollingRequest
-from orchestrator.workflows.router import routing
+from orchestrator.workflows.router import rehearsal, routing
 from orchestrator.workflows.router.routing import enrol, rejoin
 
 
@@ -130,6 +131,20 @@ def test_a_router_that_serves_with_other_settings_is_left_alone_and_takes_the_ga
     enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
     assert world.behind == ["http://a", "http://b", "http://c"] and not world.started
     assert any("`l40s-deploy router down`" in words for words in world.said)
+
+
+def test_a_rehearsal_says_what_would_be_started_and_added(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "see", world.see)
+    world.gangs = (gang("a"), gang("b", GangState.STARTING, healthy=False), gang("c"))
+    (would,) = rehearsal.would_start_router(INVENTORY)
+    assert (would.gang, would.state) == ("router", "absent") and would.then
+    assert would.what == "would be started; a, c would be added"
+    world.router = router(GangState.READY, "other")
+    behind = (Worker(id="1", url="http://a", healthy=True, load=0),)
+    monkeypatch.setattr(routing.Router, "workers", lambda _: behind)
+    (would,) = rehearsal.would_start_router(INVENTORY)
+    assert (would.then, would.what) == ("other", "is running and would be left alone; c would be added")
+    assert not world.started and not world.behind
 
 
 def test_a_router_on_its_way_up_with_other_settings_is_waited_for(world: World) -> None:
