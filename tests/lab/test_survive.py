@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.support.waiting import slack, until
 
 from .conftest import RunningLab, needs_root
@@ -108,3 +109,66 @@ def test_gids_that_moved_between_a_death_and_the_restart_are_found_again(operato
     assert operator.gang(0)["state"] == "ready"
     assert "NCCL_IB_GID_INDEX" not in operator.type("plan", *MODEL, "--diff").stdout
     operator.lab.run("heal", node)
+
+
+def with_a_spare(operator: Operator, spare: str) -> Operator:
+    """The same lab, with one of its nodes as a spare of the gang of the others."""
+    path = write_inventory(operator.lab, "spare.yml", l40s_lease=LEASE_S)
+    document = yaml.safe_load(path.read_text())
+    (gang,) = document["all"]["children"]["gangs"]["children"].values()
+    gang["hosts"][spare]["l40s_role"] = "spare"
+    path.write_text(yaml.safe_dump(document))
+    return Operator(operator.lab, path)
+
+
+def test_a_spare_takes_the_place_of_a_dead_node_and_gives_it_back(operator: Operator) -> None:
+    """Here a gang of three: as it was asked for, with the same layout, on the spare."""
+    operator.type("down", "--now")
+    three, lost, asked = with_a_spare(operator, "node3"), "node1", ("--tp", "8", "--pp", "3")
+    plan = json.loads(three.type("plan", *MODEL, *asked, "--json").stdout)["gangs"][0]
+    assert (plan["spares"], plan["nodes"]) == (["node3"], ["node0", "node1", "node2"])
+    roles = {
+        node["name"]: node["role"] for node in json.loads(three.type("doctor", "--json", code=None).stdout)["nodes"]
+    }
+    assert roles == {"node0": "member", "node1": "member", "node2": "member", "node3": "spare"}
+    three.type("up", *MODEL, *asked)
+    gang = three.gang(0)
+    assert (gang["state"], [(one["name"], one["state"]) for one in gang["spares"]]) == ("ready", [("node3", "idle")])
+    assert [node["name"] for node in gang["nodes"]] == ["node0", "node1", "node2"]
+
+    with guarding(three, "--degrade-after", f"{AFTER_S}s", "--restore", "auto") as said:
+        before = gang["run_id"]
+        three.lab.run("break", lost, "power-off")
+        gang = three.until(
+            lambda gang: (
+                gang["run_id"] != before and gang["state"] == "ready" and serving(gang, ["node0", "node3", "node2"])
+            ),
+            (LEASE_S + AFTER_S + 60) * slack(),
+        )
+        assert (gang["state"], gang["degraded_reason"], gang["missing"]) == ("ready", None, [lost]), said.read_text()
+        assert (gang["serving_nodes"], gang["spares"][0]["state"]) == (3, "serving")
+        assert "Paris" in completion(gang["service"]["url"])
+        assert {one["node"] for one in json.loads(three.type("lock", "show", "--json").stdout)["locks"]} >= {"node3"}
+
+        three.lab.run("heal", lost, "power-off")
+        gang = three.until(
+            lambda gang: gang["state"] == "ready" and serving(gang, ["node0", "node1", "node2"]), 90 * slack()
+        )
+        assert (gang["state"], gang["missing"], gang["spares"][0]["state"]) == ("ready", [], "idle")
+    words = said.read_text()
+    assert f"without {lost}, with the spare node3" in words and "it serves on all 3 nodes again" in words
+    three.nothing_left(30 * slack(), "node3")
+
+
+def test_up_without_a_node_takes_the_spare_and_down_ends_it_there(operator: Operator) -> None:
+    three = with_a_spare(operator, "node3")
+    asked = ("--tp", "8", "--pp", "3")
+    said = three.type("up", *MODEL, *asked, "--without", "node0", "--replace")
+    assert "in its place: node3" in said.stderr
+    gang = three.gang(0)
+    assert serving(gang, ["node3", "node1", "node2"])
+    three.type("restart", "--now")
+    assert serving(three.gang(0), ["node3", "node1", "node2"]), "a restart keeps the spare"
+    three.type("down", "--now")
+    three.nothing_left(30 * slack())
+    assert three.gang()["state"] == "absent"

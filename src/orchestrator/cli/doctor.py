@@ -162,6 +162,7 @@ def _node_json(node: Node) -> dict[str, Any]:
     seen = shape(topology)
     return {
         "name": node.name,
+        "role": "spare" if node.spec.spare else "member",
         "gpus": len(topology.gpus),
         "usable_gpus": len(node.gpus),
         "nics": seen.nics_elsewhere + sum(group.nics for group in seen.groups),
@@ -187,6 +188,9 @@ def show(examination: Examination, expectations: Sequence[Expected], screen: Scr
         shapes.setdefault(shape(topology).words, []).append(name)
     for words, names in shapes.items():
         screen.out.print(printable(f"{who(names, count)}: {words}"), style="dim")
+    for node in examination.cluster.nodes:
+        if node.spec.spare:
+            screen.out.print(printable(f"{node.name}: a spare of gang {node.spec.gang}"), style="dim")
     for line in dict.fromkeys(_expectation(one, expectations) for one in expectations):
         screen.out.print(printable(line), style="dim")
     say_advisories(tuple(examination.cluster.stacks.values()), screen)

@@ -36,6 +36,7 @@ STYLES = {
     "dead": "bold red",
     "unreachable": "bold red",
     "left-out": "dim",
+    "spare": "dim",
 }
 _BAR = 18
 
@@ -144,7 +145,7 @@ def nodes_table(view: GangView, loads: Mapping[str, NodeLoad] | None = None) -> 
     titles = ["rank", "node", "state", "phase", *([""] if steps else []), "TP ranks", "GPU memory"]
     for title in (*titles, *(NODE_COLUMNS if loads is not None else ())):
         table.add_column(title)
-    for node in view.nodes:
+    for node in (*view.nodes, *view.spares):
         table.add_row(
             "-" if node.node_rank == OUTSIDE else str(node.node_rank),
             Text(printable(node.name)),

@@ -72,8 +72,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--degrade-after",
         type=seconds,
         metavar="TIME",
-        help="start a failed gang without a node that was away this long, or that doctor refuses, with another layout"
-        " if needed (default: wait for it)",
+        help="start a failed gang without a node that was away this long, or that doctor refuses: with a spare"
+        " (l40s_role), else on fewer nodes with another layout if needed (default: wait for it)",
     )
     parser.add_argument(
         "--restore",
@@ -81,6 +81,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="ask",
         help="once all nodes of such a gang are back and doctor allows it: print the command that returns to all of"
         " them (ask), or return, with one restart (auto)",
+    )
+    parser.add_argument(
+        "--restore-limit",
+        type=_count,
+        default=usual.return_limit,
+        metavar="N",
+        help="with --restore auto: after N returns in a row that did not last --stable, only print the command"
+        f" ({usual.return_limit}); the wait before the next return doubles from --degrade-after",
     )
     add_hung_after(parser)
     parser.add_argument(
@@ -129,6 +137,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             first_pause_s=args.pause,
             stable_s=args.stable,
             degrade_after_s=args.degrade_after,
+            return_limit=args.restore_limit,
         ),
         restores=args.restore == "auto",
         on_ready=_hook("--on-ready", args.on_ready),
@@ -162,6 +171,8 @@ def _install(args: argparse.Namespace, inventory: Path, screen: Screen) -> int:
     options += ["--timeout", str(args.timeout)] if args.timeout != TIMEOUT_S else []
     options += ["--degrade-after", str(args.degrade_after)] if args.degrade_after is not None else []
     options += ["--restore", args.restore] if args.restore != "ask" else []
+    if args.restore_limit != Policy().return_limit:
+        options += ["--restore-limit", str(args.restore_limit)]
     options += ["--hung-after", str(args.hung_after)] if args.hung_after else []
     options += ["--golden-every", str(args.golden_every)] if args.golden_every != DAY_S else []
     options += ["--metrics", str(args.metrics)] if args.metrics is not None else []

@@ -13,6 +13,7 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.inventory import Inventory
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.model.profile import Stack
 from orchestrator.model.survivors import without
@@ -58,7 +59,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NODE",
-        help="plan without this node, with another layout if needed (repeatable)",
+        help="plan without this node: a spare takes its place, else with another layout if needed (repeatable)",
     )
     parser.add_argument("engine_args", nargs="*", metavar="-- FLAGS", help="extra engine flags, after --")
 
@@ -155,12 +156,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         write_plan(Path(args.out), plan, request)
         screen.say(f"plan {plan.plan_id} written to {args.out}")
     if args.json:
-        document = _document(plan, layouts_of(inventory, request, planned))
+        document = _document(plan, layouts_of(inventory, request, planned), _spares(inventory))
         screen.json({**document, "advisories": advisories_json(_stacks(plan))})
     elif args.show:
         _show_parts(args.show, plan, args.node, screen)
     else:
         show_plan(plan, screen, sources=args.sources)
+        _show_spares(_spares(inventory), plan, screen)
         _show_speeds(plan, layouts_of(inventory, request, planned), screen)
     return 0
 
@@ -169,9 +171,21 @@ def _stacks(plan: Plan) -> list[Stack]:
     return [stack for gang in plan.gangs if (stack := named_stack(gang.stack)) is not None]
 
 
-def _document(plan: Plan, fits: Mapping[str, tuple[Fit, ...]]) -> dict[str, Any]:
+def _spares(inventory: Inventory) -> dict[str, list[str]]:
+    """Names of the idle spares, by gang."""
+    return {gang.name: [node.name for node in gang.spares] for gang in inventory.gangs}
+
+
+def _show_spares(spares: Mapping[str, Sequence[str]], plan: Plan, screen: Screen) -> None:
+    for gang in plan.gangs:
+        for name in spares.get(gang.name, ()):
+            screen.out.print(printable(f"spare: {name} takes the place of a node that is left out of {gang.name}"))
+
+
+def _document(plan: Plan, fits: Mapping[str, tuple[Fit, ...]], spares: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     document = plan_json(plan)
     for gang in document["gangs"]:
+        gang["spares"] = list(spares.get(gang["name"], ()))
         gang["layouts"] = layouts_json(fits.get(gang["name"], ()))
     return document
 

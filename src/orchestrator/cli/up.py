@@ -110,6 +110,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         drain_s=args.drain_timeout,
         hung_after_s=args.hung_after,
         nettest=args.nettest_min / 100 if args.nettest else None,
+        fewer=any(gang.short for gang in inventory.gangs),
     )
     try:
         with RisingProgress(screen) as shown:
@@ -161,6 +162,13 @@ def _interrupted(request: UpRequest, screen: Screen) -> int:
     return Exit.INTERRUPTED
 
 
+def _without_words(outcome: Outcome, left_out: Sequence[str]) -> str:
+    stand_ins = ", ".join(name for view in outcome.views for name in view.stand_ins)
+    if stand_ins:
+        return f"serves without {', '.join(left_out)}; in its place: {stand_ins}"
+    return f"serves on fewer nodes, without {', '.join(left_out)}: `status` says degraded until all serve again"
+
+
 def _show(outcome: Outcome, screen: Screen, golden: Mapping[str, Any], left_out: Sequence[str]) -> None:
     if screen.as_json:
         document: dict[str, Any] = {
@@ -183,7 +191,5 @@ def _show(outcome: Outcome, screen: Screen, golden: Mapping[str, Any], left_out:
                 printable(f"{done} in {outcome.seconds:.1f} s; canary: {view.canary_text.strip()[:100]!r}")
             )
     if left_out:
-        screen.say(
-            f"serves on fewer nodes, without {', '.join(left_out)}: `status` says degraded until all serve again"
-        )
+        screen.say(_without_words(outcome, left_out))
     say_losses(outcome.plan, screen)

@@ -15,7 +15,8 @@ _BEFORE_GO = (GangState.STAGED, GangState.ARMED)
 
 class Do(str, Enum):
     """NOTHING. WARN: tell, and leave it alone. WAIT: a restart is due, not yet. RESTART. GIVE_UP: tell, and stop.
-    DEGRADE: start it without the nodes that stay away. RETURN: they are back; see whether it can run on all again."""
+    DEGRADE: start it without the nodes that stay away, on spares or on fewer. RETURN: they are back; see whether it can
+    run on all again."""
 
     NOTHING = "nothing"
     WARN = "warn"
@@ -36,6 +37,11 @@ class Policy:
     up to most_look_s. tell_at: the look in a row at which its operator is told, since what passes needs nobody.
 
     degrade_after_s: a gang that has failed goes on without a node that was away for so long; None: it waits for it.
+
+    return_limit, most_return_pause_s: returns to all nodes in a row before it leaves the way back to an operator, and
+    the most that it waits before the next one. The wait doubles from degrade_after_s (at least first_pause_s), so that
+    a node that comes and goes restarts the gang ever less often. A gang that served on all nodes for stable_s has
+    forgotten them.
     """
 
     limit: int = 5
@@ -46,6 +52,8 @@ class Policy:
     stable_s: float = 900.0
     left_s: float = 60.0
     degrade_after_s: float | None = None
+    return_limit: int = 3
+    most_return_pause_s: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +69,9 @@ class Memory:
     barred:      nodes that answer, and had a finding of severity stop when a restart was last thought of
     away_since:  since when some node is away (does not answer, or is barred) while a restart is due; None while none is
     hopeless:    nodes without which it was found that the gang can't run
-    return_at:   no look at whether it can run on all nodes again before this; returns: such looks in a row
+    unfit:       spares that a start has failed with
+    return_at:   no look at whether it can run on all nodes again before this; looks: such looks in a row
+    returned:    returns to all nodes that were tried, since the gang was last stable on all of them
     """
 
     restarts: int = 0
@@ -73,8 +83,10 @@ class Memory:
     barred: tuple[str, ...] = ()
     away_since: float | None = None
     hopeless: tuple[str, ...] = ()
+    unfit: tuple[str, ...] = ()
     return_at: float = 0.0
-    returns: int = 0
+    looks: int = 0
+    returned: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +156,33 @@ def can_not_go_on(memory: Memory, without: tuple[str, ...]) -> Memory:
     return replace(memory, hopeless=without)
 
 
+def spares_failed(memory: Memory, spares: tuple[str, ...]) -> Memory:
+    """After a start with these spares has failed: the next one is without them."""
+    return replace(memory, unfit=(*memory.unfit, *(name for name in spares if name not in memory.unfit)))
+
+
 def not_back_yet(memory: Memory, now: float, policy: Policy) -> Memory:
     """After a look at whether the gang can run on all nodes again, where it does not yet: the pause doubles."""
-    pause = min(policy.most_look_s, policy.first_pause_s * 2.0 ** min(memory.returns, 32))
-    return replace(memory, returns=memory.returns + 1, return_at=now + pause)
+    pause = min(policy.most_look_s, policy.first_pause_s * 2.0 ** min(memory.looks, 32))
+    return replace(memory, looks=memory.looks + 1, return_at=max(memory.return_at, now + pause))
+
+
+def returning(memory: Memory, now: float, policy: Policy) -> Memory:
+    """Before a return to all nodes is tried: it counts whatever comes of it, and the next one waits longer."""
+    first = max(policy.first_pause_s, policy.degrade_after_s or 0.0)
+    pause = min(policy.most_return_pause_s, first * 2.0 ** min(memory.returned, 32))
+    return replace(memory, returned=memory.returned + 1, return_at=now + pause)
+
+
+def returned(memory: Memory) -> Memory:
+    """After a return to all nodes has worked: what was remembered of the time without them is over; that the gang was
+    returned, and how soon it may be again, is not."""
+    return Memory(returned=memory.returned, return_at=memory.return_at)
+
+
+def may_return(memory: Memory, policy: Policy) -> bool:
+    """Whether the guard may still do it by itself."""
+    return memory.returned < policy.return_limit
 
 
 def is_due_to_be_told(memory: Memory, policy: Policy) -> bool:
@@ -160,13 +195,24 @@ def _remember(view: GangView, memory: Memory, now: float, policy: Policy) -> Mem
         return replace(memory, ready_since=None)
     since = now if memory.ready_since is None else memory.ready_since
     if now - since >= policy.stable_s:
-        return Memory(ready_since=since)
+        complete = not view.missing
+        return replace(
+            Memory(ready_since=since),
+            returned=0 if complete else memory.returned,
+            return_at=0.0 if complete else memory.return_at,
+            looks=0 if complete else memory.looks,
+        )
     return replace(memory, ready_since=since, held_back=0, against="", given_up=False)
 
 
 def _fewer(view: GangView) -> bool:
     """It serves as well as it can on the nodes that it has."""
     return view.state is GangState.DEGRADED and view.trouble == "nodes"
+
+
+def _elsewhere(view: GangView) -> bool:
+    """It serves without one of its own nodes: on fewer, or with a spare."""
+    return _fewer(view) or (view.state is GangState.READY and view.replaced)
 
 
 def _reason(view: GangView, policy: Policy) -> str:
@@ -196,7 +242,7 @@ def _staged_s(view: GangView) -> float:
 
 def _at_peace(view: GangView, memory: Memory, now: float) -> Decision:
     lost = ", ".join(node.name for node in view.unreachable)
-    if _fewer(view) and all(node.error is None for node in view.nodes) and now >= memory.return_at:
+    if _elsewhere(view) and all(node.error is None for node in view.nodes) and now >= memory.return_at:
         return Decision(Do.RETURN, f"{', '.join(view.missing)} can be reached again")
     if lost and view.running:
         return Decision(Do.WARN, f"{lost} can't be reached; the other nodes still serve with it")
@@ -216,7 +262,7 @@ def _when(view: GangView, memory: Memory, now: float, reason: str, policy: Polic
     away = (*view.missing, *_away(view, memory))
     goes_on_s = _goes_on_s(view, memory, now, policy)
     if goes_on_s is not None and goes_on_s <= 0 and (left_s <= 0 or memory.against):
-        return Decision(Do.DEGRADE, f"{reason}; {', '.join(away)} stayed away", away)
+        return Decision(Do.DEGRADE, f"{reason}; {', '.join(away)} stayed away", (*away, *_unfit(view, memory)))
     if lost:
         later = "" if goes_on_s is None else f"; going on without it in {max(0.0, goes_on_s):.0f} s"
         return Decision(Do.WAIT, f"{reason}; waiting for {lost} to come back{later}")
@@ -232,7 +278,13 @@ def _goes_on_s(view: GangView, memory: Memory, now: float, policy: Policy) -> fl
     away = _away(view, memory)
     if policy.degrade_after_s is None or memory.away_since is None or not away:
         return None
-    left = len(view.nodes) - len(view.missing) - len(away)
-    if not left or memory.hopeless == (*view.missing, *away):
+    idle = [node for node in view.spares if node.name not in _unfit(view, memory)]
+    left = view.serving_nodes - len(away) + len(idle)
+    if not left or memory.hopeless == (*view.missing, *away, *_unfit(view, memory)):
         return None
     return memory.away_since + policy.degrade_after_s - now
+
+
+def _unfit(view: GangView, memory: Memory) -> tuple[str, ...]:
+    """Idle spares that can't take a place now."""
+    return tuple(node.name for node in view.spares if node.error is not None or node.name in memory.unfit)

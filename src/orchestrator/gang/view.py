@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.gang import pace, rails
@@ -51,6 +51,7 @@ class NodeView:
     """RDMA ports that NCCL has left behind in this run."""
     cache: PageCache | None = None
     """Weight files read ahead of the engine; None where nothing was."""
+    spare: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,9 @@ class GangView:
                runs without some of them); else ''
     late:      while it rises: why waiting on is of no use, None while it is
     transport: where NCCL's traffic travels other than planned, with the price; empty while that is not known
+    members:   names of the run's nodes in node-rank order; empty where an older release started it, or nobody did
     missing:   names of nodes that the run was started without, which may have been stopped since
+    spares:    nodes that wait to take the place of another; one that has taken it is among the nodes
     progress:  one sentence on who is behind, '' where nobody is or nothing is to be waited for
     remarks:   what an operator should know although the state does not change for it
     """
@@ -83,7 +86,9 @@ class GangView:
     canary_text: str | None = None
     nodes: tuple[NodeView, ...] = ()
     transport: tuple[Finding, ...] = ()
+    members: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    spares: tuple[NodeView, ...] = ()
     progress: str = ""
     remarks: tuple[str, ...] = ()
 
@@ -95,8 +100,24 @@ class GangView:
 
     @property
     def share(self) -> str:
-        """'3 of 4 nodes'; '' for all of them."""
-        return f"{len(self.nodes) - len(self.missing)} of {len(self.nodes)} nodes" if self.missing else ""
+        """'3 of 4 nodes'; '' for as many as it should have."""
+        have, should = self.serving_nodes, len(self.nodes) - len(self.stand_ins)
+        return f"{have} of {should} nodes" if have < should else ""
+
+    @property
+    def serving_nodes(self) -> int:
+        """How many nodes have a part in the run."""
+        return len(self.nodes) - len(self.missing)
+
+    @property
+    def stand_ins(self) -> tuple[str, ...]:
+        """Spares that have a part in the run."""
+        return tuple(node.name for node in self.nodes if node.spare)
+
+    @property
+    def replaced(self) -> bool:
+        """Spares have taken the places of all nodes that are missing."""
+        return bool(self.missing) and not self.share
 
     @property
     def running(self) -> bool:
@@ -109,22 +130,31 @@ class GangView:
         return bool(self.service_healthy) and self.state in _SERVING
 
 
-def view(name: str, answers: Mapping[str, Answer]) -> GangView:
-    """The gang from its nodes' answers, in node-rank order.
+def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ()) -> GangView:
+    """The gang from its nodes' answers, in node-rank order. spares: those of these nodes that are no more than that.
 
     Every report carries its own node's clock (`now`), so no clock is needed here and none must agree.
     """
     reports = {node: answer for node, answer in answers.items() if isinstance(answer, Report)}
     run_id = _current_run(list(reports.values()))
     current = {node: report for node, report in reports.items() if report.run_id == run_id}
-    missing = _missing(answers, current)
-    nodes = tuple(_node(rank, node, answer, current) for rank, (node, answer) in enumerate(answers.items()))
+    members = _members(current)
+    waiting = tuple(
+        _waiting(node, answers[node]) for node in spares if node in answers and node not in {*members, *current}
+    )
+    answers = {node: answer for node, answer in answers.items() if node not in {one.name for one in waiting}}
+    own = [node for node in answers if node not in spares]
+    missing = tuple(node for node in own if members and node not in members)
+    nodes = tuple(
+        replace(_node(rank, node, answer, current), spare=node in spares)
+        for rank, (node, answer) in enumerate(answers.items())
+    )
     everybody, nodes = nodes, tuple(node for node in nodes if node.name not in missing)
     some = next(iter(current.values()), None)
     cause, secondary = _causes(current, nodes)
     state = _state(nodes, current, cause)
     trouble = _trouble(nodes, current) if state is GangState.DEGRADED else ""
-    if state is GangState.READY and missing:
+    if state is GangState.READY and missing and len(nodes) < len(own):
         state, trouble = GangState.DEGRADED, "nodes"
     leader = _leader(current)
     rising = list(current.values()) if state in _RISING else []
@@ -145,23 +175,36 @@ def view(name: str, answers: Mapping[str, Answer]) -> GangView:
         service_healthy=_healthy(leader) if leader else None,
         canary_text=leader.canary_text if leader else None,
         nodes=tuple(_shown(node, state, missing) for node in everybody),
+        members=members,
         missing=missing,
+        spares=waiting,
         transport=transport(current) if state in _SERVING else (),
         progress=pace.progress(rising),
         remarks=(*_left_out(everybody, missing, state), *_remarks(current, nodes, run_id, reports)),
     )
 
 
-def _missing(answers: Mapping[str, Answer], current: Mapping[str, Report]) -> tuple[str, ...]:
-    """Nodes that the run was started without; none where an older release started it, which had all of them."""
-    members = {name for report in current.values() for name in report.members}
-    return tuple(name for name in answers if name not in members) if members else ()
+def _members(current: Mapping[str, Report]) -> tuple[str, ...]:
+    """The run's nodes in node-rank order, as far as its agents know them."""
+    return tuple(dict.fromkeys(name for report in current.values() for name in report.members))
+
+
+def _waiting(name: str, answer: Answer | None) -> NodeView:
+    """A spare that has no part in the run."""
+    error = answer if isinstance(answer, DeployError) else None
+    return NodeView(
+        name=name, node_rank=OUTSIDE, state="spare" if error is None else "unreachable", error=error, spare=True
+    )
 
 
 def _left_out(everybody: Sequence[NodeView], missing: Sequence[str], state: GangState) -> list[str]:
     if not missing or state is GangState.ABSENT:
         return []
-    share = f"{len(everybody) - len(missing)} of {len(everybody)} nodes"
+    stand_ins = [node.name for node in everybody if node.spare]
+    should = len(everybody) - len(stand_ins)
+    have = len(everybody) - len(missing)
+    share = f"{have} of {should} nodes" if have < should else f"{have} nodes"
+    share += f", with the spare {', '.join(stand_ins)}" if stand_ins else ""
     away = [node.name for node in everybody if node.name in missing and node.error is not None]
     back = [name for name in missing if name not in away]
     words = [f"{', '.join(away)} can't be reached"] if away else []

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.loading import own
 from orchestrator.loading.ansible_yaml import AnsibleInventory
-from orchestrator.loading.node_spec import ANSIBLES, OURS, node_spec
+from orchestrator.loading.node_spec import ANSIBLES, OURS, SPARE, node_spec
 from orchestrator.loading.notify_spec import recipients
 from orchestrator.loading.router_spec import router_spec
 from orchestrator.loading.sources import Values, evaluated, read_source
@@ -53,7 +54,7 @@ def read_cluster(path: str | Path) -> tuple[Inventory, dict[str, Values]]:
         _refuse_disagreement(gang, variables)
     _refuse_two_gangs(source, gangs)
     _refuse_shared_addresses(gangs, variables)
-    own.remember_stacks({node.stack for gang in gangs for node in gang.nodes if node.stack})
+    own.remember_stacks({node.stack for gang in gangs for node in gang.machines if node.stack})
     router = _router(source, gangs, [variables[host] for host in hosts.get(ROUTER_GROUP, ())])
     told = recipients(variables[gangs[0].leader.name])
     return Inventory(path=str(file), gangs=gangs, router=router, notify=told), values
@@ -99,8 +100,17 @@ def _gang(source: AnsibleInventory, name: str, hosts: Sequence[Variables]) -> Ga
             where=str(source.groups[name].origin),
             fix="rename the group",
         )
-    nodes = tuple(node_spec(variables, gang=name, node_rank=rank) for rank, variables in enumerate(hosts))
-    return GangSpec(name=name, nodes=nodes)
+    found = [node_spec(variables, gang=name, node_rank=0) for variables in hosts]
+    nodes = [node for node in found if not node.spare]
+    spares = [node for node in found if node.spare]
+    if not nodes:
+        raise InputError(
+            f"every host of gang {name!r} is a spare; wanted at least one that is not",
+            where=hosts[0].place("l40s_role"),
+            fix=f"set l40s_role: {SPARE} on single hosts, not below vars: of the group {name}",
+        )
+    ranked = [replace(node, node_rank=rank) for rank, node in enumerate([*nodes, *spares])]
+    return GangSpec(name=name, nodes=tuple(ranked[: len(nodes)]), spares=tuple(ranked[len(nodes) :]))
 
 
 def _router(source: AnsibleInventory, gangs: tuple[GangSpec, ...], hosts: Sequence[Variables]) -> RouterSpec | None:
@@ -125,7 +135,7 @@ def _is_plain(name: str) -> bool:
 def _refuse_disagreement(gang: GangSpec, variables: dict[str, Variables]) -> None:
     for name, value in _EQUAL_IN_A_GANG.items():
         wanted = value(gang.leader)
-        for node in gang.nodes[1:]:
+        for node in gang.machines[1:]:
             if value(node) != wanted:
                 raise InputError(
                     f"found {value(node)} on {node.name}, {wanted} on {gang.leader.name}; "
@@ -138,7 +148,7 @@ def _refuse_disagreement(gang: GangSpec, variables: dict[str, Variables]) -> Non
 def _refuse_two_gangs(source: AnsibleInventory, gangs: tuple[GangSpec, ...]) -> None:
     home: dict[str, str] = {}
     for gang in gangs:
-        for node in gang.nodes:
+        for node in gang.machines:
             if node.name in home:
                 raise InputError(
                     f"found {node.name!r} in the gangs {home[node.name]!r} and {gang.name!r}; wanted it in one",
@@ -150,7 +160,7 @@ def _refuse_two_gangs(source: AnsibleInventory, gangs: tuple[GangSpec, ...]) -> 
 
 def _refuse_shared_addresses(gangs: tuple[GangSpec, ...], variables: dict[str, Variables]) -> None:
     taken: dict[tuple[str, ...], NodeSpec] = {}
-    for node in (node for gang in gangs for node in gang.nodes):
+    for node in (node for gang in gangs for node in gang.machines):
         claims: list[tuple[str, ...]] = []
         if node.address is not None:
             claims.append(("l40s_address", node.address))

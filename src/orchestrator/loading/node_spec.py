@@ -19,6 +19,7 @@ OURS = (
     "l40s_env", "l40s_fs_root", "l40s_gid_index", "l40s_gpus", "l40s_http_host", "l40s_http_port", "l40s_ib_hca",
     "l40s_ib_sl", "l40s_ib_tc",
     "l40s_lease", "l40s_model_root", "l40s_nccl_port", "l40s_notify", "l40s_presharded",
+    "l40s_role",
     "l40s_router_metrics_port", "l40s_router_port",
     "l40s_router_venv", "l40s_socket_ifname", "l40s_stack", "l40s_state_dir",
     "l40s_transport", "l40s_venv",
@@ -32,6 +33,9 @@ ANSIBLES = (
     "ansible_ssh_port", "ansible_ssh_private_key_file", "ansible_ssh_user", "ansible_sudo_user", "ansible_user",
 )  # fmt: skip
 """Every variable of Ansible's that we read."""
+
+MEMBER, SPARE = "member", "spare"
+"""Values of l40s_role."""
 
 _CONNECTIONS: dict[str, Literal["ssh", "local"]] = {
     "ssh": "ssh", "smart": "ssh", "paramiko": "ssh", "paramiko_ssh": "ssh", "local": "local",
@@ -53,6 +57,7 @@ def node_spec(variables: Variables, *, gang: str, node_rank: int) -> NodeSpec:
         gang=gang,
         node_rank=node_rank,
         reach=_reach(variables),
+        spare=_is_spare(variables),
         address=_address(variables, "l40s_address"),
         gpus=variables.number("l40s_gpus", 1, 64) or 8,
         fs_root=variables.path("l40s_fs_root") or "/",
@@ -87,6 +92,13 @@ def _reach(variables: Variables) -> Reach:
         become_user=_become_user(variables),
         python=_python(variables),
     )
+
+
+def _is_spare(variables: Variables) -> bool:
+    role = variables.text("l40s_role") or MEMBER
+    if role not in (MEMBER, SPARE):
+        raise variables.wrong("l40s_role", f"{MEMBER} or {SPARE}", f"write `l40s_role: {SPARE}`, or remove it")
+    return role == SPARE
 
 
 def _connection(variables: Variables) -> Literal["ssh", "local"]:

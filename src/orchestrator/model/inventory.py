@@ -63,6 +63,8 @@ class NodeSpec:
     node_rank: int
     """Position in the gang's group, from 0; the leader is 0."""
     reach: Reach
+    spare: bool = False
+    """`l40s_role: spare`: it has no part in a run until it takes the place of a node that stays away."""
     address: str | None = None
     """`l40s_address`: this node's address for rendezvous and agents; None lets the plan choose from the facts."""
     gpus: int = 8
@@ -91,16 +93,27 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangSpec:
-    """The nodes that together run one engine, in node-rank order."""
+    """The nodes that together run one engine, in node-rank order.
+
+    spares: nodes of its group that wait to take the place of one of them
+    short:  it has fewer nodes than its inventory says: some were left out, and no spare took their places
+    """
 
     name: str
     nodes: tuple[NodeSpec, ...]
+    spares: tuple[NodeSpec, ...] = ()
+    short: bool = False
     replica_of: str = ""
     """The gang of the inventory of which this is one node on its own (`--replicas`); '' for the inventory's gangs."""
 
     @property
     def leader(self) -> NodeSpec:
         return self.nodes[0]
+
+    @property
+    def machines(self) -> tuple[NodeSpec, ...]:
+        """Its nodes and its spares."""
+        return (*self.nodes, *self.spares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,5 +150,5 @@ class Inventory:
 
     @property
     def nodes(self) -> Iterator[NodeSpec]:
-        """Every node of every gang, gang by gang, in node-rank order."""
-        return (node for gang in self.gangs for node in gang.nodes)
+        """Every node of every gang, gang by gang, in node-rank order; a gang's spares after its nodes."""
+        return (node for gang in self.gangs for node in gang.machines)

@@ -7,24 +7,68 @@ from dataclasses import replace
 
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 
 
 def part(gang: GangSpec, names: Collection[str]) -> GangSpec:
-    """The gang on these of its nodes alone, in their old order; the first of them leads."""
-    left = [node for node in gang.nodes if node.name in names]
-    return replace(gang, nodes=tuple(replace(node, node_rank=rank) for rank, node in enumerate(left)))
+    """The gang on these of its nodes and spares alone, in their old order; the first of them leads."""
+    return _ranked(gang, [node for node in gang.machines if node.name in names], spares=())
+
+
+def in_order(gang: GangSpec, names: Sequence[str]) -> GangSpec:
+    """The gang on these of its nodes and spares, in just this order."""
+    known = {node.name: node for node in gang.machines}
+    return _ranked(gang, [known[name] for name in names], spares=())
+
+
+def as_written(gang: GangSpec) -> GangSpec:
+    """The gang as its inventory has it: no spare is in a node's place."""
+    nodes = [node for node in gang.machines if not node.spare]
+    return _ranked(gang, nodes, spares=tuple(node for node in gang.machines if node.spare))
+
+
+def all_machines(gang: GangSpec) -> GangSpec:
+    """The gang with all of its spares after its nodes."""
+    return with_spares(gang, [node.name for node in gang.spares])
+
+
+def with_spares(gang: GangSpec, names: Collection[str]) -> GangSpec:
+    """The gang with these of its spares after its nodes."""
+    taken = [node for node in gang.spares if node.name in names]
+    return _ranked(gang, [*gang.nodes, *taken], spares=tuple(node for node in gang.spares if node.name not in names))
+
+
+def staffed(gang: GangSpec, left_out: Collection[str]) -> GangSpec:
+    """The gang without these nodes: a spare takes the place, and so the node rank, of each as long as there are
+    spares; the places that are left over close up."""
+    waiting = [node for node in gang.spares if node.name not in left_out]
+    nodes: list[NodeSpec] = []
+    for node in gang.nodes:
+        if node.name not in left_out:
+            nodes.append(node)
+        elif waiting:
+            nodes.append(waiting.pop(0))
+    found = _ranked(gang, nodes, spares=tuple(waiting))
+    return replace(found, short=gang.short or len(nodes) < len([one for one in gang.nodes if not one.spare]))
+
+
+def stand_ins(gang: GangSpec, left_out: Collection[str]) -> dict[str, str]:
+    """Which spare takes the place of which node, by the node's name, where these are left out."""
+    absent = [node.name for node in gang.nodes if node.name in left_out]
+    waiting = [node.name for node in gang.spares if node.name not in left_out]
+    return dict(zip(absent, waiting, strict=False))
 
 
 def without(inventory: Inventory, names: Sequence[str]) -> Inventory:
-    """The inventory without these nodes. Raises InputError for a node that it does not have, and for a gang's last."""
+    """The inventory without these nodes, and with spares in their places. Raises InputError for a node that it does
+    not have, and for a gang's last."""
     if not names:
         return inventory
     known = [node.name for node in inventory.nodes]
     for name in names:
         if name not in known:
             raise no_such("node", name, known, where=f"--without {name}")
-    gangs = tuple(part(gang, {node.name for node in gang.nodes} - set(names)) for gang in inventory.gangs)
+    gangs = tuple(staffed(gang, names) for gang in inventory.gangs)
     for was, now in zip(inventory.gangs, gangs, strict=True):
         if not now.nodes:
             raise InputError(
@@ -33,3 +77,8 @@ def without(inventory: Inventory, names: Sequence[str]) -> Inventory:
                 fix=f"choose the other gangs with --gang, or stop this one: l40s-deploy down --gang {was.name}",
             )
     return replace(inventory, gangs=gangs)
+
+
+def _ranked(gang: GangSpec, nodes: Sequence[NodeSpec], *, spares: tuple[NodeSpec, ...]) -> GangSpec:
+    ranked = tuple(replace(node, node_rank=rank) for rank, node in enumerate(nodes))
+    return replace(gang, nodes=ranked, spares=spares)

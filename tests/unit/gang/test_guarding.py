@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
@@ -16,8 +16,12 @@ from orchestrator.gang.guarding import (
     decide,
     held_back,
     is_due_to_be_told,
+    may_return,
     not_back_yet,
     restarted,
+    returned,
+    returning,
+    spares_failed,
 )
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
@@ -286,3 +290,97 @@ def test_nodes_that_no_layout_fits_are_not_tried_again_until_others_are_away() -
     memory = can_not_go_on(Memory(away_since=0.0), ("node2",))
     assert decide(four("failed", lost=("node2",)), memory, 90, GOES_ON)[0].do is Do.WAIT
     assert decide(four("failed", lost=("node1", "node2")), memory, 90, GOES_ON)[0].do is Do.DEGRADE
+
+
+def with_a_spare(seen: GangView, *, lost: bool = False) -> GangView:
+    spare = NodeView(name="spare0", node_rank=-1, state="spare", error=LOST if lost else None, spare=True)
+    return replace(seen, spares=(spare,))
+
+
+def test_a_spare_that_can_not_take_the_place_is_left_out_with_the_node() -> None:
+    away, memory = four("failed", lost=("node2",)), Memory(away_since=0.0)
+    (taken,) = decisions(with_a_spare(away), memory, 60)
+    assert (taken.do, taken.without) == (Do.DEGRADE, ("node2",))
+    (lost,) = decisions(with_a_spare(away, lost=True), memory, 60)
+    (failed,) = decisions(with_a_spare(away), spares_failed(memory, ("spare0",)), 60)
+    assert lost.without == failed.without == ("node2", "spare0")
+    assert decide(with_a_spare(away), can_not_go_on(memory, ("node2",)), 60, GOES_ON)[0].do is Do.WAIT
+
+
+def test_a_spare_alone_is_enough_to_go_on() -> None:
+    (decision,) = decisions(with_a_spare(four("failed", lost=FOUR)), Memory(away_since=0.0), 60)
+    assert decision.do is Do.DEGRADE
+
+
+def test_a_gang_on_a_spare_returns_once_its_node_is_back() -> None:
+    stand_in = NodeView(name="spare0", node_rank=2, state="ready", alive=True, spare=True)
+    ready = four("ready", missing=("node2",))
+    seen = replace(ready, nodes=(*ready.nodes, stand_in))
+    assert decide(seen, Memory(), 70, GOES_ON)[0].do is Do.RETURN
+    away = replace(four("ready", lost=("node2",), missing=("node2",)))
+    assert decide(replace(away, nodes=(*away.nodes, stand_in)), Memory(), 70, GOES_ON)[0].do is Do.NOTHING
+
+
+@dataclass
+class Flapping:
+    """A guard in virtual time over a gang of four, one node of which is back for up_s seconds after each return, and
+    away for down_s seconds after that."""
+
+    up_s: float
+    down_s: float
+    policy: Policy
+    memory: Memory = field(default_factory=Memory)
+    returns: list[float] = field(default_factory=list)
+    degrades: int = 0
+    asks: int = 0
+
+    def until(self, end: float) -> Flapping:
+        now, on_all, since = 0.0, True, 0.0
+        while now < end:
+            away = now - since >= self.up_s if on_all else now - since < self.down_s
+            lost = ("node2",) if away else ()
+            if on_all:
+                seen = four("failed" if away else "ready", lost=lost)
+            else:
+                seen = four("degraded", lost=lost, missing=("node2",), trouble="nodes")
+            decision, self.memory = decide(seen, self.memory, now, self.policy)
+            if decision.do is Do.DEGRADE:
+                self.memory = restarted(self.memory, now, self.policy)
+                on_all, since, self.degrades = False, now, self.degrades + 1
+            elif decision.do is Do.RETURN and may_return(self.memory, self.policy):
+                self.memory = returned(returning(self.memory, now, self.policy))
+                on_all, since = True, now
+                self.returns.append(now)
+            elif decision.do is Do.RETURN:
+                self.memory = not_back_yet(self.memory, now, self.policy)
+                self.asks += 1
+            now += LOOK_S
+        return self
+
+
+FLAPS = Policy(first_pause_s=10, degrade_after_s=60, stable_s=900, return_limit=3)
+
+
+@pytest.mark.parametrize(
+    ("up_s", "down_s", "limit", "returns", "pauses"),
+    [
+        pytest.param(30, 30, 3, 3, [120, 120], id="it dies again at once: three returns, then a human"),
+        pytest.param(30, 30, 6, 6, [120, 120, 240, 480, 960], id="the wait before each doubles"),
+        pytest.param(1000, 200, 3, 6, [], id="it lasts longer than --stable each time: counted anew"),
+        pytest.param(30, 30, 1, 1, [], id="once"),
+    ],
+)
+def test_a_node_that_comes_and_goes_does_not_restart_the_gang_for_ever(
+    up_s: float, down_s: float, limit: int, returns: int, pauses: list[float]
+) -> None:
+    seen = Flapping(up_s, down_s, replace(FLAPS, return_limit=limit)).until(8 * 3600)
+    if pauses:
+        assert (len(seen.returns), [late - early for early, late in pairwise(seen.returns)]) == (returns, pauses)
+        assert seen.degrades == returns + 1 and seen.asks
+    else:
+        assert len(seen.returns) >= returns and (seen.asks > 0) is (up_s < FLAPS.stable_s)
+
+
+def test_the_wait_before_a_return_has_a_bound() -> None:
+    memory = Memory(returned=40)
+    assert returning(memory, 0, FLAPS).return_at == FLAPS.most_return_pause_s

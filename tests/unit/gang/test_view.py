@@ -254,3 +254,36 @@ def test_a_stopped_run_without_a_node_is_absent_and_the_node_is_missed_again() -
     assert seen.state is GangState.ABSENT
     assert [node.name for node in seen.unreachable] == ["node2"]
     assert seen.missing == ("node2",)
+
+
+STAND_IN = ("node0", "node1", "spare0", "node3")
+
+
+def spared(third: Answer, spare: Answer, members: tuple[str, ...], state: str = "ready") -> GangView:
+    """A gang of four and a spare. third: what node2 answers; members: who has a part in the run."""
+    answers: dict[str, Answer] = {
+        name: report(place, state, node=name, members=members) for place, name in enumerate(members)
+    }
+    order = ("node0", "node1", "node2", "node3")
+    return view("g", {**{name: answers.get(name, third) for name in order}, "spare0": spare}, ("spare0",))
+
+
+def test_a_spare_that_waits_is_none_of_the_gangs_nodes() -> None:
+    for answer, state in ((None, "spare"), (LOST, "unreachable"), (report(4, "failed", run_id="r0"), "spare")):
+        seen = spared(None, answer, ("node0", "node1", "node2", "node3"))
+        assert (seen.state, seen.trouble, len(seen.nodes)) == (GangState.READY, "", 4)
+        assert not seen.unreachable and [(one.name, one.state) for one in seen.spares] == [("spare0", state)]
+
+
+@pytest.mark.parametrize("third", [LOST, None])
+def test_a_gang_with_a_spare_in_a_nodes_place_is_ready_and_says_so(third: Answer) -> None:
+    seen = spared(third, report(2, "ready", node="spare0", members=STAND_IN), STAND_IN)
+    assert (seen.state, seen.missing, seen.share, seen.stand_ins) == (GangState.READY, ("node2",), "", ("spare0",))
+    assert seen.replaced and seen.serving_nodes == 4 and seen.members == STAND_IN
+    assert {node.name: node.node_rank for node in seen.nodes}["spare0"] == 2
+    assert seen.remarks[0].startswith("it runs on 4 nodes, with the spare spare0, without node2 (node2 can")
+
+
+def test_a_stand_in_that_is_lost_fails_the_gang_like_any_node() -> None:
+    seen = spared(None, LOST, STAND_IN, "failed")
+    assert seen.state is GangState.FAILED and [node.name for node in seen.unreachable] == ["spare0"]

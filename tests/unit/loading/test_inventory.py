@@ -251,3 +251,31 @@ def test_any_value_is_a_node_or_an_input_error(
         assert wrong.where.startswith(str(path))
     else:
         assert node.name == "n0"
+
+
+def test_a_spare_is_of_the_gang_and_none_of_its_nodes(folder: Path) -> None:
+    hosts = "{a: {l40s_role: spare}, b: , c: {l40s_role: member}}"
+    Path("hosts.yml").write_text(f"gangs: {{children: {{gang0: {{hosts: {hosts}}}}}}}\n")
+    inventory = load_inventory("hosts.yml")
+    (gang,) = inventory.gangs
+    assert ([node.name for node in gang.nodes], [node.name for node in gang.spares]) == (["b", "c"], ["a"])
+    assert [(node.name, node.node_rank, node.spare) for node in inventory.nodes] == [
+        ("b", 0, False),
+        ("c", 1, False),
+        ("a", 2, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "words"),
+    [
+        ("{a: {l40s_role: idle}}", "wanted member or spare"),
+        ("{a: {l40s_role: spare}}", "every host of gang 'gang0' is a spare"),
+        ("{a: , b: {l40s_role: spare, l40s_http_port: 8001}}", "wanted one l40s_http_port"),
+        ("{a: {ansible_host: h}, b: {ansible_host: h, l40s_role: spare}}", "wanted one machine per node"),
+    ],
+)
+def test_a_wrong_spare_is_told(folder: Path, hosts: str, words: str) -> None:
+    Path("hosts.yml").write_text(f"gangs: {{children: {{gang0: {{hosts: {hosts}}}}}}}\n")
+    with pytest.raises(InputError, match=words):
+        load_inventory("hosts.yml")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.reference_cluster import gang
+from tests.support.reference_cluster import gang, node
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.survivors import part, without
+from orchestrator.model.survivors import as_written, in_order, part, staffed, with_spares, without
 
 BOTH = Inventory(path="hosts.yml", gangs=(gang(4), gang(2, name="gang1", first=4)))
 
@@ -30,3 +30,49 @@ def test_a_node_that_is_not_there_and_the_last_of_a_gang_are_refused() -> None:
     with pytest.raises(InputError, match="no node would be left in gang gang1") as caught:
         without(BOTH, ("node4", "node5"))
     assert "l40s-deploy down --gang gang1" in caught.value.fix
+
+
+def manned(*spares: str) -> GangSpec:
+    return GangSpec(
+        name="gang0",
+        nodes=gang(4).nodes,
+        spares=tuple(node(name, 4 + place, spare=True) for place, name in enumerate(spares)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("spares", "left_out", "members", "waiting", "short"),
+    [
+        pytest.param(
+            ("s0",), ("node2",), "node0 node1 s0 node3", "", False, id="it takes the rank of whom it replaces"
+        ),
+        pytest.param(("s0",), ("node0",), "s0 node1 node2 node3", "", False, id="and leads where the leader is gone"),
+        pytest.param(("s0",), ("node1", "node2"), "node0 s0 node3", "", True, id="one spare for two nodes"),
+        pytest.param(("s0",), ("node2", "s0"), "node0 node1 node3", "", True, id="the spare is away too"),
+        pytest.param(("s0", "s1"), ("node2", "s0"), "node0 node1 s1 node3", "", False, id="the next spare"),
+        pytest.param(("s0", "s1"), ("node2",), "node0 node1 s0 node3", "s1", False, id="the other one waits on"),
+        pytest.param((), ("node2",), "node0 node1 node3", "", True, id="there is none"),
+    ],
+)
+def test_spares_take_places_before_the_gang_has_fewer(
+    spares: tuple[str, ...], left_out: tuple[str, ...], members: str, waiting: str, short: bool
+) -> None:
+    found = staffed(manned(*spares), left_out)
+    assert [one.name for one in found.nodes] == members.split()
+    assert [one.node_rank for one in found.nodes] == list(range(len(found.nodes)))
+    assert ([one.name for one in found.spares], found.short) == (waiting.split(), short)
+
+
+def test_a_gang_as_it_runs_and_as_it_is_written() -> None:
+    standing = with_spares(manned("s0", "s1"), ["s1"])
+    assert ([one.name for one in standing.nodes][4:], [one.name for one in standing.spares]) == (["s1"], ["s0"])
+    runs = in_order(manned("s0"), ["node0", "s0", "node3"])
+    assert ranks(runs) == {"node0": 0, "s0": 1, "node3": 2} and not runs.spares
+    assert as_written(standing).nodes == manned().nodes
+    assert [one.name for one in as_written(standing).spares] == ["s1", "s0"]
+
+
+def test_a_spare_that_is_in_place_and_dies_leaves_the_gang_short() -> None:
+    standing = with_spares(manned("s0"), ["s0"])
+    found = staffed(standing, ("node2", "s0"))
+    assert (list(ranks(found)), found.short) == (["node0", "node1", "node3"], True)

@@ -50,6 +50,8 @@ class _ChangeOver:
     """One gang that is changed over. was: what it can go back to, None where its nodes do not hold one plan."""
 
     view: GangView
+    standing: GangSpec
+    """Where it runs now, and where it is to run."""
     diff: GangDiff
     was: Staged | None
     will: Rising
@@ -136,8 +138,9 @@ def _change(inventory: Inventory, here: Ground, request: UpRequest, watcher: Wat
     turns = tuple(
         _ChangeOver(
             view=views[name],
+            standing=here.standing[name],
             diff=diffs[name],
-            was=_previous(here.fleet, gangs[name]),
+            was=_previous(here.fleet, here.standing[name]),
             will=new[name],
             url=urls[name],
         )
@@ -223,7 +226,7 @@ def _turn(turns: Turns, change: _ChangeOver, changes: Sequence[_ChangeOver], req
 
     serving = bool(change.view.service_healthy)
     return Turn(
-        places=(Place(gang=change.gang, url=change.view.service_url, serving=serving, then=change.url),),
+        places=(Place(gang=change.standing, url=change.view.service_url, serving=serving, then=change.url),),
         start=(change.will,),
         drain_s=request.drain_s,
         timeout_s=request.timeout_s,
@@ -241,15 +244,15 @@ def _go_back(turns: Turns, change: _ChangeOver, request: UpRequest) -> str:
         return f"{change.name} is stopped: its nodes had no common previous plan to return to"
     turns.watcher.step(change.name, f"restoring plan {was.plan_id}")
     try:
-        if see(turns.fleet, [change.gang])[0].running:  # draining still, where somebody interrupted the stop
-            stop(turns.fleet, [change.gang], turns.watcher, now=True)
+        if see(turns.fleet, [change.standing])[0].running:  # draining still, where somebody interrupted the stop
+            stop(turns.fleet, [change.standing], turns.watcher, now=True)
         raise_all(
             turns.fleet,
             [was.rising(going_back=True, of_now=facts_of_now(turns.fleet, turns.watcher))],
             turns.watcher,
             timeout_s=request.timeout_s,
         )
-        put_back(turns.router, [Place(gang=change.gang, url=was.service_url)], turns.watcher)
+        put_back(turns.router, [Place(gang=change.standing, url=was.service_url)], turns.watcher)
     except DeployError as second:
         return f"restoring plan {was.plan_id} failed too: {second.where}: {second.what}"
     turns.operation.finished([change.name])

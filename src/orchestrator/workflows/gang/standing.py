@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from orchestrator.gang.replicas import Run, last_run, stands_as_replicas
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.per_node import PerNode
 from orchestrator.model.replicas import concerned, replicas_of, split
+from orchestrator.model.survivors import with_spares
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import ReportAnswer
 from orchestrator.remote.fleet import Fleet, Patience
-from orchestrator.workflows.status.reports import everything
+from orchestrator.workflows.status.reports import everything, views_of
 
 
 def as_standing(inventory: Inventory) -> Inventory:
-    """The inventory with the gangs that were last started with `up --replicas` as their replicas; only the nodes of
-    gangs with several are asked."""
-    runs = _runs(_of_several(inventory))
-    return split(inventory, [gang.name for gang in inventory.gangs if stands_as_replicas(gang, runs)])
+    """The inventory with the gangs that were last started with `up --replicas` as their replicas, and with spares that
+    have a part in a gang's run among its nodes; only gangs with several nodes or a spare are asked."""
+    told = _told(_of_several(inventory))
+    runs = tuple(run for answer in told.values.values() for run in runs_in(answer))
+    manned = replace(inventory, gangs=tuple(_manned(gang, told) for gang in inventory.gangs))
+    return split(manned, [gang.name for gang in inventory.gangs if stands_as_replicas(gang, runs)])
+
+
+def _manned(gang: GangSpec, told: PerNode[ReportAnswer]) -> GangSpec:
+    if not gang.spares:
+        return gang
+    (seen,) = views_of([gang], told.values, told.failures)
+    return with_spares(gang, seen.stand_ins)
 
 
 def standing_gangs(gangs: Iterable[GangSpec], answers: Iterable[ReportAnswer]) -> tuple[GangSpec, ...]:
@@ -39,7 +51,7 @@ def to_start(inventory: Inventory, names: Collection[str], *, replicas: bool) ->
     Raises InputError where one of them runs the other way.
     """
     several = _of_several(inventory)
-    runs = _runs(several)
+    runs = tuple(run for answer in _told(several).values.values() for run in runs_in(answer))
     chosen = [gang for gang in several if concerned(gang, names)]
     for gang in chosen:
         last = last_run(gang, runs)
@@ -50,7 +62,7 @@ def to_start(inventory: Inventory, names: Collection[str], *, replicas: bool) ->
 
 
 def _of_several(inventory: Inventory) -> list[GangSpec]:
-    return [gang for gang in inventory.gangs if len(gang.nodes) > 1]
+    return [gang for gang in inventory.gangs if len(gang.machines) > 1]
 
 
 def _the_other_way(gang: GangSpec, *, replicas: bool) -> InputError:
@@ -66,14 +78,12 @@ def _the_other_way(gang: GangSpec, *, replicas: bool) -> InputError:
     )
 
 
-def _runs(gangs: Collection[GangSpec]) -> tuple[Run, ...]:
+def _told(gangs: Collection[GangSpec]) -> PerNode[ReportAnswer]:
     """What the nodes of these gangs report; one that does not answer tells nothing."""
     if not gangs:
-        return ()
-    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
-        return tuple(
-            run for answer in everything(fleet, patience=Patience()).values.values() for run in runs_in(answer)
-        )
+        return PerNode(values={}, failures={})
+    with Fleet([node for gang in gangs for node in gang.machines]) as fleet:
+        return everything(fleet, patience=Patience())
 
 
 def runs_in(answer: ReportAnswer) -> Iterator[Run]:

@@ -24,6 +24,7 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode, together
 from orchestrator.model.plan import GangPlan, Plan
+from orchestrator.model.survivors import with_spares
 from orchestrator.model.topology import Topology
 from orchestrator.planning.document import plan_json
 from orchestrator.protocol.report import AgentState, Cause
@@ -73,6 +74,7 @@ class UpRequest:
     drain_s:   how long the requests of a gang that serves another plan are waited for
     hung_after_s: how long a started engine may show no progress before it counts as hung; None: its dialect's
     why:       for the audit log, where the command does not say it all
+    fewer:     the plan is for fewer nodes than the gang should have
     asked:     what was asked of the gang on all of its nodes, where the plan is for fewer; None: what is asked here
     nettest:   share of the expected speed that a network test of each gang must show before its ranks start; None: no
         test
@@ -90,6 +92,7 @@ class UpRequest:
     nettest: float | None = None
     why: str = ""
     asked: Asked | None = None
+    fewer: bool = False
 
     @property
     def to_repeat(self) -> Asked:
@@ -99,7 +102,7 @@ class UpRequest:
         model = str(typed.resolve()) if typed.suffix in (".yml", ".yaml") else plan.model
         if self.asked is not None:
             return self.asked
-        if plan.without:
+        if self.fewer:
             return Asked(model=model, stack=plan.stack, extra_args=plan.extra_args)
         return Asked(
             model=model,
@@ -154,10 +157,13 @@ class Ground:
     """What `up` stands on before it starts anything: every node answers, is locked, and is planned for.
 
     topologies: by node name, as the plan saw them
+    gangs: as they are planned
+    standing: by name, the same with the spares that have a part in what runs now
     """
 
     fleet: Fleet
     gangs: tuple[GangSpec, ...]
+    standing: Mapping[str, GangSpec]
     views: tuple[GangView, ...]
     plan: Plan
     locks: Mapping[str, GangLock]
@@ -177,19 +183,30 @@ def ground(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Iterat
     Raises Unreachable, LockHeld, and FindingsError for what forbids a start (a finding of severity stop, of
     severity slow where strict).
     """
-    gangs = chosen_gangs(inventory, request.plan.gangs)
-    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as opened:
+    chosen = chosen_gangs(inventory, request.plan.gangs)
+    gangs = tuple(replace(gang, spares=()) for gang in chosen)
+    with Fleet([node for gang in chosen for node in gang.machines]) as fleet, ExitStack() as opened:
         planning = ahead(lambda: make_plan(inventory, request.plan, fleet))
-        views = see(fleet, gangs)
+        views = see(fleet, chosen)
         everybody_answers(views)
-        locks = {gang.name: opened.enter_context(GangLock(fleet, gang, request.command, why=request.why))
-                 for gang in gangs}  # fmt: skip
+        standing = {view.name: with_spares(gang, view.stand_ins) for gang, view in zip(chosen, views, strict=True)}
+        standing = {name: replace(gang, spares=()) for name, gang in standing.items()}
+        locks = {name: opened.enter_context(GangLock(fleet, gang, request.command, why=request.why))
+                 for name, gang in standing.items()}  # fmt: skip
         planned = planning.result()
         quiet = all(view.state is GangState.ABSENT for view in views)
         plan = examined(planned, gangs, fleet if quiet else None, accept=request.accept)
         watcher.planned(plan)
         refuse(plan.findings, strict=request.strict)
-        yield Ground(fleet=fleet, gangs=gangs, views=views, plan=plan, locks=locks, topologies=planned.topologies)
+        yield Ground(
+            fleet=fleet,
+            gangs=gangs,
+            standing=standing,
+            views=views,
+            plan=plan,
+            locks=locks,
+            topologies=planned.topologies,
+        )
 
 
 def raise_gangs(

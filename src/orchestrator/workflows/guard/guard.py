@@ -27,15 +27,19 @@ from orchestrator.gang.guarding import (
     held_back,
     is_due_to_be_told,
     may_finish,
+    may_return,
     not_back_yet,
     restarted,
+    returned,
+    returning,
+    spares_failed,
 )
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.notify import Event, Notice
-from orchestrator.model.survivors import part
+from orchestrator.model.survivors import as_written, staffed
 from orchestrator.protocol.report import Cause
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.workflows.gang import up
@@ -49,7 +53,7 @@ from orchestrator.workflows.look.doctor import examine
 from orchestrator.workflows.measure.still_right import ask_again
 from orchestrator.workflows.monitor.notify import Notifier
 from orchestrator.workflows.router.routing import rejoin
-from orchestrator.workflows.status.reports import see
+from orchestrator.workflows.status.reports import as_it_runs, see
 from orchestrator.workflows.survive.fewer import Terms, asked_of, go_on, return_to_all, words_to_return
 
 LOOK_EVERY_S = 2.0
@@ -106,8 +110,9 @@ def guard(inventory: Inventory, request: GuardRequest, watcher: Watcher) -> tupl
     A gang that is given up is still looked at beside the others: it is guarded again once somebody has fixed it.
     Raises LockHeld where another guard watches one of them already, and at once whatever a loop breaks by.
     """
+    inventory = replace(inventory, gangs=tuple(map(as_written, inventory.gangs)))
     gangs = chosen_gangs(inventory, request.gangs)
-    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as held:
+    with Fleet([node for gang in gangs for node in gang.machines]) as fleet, ExitStack() as held:
         for gang in gangs:
             held.enter_context(_guard_lock(fleet, gang, request))
         posts = [_Post(inventory, fleet, gang, request, watcher) for gang in gangs]
@@ -202,8 +207,7 @@ class _Post:
     @property
     def _as_it_runs(self) -> GangSpec:
         """The gang on the nodes that its run was started on."""
-        missing = set(self.seen.missing) if self.seen is not None else set()
-        return part(self.gang, {node.name for node in self.gang.nodes} - missing) if missing else self.gang
+        return as_it_runs(self.gang, self.seen) if self.seen is not None else self.gang
 
     def _begun(self) -> Begun | None:
         """What an interrupted command has left begun on this gang."""
@@ -236,13 +240,15 @@ class _Post:
             self._hook(self.request.on_ready, "ready", why)
 
     def _go_on_without(self, decision: Decision) -> None:
-        """Start the gang on the nodes that are left. Where no layout fits them, that is said once."""
+        """Start the gang with spares, and on the nodes that are left. Where no layout fits them, that is said once."""
         gang, without = self.gang, decision.without
-        there = part(gang, {node.name for node in gang.nodes} - set(without))
+        there = staffed(gang, without)
+        spares = tuple(node.name for node in there.nodes if node.spare)
         before = self.memory
         words = f"{len(there.nodes)} of {len(gang.nodes)} nodes, without {', '.join(without)}"
+        words += f", with the spare {', '.join(spares)}" if spares else ""
         try:
-            asked = asked_of(self.fleet, there)
+            asked = asked_of(self.fleet, replace(there, nodes=tuple(node for node in there.nodes if not node.spare)))
             self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
             outcome = go_on(self.inventory, gang, asked, without, self._terms(decision.why), self.watcher)
         except LockHeld as held:
@@ -253,6 +259,8 @@ class _Post:
             self._tell(self.decision)
             self._failed(self.decision.why)
         except DeployError as failure:
+            if spares:  # whatever the reason was, the next start is without them
+                self.memory = spares_failed(before, spares)
             self._tell(Decision(Do.WARN, f"going on with {words} did not work: {failure.where}: {failure.what}"))
         else:
             self.seen = outcome.views[0]
@@ -263,26 +271,32 @@ class _Post:
         """Back to all nodes, where the doctor allows it; else look again later."""
         try:
             (now,) = see(self.fleet, [self.gang])
-            asked = asked_of(self.fleet, part(self.gang, {node.name for node in self.gang.nodes} - set(now.missing)))
+            asked = asked_of(self.fleet, as_it_runs(self.gang, now))
             against = objection(examine(self.fleet, {node.name: node for node in self.gang.nodes}), self.gang.name)
             if against is not None:
                 self._tell(Decision(Do.WARN, f"{why}; {against.error.where}: {against.error.what}"))
-            elif not self.request.restores:
-                command = words_to_return(self.gang, asked)
-                if not self.memory.returns:
-                    self._hook(self.request.on_ready, "back", f"{why}; return to all nodes: {command}")
-                self._tell(
-                    Decision(Do.WARN, f"{why}, and doctor finds nothing against it. Return to all nodes: {command}")
-                )
+            elif not self.request.restores or not may_return(self.memory, self.request.policy):
+                self._say_how_to_return(why, words_to_return(self.gang, asked))
             else:
+                self.memory = returning(self.memory, time.monotonic(), self.request.policy)
                 outcome = return_to_all(self.inventory, self.gang, asked, self._terms(why), self.watcher)
-                self.seen, self.memory = outcome.views[0], Memory()
+                self.seen, self.memory = outcome.views[0], returned(self.memory)
                 self._tell(Decision(Do.NOTHING, f"it serves on all {len(self.gang.nodes)} nodes again"))
                 self._hook(self.request.on_ready, "ready", f"{why}; it serves on all nodes again")
                 return
         except DeployError as failure:
             self._tell(Decision(Do.WARN, f"{why}; not on all nodes yet: {failure.where}: {failure.what}"))
         self.memory = not_back_yet(self.memory, time.monotonic(), self.request.policy)
+
+    def _say_how_to_return(self, why: str, command: str) -> None:
+        if not self.memory.looks:
+            self._hook(self.request.on_ready, "back", f"{why}; return to all nodes: {command}")
+        often = ""
+        if self.request.restores:
+            often = f" It was returned {self.memory.returned} times and did not stay: find out why first."
+        self._tell(
+            Decision(Do.WARN, f"{why}, and doctor finds nothing against it.{often} Return to all nodes: {command}")
+        )
 
     def _terms(self, why: str) -> Terms:
         request = self.request

@@ -18,6 +18,7 @@ from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import Inventory, NodeSpec, RouterSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Stack
+from orchestrator.model.survivors import all_machines
 from orchestrator.planning.choices import tcp_choices
 from orchestrator.planning.places import venv
 from orchestrator.planning.ports import firewall
@@ -160,7 +161,7 @@ def _firewalls(inventory: Inventory, nodes: Sequence[NodeSpec], request: Prepare
     if "firewall" not in request.tags:
         return {}
     wanted = {node.name for node in nodes}
-    gangs = [gang for gang in inventory.gangs if any(node.name in wanted for node in gang.nodes)]
+    gangs = [all_machines(gang) for gang in inventory.gangs if any(node.name in wanted for node in gang.machines)]
     with Fleet(node for gang in gangs for node in gang.nodes) as fleet:
         looked = look(fleet, list(fleet.nodes.values())).all()
     topologies = {name: build(snapshot) for name, snapshot in looked.items()}

@@ -39,7 +39,7 @@ def expected(cluster: Cluster, stack: str | None = None) -> tuple[Expected, ...]
     """Every gang of two or more nodes whose GPUs are known, under the version of its stack, else under both."""
     return tuple(
         _expected(gang, version)
-        for gang in cluster.gangs
+        for gang in (tuple(node for node in one if not node.spec.spare) for one in cluster.gangs)
         if len(gang) > 1 and any(node.gpus for node in gang)
         for version in _versions(stack or gang[0].spec.stack)
     )

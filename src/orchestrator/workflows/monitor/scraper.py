@@ -60,7 +60,7 @@ class Scraper:
         self._gangs = gangs
         self._router = inventory.router
         self._looks = looks_file(inventory.path)
-        self._nodes = Fleet([node for gang in gangs for node in gang.nodes], connect_deadline_s=CONNECT_S)
+        self._nodes = Fleet([node for gang in gangs for node in gang.machines], connect_deadline_s=CONNECT_S)
         routers = router_gang(inventory.router).nodes if inventory.router else ()
         self._routers = Fleet(routers, connect_deadline_s=CONNECT_S)
         self._known: dict[str, _Known] = {}

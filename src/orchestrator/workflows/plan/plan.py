@@ -43,8 +43,8 @@ class PlanRequest:
     """What an operator asks for. None and () let inventory, profile and facts decide. saved: take no other plan.
 
     replicas: one gang a node; whoever makes the plan is given an inventory that is split so
-    without: names of nodes that are left out, of an inventory that has them no more (model.survivors); the layout is
-        then one that fits those that are left
+    without: names of nodes that are left out, of an inventory that has them no more (model.survivors); where no spare
+        takes their places, the layout is then one that fits those that are left
     """
 
     model: str
@@ -91,7 +91,7 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> Plann
         pipeline_parallel=request.pp,
         expert_parallel=request.ep,
         layout=request.layout,
-        adapt=bool(request.without),
+        adapt=any(gang.short for gang in gangs),
         extra_args=request.extra_args,
         hosts=hosts,
         api_keys={gang.name: fingerprint(key) for gang in gangs if (key := api_key(gang))},

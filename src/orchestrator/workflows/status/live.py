@@ -64,7 +64,7 @@ class Watching:
     def __init__(self, inventory: Inventory, gangs: tuple[str, ...] = ()) -> None:
         self._gangs = chosen_gangs(inventory, gangs)
         self._router = inventory.router
-        self._fleet = Fleet([node for gang in self._gangs for node in gang.nodes])
+        self._fleet = Fleet([node for gang in self._gangs for node in gang.machines])
         self._over = threading.Event()
         self._began = time.monotonic()
         self._marks: dict[str, str] = {}

@@ -13,7 +13,7 @@ from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.errors import DeployError, NodeError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.per_node import PerNode
-from orchestrator.model.survivors import part
+from orchestrator.model.survivors import in_order
 from orchestrator.protocol.release import is_newer, side
 from orchestrator.protocol.report import Cause, Report
 from orchestrator.protocol.shape import Unreadable
@@ -48,7 +48,7 @@ def see(
     patience: with a node that does not answer while the others do.
     """
     chosen = tuple(gangs)
-    names = [node.name for gang in chosen for node in gang.nodes]
+    names = [node.name for gang in chosen for node in gang.machines if node.name in fleet.nodes]
     told = _told(fleet, names, partial(ask_report, seen=seen), ask_report, patience)
     return views_of(chosen, told.values, told.failures)
 
@@ -77,17 +77,29 @@ def as_they_run(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[GangSpec, ...]
     """Each gang on the nodes of its newest run: a gang that goes on without a node restarts without it."""
     chosen = tuple(gangs)
     views = see(fleet, chosen, patience=Patience())
-    return tuple(
-        part(gang, {node.name for node in gang.nodes} - set(view.missing)) if view.missing else gang
-        for gang, view in zip(chosen, views, strict=True)
-    )
+    return tuple(as_it_runs(gang, view) for gang, view in zip(chosen, views, strict=True))
+
+
+def as_it_runs(gang: GangSpec, seen: GangView) -> GangSpec:
+    """The gang on the nodes of its newest run as it was seen, in their node-rank order; as it is where it runs on all
+    of its nodes."""
+    known = {node.name for node in gang.machines}
+    members = [name for name in seen.members if name in known]
+    return in_order(gang, members) if members and members != [node.name for node in gang.nodes] else gang
 
 
 def views_of(
     gangs: Iterable[GangSpec], values: Mapping[str, ReportAnswer], failures: Mapping[str, DeployError]
 ) -> tuple[GangView, ...]:
     """The gangs in what their nodes answered; a report that can't be read is that node's failure."""
-    return tuple(view(gang.name, _answers(gang, values, failures)) for gang in gangs)
+    return tuple(
+        view(
+            gang.name,
+            _answers(gang, values, failures),
+            tuple(node.name for node in gang.machines if node.spare),
+        )
+        for gang in gangs
+    )
 
 
 def words_before(fleet: Fleet, gang_of: Mapping[str, str]) -> dict[str, str]:
@@ -126,7 +138,8 @@ def _answers(
 ) -> dict[str, Answer]:
     return {
         node.name: failures[node.name] if node.name in failures else _report(node, gang.name, values[node.name])
-        for node in gang.nodes
+        for node in gang.machines
+        if not node.spare or node.name in values or node.name in failures
     }
 
 

@@ -39,8 +39,9 @@ def _gang(view: GangView) -> dict[str, Any]:
         ],
         "progress": view.progress,
         "remarks": list(view.remarks),
-        "serving_nodes": len(view.nodes) - len(view.missing) if view.serves else 0,
+        "serving_nodes": view.serving_nodes if view.serves else 0,
         "missing": list(view.missing) if view.state is not GangState.ABSENT else [],
+        "spares": [_spare(node) for node in (*view.nodes, *view.spares) if node.spare],
         "nodes": [_node(node) for node in view.nodes],
     }
 
@@ -58,6 +59,13 @@ def cause_json(cause: Cause) -> dict[str, Any]:
         "lines": list(cause.lines),
         "at": cause.at,
     }
+
+
+def _spare(node: NodeView) -> dict[str, Any]:
+    """A spare: idle, serving (it has a part in the run), unreachable."""
+    waits = node.node_rank == OUTSIDE
+    state = "serving" if not waits else "idle" if node.error is None else "unreachable"
+    return {"name": node.name, "state": state, "error": node.error.as_json() if node.error else None}
 
 
 def _node(node: NodeView) -> dict[str, Any]:

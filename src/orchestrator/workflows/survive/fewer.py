@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -36,6 +36,12 @@ def asked_of(fleet: Fleet, gang: GangSpec) -> Asked:
 
     Raises InputError where an older release started it, or nobody did.
     """
+    if not gang.nodes:
+        raise InputError(
+            "none of the nodes that are left has run this gang, so that nobody knows what was asked for",
+            where=f"gang {gang.name}",
+            fix="say it once: l40s-deploy up --model NAME --without NODE",
+        )
     requests = staged_plan(fleet, gang, whole=False).requests
     asked = next((request.asked for request in requests.values() if request.asked is not None), None)
     if asked is None:
@@ -50,24 +56,27 @@ def asked_of(fleet: Fleet, gang: GangSpec) -> Asked:
 def go_on(
     inventory: Inventory, gang: GangSpec, asked: Asked, left_out: Sequence[str], terms: Terms, watcher: Watcher
 ) -> Outcome:
-    """Have the gang serve without these nodes, with a layout that fits the others, behind the router.
+    """Have the gang serve without these nodes, behind the router: as it was asked for where spares take their places,
+    else with a layout that fits the others.
 
     Raises what `up` raises: InputError with the arithmetic where no layout fits the nodes that are left.
     """
-    plan = PlanRequest(
-        model=asked.model,
-        stack=asked.stack,
-        extra_args=asked.extra_args,
-        gangs=(gang.name,),
-        without=tuple(left_out),
-    )
-    return _up(without(inventory, left_out), plan, asked, terms, watcher)
+    left = without(inventory, left_out)
+    fewer = any(one.short for one in left.gangs if one.name == gang.name)
+    plan = replace(_as_asked(gang, asked), without=tuple(left_out))
+    if fewer:
+        plan = replace(plan, tp=None, pp=None, ep=None, layout="")
+    return _up(left, plan, asked, terms, watcher)
 
 
 def return_to_all(inventory: Inventory, gang: GangSpec, asked: Asked, terms: Terms, watcher: Watcher) -> Outcome:
     """Have the gang serve on all of its nodes again, with what was asked for then; where it does not come up so, it
     goes on as it was. Raises what `up` raises."""
-    plan = PlanRequest(
+    return _up(inventory, _as_asked(gang, asked), asked, terms, watcher)
+
+
+def _as_asked(gang: GangSpec, asked: Asked) -> PlanRequest:
+    return PlanRequest(
         model=asked.model,
         stack=asked.stack,
         tp=asked.tp,
@@ -77,7 +86,6 @@ def return_to_all(inventory: Inventory, gang: GangSpec, asked: Asked, terms: Ter
         extra_args=asked.extra_args,
         gangs=(gang.name,),
     )
-    return _up(inventory, plan, asked, terms, watcher)
 
 
 def _up(inventory: Inventory, plan: PlanRequest, asked: Asked, terms: Terms, watcher: Watcher) -> Outcome:

@@ -117,7 +117,7 @@ def push(inventory: Inventory, request: PushRequest) -> PerNode[Put]:
 
     Raises InputError for a pack that can't be used, and the first failure of a node that can't take it.
     """
-    specs = {node.name: node for gang in chosen_gangs(inventory, request.gangs) for node in gang.nodes}
+    specs = {node.name: node for gang in chosen_gangs(inventory, request.gangs) for node in gang.machines}
     pack = load_pack(request.pack) if request.pack and not request.remove else None
     stack = load_stack(request.stack or _named(inventory, specs.values()) or _for(pack))
     if pack and stack.dialect != pack.dialect:

@@ -43,7 +43,13 @@ def up(
         with Fleet(gang.gang.nodes) as fleet, GangLock(fleet, gang.gang, "up") as lock:
             gangs = (gang.gang,)
             yield Ground(
-                fleet=fleet, gangs=gangs, views=see(fleet, gangs), plan=plan, locks={"gang0": lock}, topologies={}
+                fleet=fleet,
+                gangs=gangs,
+                standing={"gang0": gang.gang},
+                views=see(fleet, gangs),
+                plan=plan,
+                locks={"gang0": lock},
+                topologies={},
             )
 
     monkeypatch.setattr(changed_plan, "ground", ground)
