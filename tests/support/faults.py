@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tests.support.healthy_cluster import SITE, TILES, TUNED, TUNED_PATH, UNLIMITED, VENV, HealthyNode, tuned
+from tests.support.healthy_cluster import KERNELS, SITE, TILES, TUNED, TUNED_PATH, UNLIMITED, VENV, HealthyNode, tuned
 from tests.support.variants import guest
 
 from orchestrator.model.finding import Severity
@@ -518,6 +518,9 @@ FAULTS = (
     Fault("engine without the SM89 tiles", _set(lambda n: n.files.update({TILES: "if CUDA_CAPABILITY[0] >= 8:"})),
           "STACK-PATCHES", STOP),
     Fault("engine's sources unreadable", _set(lambda n: n.files.pop(TILES)), "STACK-PATCHES", UNKNOWN),
+    Fault("kernels without the int8 GEMM for SM89", _set(lambda n: n.files.update({KERNELS: "12 bytes without it"})),
+          "STACK-PATCHES", NOTE),
+    Fault("kernels unreadable", _set(lambda n: n.files.pop(KERNELS)), "STACK-PATCHES", UNKNOWN),
     Fault("tuned config missing", _set(lambda n: n.files.pop(TUNED_PATH)), "TUNED-CONFIGS", SLOW, (TUNED,)),
     Fault("another tuned config", _set(lambda n: n.files.update({TUNED_PATH: tuned(num_stages=2)})), "TUNED-CONFIGS",
           SLOW, (TUNED,)),

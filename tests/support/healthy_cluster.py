@@ -180,6 +180,7 @@ PACKAGES = {
 TUNED = "N=2112,K=7168,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[64, 64].json"
 TUNED_PATH = f"{SITE}/sglang/kernels/ops/gemm/configs/{TUNED}"
 TILES = f"{SITE}/sglang/kernels/ops/attention/extend_attention.py"
+KERNELS = f"{SITE}/sgl_kernel/sm100/common_ops.abi3.so"
 
 
 def tuned(**changed: int) -> str:
@@ -194,6 +195,7 @@ def _stack(node: HealthyNode) -> None:
         node.files[f"{SITE}/{package}-{version}.dist-info/WHEEL"] = "Wheel-Version: 1.0\n"
     node.files[f"{SITE}/sglang/__init__.py"] = ""
     node.files[TILES] = "if CUDA_CAPABILITY[1] == 9 or CUDA_CAPABILITY[1] == 6:\n"
+    node.files[KERNELS] = "sm89_dispatch_shape"
     node.files[TUNED_PATH] = tuned()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tests.support.healthy_cluster import (
+    KERNELS,
     SITE,
     STACK,
     TILES,
@@ -92,15 +94,30 @@ def test_another_gpu_needs_no_tiles_for_ada() -> None:
 
 def test_the_articles_stack_wants_its_own_file() -> None:
     stack = load_stack("sglang-0.4.4-l40s")
-    ((file, text),) = stack.evidence
+    (file, text), (kernels, dispatch) = stack.evidence
     nodes = healthy_nodes()
     for node in nodes.values():
+        node.files[f"{SITE}/{kernels}"] = dispatch
         node.files[f"{SITE}/{file}"] = "CUDA_CAPABILITY[0] >= 8"
     cluster = replace(cluster_of(nodes), stacks=dict.fromkeys(nodes, stack))
     assert len(found(cluster, "STACK-PATCHES")) == 4
     for node in nodes.values():
         node.files[f"{SITE}/{file}"] = f"if {text}:"
     assert not found(replace(cluster_of(nodes), stacks=dict.fromkeys(nodes, stack)), "STACK-PATCHES")
+
+
+@pytest.mark.parametrize(
+    ("model", "severity"), [("DeepSeek-R1-Channel-INT8", Severity.STOP), (FINE.name, None), (None, Severity.NOTE)]
+)
+def test_kernels_without_the_int8_gemm_stop_what_needs_it_alone(model: str | None, severity: Severity | None) -> None:
+    nodes = healthy_nodes(1)
+    nodes["node0"].files[KERNELS] = "12761648 bytes without it"
+    cluster = cluster_of(nodes)
+    if model:
+        cluster = replace(cluster, served={"gang0": (load_profile(model), TP32)})
+    findings = found(cluster, "STACK-PATCHES")
+    assert [finding.severity for finding in findings] == ([severity] if severity else [])
+    assert all("12761648 bytes without it: sm89_dispatch_shape" in finding.evidence[0] for finding in findings)
 
 
 def test_two_nodes_that_differ_in_two_files_are_told_once() -> None:

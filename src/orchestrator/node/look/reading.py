@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -45,6 +46,21 @@ class Reader:
         text = data.decode("utf-8", "surrogateescape")
         self.files[self.real(path)] = text
         return text
+
+    def search(self, path: str, wanted: str) -> None:
+        """Keep of a file of any length whether a text stands in its bytes: the text, or words that say it does not."""
+        real = self.real(path)
+        if self._skipped(real):
+            return
+        self.begin(real)
+        try:
+            with open(self._at(real), "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                there = content.find(wanted.encode()) >= 0
+                self.files[real] = wanted if there else f"{len(content)} bytes without it"
+        except ValueError:  # mmap: an empty file
+            self.files[real] = "0 bytes without it"
+        except OSError as error:
+            self._failed(real, error)
 
     def texts(self, folder: str, names: Iterable[str]) -> None:
         """Keep several files of one folder."""

@@ -52,7 +52,10 @@ def _named_by_pth(reader: Reader, site: str, names: list[str]) -> Iterator[str]:
 
 def _engine(reader: Reader, root: str, asked: StackQuestion) -> None:
     for file, text in asked.evidence.items():
-        _lines(reader, f"{root}/{file}", text)
+        if file.endswith(".so"):
+            reader.search(f"{root}/{file}", text)
+        else:
+            _lines(reader, f"{root}/{file}", text)
     tuned = asked.tuned
     moe, device = tuned.moe, tuned.device
     if not device or not tuned.linear:

@@ -76,6 +76,24 @@ def test_versions_engine_evidence_and_configs(venv: Path) -> None:
     assert [path for path in said["files"] if "triton_3_8_0" in path]
 
 
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [
+        (b"\0" * 200_000 + b"_Z19sm89_dispatch_shapeI\0", "sm89_dispatch_shape"),
+        (b"\x7fELF sm90", "9 bytes without it"),
+        (b"", "0 bytes without it"),
+    ],
+)
+def test_compiled_evidence_is_searched_and_not_sent(venv: Path, content: bytes, kept: str) -> None:
+    file = venv / "lib/python3.11/site-packages/sgl_kernel/common_ops.abi3.so"
+    file.parent.mkdir()
+    file.write_bytes(content)
+    evidence = {"sgl_kernel/common_ops.abi3.so": "sm89_dispatch_shape", "sgl_kernel/none.so": "x"}
+    said = read(venv, evidence=evidence)
+    assert said["files"][str(file)] == kept
+    assert not [path for path in (*said["files"], *said["errors"]) if path.endswith("none.so")]
+
+
 def test_a_source_without_its_evidence_shows_its_beginning(venv: Path) -> None:
     said = read(venv, evidence={"sglang/tiles.py": "sm90", "sglang/none.py": "sm90"})
     site = f"{venv}/lib/python3.11/site-packages"
