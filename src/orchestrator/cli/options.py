@@ -10,7 +10,6 @@ from orchestrator.cli.screen import Screen
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.which import choose_inventory
 from orchestrator.model.inventory import Inventory
-from orchestrator.planning.typed import typed
 
 
 def add_examples(parser: argparse.ArgumentParser, *lines: str) -> None:
@@ -130,4 +129,6 @@ def add_time_limit(parser: argparse.ArgumentParser) -> None:
 
 def command_line() -> str:
     """What was typed, for locks and the audit log: without hooks' and other secrets."""
+    from orchestrator.planning.typed import typed
+
     return typed(["l40s-deploy", *sys.argv[1:]])[:300]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster, open_inventory
 from orchestrator.cli.screen import Screen
-from orchestrator.workflows.status.loads import add_loads, node_loads
 from orchestrator.workflows.status.overview import overview, overview_json
+
+if TYPE_CHECKING:  # only --watch and --wide read gauges
+    from orchestrator.model.inventory import Inventory
+    from orchestrator.workflows.status.loads import NodeLoad
 
 _EXIT_STATUS = """
 exit status, first match: 5 a gang has failed, 3 a gang is degraded (gangs[].degraded_reason in --json:
@@ -49,11 +53,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
         with Watching(inventory, gangs) as source:
             return watch(source, screen, wide=args.wide).seen.exit_code
-    loads = node_loads(inventory, gangs) if args.wide else None
+    loads = _loads(inventory, gangs) if args.wide else None
     seen = overview(inventory, gangs)
     if args.json:
         document = overview_json(seen)
         if loads is not None:
+            from orchestrator.workflows.status.loads import add_loads
+
             add_loads(document, loads)
         screen.json(document)
     else:
@@ -68,3 +74,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         for block in (*router_block(seen), *interrupted_block(seen)):
             screen.out.print(block)
     return seen.exit_code
+
+
+def _loads(inventory: Inventory, gangs: tuple[str, ...]) -> dict[str, NodeLoad]:
+    from orchestrator.workflows.status.loads import node_loads
+
+    return node_loads(inventory, gangs)

@@ -10,9 +10,12 @@ import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from orchestrator.engines.engine import Engine
 from orchestrator.protocol.staging import CausePattern, StopOrder, Watch
+
+if TYPE_CHECKING:  # `status` reads a router's answer, and needs nothing of any engine
+    from orchestrator.engines.engine import Engine
 
 VERSION = "0.3.2"
 

@@ -6,8 +6,10 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from orchestrator.model.plan import NodePlan, Plan
+if TYPE_CHECKING:  # a command line is looked through without any plan
+    from orchestrator.model.plan import NodePlan, Plan
 
 HIDDEN = "<secret>"
 

@@ -5,14 +5,28 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 
-def test_ssh_does_not_bring_invoke_along() -> None:
-    code = "import sys, orchestrator.remote.ssh_session; print('invoke' in sys.modules)"
+
+def said(code: str) -> list[str]:
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=30)
-    assert done.stdout.strip() == "False"
+    return done.stdout.split()
 
 
-def test_json_needs_no_rich() -> None:
-    code = "import sys, orchestrator.cli.main, orchestrator.cli.status; print('rich' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=30)
-    assert done.stdout.strip() == "False"
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("orchestrator.remote.ssh_session", "invoke"),
+        ("orchestrator.remote.ssh_session", "email"),  # importlib.metadata's
+        ("orchestrator.cli.main, orchestrator.cli.status", "rich"),
+        ("orchestrator.cli.main, orchestrator.cli.status", "orchestrator.engines.engine"),
+        ("orchestrator.cli.main, orchestrator.cli.status", "orchestrator.model.plan"),
+    ],
+)
+def test_what_is_not_needed_is_not_imported(code: str, absent: str) -> None:
+    assert said(f"import sys, {code}; print({absent!r} in sys.modules)") == ["False"]
+
+
+def test_package_metadata_is_as_it_always_is_afterwards() -> None:
+    code = "import orchestrator.remote, paramiko; from importlib import metadata; "
+    assert said(f"{code} print(metadata.version('paramiko') == paramiko.__version__)") == ["True"]
