@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.loads import NODE_COLUMNS, node_cells
 from orchestrator.cli.screen import printable
 from orchestrator.gang.begun import sentence
+from orchestrator.gang.start_time import took
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.protocol.report import Cause, RankReport
 
@@ -62,6 +63,8 @@ def gang_block(
         waiting = "not answering" if view.state.value == "degraded" else "not answering yet"
         word = "healthy" if view.service_healthy else waiting
         blocks.append(Text.assemble("service ", printable(view.service_url), f" ({word}{_routed(view, router)})"))
+    if view.serves and (start := took(node.began for node in view.nodes)):
+        blocks.append(Text(printable(f"start: {start.words}"), "dim"))
     if busy:
         blocks.append(Text(printable(busy), "bold"))
     blocks.append(nodes_table(view, loads))

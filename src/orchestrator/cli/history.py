@@ -50,11 +50,13 @@ def _show(found: Sequence[Kept], screen: Screen) -> None:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("gang", "started", "ended", "end", "by", "command", "plan", "cause"):
+    for title in ("gang", "started", "ended", "end", "by", "command", "plan", "start", "cause"):
         table.add_column(title)
     for run in (run for kept in found for run in kept.runs):
         cause = f"{run.cause.node}: {run.cause.text}" if run.cause else ""
-        cells = (run.gang, moment(run.started), moment(run.ended), run.end, run.by, run.command, run.plan_id, cause)
+        start = run.start.words if run.start else ""
+        times = (moment(run.started), moment(run.ended))
+        cells = (run.gang, *times, run.end, run.by, run.command, run.plan_id, start, cause)
         table.add_row(*(Text(printable(cell), "bold red" if cell == "failed" else "") for cell in cells))
     screen.out.print(table if table.rows else "no runs recorded")
 
@@ -70,5 +72,6 @@ def _json(run: PastRun) -> dict[str, Any]:
         "plan_id": run.plan_id,
         "model": run.model,
         "end": run.end,
+        "start": run.start.as_json() if run.start else None,
         "cause": cause_json(run.cause) if run.cause else None,
     }

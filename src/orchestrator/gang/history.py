@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.gang.start_time import Took, took
 from orchestrator.gang.verdict import last_verdict
 from orchestrator.gang.view import view
 from orchestrator.model.gang_state import GangState
@@ -34,6 +35,8 @@ class PastRun:
     command: str
     end: str
     cause: Cause | None = None
+    start: Took | None = None
+    """What its start took; None where it was never ready, or an older release started it."""
 
 
 def past_runs(
@@ -72,6 +75,7 @@ def _past(
         command=str(holder.get("command") or ""),
         end="failed" if verdict is not None else "stopped" if over else seen.state.value,
         cause=verdict.cause if verdict is not None else None,
+        start=took(one.began for one in of_run.values() if one is not None),
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from orchestrator.gang.pace import PHASES
 from orchestrator.gang.view import NodeView
 
 WEIGHTS = "weights"
+READY = "ready"
 _TELLING = 3
 """Shards after which a pace says something."""
 
@@ -42,6 +44,44 @@ def left_s(node: NodeView, now: Reading | None, last: Mapping[str, float]) -> fl
     if ready is None or node.phase.name not in last:
         return None
     return max(0.0, ready - last[node.phase.name] - node.phase_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """What a start that came to ready took. seconds: from staging until ready; phases: of each, in their order; the
+    slowest node counts."""
+
+    seconds: float
+    phases: Mapping[str, float]
+
+    @property
+    def longest(self) -> str:
+        """The phase that took the most time."""
+        return max(self.phases, key=lambda name: self.phases[name])
+
+    @property
+    def words(self) -> str:
+        """'weights 212 s of 260 s'."""
+        return f"{self.longest} {self.phases[self.longest]:.0f} s of {self.seconds:.0f} s"
+
+    def as_json(self) -> dict[str, Any]:
+        """As `status`, `up` and `history` have it."""
+        return {"seconds": self.seconds, "longest": self.longest, "phases": dict(self.phases)}
+
+
+def took(began: Iterable[Mapping[str, float]]) -> Took | None:
+    """began: of each node; None for a start that did not come to ready, or whose agents did not note it."""
+    slowest: dict[str, float] = {}
+    for node in began:
+        for name, at in node.items():
+            slowest[name] = max(at, slowest.get(name, 0.0))
+    order = [name for name in PHASES if name in slowest]
+    if READY not in order or len(order) < 2:
+        return None
+    phases = {
+        name: round(max(0.0, slowest[after] - slowest[name]), 1) for name, after in zip(order, order[1:], strict=False)
+    }
+    return Took(slowest[READY], phases)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from orchestrator.gang import pace, rails
 from orchestrator.gang.contact import Contact, contact, sentence
@@ -52,6 +52,8 @@ class NodeView:
     cache: PageCache | None = None
     """Weight files read ahead of the engine; None where nothing was."""
     spare: bool = False
+    began: Mapping[str, float] = field(default_factory=dict)
+    """When each phase of the engine's start began, in seconds since this run was staged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +251,7 @@ def _node(rank: int, name: str, answer: Answer, current: Mapping[str, Report]) -
         started_s=max(0.0, answer.now - answer.started_at),
         phase_s=max(0.0, answer.now - answer.phase.since),
         cache=answer.cache,
+        began=answer.began,
         rails=answer.rails if answer.alive else (),
     )
 

@@ -180,6 +180,8 @@ class Report(Message):
     """Why this node's part ended."""
     verdict: Cause | None = None
     """Why the gang ended: the first cause in the order in which the leader's agent heard of them."""
+    began: Mapping[str, float] = field(default_factory=dict)
+    """When each phase of the engine's start began here, in seconds since started_at."""
     checked: bool = False
     """The node's own checks have passed."""
     refusals: tuple[Refusal, ...] = ()

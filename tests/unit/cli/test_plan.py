@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 from tests.support.reference_cluster import gang, topologies
+from tests.support.reference_cluster import node as reference_node
 
 from orchestrator.cli import plan as verb
 from orchestrator.cli.screen import Screen
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import Overrides
+from orchestrator.model.inventory import Inventory, Overrides
 from orchestrator.model.plan import Plan
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.diff import Change, GangDiff
@@ -35,6 +36,14 @@ def planned(**changes: object) -> Plan:
     )
 
 
+CLUSTER = Inventory(path="hosts.yml", gangs=(replace(gang(4), spares=(reference_node("spare0", 4, spare=True),)),))
+
+
+def test_spares_are_listed(run) -> None:  # type: ignore[no-untyped-def]
+    assert "spare: spare0 takes the place of a node that is left out of gang0" in run()
+    assert json.loads(run("--json"))["gangs"][0]["spares"] == ["spare0"]
+
+
 def parse(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     verb.configure(parser)
@@ -45,7 +54,7 @@ def parse(*words: str) -> argparse.Namespace:
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
     def go(*words: str, plan: Plan | None = None) -> str:
         made = Planned(plan=plan or planned(), topologies={}, snapshots={})
-        monkeypatch.setattr(verb, "open_inventory", lambda *_: None)
+        monkeypatch.setattr(verb, "open_inventory", lambda *_: CLUSTER)
         monkeypatch.setattr(verb, "plan_inventory", lambda *_: made)
         monkeypatch.setattr(verb, "layouts_of", lambda *_: {})
         assert verb.run(parse("--model", "M", *words), Screen(as_json="--json" in words)) == 0

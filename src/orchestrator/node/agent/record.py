@@ -63,6 +63,10 @@ class Record:
     def set(self, **values: Any) -> None:
         """Change fields of the report; `flush` writes them."""
         self.value = replace(self.value, **values)
+        phase = self.value.phase
+        if phase.name and phase.name not in self.value.began:
+            at = round(max(0.0, phase.since - self.value.started_at), 1)
+            self.value = replace(self.value, began={**self.value.began, phase.name: at})
 
     def flush(self, *, force: bool = False) -> None:
         """Let the file be written where it would say something new. A full disk must not end the agent."""

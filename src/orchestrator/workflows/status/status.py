@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.gang.rails import sentence
+from orchestrator.gang.start_time import took
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.report import Cause
@@ -37,6 +38,7 @@ def _gang(view: GangView) -> dict[str, Any]:
             for node in view.nodes
             for rail in node.rails
         ],
+        "start": start.as_json() if (start := took(node.began for node in view.nodes)) else None,
         "progress": view.progress,
         "remarks": list(view.remarks),
         "serving_nodes": view.serving_nodes if view.serves else 0,

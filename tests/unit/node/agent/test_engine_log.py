@@ -12,6 +12,7 @@ from orchestrator.node.agent.engine_log import EngineLog
 from orchestrator.node.agent.record import Record
 from orchestrator.node.engine.logfile import LogFile
 from orchestrator.node.engine.watch import LogWatch
+from orchestrator.protocol.report import Phase
 
 
 def test_a_line_that_the_agent_can_not_read_is_a_remark_and_the_next_ones_are_read(
@@ -38,3 +39,11 @@ def test_a_line_that_the_agent_can_not_read_is_a_remark_and_the_next_ones_are_re
     assert "could not be read" in remark and "ValueError" in remark
     log.close()
     assert (tmp_path / "engine.log").read_bytes() == b"odd\nodd\nplain\nlast"
+
+
+def test_the_report_notes_when_each_phase_began_first(tmp_path: Path) -> None:
+    record = Record(linked_run("a", str(tmp_path)))
+    begin = record.value.started_at
+    for name, at in (("weights", 5.0), ("graphs", 25.5), ("weights", 30.0), ("ready", 40.0)):
+        record.set(phase=Phase(name=name, since=begin + at))
+    assert record.value.began == {"weights": 5.0, "graphs": 25.5, "ready": 40.0}
