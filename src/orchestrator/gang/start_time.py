@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from orchestrator.gang.pace import PHASES
@@ -78,9 +79,7 @@ def took(began: Iterable[Mapping[str, float]]) -> Took | None:
     order = [name for name in PHASES if name in slowest]
     if READY not in order or len(order) < 2:
         return None
-    phases = {
-        name: round(max(0.0, slowest[after] - slowest[name]), 1) for name, after in zip(order, order[1:], strict=False)
-    }
+    phases = {name: round(max(0.0, slowest[after] - slowest[name]), 1) for name, after in pairwise(order)}
     return Took(slowest[READY], phases)
 
 

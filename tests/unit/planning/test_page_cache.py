@@ -26,6 +26,9 @@ def test_a_node_with_too_little_memory_is_named() -> None:
     assert (finding.node, finding.severity) == ("node1", Severity.NOTE)
     assert "640 GiB" in finding.title
     assert "472 GiB" in finding.title
+    assert (
+        finding.effect == "each start reads 168 GiB from the disk again: 36 s at 5 GB/s, 180 s at 1 GB/s (calculated)"
+    )
 
 
 def test_what_fits_is_said_and_no_finding() -> None:

@@ -69,7 +69,8 @@ _OTHERS = (
     _plan("PAGE-CACHE-SMALL", "the weight files that a node reads do not fit into its page cache",
           "The agent reads a node's weight files into memory while a run is armed, as many as fit beside the engine. "
           "Files that do not fit come from the disk at every start. Calculated from the node's memory, less 8 GiB and "
-          "4 GiB per rank.", "proc_meminfo(5), NUMA domains of the snapshot"),
+          "4 GiB per rank. `doctor` says it of the model that runs; the price is the time to read the rest again.",
+          "proc_meminfo(5), NUMA domains of the snapshot"),
     _plan("GID-INDEX-MIXED", "NCCL_IB_GID_INDEX stays unset",
           "No single GID index is RoCE v2 over IPv4 on all chosen ports. NCCL 2.21 and newer finds each port's own.",
           "NCCL src/transport/net_ib, ncclIbGetGidIndex"),

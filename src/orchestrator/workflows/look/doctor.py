@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
 from orchestrator.gang.view import GangView
+from orchestrator.loading.profiles import load_profile
 from orchestrator.model.chosen import chosen_nodes, no_such
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
@@ -16,6 +18,8 @@ from orchestrator.model.plan import Layout
 from orchestrator.model.profile import Stack
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.model.topology import Topology
+from orchestrator.planning import page_cache
+from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.remote.fleet import Fleet
 from orchestrator.rules.support.cluster import Cluster, gangs_of
 from orchestrator.rules.support.registry import all_rules, run_rules
@@ -53,7 +57,7 @@ def examine_inventory(
     chosen = chosen_nodes(inventory.nodes, nodes, f"{inventory.path}: --node")
     gangs = {node.gang for node in chosen.values()}
     specs = {node.name: node for node in inventory.nodes if node.gang in gangs}
-    check_accept(accept, {node.name for node in inventory.nodes})
+    check_accept(accept, {node.name for node in inventory.nodes}, (page_cache.ID,))
     with Fleet(specs.values()) as fleet:
         return examine(fleet, specs, accept=accept, only=chosen)
 
@@ -65,12 +69,29 @@ def examine(
 
     only: examine these; the others of their gangs are asked for what runs, since that is the gang's
     """
-    running = ahead(lambda: layouts_of(see(fleet, gangs_of(specs.values()))))
+    running = ahead(lambda: see(fleet, gangs_of(specs.values())))
     looked = look(fleet, [node for node in specs.values() if not only or node.name in only])
     topologies = {name: build(snapshot) for name, snapshot in looked.values.items()}
     cluster = Cluster(topologies=topologies, snapshots=looked.values, specs=specs, stacks=stacks_of(looked.values))
-    cluster = replace(cluster, trials=try_ways(fleet, cluster), layouts=running.result())
-    return diagnose(cluster, looked.failures, accept=accept)
+    views = running.result()
+    cluster = replace(cluster, trials=try_ways(fleet, cluster), layouts=layouts_of(views))
+    return diagnose(cluster, looked.failures, accept=accept, more=tuple(cache_findings(cluster, views)))
+
+
+def cache_findings(cluster: Cluster, views: Iterable[GangView]) -> Iterator[Finding]:
+    """Nodes whose page cache can't hold the weight files of the model that their gang runs. What a gang that is to be
+    started needs, its plan says."""
+    gangs = {gang.name: gang for gang in gangs_of(cluster.specs.values())}
+    for view in views:
+        layout, gang = cluster.layouts.get(view.name), gangs[view.name]
+        if layout is None or not view.model:
+            continue
+        members = replace(
+            gang, nodes=tuple(node for node in gang.nodes if not view.members or node.name in view.members)
+        )
+        with suppress(InputError):  # a profile that is gone since
+            needed = page_cache.to_read(checkpoint_bytes(load_profile(view.model)), layout)
+            yield from page_cache.findings(needed, page_cache.rooms(members, layout, cluster.topologies))
 
 
 def layouts_of(views: Iterable[GangView]) -> dict[str, Layout]:
@@ -83,7 +104,7 @@ def layouts_of(views: Iterable[GangView]) -> dict[str, Layout]:
             found[view.name] = Layout(
                 tensor_parallel=tensor,
                 pipeline_parallel=max(1, len(ranks) // tensor),
-                nnodes=len(view.nodes),
+                nnodes=view.serving_nodes,
                 gpus_per_node=max(len(node.ranks) for node in view.nodes),
             )
     return found
@@ -144,9 +165,15 @@ def stacks_of(snapshots: Mapping[str, Snapshot]) -> dict[str, Stack]:
     return {name: stack for name, value in named.items() if (stack := known[value]) is not None}
 
 
-def diagnose(cluster: Cluster, failures: Mapping[str, DeployError], *, accept: Iterable[str] = ()) -> Examination:
-    """Run the rules, and set aside what the operator has accepted."""
-    findings, accepted = sort_out(run_rules(cluster), cluster.specs, accept)
+def diagnose(
+    cluster: Cluster,
+    failures: Mapping[str, DeployError],
+    *,
+    accept: Iterable[str] = (),
+    more: Sequence[Finding] = (),
+) -> Examination:
+    """Run the rules, and set aside what the operator has accepted. more: what is no rule's to find; it comes last."""
+    findings, accepted = sort_out([*run_rules(cluster), *more], cluster.specs, accept)
     return Examination(cluster=cluster, findings=findings, accepted=accepted, failures=failures)
 
 

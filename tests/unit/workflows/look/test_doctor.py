@@ -11,17 +11,22 @@ from tests.support.faults import fault
 from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_nodes
 
 from orchestrator.gang.view import GangView, NodeView
+from orchestrator.loading.profiles import load_profile
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import Plan
+from orchestrator.model.topology import Topology
+from orchestrator.planning import page_cache
+from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.transport import tcp_severity
 from orchestrator.protocol.report import RankReport
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.topology.nccl_xml import nccl_xml
 from orchestrator.topology.speed import PRICED_ON
 from orchestrator.workflows.look.doctor import (
+    cache_findings,
     check_accept,
     diagnose,
     examine_saved,
@@ -240,3 +245,35 @@ def test_a_running_gangs_layout_is_counted_by_its_ranks() -> None:
         "tp": (16, 1),
     }
     assert [tcp_severity(found[name]) for name in ("pp", "tp")] == [Severity.NOTE, Severity.SLOW]
+
+
+def _with_memory(topology: Topology, total: int) -> Topology:
+    first, *rest = topology.numa
+    return replace(topology, numa=(replace(first, memory_bytes=total), *(replace(one, memory_bytes=0) for one in rest)))
+
+
+def test_a_node_whose_page_cache_is_too_small_for_the_model_that_runs_is_named_with_the_price() -> None:
+    def node(name: str, rank: int) -> NodeView:
+        ranks = tuple(RankReport(tp_rank=8 * rank + gpu, gpu=gpu) for gpu in range(8))
+        return NodeView(name=name, node_rank=rank, state="ready", alive=True, ranks=ranks)
+
+    cluster = cluster_of(healthy_nodes())
+    names = list(cluster.topologies)
+    (gang,) = {spec.gang for spec in cluster.specs.values()}
+    seen = GangView(
+        name=gang,
+        state=GangState.READY,
+        model="DeepSeek-V3-0324-Block64x64",
+        nodes=tuple(node(name, rank) for rank, name in enumerate(names)),
+        members=tuple(names[:3]),
+    )
+    needed = page_cache.to_read(checkpoint_bytes(load_profile(seen.model)), layouts_of([seen])[gang])
+    sized = {name: _with_memory(one, 2 * needed if name == names[0] else needed) for name, one in
+             cluster.topologies.items()}  # fmt: skip
+    cluster = replace(cluster, layouts=layouts_of([seen]), topologies=sized)
+    found = list(cache_findings(cluster, [seen]))
+    assert [one.node for one in found] == names[1:3], "not the one with room, nor the one that has no part in the run"
+    for one in found:
+        assert one.id == "PAGE-CACHE-SMALL" and "GiB from the disk again" in one.effect
+    assert list(cache_findings(cluster, [replace(seen, model="gone-profile")])) == []
+    check_accept(["PAGE-CACHE-SMALL"], [], (page_cache.ID,))
