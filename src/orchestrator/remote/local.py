@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import signal
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.inventory import NodeSpec
+from orchestrator.remote import session
 from orchestrator.remote.command_line import command_line, shown, sudo_refusal
 from orchestrator.remote.deadline import Deadline, Passed
 from orchestrator.remote.lines import lines
 from orchestrator.remote.session import CommandFailed, Completed
 
+_CHUNK = 65536
 _STDERR_KEPT = 65536
 _NOTICES_S = 2.0
 
@@ -34,17 +36,23 @@ class LocalSession:
         self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float, become: bool | None = None
     ) -> Completed:
         """As Session.run."""
+        deadline = Deadline(deadline_s)
+        out, err = bytearray(), bytearray()
         process = self._start(command_line(command, self.spec.reach, become), subprocess.PIPE)
         try:
-            out, err = process.communicate(stdin, timeout=deadline_s)
-        except subprocess.TimeoutExpired:
+            for is_error, chunk in _traffic(process, stdin, deadline):
+                (err if is_error else out).extend(chunk)
+                if len(out) + len(err) > session.MOST_OUTPUT:
+                    raise session.too_much(self.spec.name, shown(command), session.MOST_OUTPUT)
+            status = process.wait(deadline.left())
+        except (Passed, subprocess.TimeoutExpired):
             raise self._too_slow(command, deadline_s) from None
         finally:
             _end(process)
-        refusal = sudo_refusal(self.spec.name, self.spec.reach, process.returncode, err)
+        refusal = sudo_refusal(self.spec.name, self.spec.reach, status, bytes(err))
         if refusal is not None:
             raise refusal
-        return Completed(max(process.returncode, -1), out, err)
+        return Completed(max(status, -1), bytes(out), bytes(err))
 
     def stream(self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float | None) -> Iterator[bytes]:
         """As Session.stream."""
@@ -52,8 +60,7 @@ class LocalSession:
         with tempfile.TemporaryFile() as errors:
             process = self._start(command_line(command, self.spec.reach, None), errors.fileno())
             try:
-                threading.Thread(target=_feed, args=(process, stdin), daemon=True).start()
-                yield from lines(_chunks(process, deadline))
+                yield from lines(chunk for _, chunk in _traffic(process, stdin, deadline))
                 status = process.wait(deadline.left())
             except (Passed, subprocess.TimeoutExpired):
                 raise self._too_slow(command, deadline_s or 0) from None
@@ -98,25 +105,35 @@ def _raise_failure(spec: NodeSpec, command: str | Sequence[str], status: int, er
         )
 
 
-def _chunks(process: subprocess.Popen[bytes], deadline: Deadline) -> Iterator[bytes]:
-    assert process.stdout is not None
-    descriptor = process.stdout.fileno()
-    with selectors.DefaultSelector() as selector:
-        selector.register(descriptor, selectors.EVENT_READ)
-        while True:
-            if not selector.select(deadline.left()):
-                continue
-            chunk = os.read(descriptor, 65536)
-            if not chunk:
-                return
-            yield chunk
-
-
-def _feed(process: subprocess.Popen[bytes], stdin: bytes) -> None:
+def _traffic(process: subprocess.Popen[bytes], stdin: bytes, deadline: Deadline) -> Iterator[tuple[bool, bytes]]:
+    """(is stderr, chunk) of the output that is piped, until its end; feeds the input meanwhile. Raises Passed."""
+    left = memoryview(stdin)
     assert process.stdin is not None
-    with contextlib.suppress(OSError, ValueError):
-        process.stdin.write(stdin)
-        process.stdin.close()
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdin, selectors.EVENT_WRITE)
+        told = {stream for stream in (process.stdout, process.stderr) if stream is not None}
+        for stream in told:
+            selector.register(stream, selectors.EVENT_READ)
+        while told:
+            for key, _ in selector.select(deadline.left()):
+                if key.fileobj is process.stdin:
+                    left = _feed(key.fd, left)
+                    if not left:
+                        selector.unregister(process.stdin)
+                        process.stdin.close()
+                elif chunk := os.read(key.fd, _CHUNK):
+                    yield key.fileobj is process.stderr, chunk
+                else:
+                    selector.unregister(key.fileobj)
+                    told = {stream for stream in told if stream is not key.fileobj}
+
+
+def _feed(descriptor: int, left: memoryview) -> memoryview:
+    """What of the input is left after one write that can't block; nothing where nobody reads it."""
+    try:
+        return left[os.write(descriptor, left[: select.PIPE_BUF]) :]
+    except BrokenPipeError:
+        return left[:0]
 
 
 def _let_go(process: subprocess.Popen[bytes]) -> None:

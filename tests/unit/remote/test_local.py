@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from tests.support.waiting import slack
 
-from orchestrator.model.errors import Unreachable
+from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.remote import session as sessions
 from orchestrator.remote.connect import connect
 from orchestrator.remote.session import CommandFailed, Completed
 
@@ -32,6 +33,26 @@ def test_a_command_has_status_output_and_errors(spec: NodeSpec) -> None:
 
 def test_a_signal_is_status_minus_one(spec: NodeSpec) -> None:
     assert connect(spec, deadline_s=1).run("kill -9 $$", deadline_s=20).status == -1
+
+
+@pytest.mark.parametrize("stream", ["", ">&2"])
+def test_a_command_that_writes_without_an_end_is_this_nodes_failure(
+    spec: NodeSpec, stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., None]
+) -> None:
+    monkeypatch.setattr(sessions, "MOST_OUTPUT", 1 << 20)
+    with pytest.raises(NodeError, match="wrote more than 1 MB"):
+        connect(spec, deadline_s=1).run(f"echo $$ > {tmp_path}/pid; exec cat /dev/zero {stream}", deadline_s=60)
+    eventually(lambda: gone(int((tmp_path / "pid").read_text())))
+
+
+def test_more_input_and_output_than_a_pipe_holds(spec: NodeSpec) -> None:
+    much = b"x" * (4 << 20)
+    done = connect(spec, deadline_s=1).run("tee /dev/stderr", stdin=much, deadline_s=60)
+    assert (done.status, done.out, done.err) == (0, much, much)
+
+
+def test_a_command_that_reads_no_input_is_no_fault(spec: NodeSpec) -> None:
+    assert connect(spec, deadline_s=1).run("echo out", stdin=b"x" * (4 << 20), deadline_s=20).out == b"out\n"
 
 
 def test_the_deadline_ends_the_whole_process_group(
