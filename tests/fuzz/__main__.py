@@ -48,9 +48,10 @@ def _memory() -> str | None:
 def run(chosen: list[Target], cases: int, seed: int, folder: Path) -> Counter[str]:
     """Foreign exceptions and slow answers, by target, place and words."""
     found: Counter[str] = Counter()
+    shares = sum(target.share for target in chosen)
     for target in chosen:
         file = folder / f"case.{target.suffix}"
-        for number in range(max(len(NESTED), cases // len(chosen))):
+        for number in range(max(len(NESTED), int(cases * target.share / shares))):
             rng = random.Random(f"{seed}/{target.name}/{number}")
             data = NESTED[number] if number < len(NESTED) else target.odd(rng, target.sound)
             file.write_bytes(data)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.fuzz.answers import COSTLY, NAMES, hear, odd_answer
 from tests.fuzz.mutate import deep, dumped, odd_bytes, odd_json, odd_value
 
 from orchestrator.checkpoint.judgement import judge
@@ -54,6 +55,8 @@ class Target:
     read: Callable[[Path], object]
     also: tuple[type[Exception], ...] = ()
     suffix: str = "json"
+    share: float = 1.0
+    """Of the cases, beside the other targets'."""
 
 
 def odd_yaml(rng: random.Random, text: bytes) -> bytes:
@@ -87,6 +90,8 @@ def targets(folder: Path) -> tuple[Target, ...]:
         Target("ssh_config", SSH, odd_bytes, _ssh),
         Target("snapshot", json.dumps(_SNAPSHOT).encode(), odd_json, load_saved),
         Target("pack", _tar(), odd_bytes, load_pack, suffix="tar"),
+        Target("answers", b"", odd_answer(NAMES), lambda path: hear(NAMES, path.read_bytes()), share=4.0),
+        Target("probe", b"", odd_answer(COSTLY), lambda path: hear(COSTLY, path.read_bytes()), share=0.05),
         Target("push list", json.dumps(_LIST).encode(), odd_json, _push_list, (ValueError, RecursionError)),
     )
 

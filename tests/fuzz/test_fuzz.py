@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.fuzz.answers import every_verb
 from tests.fuzz.targets import targets
+
+from orchestrator.node.dispatch import VERBS
 
 REGRESSIONS = {
     "inventory": (b"gangs: {hosts: {a: {l40s_lease_s: 1" + b"0" * 400 + b"}}}", b"gangs: {hosts: " + b"a" * 300 + b"}"),
@@ -23,9 +26,39 @@ REGRESSIONS = {
     "shard": ((5000).to_bytes(8, "little") + b"[" * 5000,),
     "ssh_config": (b"Include ~no-such-user/x\n", b"Include \0\n"),
     "snapshot": (b'{"format": 1, "taken_at": 1' + b"0" * 400 + b"}",),
+    "answers": (
+        b'reblock\n{"doing": 1, "progress": {"eta": 1}}', b'reblock\n{"outcome": {"written": 5}}',
+        b'download\n{"doing": "x"}', b'download\n{"outcome": {"files": "many"}}', b"reblock\n" + b"[" * 100_000,
+        b'tune\n{"ok": true, "value": null}', b'tune\n{"ok": true, "value": {"written": 5}}',
+        b'inspect\n{"ok": true, "value": {"config": {}}}', b'nettest\n{"step": 9, "group": 0}',
+        b'nettest\n{"step": 0, "group": 7}', b'nettest\n{"died": 5, "signal": 9}', b'nettest\n{"done": 99}',
+        b'ask\n{"ok": true, "value": {"answers": [{"status": 200, "body": "' + b"[" * 100_000 + b'"}]}}',
+        *(b'ask\n{"ok": true, "value": {"answers": [{"status": 200, "body": '
+        b'"{\\"loads\\": [{\\"num_running_reqs\\": 1e999}]}"}]}}',),
+        b'prerequisites\n{"ok": true, "value": {"config": "' + b"[" * 100_000 + b'"}}',
+        b'push-offer\n' + b"[" * 100_000,
+    ),
+    "probe": (
+        b'probe\n{"ok": true, "value": {"format": 1, "host": {"clock": 1' + b"0" * 400 + b"}}}",
+        b'probe\n{"ok": true, "value": {"format": 1, "nvml": {"devices": [[[1' + b"0" * 30 + b"]]]}}}",
+    ),
 }  # fmt: skip
 """Files that once ended in a foreign exception, or nearly."""
 CASES = 20_000
+
+
+def test_every_verb_of_the_node_application_is_answered_oddly() -> None:
+    assert every_verb().keys() == VERBS.keys()
+
+
+def test_a_defect_in_reading_an_answer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.fuzz.__main__ import wrong
+
+    monkeypatch.setattr("orchestrator.workflows.measure.nettest._Heard.odd", lambda *_: "")
+    (target,) = [one for one in targets(tmp_path) if one.name == "answers"]
+    file = tmp_path / "case.json"
+    file.write_bytes(b'nettest\n{"step": 9, "group": 0, "us": 1}\n{"ended": 0}')
+    assert wrong(target, file).startswith("KeyError at nettest/verdict.py")
 
 
 @pytest.mark.processes

@@ -115,7 +115,7 @@ def workers(body: str) -> tuple[Worker, ...]:
             Worker(str(one["id"]), str(one["url"]).rstrip("/"), bool(one["is_healthy"]), int(one.get("load") or 0))
             for one in raw
         )
-    except (KeyError, TypeError) as wrong:
+    except (KeyError, TypeError, OverflowError, RecursionError) as wrong:
         raise ValueError(f"the router's list of workers can't be read: {wrong!r}") from None
 
 
@@ -124,7 +124,7 @@ def running_requests(body: str) -> int | None:
     try:
         loads = json.loads(body)["loads"]
         return sum(int(load["num_running_reqs"]) + int(load["num_waiting_reqs"]) for load in loads)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         pass
     found = re.findall(r"^sglang:num_(?:running|queue)_reqs(?:\{[^}]*\})? ([0-9.]+)", body, re.MULTILINE)
     return sum(int(float(number)) for number in found) if found else None

@@ -50,7 +50,23 @@ def _object(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = raw.get(key) or {}
     if not isinstance(value, dict):
         raise _refusal(f"found {key} that is no object")
+    if _beyond(value):
+        raise _refusal(f"found a number beyond 64 bits in {key}")
     return value
+
+
+def _beyond(value: Any) -> bool:
+    """Some number inside is larger than any that a machine has: rules calculate with them."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, Mapping):
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+        elif isinstance(one, int) and abs(one) >> 64:
+            return True
+    return False
 
 
 def _texts(raw: Mapping[str, Any], key: str) -> dict[str, str]:

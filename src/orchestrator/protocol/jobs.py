@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from enum import Enum
 from typing import Any
 
 from orchestrator.protocol.quick import dataclass
@@ -48,12 +49,38 @@ class ReblockRequest(Message):
     dry_run: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Progress(Message):
+    """How far a run is: bytes and shards of the target, and how the bytes got there."""
+
+    total: int
+    done: int = 0
+    shards: int = 0
+    shards_done: int = 0
+    resumed: int = 0
+    """Bytes of `done` that an earlier run had written."""
+    copied: int = 0
+    shared: int = 0
+    """Bytes whose blocks are shared with the source (reflink)."""
+    scales: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Proof(Message):
+    """What was compared and found equal: numbers of tensors, scales among them and files, and bytes of the target."""
+
+    tensors: int
+    scales: int
+    files: int
+    bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reblocked(Message):
-    """How re-blocking ended: fields of `node.checkpoint`'s Progress (None: it was there already) and Proof."""
+    """How re-blocking ended. written: None where it was there already."""
 
-    written: Mapping[str, int] | None
-    proof: Mapping[str, int] | None
+    written: Progress | None
+    proof: Proof | None
     old_block: tuple[int, ...]
     new_block: tuple[int, ...]
 
@@ -74,11 +101,10 @@ class WouldReblock(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReblockLine(Message):
-    """One line: how far it is (fields of Progress), or at the end the outcome, or what would be done. doing:
-    re-blocking or proving."""
+    """One line: how far it is, or at the end the outcome, or what would be done. doing: re-blocking or proving."""
 
     doing: str = ""
-    progress: Mapping[str, int] | None = None
+    progress: Progress | None = None
     outcome: Reblocked | None = None
     would: WouldReblock | None = None
 
@@ -88,6 +114,72 @@ class InspectRequest(Message):
     """The facts of one checkpoint."""
 
     directory: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardCounts(Message):
+    """Shards that the index names, that could be read, and that nothing names."""
+
+    named: int
+    readable: int
+    unused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByteCounts(Message):
+    """Of files, and of the tensors in them."""
+
+    files: int
+    tensors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DtypeCounts(Message):
+    """Of the tensors of one type."""
+
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorCounts(Message):
+    """Of all tensors, and by type."""
+
+    count: int
+    by_dtype: Mapping[str, DtypeCounts] = field(default_factory=dict)
+
+
+class Gravity(str, Enum):
+    """Of a fault of a checkpoint: an engine refuses it, or it is worth knowing."""
+
+    STOP = "stop"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFault(Message):
+    """One thing that is wrong with a checkpoint. where: the file."""
+
+    id: str
+    severity: Gravity
+    where: str
+    what: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectAnswer(Message):
+    """What a checkpoint holds. config: JSON text; layers: {layer: tensors}, experts: {layer: experts}."""
+
+    path: str
+    config: str
+    block: tuple[int, ...] | None = None
+    shards: ShardCounts
+    bytes: ByteCounts
+    tensors: TensorCounts
+    layers: Mapping[str, int] = field(default_factory=dict)
+    experts: Mapping[str, int] = field(default_factory=dict)
+    faults: tuple[CheckpointFault, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +270,18 @@ class TuneRequest(Message):
     remove: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
     engine_version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneAnswer(Message):
+    """What was done, by places on the node. triton: the version there; left: place -> why."""
+
+    triton: str = ""
+    written: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

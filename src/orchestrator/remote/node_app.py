@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from orchestrator.model.errors import NodeError
 from orchestrator.model.exit_codes import Exit
 from orchestrator.protocol.shape import M, Message, Unreadable, parsed
+from orchestrator.remote import session as session_limits
 from orchestrator.remote.app_archive import App, application
 from orchestrator.remote.session import CommandFailed, Completed, Conversant, Conversation, Session
 
@@ -84,12 +85,21 @@ def answer_of(session: Session, verb: str, value: object, answer: type[M]) -> M:
     return found
 
 
-def stream(session: Session, verb: str, request: Message) -> Iterator[bytes]:
-    """Lines that a streaming verb writes, as they come, each with its newline. Raises as `call` does."""
+def stream(session: Session, verb: str, request: Message, *, endless: bool = False) -> Iterator[bytes]:
+    """Lines that a streaming verb writes, as they come, each with its newline. Raises as `call` does.
+
+    endless: no bound on all of them together, for a caller that keeps none.
+    """
     app = application()
     stdin = _request(request)
+    most = None if endless else session_limits.MOST_OUTPUT
+
+    def told() -> Iterator[bytes]:
+        lines = session.stream(_run(app, session, verb), stdin=stdin, deadline_s=None)
+        yield from _told_lines(session, _bounded(session, verb, lines, most))
+
     try:
-        yield from _told_lines(session, session.stream(_run(app, session, verb), stdin=stdin, deadline_s=None))
+        yield from told()
     except CommandFailed as failed:
         if failed.status != _ABSENT:
             raise _cannot_run(session, verb, failed.status, failed.err) from None
@@ -97,7 +107,7 @@ def stream(session: Session, verb: str, request: Message) -> Iterator[bytes]:
         return
     _deliver(app, session)
     try:
-        yield from _told_lines(session, session.stream(_run(app, session, verb), stdin=stdin, deadline_s=None))
+        yield from told()
     except CommandFailed as failed:
         raise _cannot_run(session, verb, failed.status, failed.err) from None
 
@@ -112,6 +122,17 @@ def messages(session: Session, verb: str, request: Message, kind: type[M]) -> Ge
         raw = parsed(line)
         if isinstance(raw, Mapping):
             yield answer_of(session, verb, raw, kind)
+
+
+def _bounded(session: Session, verb: str, lines: Iterator[bytes], most: int | None) -> Iterator[bytes]:
+    """What callers collect out of lines is bounded by the lines. Raises NodeError past that."""
+    left = most
+    for line in lines:
+        if left is not None:
+            left -= len(line)
+            if left < 0:
+                raise session_limits.too_much(session.spec.name, verb, session_limits.MOST_OUTPUT)
+        yield line
 
 
 def _run(app: App, session: Session, verb: str) -> str:

@@ -21,6 +21,7 @@ from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.protocol.shape import Message
 from orchestrator.remote import app_archive, node_app
+from orchestrator.remote import session as sessions
 from orchestrator.remote.app_archive import App
 from orchestrator.remote.connect import connect
 from orchestrator.remote.session import Completed
@@ -122,6 +123,15 @@ def test_the_first_call_uploads_and_the_second_does_not(sshd: Sshd, session: Cou
     assert [path.name for path in place.parent.iterdir() if path.name.startswith(".")] == []
     assert node_app.call(session, "echo", Raw({}), deadline_s=20) == {}
     assert session.commands == 4
+
+
+def test_lines_together_are_bounded_where_somebody_may_keep_them(
+    session: Counting, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MOST_OUTPUT", 1 << 20)
+    with pytest.raises(NodeError, match="`lines` wrote more than 1 MB"):
+        list(node_app.stream(session, "lines", Raw({"count": 200_000})))
+    assert sum(1 for _ in node_app.stream(session, "lines", Raw({"count": 200_000}), endless=True)) == 200_000
 
 
 def test_the_first_stream_uploads_and_the_second_does_not(sshd: Sshd, session: Counting, app: App) -> None:

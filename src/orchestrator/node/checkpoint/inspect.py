@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -20,10 +21,11 @@ _LAYER = re.compile(r"(?:model\.|language_model\.){0,2}layers\.(\d{1,9})\.(?:[^.
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Verb `inspect`: as `look`."""
+    """Verb `inspect`: as `look`, with the configuration as text, as InspectAnswer of protocol/jobs.py."""
     directory = Path(request_of(InspectRequest, request).directory)
     with os_told(str(directory)):
-        return look(directory)
+        found = look(directory)
+    return {**found, "config": json.dumps(found["config"])}
 
 
 def look(directory: Path) -> dict[str, Any]:

@@ -21,23 +21,14 @@ from pathlib import Path
 from orchestrator.node.checkpoint.blocks import is_scale, scale_shape
 from orchestrator.node.checkpoint.directory import CONFIG, INDEX, Checkpoint, Shard, read_checkpoint, read_exactly
 from orchestrator.node.checkpoint.header import Tensor
-from orchestrator.node.checkpoint.reblock import Job, Progress, Report, new_config
+from orchestrator.node.checkpoint.reblock import Job, Report, new_config
 from orchestrator.node.failure import Failure
+from orchestrator.protocol.jobs import Progress, Proof
 
 _CHUNK_BYTES = 2 * 1024 * 1024
 _TICK_S = 0.2
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _FIX = "remove the target and re-block again; if that differs too, test the machine's memory and disk"
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """What was compared and found equal: numbers of tensors, scales among them and files, and bytes of the target."""
-
-    tensors: int
-    scales: int
-    files: int
-    bytes: int
 
 
 def prove(job: Job, target: Path, *, jobs: int, report: Report) -> Proof:

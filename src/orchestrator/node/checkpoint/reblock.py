@@ -33,27 +33,11 @@ from orchestrator.node.checkpoint.layout import NewScale, Piece, ShardLayout, la
 from orchestrator.node.checkpoint.target import PARTIAL, Request, Standing
 from orchestrator.node.checkpoint.transfer import Carrier, SourceUnreadable, can_share, open_source, write_at
 from orchestrator.node.failure import Failure
-from orchestrator.protocol.jobs import WouldReblock
+from orchestrator.protocol.jobs import Progress, WouldReblock
 
 _TICK_S = 0.2
 _NOT_COPIED = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json", PARTIAL)
 """Weights that are no part of the re-blocked checkpoint, and what interrupted downloads leave."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run is: bytes and shards of the target, and how the bytes got there."""
-
-    total: int
-    done: int = 0
-    shards: int = 0
-    shards_done: int = 0
-    resumed: int = 0
-    """Bytes of `done` that an earlier run had written."""
-    copied: int = 0
-    shared: int = 0
-    """Bytes whose blocks are shared with the source (reflink)."""
-    scales: int = 0
 
 
 @dataclass(frozen=True, slots=True)

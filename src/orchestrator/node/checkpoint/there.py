@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from orchestrator.node.checkpoint.prove import prove
-from orchestrator.node.checkpoint.reblock import Progress, plan, reblock, survey
+from orchestrator.node.checkpoint.reblock import plan, reblock, survey
 from orchestrator.node.checkpoint.target import Standing, standing
 from orchestrator.node.os_failure import os_told
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
-from orchestrator.protocol.jobs import Reblocked, ReblockLine, ReblockRequest
+from orchestrator.protocol.jobs import Progress, Reblocked, ReblockLine, ReblockRequest
 
 
 def stream(request: dict[str, Any]) -> None:
@@ -38,12 +37,7 @@ def _reblock(asked: ReblockRequest, target: Path) -> None:
     if not (asked.prove and standing(target) is Standing.FOREIGN):
         written = reblock(job, target, jobs=jobs, durable=asked.durable, report=_Reporter("re-blocking"))
     proof = prove(job, target, jobs=jobs, report=_Reporter("proving")) if asked.prove else None
-    outcome = Reblocked(
-        written=asdict(written) if written else None,
-        proof=asdict(proof) if proof else None,
-        old_block=tuple(job.old),
-        new_block=tuple(job.new),
-    )
+    outcome = Reblocked(written=written, proof=proof, old_block=tuple(job.old), new_block=tuple(job.new))
     tell(ReblockLine(outcome=outcome).as_json())
 
 
@@ -60,4 +54,4 @@ class _Reporter:
         now = time.monotonic()
         if now - self._told >= TICK_S:
             self._told = now
-            tell(ReblockLine(doing=self._doing, progress=asdict(progress)).as_json())
+            tell(ReblockLine(doing=self._doing, progress=progress).as_json())

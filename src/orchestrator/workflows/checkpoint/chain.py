@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from orchestrator.model.inventory import NodeSpec
 from orchestrator.node.below import FIX
 from orchestrator.node.push.target import MOST_FILES, Entry, entries_of
 from orchestrator.protocol.jobs import Giving, ReceiveRequest
-from orchestrator.protocol.shape import Message
+from orchestrator.protocol.shape import Message, parsed
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
@@ -139,13 +138,10 @@ class Link:
             _close(lines)
 
     def _hear(self, line: bytes) -> None:
-        try:
-            said = json.loads(line)
-        except ValueError:
+        said = parsed(line)
+        if not isinstance(said, Mapping):
             return  # a login script's
         self.heard = time.monotonic()
-        if not isinstance(said, dict):
-            return
         if self.first:
             self.now = said
         elif "files" in said:

@@ -10,12 +10,12 @@ from pathlib import Path
 from orchestrator.checkpoint.judgement import Judgement, judge
 from orchestrator.model.errors import DeployError, InputError, LockHeld, VerificationDiffers
 from orchestrator.node.checkpoint.inspect import look
-from orchestrator.node.checkpoint.prove import Proof, prove
-from orchestrator.node.checkpoint.reblock import Progress, plan, reblock, survey
+from orchestrator.node.checkpoint.prove import prove
+from orchestrator.node.checkpoint.reblock import plan, reblock, survey
 from orchestrator.node.checkpoint.target import Standing, standing
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import os_told
-from orchestrator.protocol.jobs import WouldReblock
+from orchestrator.protocol.jobs import Progress, Proof, WouldReblock
 
 __all__ = ["Outcome", "Progress", "Proof", "Report", "inspect_here", "reblock_here", "survey_here"]
 

@@ -128,7 +128,7 @@ def _token(path: Path | None) -> str:
 
 def _follow(session: Session, request: HubRequest, report: Callable[[HubLine], None]) -> HubLine:
     for said in node_app.messages(session, "download", request, HubLine):
-        if said.outcome is not None or said.would is not None:
+        if (said.would if request.dry_run else said.outcome) is not None:
             return said
         report(said)
     raise NodeError("downloading ended without a result", where=session.spec.name, fix="run it again; it resumes")

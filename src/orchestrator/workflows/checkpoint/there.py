@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from orchestrator.checkpoint.judgement import Judgement, judge
 from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec
-from orchestrator.node.checkpoint.prove import Proof
-from orchestrator.node.checkpoint.reblock import Progress
-from orchestrator.protocol.jobs import InspectRequest, Reblocked, ReblockLine, ReblockRequest, WouldReblock
+from orchestrator.protocol.jobs import InspectAnswer, InspectRequest, ReblockLine, ReblockRequest, WouldReblock
+from orchestrator.protocol.shape import parsed
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
@@ -18,6 +19,9 @@ from orchestrator.workflows.checkpoint.checkpoint import Outcome, Report
 
 INSPECT_S = 300.0
 """For the headers of all shards; a cold network file system takes its time."""
+
+T = TypeVar("T")
+_LAYER = re.compile(r"[0-9]{1,9}")
 
 _KINDS: Mapping[str, type[DeployError]] = {
     "differs": VerificationDiffers,
@@ -42,22 +46,18 @@ def reblock_there(
     Raises as reblock_here does, and Unreachable.
     """
     request = ReblockRequest(source=source, target=target, block=block, prove=with_proof, jobs=jobs, durable=durable)
-    outcome = _ask(node, request, report).outcome
-    assert outcome is not None
-    return _outcome(outcome)
+    return _on(node, lambda session: followed(session, request, report))
 
 
 def survey_there(node: NodeSpec, source: str, target: str, *, block: int) -> WouldReblock:
     """What `reblock_there` would write; writes nothing. Raises as it would at its beginning."""
     request = ReblockRequest(source=source, target=target, block=block, dry_run=True)
-    would = _ask(node, request, lambda *_: None).would
-    assert would is not None
-    return would
+    return _on(node, lambda session: surveyed(session, request))
 
 
-def _ask(node: NodeSpec, request: ReblockRequest, report: Report) -> ReblockLine:
+def _on(node: NodeSpec, work: Callable[[Session], T]) -> T:
     with Fleet([node]) as fleet:
-        done = fleet.on_every(lambda session: _follow(session, request, report))
+        done = fleet.on_every(work)
     for failure in done.failures.values():
         if isinstance(failure, NodeRefusal):
             kind = _KINDS.get(failure.kind, InputError)
@@ -70,29 +70,61 @@ def inspect_there(node: NodeSpec, directory: str) -> Judgement:
     """Look at a checkpoint that lies on a node. Raises InputError where there is none, and Unreachable."""
     request = InspectRequest(directory=directory)
     with Fleet([node]) as fleet:
-        looked = fleet.on_every(lambda session: node_app.call(session, "inspect", request, deadline_s=INSPECT_S))
+        looked = fleet.on_every(lambda session: inspected(session, request))
     for failure in looked.failures.values():
         raise (
             InputError(failure.what, where=failure.where, fix=failure.fix)
             if isinstance(failure, NodeRefusal)
             else failure
         )
-    return judge(looked.values[node.name])
+    return looked.values[node.name]
 
 
-def _follow(session: Session, request: ReblockRequest, report: Report) -> ReblockLine:
+def inspected(session: Session, request: InspectRequest) -> Judgement:
+    """What one node says of a directory, judged. Raises as `node_app.ask` does."""
+    answer = node_app.ask(session, "inspect", request, InspectAnswer, deadline_s=INSPECT_S)
+    return judge(_facts(session, answer))
+
+
+def followed(session: Session, request: ReblockRequest, report: Report) -> Outcome:
+    """What one node says of a re-blocking, to its end. Raises as `node_app.messages` does."""
     for said in node_app.messages(session, "reblock", request, ReblockLine):
         if said.progress is not None:
-            report(said.doing, Progress(**said.progress))
-        if said.outcome is not None or said.would is not None:
-            return said
-    raise NodeError("re-blocking ended without a result", where=session.spec.name, fix="run it again; it resumes")
+            report(said.doing, said.progress)
+        if said.outcome is not None:
+            end = said.outcome
+            return Outcome(end.written, end.proof, _block(session, end.old_block), _block(session, end.new_block))
+    raise _no_result(session)
 
 
-def _outcome(said: Reblocked) -> Outcome:
-    return Outcome(
-        Progress(**said.written) if said.written else None,
-        Proof(**said.proof) if said.proof else None,
-        (said.old_block[0], said.old_block[1]),
-        (said.new_block[0], said.new_block[1]),
-    )
+def surveyed(session: Session, request: ReblockRequest) -> WouldReblock:
+    """What one node says that it would write. Raises as `node_app.messages` does."""
+    for said in node_app.messages(session, "reblock", request, ReblockLine):
+        if said.would is not None:
+            return said.would
+    raise _no_result(session)
+
+
+def _no_result(session: Session) -> NodeError:
+    return NodeError("re-blocking ended without a result", where=session.spec.name, fix="run it again; it resumes")
+
+
+def _block(session: Session, said: tuple[int, ...]) -> tuple[int, int]:
+    if len(said) != 2 or min(said) < 1:
+        raise _odd(session, "a block has two sides above 0")
+    return said[0], said[1]
+
+
+def _facts(session: Session, answer: InspectAnswer) -> Mapping[str, Any]:
+    """As `judge` takes them from a directory of this machine. Raises NodeError."""
+    config = parsed(answer.config)
+    if not isinstance(config, Mapping):
+        raise _odd(session, "its config is no JSON object")
+    if not all(_LAYER.fullmatch(layer) for layer in (*answer.layers, *answer.experts)):
+        raise _odd(session, "a layer is a number")
+    block = None if answer.block is None else list(_block(session, answer.block))
+    return {**answer.as_json(), "config": config, "block": block}
+
+
+def _odd(session: Session, what: str) -> NodeError:
+    return NodeError(f"its answer can't be read: {what}", where=session.spec.name, fix="check that node's memory")

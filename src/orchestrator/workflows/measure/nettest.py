@@ -25,7 +25,7 @@ from orchestrator.nettest.halves import bisected
 from orchestrator.nettest.report import Result, Shape
 from orchestrator.nettest.schedule import Between, Place, schedule
 from orchestrator.nettest.verdict import HALF, Expectation, Measured, Verdict, judge_links, judge_tests
-from orchestrator.protocol.nettest import NettestLine, NettestOrder, NettestRequest, NettestStep, RanksOrder
+from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestOrder, NettestRequest, NettestStep, RanksOrder
 from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest
 from orchestrator.records.nettests import last_good, write_nettest
 from orchestrator.remote.fleet import Fleet
@@ -156,7 +156,7 @@ def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, beg
         raise InputError("it has a single rank: there is no network to test", where=f"gang {ground.gang.name}",
                          fix="nothing: start it with l40s-deploy up")  # fmt: skip
     steps = schedule(places, ground.shape.hidden_size)
-    heard = _Heard(ground.gang.name, len(steps), progress)
+    heard = _Heard(ground.gang.name, steps, {place.node: place.ranks for place in places}, progress)
     _run(fleet, ground, places, steps, heard)
     request = ground.requests[ground.gang.leader.name]
     expected = expectations(steps, places, _machines(ground)) if request.device == "cuda" else {}
@@ -251,7 +251,9 @@ class _Heard:
     """What the nodes have said, together. Written by one thread a node."""
 
     gang: str
-    steps: int
+    schedule: Sequence[NettestStep]
+    ranks: Mapping[str, Sequence[int]]
+    """Of each node."""
     progress: Progress
     figures: list[Measured] = field(default_factory=list)
     seconds: float = 0.0
@@ -293,9 +295,28 @@ class _Heard:
         if line.done >= 0:
             self.progress(self.gang, self.step, self.steps)
 
+    def odd(self, node: str, line: NettestLine) -> str:
+        """Why a line is none of this test, '' where it is one: what a node says becomes places in our lists."""
+        if line.step >= 0:
+            step = next((one for one in self.schedule if one.id == line.step), None)
+            if step is None or not 0 <= line.group < len(step.groups):
+                return f"a measurement of step {line.step}, group {line.group}, which is none of this test"
+            before = sum((one.step, one.group) == (line.step, line.group) for one in self.figures)
+            if step.kind == ALL_REDUCE and before >= len(step.bytes):
+                return f"more than {len(step.bytes)} measurements of step {line.step}, group {line.group}"
+        if line.done >= self.steps:
+            return f"step {line.done} of {self.steps}"
+        ours = {-1, *self.ranks.get(node, ())}
+        return "the end of a rank that it does not have" if not {line.died, line.failed} <= ours else ""
+
     def broken(self) -> None:
         """Something has failed: the others need not go on."""
         self._broken_at = self._broken_at or time.monotonic()
+
+    @property
+    def steps(self) -> int:
+        """How many."""
+        return len(self.schedule)
 
     @property
     def over(self) -> bool:
@@ -349,6 +370,8 @@ def _follow(session: Session, request: NettestRequest, heard: _Heard) -> None:
     """Until the node's ranks have ended, or somebody's have failed: the node ends ours when we stop reading."""
     with closing(messages(session, "nettest", request, NettestLine)) as lines:
         for line in lines:
+            if what := heard.odd(session.spec.name, line):
+                raise NodeError(f"it reported {what}", where=session.spec.name, fix="l40s-deploy nettest again")
             heard.take(session.spec.name, line)
             if line.ended >= 0 or heard.over:
                 return

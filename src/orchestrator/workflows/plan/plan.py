@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from orchestrator.planning.options import HostFacts, PlanOptions
 from orchestrator.planning.redaction import fingerprint
 from orchestrator.planning.saved import SavedPlan, refuse_changes
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
+from orchestrator.protocol.shape import Unreadable, parsed
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
@@ -173,9 +173,8 @@ def host_facts(snapshot: Snapshot, told: PrerequisitesAnswer) -> HostFacts:
 def _config(told: PrerequisitesAnswer) -> tuple[Mapping[str, Any] | None, str]:
     if told.config is None:
         return None, told.config_error
-    try:
-        config = json.loads(told.config)
-    except ValueError:
+    config = parsed(told.config)
+    if isinstance(config, Unreadable):
         return None, "it is not JSON"
     return (config, "") if isinstance(config, dict) else (None, "it is not a JSON object")
 

@@ -16,6 +16,9 @@ from orchestrator.remote.node_app import stream
 from orchestrator.remote.session import Session
 from orchestrator.workflows.status.reports import where
 
+MOST_WAITING = 10_000
+"""Lines that nobody has taken yet; a terminal that stands still stops the nodes, not this machine's memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -34,11 +37,11 @@ def logs(
     Raises InputError for an unknown gang or node.
     """
     chosen = _chosen(inventory, gangs, nodes)
-    arrived: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
+    arrived: queue.Queue[Line | None] = queue.Queue(MOST_WAITING)
 
     def one(session: Session) -> None:
         request = LogsRequest(**where(session.spec), lines=lines, follow=follow)
-        for raw in stream(session, "logs", request):
+        for raw in stream(session, "logs", request, endless=follow):
             arrived.put(Line(session.spec.name, raw.decode("utf-8", "replace").rstrip("\r\n")))
 
     with Fleet(chosen) as fleet:

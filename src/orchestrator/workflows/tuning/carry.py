@@ -15,10 +15,10 @@ from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Stack
 from orchestrator.planning.places import venv
-from orchestrator.protocol.jobs import TuneRequest
+from orchestrator.protocol.jobs import TuneAnswer, TuneRequest
 from orchestrator.protocol.looks import Holdings
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import call
+from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.tuning.lookup import device_name, triton_folder
 from orchestrator.tuning.pack import INTERPRETED, Pack, pack_of, part_name
@@ -147,20 +147,20 @@ def _put(session: Session, stack: Stack, pack: Pack | None, *, check: bool) -> P
     if pack:
         files = pack.places(engine_of(stack).tuned, own)
         request = replace(request, files=files, engine_version=pack.engine_version)
-    said = call(session, "tune", request, deadline_s=PUT_S)
+    said = ask(session, "tune", request, TuneAnswer, deadline_s=PUT_S)
     remarks = []
-    triton = str(said.get("triton") or "")
+    triton = said.triton
     others = [folder for folder in pack.tritons() if triton and folder != triton_folder(triton)] if pack else []
     if others:
         remarks.append(
             f"runs Triton {triton} and uses MoE configs for {', '.join(others)} only as a fallback, which may be slower"
         )
     return Put(
-        written=tuple(said["written"]),
-        unchanged=tuple(said["unchanged"]),
-        restored=tuple(said["restored"]),
-        removed=tuple(said["removed"]),
-        left=dict(said["left"]),
+        written=said.written,
+        unchanged=said.unchanged,
+        restored=said.restored,
+        removed=said.removed,
+        left=said.left,
         remarks=tuple(remarks),
     )
 

@@ -12,8 +12,9 @@ import pytest
 from orchestrator.node.checkpoint import prove as checkpoint_prove
 from orchestrator.node.checkpoint.header import LENGTH_BYTES, parse_header
 from orchestrator.node.checkpoint.prove import prove
-from orchestrator.node.checkpoint.reblock import Progress, plan, reblock
+from orchestrator.node.checkpoint.reblock import plan, reblock
 from orchestrator.node.failure import Failure
+from orchestrator.protocol.jobs import Progress
 
 
 def silent(_: Progress) -> None:

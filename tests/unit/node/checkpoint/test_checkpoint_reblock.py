@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from orchestrator.node.checkpoint.prove import prove
-from orchestrator.node.checkpoint.reblock import Progress, plan, reblock
+from orchestrator.node.checkpoint.reblock import plan, reblock
 from orchestrator.node.failure import Failure
+from orchestrator.protocol.jobs import Progress
 
 
 def silent(_: Progress) -> None:

@@ -19,9 +19,10 @@ import pytest
 
 from orchestrator.node.checkpoint import transfer as checkpoint_transfer
 from orchestrator.node.checkpoint.prove import prove
-from orchestrator.node.checkpoint.reblock import Progress, plan, reblock
+from orchestrator.node.checkpoint.reblock import plan, reblock
 from orchestrator.node.checkpoint.target import JOURNAL, check_space, told, write_file
 from orchestrator.node.failure import Failure
+from orchestrator.protocol.jobs import Progress
 
 
 def silent(_: Progress) -> None:

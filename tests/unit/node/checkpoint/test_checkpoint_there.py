@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.model.inventory import NodeSpec, Reach
-from orchestrator.node.checkpoint.reblock import Progress
+from orchestrator.protocol.jobs import Progress
 from orchestrator.workflows.checkpoint.there import reblock_there
 
 

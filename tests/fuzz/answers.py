@@ -1,0 +1,394 @@
+"""What a node says to each verb: whatever one node says fails that node alone, as a value; the other's answer stays.
+
+A case is the verb's name, a newline, and the bytes that the odd node writes. Two nodes are asked by the code that
+commands ask with; only the connection is ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from tests.fuzz.mutate import odd_bytes, odd_json
+from tests.support import recorded_release as recorded
+from tests.support.healthy_cluster import cluster_of, healthy_nodes
+
+from orchestrator.checkpoint.profile import draft
+from orchestrator.engines import bench_client, router
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.errors import DeployError
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
+from orchestrator.model.per_node import PerNode
+from orchestrator.model.snapshot_json import snapshot_json
+from orchestrator.monitoring.metrics import metrics
+from orchestrator.nettest.schedule import Place
+from orchestrator.nettest.verdict import judge_links, judge_tests
+from orchestrator.node.dispatch import VERBS
+from orchestrator.protocol import jobs, verbs
+from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestStep
+from orchestrator.protocol.report import AgentState
+from orchestrator.protocol.shape import Message
+from orchestrator.protocol.tuning import TuneLine
+from orchestrator.protocol.ways import Dialed, Listening
+from orchestrator.remote import fleet as fleets
+from orchestrator.remote import node_app
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.lines import lines
+from orchestrator.remote.session import Completed, Session
+from orchestrator.topology.build import build
+from orchestrator.workflows import asking
+from orchestrator.workflows.checkpoint import chain, download, there, verify
+from orchestrator.workflows.checkpoint.same_roots import same_roots
+from orchestrator.workflows.gang.replay import staged_request
+from orchestrator.workflows.gang.standing import runs_in
+from orchestrator.workflows.look import connectivity
+from orchestrator.workflows.look.doctor import diagnose
+from orchestrator.workflows.look.labels import labels_of
+from orchestrator.workflows.look.look import look
+from orchestrator.workflows.measure import bench, nettest
+from orchestrator.workflows.monitor.scraper import Scraper
+from orchestrator.workflows.plan import plan
+from orchestrator.workflows.status import history, loads, reports, why
+from orchestrator.workflows.status.status import status_json
+from orchestrator.workflows.tuning import carry, run, tuning
+
+GOOD, ODD = "node0", "node1"
+_ASKED = re.compile(r'"\$f" ([a-z-]+)')
+
+
+@functools.cache
+def _cluster() -> Any:
+    return cluster_of(healthy_nodes(2))
+
+
+@functools.cache
+def _nodes() -> tuple[NodeSpec, ...]:
+    return tuple(_cluster().specs.values())
+
+
+def _gang() -> GangSpec:
+    return GangSpec(name="gang0", nodes=_nodes())
+
+
+@dataclass(eq=False)
+class Node:
+    """A session: what its node says to each verb."""
+
+    spec: NodeSpec
+    said: Mapping[str, bytes]
+    alive: bool = True
+
+    def run(self, command: Any, *, stdin: bytes = b"", deadline_s: float, become: bool | None = None) -> Completed:
+        return Completed(0, self._said(command), b"")
+
+    def stream(self, command: Any, *, stdin: bytes = b"", deadline_s: float | None) -> Iterator[bytes]:
+        yield from lines([self._said(command)])
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _said(self, command: Any) -> bytes:
+        asked = _ASKED.search(str(command))
+        return self.said[asked[1]] if asked else b""
+
+
+class Raw(Message):
+    """Any request: nobody reads it here."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {}
+
+
+ASKED: Any = Raw()
+
+
+def nothing(*_: object, **__: object) -> None:
+    """For whoever wants to be told."""
+
+
+def value(of: Any) -> bytes:
+    """A verb's answer."""
+    return json.dumps({"ok": True, "value": of.as_json() if isinstance(of, Message) else of}).encode() + b"\n"
+
+
+def said(*of: Message | Mapping[str, Any]) -> bytes:
+    """A verb's lines."""
+    return b"".join(json.dumps(one.as_json() if isinstance(one, Message) else dict(one)).encode() + b"\n" for one in of)
+
+
+# -- how commands ask ------------------------------------------------------------------------------------------------
+
+
+def every(work: Callable[[Session], object]) -> Callable[[Fleet], None]:
+    """Both nodes at once; the good one's answer is there."""
+
+    def play(fleet: Fleet) -> None:
+        stays(fleet.on_every(work))
+
+    return play
+
+
+def stays(told: PerNode[Any]) -> None:
+    assert GOOD in told.values, told.failures
+    assert told.values.keys() | told.failures.keys() == {GOOD, ODD}
+
+
+def typed(verb: str) -> Callable[[Fleet], None]:
+    """A verb of the gang's whose answer is a type."""
+    return every(lambda session: node_app.ask(session, verb, ASKED, verbs.ANSWERS[verb], deadline_s=5))
+
+
+def _probe(fleet: Fleet) -> None:
+    told = look(fleet, _nodes())
+    stays(told)
+    for snapshots in (told.values, {GOOD: told.values[GOOD]}):
+        topologies = {name: build(one) for name, one in snapshots.items()}
+        specs = {name: _cluster().specs[name] for name in snapshots}
+        whole = type(_cluster())(topologies=topologies, snapshots=snapshots, specs=specs, stacks={})
+        json.dumps([finding.title for finding in diagnose(whole, told.failures).findings])
+
+
+def _figures(fleet: Fleet) -> None:
+    with Scraper(Inventory(path="inventory.yml", gangs=(_gang(),)), (_gang(),)) as scraper:
+        scene = scraper.scrape()
+    stays(PerNode({n: v for n, v in scene.nodes.items() if not isinstance(v, DeployError)},
+                  {n: v for n, v in scene.nodes.items() if isinstance(v, DeployError)}))  # fmt: skip
+    assert metrics(scene)
+
+
+def _labels(fleet: Fleet) -> None:
+    stays(labels_of(Inventory(path="inventory.yml", gangs=(_gang(),)), [GOOD, ODD]))
+
+
+def _gauges(fleet: Fleet) -> None:
+    told = loads.node_loads(Inventory(path="inventory.yml", gangs=(_gang(),)))
+    assert told[GOOD].gauges is not None
+    json.dumps({name: one.as_json() for name, one in told.items()}, allow_nan=False)
+
+
+def _prerequisites(fleet: Fleet) -> None:
+    profile, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
+    told = plan.prerequisites(fleet, _nodes(), profile, stack)
+    assert GOOD in told
+    plan.facts_of_hosts(_cluster().snapshots, told)
+
+
+def _tuned(fleet: Fleet) -> None:
+    seen = tuning.ask_holdings(fleet, [GOOD, ODD], load_stack("sglang-0.5.23"), {})
+    assert GOOD in seen.holdings
+
+
+def _report(fleet: Fleet) -> None:
+    views = reports.see(fleet, [_gang()])
+    json.dumps(status_json(views), allow_nan=False)
+    assert views[0].nodes[0].error is None
+    told = reports.everything(fleet)
+    stays(told)
+    for answer in told.values.values():
+        list(runs_in(answer))
+
+
+def _history(fleet: Fleet) -> None:
+    account = why._account(fleet, _gang(), events=True)
+    assert GOOD not in account.failures
+    assert GOOD not in history._kept(fleet, _gang()).failures
+
+
+def _staged(session: Session) -> None:
+    answer = node_app.ask(session, "staged", ASKED, verbs.StagedAnswer, deadline_s=5)
+    staged_request(session.spec, "gang0", answer)
+
+
+def _ask(session: Session) -> None:
+    request = verbs.AskRequest(asks=(verbs.HttpRequest(url="http://x"),))
+    (answer,) = asking.ask_http(session, request, deadline_s=5)
+    router.running_requests(answer.body)
+    with contextlib.suppress(ValueError):
+        router.workers(answer.body)
+
+
+def _bench(session: Session) -> None:
+    text = bench._follow(session, ASKED, nothing)
+    with contextlib.suppress(ValueError):
+        bench_client.read(text)
+
+
+def _nettest(session: Session) -> None:
+    places = [Place(node=name, ranks=(rank,)) for rank, name in enumerate((GOOD, ODD))]
+    step = NettestStep(id=0, kind=ALL_REDUCE, between="all ranks", groups=((0, 1),), bytes=(8, 16), box_s=1.0)
+    heard = nettest._Heard("gang0", [step], {place.node: place.ranks for place in places}, nothing)
+    nettest._follow(session, ASKED, heard)
+    judge_tests([step], heard.figures, places, {})
+    judge_links([step], heard.figures, places, {})
+
+
+def _tune_run(session: Session) -> None:
+    order: Any = ASKED
+    ours = SimpleNamespace(ground=SimpleNamespace(gang=_gang()), token="", _take=nothing)
+    run._Run._follow(ours, session, order)  # type: ignore[arg-type]
+
+
+def _ways(fleet: Fleet) -> None:
+    connectivity.try_ways(fleet, _cluster())
+
+
+def _push(verb: str) -> Callable[[Fleet], None]:
+    def play(fleet: Fleet) -> None:
+        for name in (GOOD, ODD):
+            link = chain.Link(fleet, name, verb, ASKED)
+            link.wait()
+            try:
+                link.begin()
+                link.files()
+            except DeployError:
+                assert name == ODD or link.first
+            link.hop()
+            assert link.failure is None or link.failure.fix != "report this", link.failure
+
+    return play
+
+
+def _same_root(fleet: Fleet) -> None:
+    found = same_roots(fleet, {GOOD: "/a", ODD: "/a"}, "c")
+    assert found[GOOD] == GOOD
+
+
+def _digests(session: Session) -> None:
+    verify._digests(session, "/a", fresh=False, report=nothing)
+
+
+def _inspect(session: Session) -> None:
+    judgement = there.inspected(session, jobs.InspectRequest(directory="/a"))
+    json.dumps(judgement.as_json(), default=str)
+    with contextlib.suppress(DeployError):
+        draft(judgement, name="m", directory="m", source="s")
+
+
+@dataclass(frozen=True)
+class Verb:
+    """sound: what the good node says; play: how commands ask it of all nodes; also: other verbs asked on the way."""
+
+    sound: bytes
+    play: Callable[[Fleet], None]
+
+
+@functools.cache
+def every_verb() -> Mapping[str, Verb]:
+    """By name, all of them."""
+    stack = load_stack("sglang-0.5.23")
+    gauges = {
+        "now": 1.0,
+        "gpus": [{"index": 0, "power_mw": 1}],
+        "ports": [{"device": "m", "port": 1, "counters": {"a": 1}}],
+    }
+    ready = recorded.answers()[f"{GOOD} ready settled"]
+    state = value(verbs.StateAnswer(state=AgentState.ARMED))
+    lock = verbs.LockHolder(token="t", who="ops", host="h", pid=1)
+    progress = jobs.Progress(10, 5)
+    found = {
+        "path": "/a", "config": json.dumps({"num_hidden_layers": 1, "architectures": ["X"], "num_attention_heads": 8}),
+        "block": [64, 64], "shards": {"named": 1, "readable": 1, "unused": []}, "bytes": {"files": 8, "tensors": 4},
+        "tensors": {"count": 1, "by_dtype": {"F8_E4M3": {"count": 1, "bytes": 4}}}, "layers": {"0": 1},
+        "experts": {"0": 2}, "faults": [{"id": "X", "severity": "note", "where": "a", "what": "b", "fix": ""}],
+    }  # fmt: skip
+    block = jobs.Reblocked(written=progress, proof=jobs.Proof(1, 1, 1, 1), old_block=(128, 128), new_block=(64, 64))
+    brought = jobs.Downloaded(directory="/a", commit="c", files=1, bytes=1, by_size=0, there=False)
+    listening = Listening(tcp={"5000": "listening"}, ephemeral=4000, udp={"10.0.0.11": 4001}, rails={}, pid=7)
+    dialed = Dialed(name=ODD, address="10.0.0.12", port=5000, kind="tcp", side="tcp", outcome="open", ms=0.1)
+    result = {"completed": 1, "total_input_tokens": 1, "total_output_tokens": 1, "duration": 1.0,
+              "input_throughput": 1.0, "output_throughput": 1.0}  # fmt: skip
+    return {
+        "probe": Verb(value(snapshot_json(_cluster().snapshots[GOOD])), _probe),
+        "figures": Verb(value({"now": 1.0, "reports": ready["reports"], "gauges": gauges,
+                               "locks": {"gang0": lock.as_json()}, "xids": [{"pci_bus_id": "a", "xid": 1, "count": 1}],
+                               "answers": []}), _figures),
+        "labels": Verb(value({}), _labels),
+        "gauges": Verb(value(gauges), _gauges),
+        "prerequisites": Verb(value({"config": found["config"], "glibc": "2.36", "engine": True}), _prerequisites),
+        "tune": Verb(value(jobs.TuneAnswer(triton="3.6.0", written=("a",), left={"b": "c"})),
+                     every(lambda session: carry._put(session, stack, None, check=True))),
+        "tune-run": Verb(said(TuneLine(begun="x"), TuneLine(job="x", us=1.0), TuneLine(ended=0)), every(_tune_run)),
+        "tuned": Verb(value({"root": "/x", "versions": {"a": "1"}, "folders": {"f": {"n": "{}"}}}), _tuned),
+        "stage": Verb(value(verbs.StageAnswer(folder="/x")), typed("stage")),
+        "arm": Verb(state, typed("arm")),
+        "go": Verb(state, typed("go")),
+        "stop": Verb(value(verbs.StopAnswer(state="stopped", left_behind=(1,))), typed("stop")),
+        "report": Verb(value(ready), _report),
+        "logs": Verb(b"a line\n", every(lambda session: list(node_app.stream(session, "logs", ASKED)))),
+        "lock": Verb(value(verbs.LockAnswer(held=lock, mine=True)),
+                     every(lambda session: asking.ask_lock(session, ASKED))),
+        "history": Verb(value(recorded.histories()[GOOD]), _history),
+        "excerpt": Verb(value(verbs.ExcerptAnswer(found=True, lines=("a",), marked=0)), typed("excerpt")),
+        "staged": Verb(value(recorded.staged()[GOOD]), every(_staged)),
+        "ask": Verb(value({"answers": [{"status": 200, "body": json.dumps(
+            {"workers": [{"id": "a", "url": "u", "is_healthy": True, "load": 1}],
+             "loads": [{"num_running_reqs": 1, "num_waiting_reqs": 0}]})}]}), every(_ask)),
+        "bench": Verb(said(verbs.BenchLine(answered=1, of=2), verbs.BenchLine(result=json.dumps(result), log="")),
+                      every(_bench)),
+        "nettest": Verb(said(NettestLine(step=0, group=0, us=1.0), NettestLine(done=0), NettestLine(ended=0)),
+                        every(_nettest)),
+        "listen": Verb(value(listening), _ways),
+        "dial": Verb(value([dialed.as_json()]), _ways),
+        "push-offer": Verb(said({"port": 7, "secret": "abc"}, {"files": [["a/b", "c/d", 5]]}, {"complete": True}),
+                           _push("push-offer")),
+        "push-receive": Verb(said({"port": 7, "secret": "abc", "there": False}, {"bytes": 5, "complete": True}),
+                             _push("push-receive")),
+        "same-root": Verb(value(jobs.SameRootAnswer(done=True)), _same_root),
+        "digests": Verb(said(jobs.DigestsLine(total=1, digests={"a": "b"}), jobs.DigestsLine(files=1)),
+                        every(_digests)),
+        "reblock": Verb(said(jobs.ReblockLine(doing="proving", progress=progress), jobs.ReblockLine(outcome=block)),
+                        every(lambda session: there.followed(session, ASKED, nothing))),
+        "inspect": Verb(value(found), every(_inspect)),
+        "download": Verb(said(jobs.HubLine(doing="verifying", total=1), jobs.HubLine(outcome=brought)),
+                         every(lambda session: download._follow(session, ASKED, nothing))),
+    }  # fmt: skip
+
+
+COSTLY = ("probe",)
+"""A target of its own: a doctor's whole look takes a hundred times as long as the others."""
+
+
+def odd_answer(names: Sequence[str]) -> Callable[[random.Random, bytes], bytes]:
+    """A case of one of these verbs."""
+
+    def made(rng: random.Random, _: bytes) -> bytes:
+        name = rng.choice(names)
+        sound = every_verb()[name].sound
+        whole = sound.splitlines(keepends=True)
+        at = rng.randrange(len(whole))
+        try:
+            whole[at] = odd_json(rng, whole[at]) + b"\n"
+        except ValueError:  # of a log
+            whole[at] = odd_bytes(rng, whole[at])
+        text = b"".join(whole)
+        return name.encode() + b"\n" + (odd_bytes(rng, text) if rng.random() < 0.2 else text)
+
+    return made
+
+
+def hear(names: Sequence[str], case: bytes) -> None:
+    """Ask both nodes; what is no case is what every verb is answered with."""
+    first, _, rest = case.partition(b"\n")
+    name = first.decode("ascii", "replace")
+    for verb, odd in ((name, rest),) if name in names else ((one, case) for one in names):
+        sound = {other: one.sound for other, one in every_verb().items()}
+        heard = {GOOD: sound, ODD: {**sound, verb: odd}}
+        connected = mock.patch.object(fleets, "connect", functools.partial(_connect, heard))
+        with connected, Fleet(_nodes()) as fleet:
+            every_verb()[verb].play(fleet)
+
+
+def _connect(heard: Mapping[str, Mapping[str, bytes]], spec: NodeSpec, *, deadline_s: float) -> Node:
+    return Node(spec, heard[spec.name])
+
+
+NAMES = tuple(name for name in VERBS if name not in COSTLY)
