@@ -109,6 +109,7 @@ class Raw(Message):
 
 
 ASKED: Any = Raw()
+HUB = jobs.HubRequest(hub="huggingface", repo="a/b", directory="/a")
 
 
 def nothing(*_: object, **__: object) -> None:
@@ -349,7 +350,7 @@ def every_verb() -> Mapping[str, Verb]:
                         every(lambda session: there.followed(session, ASKED, nothing))),
         "inspect": Verb(value(found), every(_inspect)),
         "download": Verb(said(jobs.HubLine(doing="verifying", total=1), jobs.HubLine(outcome=brought)),
-                         every(lambda session: download._follow(session, ASKED, nothing))),
+                         every(lambda session: download._follow(session, HUB, nothing))),
     }  # fmt: skip
 
 
