@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.remote.connect import connect
+from orchestrator.remote.handover import leave, take
 from orchestrator.remote.session import Connection, Session
 
 T = TypeVar("T")
@@ -47,14 +49,22 @@ class Patience:
 
 
 class Fleet:
-    """Sessions to a set of nodes, each opened at its first use. A context manager; safe to use from threads."""
+    """Sessions to a set of nodes, each opened at its first use. A context manager; safe to use from threads.
 
-    def __init__(self, nodes: Iterable[NodeSpec], *, connect_deadline_s: float = 10.0) -> None:
+    hands_over: the next fleet of the process takes the idle ones, where it wants the same nodes at once
+    """
+
+    def __init__(
+        self, nodes: Iterable[NodeSpec], *, connect_deadline_s: float = 10.0, hands_over: bool = False
+    ) -> None:
         self.nodes = {node.name: node for node in nodes}
         self._connect_deadline_s = connect_deadline_s
         self._open: dict[str, Connection] = {}
         self._opening = {name: threading.Lock() for name in self.nodes}
         self._closed = False
+        self._hands_over = hands_over
+        self._busy: Counter[str] = Counter()
+        self._counting = threading.Lock()
 
     def __enter__(self) -> Fleet:
         return self
@@ -79,6 +89,7 @@ class Fleet:
         defects: list[BaseException] = []
 
         def one(name: str) -> None:
+            self._count(name, 1)
             try:
                 values[name] = work(self._session(name))
             except Unreachable as failure:
@@ -88,6 +99,8 @@ class Fleet:
                 failures[name] = failure
             except BaseException as defect:
                 defects.append(defect)
+            finally:
+                self._count(name, -1)
 
         jobs = [partial(one, name) for name in names]
         if patience is None:
@@ -102,10 +115,18 @@ class Fleet:
         return PerNode(values=answered, failures=failed | late)
 
     def close(self) -> None:
-        """Close every session; work that still runs on one ends with Unreachable."""
-        self._closed = True
+        """Close every session, or leave it to the next fleet; work that still runs on one ends with Unreachable."""
+        with self._counting:
+            self._closed = True
+            idle = {name for name in self._open if self._hands_over and not self._busy[name]}
+        for name in idle:
+            leave(self._open.pop(name))
         _side_by_side([session.close for session in list(self._open.values())])
         self._open.clear()
+
+    def _count(self, name: str, more: int) -> None:
+        with self._counting:
+            self._busy[name] += more
 
     def _session(self, name: str) -> Session:
         with self._opening[name]:
@@ -113,7 +134,7 @@ class Fleet:
             if session is not None and session.alive:
                 return session
             self._expect_open(name)
-            session = connect(self.nodes[name], deadline_s=self._connect_deadline_s)
+            session = take(self.nodes[name]) or connect(self.nodes[name], deadline_s=self._connect_deadline_s)
             self._open[name] = session
             self._expect_open(name)  # nobody waited for it, perhaps
             return session

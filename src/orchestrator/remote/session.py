@@ -90,7 +90,9 @@ class Conversant(Protocol):
 
 
 class Connection(Session, Protocol):
-    """A session that knows whether it can still be used."""
+    """A session that knows whether it can still be used. spec: another one of the same node may take its place."""
+
+    spec: NodeSpec
 
     @property
     def alive(self) -> bool: ...

@@ -5,14 +5,17 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 import pytest
+from tests.support.waiting import until
 
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.remote import handover
 from orchestrator.remote.fleet import Fleet, Patience
-from orchestrator.remote.session import Session
+from orchestrator.remote.session import Connection, Session
 
 if TYPE_CHECKING:
     from tests.unit.remote.conftest import Sshd
@@ -126,3 +129,58 @@ def test_closing_ends_work_and_connections(start_sshd: Callable[..., Sshd], even
     assert isinstance(done.failures["node0"], Unreachable)
     eventually(lambda: not server.sessions())
     assert isinstance(fleet.on_every(long).failures["node0"], Unreachable)
+
+
+def test_a_fleet_leaves_its_idle_connections_to_the_next_one(sshd: Sshd) -> None:
+    first = sshd.spec("a")
+    with Fleet([first], hands_over=True) as fleet:
+        (before,) = fleet.on_every(lambda session: session).values.values()
+    with Fleet([replace(first, gang="another")]) as fleet:
+        (after,) = fleet.on_every(lambda session: session).values.values()
+        assert after is before and after.spec.gang == "another"
+        assert after.run("true", deadline_s=20).status == 0
+    with Fleet([first]) as fleet:
+        (anew,) = fleet.on_every(lambda session: session).values.values()
+        assert anew is not before, "the second fleet hands nothing over"
+
+
+@pytest.mark.parametrize("why", ["another way", "too old", "lost"])
+def test_a_connection_that_may_not_be_the_right_one_is_opened_anew(
+    sshd: Sshd, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    spec = sshd.spec("a")
+    with Fleet([spec], hands_over=True) as fleet:
+        (before,) = fleet.on_every(lambda session: session).values.values()
+    if why == "another way":
+        spec = replace(spec, reach=replace(spec.reach, python="python3.99"))
+    elif why == "too old":
+        monkeypatch.setattr(handover, "KEPT_S", -1.0)
+    else:
+        before.close()
+    with Fleet([spec]) as fleet:
+        (after,) = fleet.on_every(lambda session: session).values.values()
+        assert after is not before
+        assert after.run("true", deadline_s=20).status == 0
+    assert not cast(Connection, before).alive
+
+
+def test_a_connection_at_work_is_not_handed_over() -> None:
+    back = threading.Event()
+
+    def work(session: Session) -> Session:
+        if session.spec.name == "cut":
+            assert back.wait(60)
+        return session
+
+    with Fleet([local("a"), local("cut")], hands_over=True) as fleet:
+        fleet.on_every(work, patience=Patience(least_s=0.05, times=1.0))
+    assert handover.take(local("a")) is not None
+    assert handover.take(local("cut")) is None
+    back.set()
+
+
+def test_a_connection_that_nobody_takes_is_closed(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handover, "KEPT_S", 0.05)
+    with Fleet([sshd.spec("a")], hands_over=True) as fleet:
+        (left,) = fleet.on_every(lambda session: session).values.values()
+    until(lambda: not cast(Connection, left).alive)

@@ -79,10 +79,11 @@ def _the_other_way(gang: GangSpec, *, replicas: bool) -> InputError:
 
 
 def _told(gangs: Collection[GangSpec]) -> PerNode[ReportAnswer]:
-    """What the nodes of these gangs report; one that does not answer tells nothing."""
+    """What the nodes of these gangs report; one that does not answer tells nothing. Whoever asked goes on over the
+    same connections."""
     if not gangs:
         return PerNode(values={}, failures={})
-    with Fleet([node for gang in gangs for node in gang.machines]) as fleet:
+    with Fleet([node for gang in gangs for node in gang.machines], hands_over=True) as fleet:
         return everything(fleet, patience=Patience())
 
 
