@@ -16,6 +16,7 @@ from orchestrator.cli import checkpoint_download, checkpoint_push, checkpoint_ve
 from orchestrator.cli.checkpoint_sizes import duration, size
 from orchestrator.cli.dry_run import add_dry_run
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
+from orchestrator.cli.progress import NowAndThen
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.time_limit import time_limit
 from orchestrator.model.errors import InputError
@@ -30,7 +31,6 @@ from orchestrator.workflows.checkpoint.checkpoint import (
     survey_here,
 )
 
-_LINE_EVERY_S = 10.0
 """Between two lines of progress where stderr is no terminal."""
 
 
@@ -267,14 +267,13 @@ class _Lines:
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._began: dict[str, tuple[float, int]] = {}
-        self._said = time.monotonic()
+        self._lines = NowAndThen()
 
     def __call__(self, what: str, now: Progress) -> None:
         moment = time.monotonic()
         began, at_first = self._began.setdefault(what, (moment, now.done))
-        if moment - self._said < _LINE_EVERY_S or moment <= began:
+        if moment <= began or not self._lines.due():
             return
-        self._said = moment
         rate = (now.done - at_first) / (moment - began)
         left = f", {duration((now.total - now.done) / rate)} left" if rate > 0 else ""
         self._screen.say(

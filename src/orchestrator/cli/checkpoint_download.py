@@ -14,6 +14,7 @@ from orchestrator.cli.checkpoint_sizes import Pace, duration, size
 from orchestrator.cli.dry_run import add_dry_run
 from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
+from orchestrator.cli.progress import NowAndThen
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.time_limit import time_limit
 from orchestrator.model.chosen import chosen_nodes
@@ -27,7 +28,6 @@ EXAMPLES = (
     "l40s-deploy checkpoint download deepseek-ai/DeepSeek-V3-0324 --node node0",
     "l40s-deploy checkpoint download meituan/DeepSeek-R1-Channel-INT8 --from modelscope --push",
 )
-_LINE_EVERY_S = 10.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -150,7 +150,7 @@ class _Picture(LivePicture):
         super().__init__(screen)
         self._node = node
         self._paces: dict[str, Pace] = {}
-        self._said = time.monotonic()
+        self._lines = NowAndThen()
 
     def __call__(self, now: HubLine) -> None:
         pace = self._paces.setdefault(now.doing, Pace()).at(now.done)
@@ -158,8 +158,7 @@ class _Picture(LivePicture):
         words = f"{self._node}: {now.doing} {size(now.done)} of {size(now.total)}, {size(int(pace))}/s{left}"
         if self._live is not None:
             self._live.update(_bar(words, now))
-        elif time.monotonic() - self._said >= _LINE_EVERY_S:
-            self._said = time.monotonic()
+        elif self._lines.due():
             self._screen.say(words)
 
 

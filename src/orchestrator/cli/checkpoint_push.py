@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.checkpoint_sizes import Pace, duration, port, rate, size
 from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
+from orchestrator.cli.progress import NowAndThen
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.time_limit import time_limit
 
@@ -24,7 +24,6 @@ EXAMPLES = (
     "l40s-deploy checkpoint push ./DeepSeek-V3-0324 --node node1 --node node2 --bwlimit 400M",
     "l40s-deploy checkpoint push node0:/models/DeepSeek-V3-0324 --node node3 --repair     only the files that differ",
 )
-_LINE_EVERY_S = 10.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -174,7 +173,7 @@ class _Picture(LivePicture):
     def __init__(self, screen: Screen) -> None:
         super().__init__(screen)
         self._paces: dict[str, Pace] = {}
-        self._said = time.monotonic()
+        self._lines = NowAndThen()
         self._states: dict[str, str] = {}
 
     def say(self, words: str) -> None:
@@ -194,8 +193,7 @@ class _Picture(LivePicture):
             if self._states.get(hop.name) != hop.state and hop.state == "complete":
                 self.say(f"{hop.name}: complete")
             self._states[hop.name] = hop.state
-        if time.monotonic() - self._said >= _LINE_EVERY_S:
-            self._said = time.monotonic()
+        if self._lines.due():
             for hop, pace in rows:
                 if hop.state == "fetching":
                     self.say(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.checkpoint.repair import repairs
@@ -12,6 +11,7 @@ from orchestrator.cli.checkpoint_push import named
 from orchestrator.cli.checkpoint_sizes import Pace, duration, size
 from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
+from orchestrator.cli.progress import NowAndThen
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.time_limit import time_limit
 from orchestrator.model.exit_codes import Exit
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from orchestrator.workflows.checkpoint.verify import Verified
 
 EXAMPLE = "l40s-deploy checkpoint verify DeepSeek-V3-0324-Block64x64"
-_LINE_EVERY_S = 10.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +113,7 @@ class _Picture(LivePicture):
         super().__init__(screen)
         self._paces: dict[str, Pace] = {}
         self._seen: dict[str, tuple[int, int, float]] = {}
-        self._said = time.monotonic()
+        self._lines = NowAndThen()
         self._lock = threading.Lock()
 
     def read(self, node: str, done: int, total: int) -> None:
@@ -123,8 +122,7 @@ class _Picture(LivePicture):
             self._seen[node] = (done, total, self._paces.setdefault(node, Pace()).at(done))
             if self._live is not None:
                 self._live.update(self._table())
-            elif time.monotonic() - self._said >= _LINE_EVERY_S:
-                self._said = time.monotonic()
+            elif self._lines.due():
                 for name, (bytes_read, there, pace) in self._seen.items():
                     words = f"{name}: {size(bytes_read)} of {size(there)} read, {size(int(pace))}/s"
                     self._screen.say(words + _left(bytes_read, there, pace))

@@ -39,11 +39,28 @@ def _tell(screen: Screen, words: str, over: threading.Event) -> None:
         over.wait()
 
 
-class WordsInPlace:
-    """A context with one line that changes in its place on a terminal; elsewhere only its first words are said."""
+class NowAndThen:
+    """Whether it is time for another line, where lines can't be changed in their place: the first after every_s."""
 
-    def __init__(self, screen: Screen, words: str) -> None:
+    def __init__(self, every_s: float = 10.0) -> None:
+        self._every_s = every_s
+        self._last = time.monotonic()
+
+    def due(self) -> bool:
+        """True once in every_s seconds."""
+        now = time.monotonic()
+        if now - self._last < self._every_s:
+            return False
+        self._last = now
+        return True
+
+
+class WordsInPlace:
+    """A context with one line that changes in its place on a terminal; elsewhere a line every every_s seconds."""
+
+    def __init__(self, screen: Screen, words: str, *, every_s: float) -> None:
         self._screen = screen
+        self._lines = NowAndThen(every_s)
         self._words = printable(words)
         self._stack = contextlib.ExitStack()
         self._drawn: Status | None = None
@@ -58,11 +75,12 @@ class WordsInPlace:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def update(self, words: str) -> bool:
-        """Whether there is a place for them."""
+    def update(self, words: str) -> None:
+        """How far it is by now."""
         if self._drawn is not None:
             self._drawn.update(printable(words))
-        return self._drawn is not None
+        elif self._lines.due():
+            self._screen.say(words)
 
 
 @contextlib.contextmanager

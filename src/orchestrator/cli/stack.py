@@ -80,20 +80,14 @@ def _recipe(args: argparse.Namespace, screen: Screen) -> int:
 def _build(args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.workflows.hosts.stack import BuildRequest, build
 
-    began = said = time.monotonic()
+    began = time.monotonic()
 
     def tell(package: str, place: int, count: int) -> None:
-        nonlocal said
         passed = time.monotonic() - began
         left = passed / place * (count - place)
-        words = f"{place} of {count}: {package}, {duration(passed)} so far, about {duration(left)} left"
-        if picture.update(words):
-            return
-        if time.monotonic() - said > _LINE_EVERY_S:
-            said = time.monotonic()
-            screen.say(words)
+        picture.update(f"{place} of {count}: {package}, {duration(passed)} so far, about {duration(left)} left")
 
-    with WordsInPlace(screen, f"downloading the packages of {args.stack}") as picture:
+    with WordsInPlace(screen, f"downloading the packages of {args.stack}", every_s=_LINE_EVERY_S) as picture:
         bundle = build(
             BuildRequest(
                 stack=args.stack,

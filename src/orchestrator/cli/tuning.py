@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -88,11 +87,15 @@ def _configure_status(parser: argparse.ArgumentParser) -> None:
     add_inventory(parser)
     parser.add_argument("--model", required=True, metavar="NAME", help="a profile's name or .yml file")
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: every one for GPUs)")
-    for flag, words in (("--tp", "tensor"), ("--pp", "pipeline"), ("--ep", "expert")):
-        parser.add_argument(flag, type=_degree, metavar="N", help=f"{words} parallel degree, as for `plan`")
+    _add_degrees(parser)
     add_gangs(parser)
     parser.add_argument("--offline", action="store_true", help="contact no node; show names and shapes only")
     add_json(parser)
+
+
+def _add_degrees(parser: argparse.ArgumentParser) -> None:
+    for flag, words in (("--tp", "tensor"), ("--pp", "pipeline"), ("--ep", "expert")):
+        parser.add_argument(flag, type=_degree, metavar="N", help=f"{words} parallel degree, as for `plan`")
 
 
 def _configure_run(parser: argparse.ArgumentParser) -> None:
@@ -102,8 +105,7 @@ def _configure_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", required=True, metavar="NAME", help="a profile's name or .yml file")
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
-    for flag, words in (("--tp", "tensor"), ("--pp", "pipeline"), ("--ep", "expert")):
-        parser.add_argument(flag, type=_degree, metavar="N", help=f"{words} parallel degree, as for `plan`")
+    _add_degrees(parser)
     add_gangs(parser)
     parser.add_argument(
         "--batch",
@@ -166,16 +168,11 @@ def _run(args: argparse.Namespace, screen: Screen) -> int:
         command=command_line(),
     )
     inventory = open_inventory(args, screen)
-    with WordsInPlace(screen, "tuning") as shown:
-        said = [time.monotonic()]
-
-        def show(pace: Pace) -> None:
-            if not shown.update(_pace(pace)) and time.monotonic() - said[0] > LINE_EVERY_S:
-                said[0] = time.monotonic()
-                screen.say(_pace(pace))
-
-        with time_limit(args.timeout, fix="run the same command again to resume"):
-            done = run_tuning(inventory, request, show)
+    with (
+        WordsInPlace(screen, "tuning", every_s=LINE_EVERY_S) as shown,
+        time_limit(args.timeout, fix="run the same command again to resume"),
+    ):
+        done = run_tuning(inventory, request, lambda pace: shown.update(_pace(pace)))
     if screen.as_json:
         screen.json(tuned_json(done, args.out))
     else:
