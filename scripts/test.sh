@@ -6,6 +6,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# The pages' tests draw in a real browser where there is one; Debian's, where it can be installed.
+if ! command -v chromium >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+  printf 'test: installing chromium for the tests of pages\n'
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null ||
+    printf 'test: chromium cannot be installed (try apt-get update); the tests that need a browser are skipped\n'
+fi
+
 run() { .venv/bin/python -m pytest -q "$@"; }
 
 run -n 2 -m "not lab and not engine and not processes and not alone" tests

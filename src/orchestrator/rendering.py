@@ -143,13 +143,19 @@ def profile_file(
 def report_page(page: Mapping[str, object], template: str, style: str) -> str:
     """One self-contained HTML page. Whatever text the nodes gave is escaped, and made visible where it is no print.
 
-    template: the text of templates/report.html.j2 or bench.html.j2; style: of templates/page.css, which they share
-    page:     what it draws (workflows.look.report and workflows.measure.bench_page have the names)
+    template: the text of templates/report.html.j2, bench.html.j2 or live.html.j2, after the macros that it uses
+    style:    the text of the .css files beside it
+    page:     what it draws (workflows.look.report, workflows.measure.bench_page and workflows.web.pages have the names)
     """
+    return _compiled_page(template).render({**page, "style": Markup(style)})  # noqa: S704 - our own file
+
+
+@lru_cache
+def _compiled_page(text: str) -> Template:
     environment = Environment(
         undefined=StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_visible
     )
-    return environment.from_string(template).render({**page, "style": Markup(style)})  # noqa: S704 - our own file
+    return environment.from_string(text)
 
 
 def _visible(value: object) -> object:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +22,10 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
 BOUND_S = 30.0
 """From a killed rank to the receiver: two intervals of 5 s and the delivery, on a machine that is not overloaded."""
+SCRAPE_S = 0.5
+"""One scrape of four nodes."""
+SHOWN_S = 2.0
+"""From a killed rank to the page and to `status --watch`."""
 SCRAPES = 20
 SCRAPE_EVERY_S = 15
 SHARE = 0.01
@@ -94,6 +99,7 @@ def test_a_scrape_costs_each_node_less_than_a_hundredth_of_a_core(lab: SmallLab)
         spent = {node: spent_s(lab, node) - before[node] for node in lab.hosts()}
     shares = {node: seconds / SCRAPES / SCRAPE_EVERY_S for node, seconds in spent.items()}
     print(f"scrapes of 4 nodes: {sorted(took)[SCRAPES // 2]:.3f} s; of a core on each node: {shares}")
+    assert sorted(took)[SCRAPES // 2] < SCRAPE_S * slack()
     assert min(spent.values()) > 0.0
     assert max(shares.values()) < SHARE
 
@@ -122,6 +128,66 @@ def test_a_killed_rank_reaches_the_receiver_in_time(lab: SmallLab, tmp_path: Pat
     print(f"from the killed rank to the receiver: {at - began:.1f} s (slack {slack():.1f})")
     assert alert["labels"] | {"gang": "gang0", "node": node, "tp_rank": "3", "severity": "critical"} == alert["labels"]
     assert "l40s-deploy why" in alert["annotations"]["runbook"]
+
+
+def test_page_and_watch_show_a_death_in_time(lab: SmallLab) -> None:
+    if lab.gang()["state"] != "ready":
+        lab.deploy("down")
+        lab.serve()
+    port = free_port()
+    with beside(lab, "status", "--watch", "--json") as watched, beside(lab, "web", "--port", str(port)):
+        until(lambda: 'class="now-up"' in page_part(port), 60)  # the nodes have been examined and drawn
+        until(lambda: watched, 30)
+        assert 'class="now-bad"' not in page_part(port) and not deaths(watched)
+        node, pid = lab.rank(3)
+        began = time.monotonic()
+        lab.on(node, f"kill -9 {pid}")
+        until(lambda: 'class="now-bad"' in page_part(port), 30, step_s=0.1)
+        on_page = time.monotonic() - began
+        until(lambda: deaths(watched), 30)
+        in_watch = deaths(watched)[0] - began
+    print(
+        f"a killed rank is on the page after {on_page:.2f} s, in --watch after {in_watch:.2f} s (slack {slack():.1f})"
+    )
+    assert max(on_page, in_watch) < SHOWN_S * slack()
+
+
+@contextmanager
+def beside(lab: SmallLab, *words: str) -> Iterator[list[tuple[float, str]]]:
+    """A command that goes on; its lines, and when they came."""
+    process = lab.start(*words)
+    lines: list[tuple[float, str]] = []
+    assert process.stdout is not None
+    told = process.stdout
+    reading = threading.Thread(target=lambda: lines.extend((time.monotonic(), line) for line in told), daemon=True)
+    reading.start()
+    try:
+        yield lines
+    finally:
+        process.terminate()
+        process.wait(60)
+        reading.join(10)
+        told.close()
+
+
+def page_part(port: int) -> str:
+    """'' where nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/part", timeout=30) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
+
+
+def deaths(lines: Sequence[tuple[float, str]]) -> list[float]:
+    """When documents came in which a rank is dead."""
+    return [
+        at
+        for at, line in list(lines)
+        if line.startswith("{")
+        for gang in json.loads(line)["gangs"]
+        if any(rank["state"] == "dead" for node in gang["nodes"] for rank in node["ranks"])
+    ]
 
 
 def test_a_guard_tells_that_the_gang_failed_and_that_it_is_back_and_answers_prometheus(lab: SmallLab) -> None:

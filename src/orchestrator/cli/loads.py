@@ -10,14 +10,11 @@ from orchestrator.cli.screen import printable
 from orchestrator.gang.rates import PortRate
 from orchestrator.gang.view import GangView
 from orchestrator.protocol.gauges import GpuGauges
-from orchestrator.workflows.status.loads import GangLoad, NodeLoad
+from orchestrator.workflows.status.loads import HOT_C, GangLoad, NodeLoad
 
 if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
     from rich.table import Table
     from rich.text import Text
-
-HOT_C = 83
-"""From here a cell is marked: an L40S slows down at 88 °C and stops at 92 (calculated margin of 5)."""
 
 
 def node_cells(load: NodeLoad | None) -> list[Text]:

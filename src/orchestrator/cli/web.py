@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import gzip
 import hmac
 import ipaddress
 import json
@@ -24,6 +25,8 @@ from orchestrator.workflows.web.pages import Pages
 
 PORT = 8090
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_PRESSED = 3
+"""gzip's level: a tenth of the bytes for some 0.5 ms."""
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -132,7 +135,11 @@ def application(pages: Pages, key: str) -> Callable[..., Any]:
 
     @app.get("/part")  # type: ignore[untyped-decorator]
     def part() -> Any:
-        return html(pages.part())
+        answer = html(pages.part())
+        if "gzip" in bottle.request.headers.get("Accept-Encoding", ""):  # a forwarded port may be slow
+            answer.body = gzip.compress(answer.body.encode(), _PRESSED)
+            answer.set_header("Content-Encoding", "gzip")
+        return answer
 
     @app.get("/live.json")  # type: ignore[untyped-decorator]
     def document() -> Any:

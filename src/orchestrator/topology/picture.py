@@ -35,7 +35,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """kind: cpu, switch, gpu, card, slot (empty). title: all that is known of it, for whoever points at it."""
+    """kind: cpu, switch, gpu, card, slot (empty). title: all that is known of it, for whoever points at it.
+
+    gpu: NVML's index where it is one, else -1; state: what `topology.lit` says of it now, '' on a drawing at rest
+    """
 
     x: int
     y: int
@@ -45,11 +48,14 @@ class Box:
     lines: tuple[str, ...]
     title: str = ""
     mark: Mark | None = None
+    gpu: int = -1
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """One line of a card: a dot that shows its state (up, idle, down, other), its names, and its address or trouble."""
+    """One line of a card: a dot that shows its state (up, idle, down, other, old), its names, and its address or
+    trouble. device, number: of the RDMA port, '' and 0 where it is none."""
 
     x: int
     y: int
@@ -57,6 +63,8 @@ class Port:
     name: str
     detail: str
     mark: Mark | None = None
+    device: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +209,8 @@ class _Drawing:
         where = f"slot {slot}" if slot else short_address(gpu.address)
         name = f"GPU {gpu.index}" if gpu.index >= 0 else "GPU ?"
         title = f"{gpu.name or 'GPU'} at {gpu.address}, {_link(gpu.link)}{f', slot {slot}' if slot else ''}"
-        self._box(x, y, GPU_W, GPU_H, "gpu", (name, "lost" if gpu.lost else where), title, self.marks.get(gpu.address))
+        lines = (name, "lost" if gpu.lost else where)
+        self._box(x, y, GPU_W, GPU_H, "gpu", lines, title, self.marks.get(gpu.address), gpu=gpu.index)
 
     def _card(self, nic: Card, x: int, y: int, *, wide: bool = False) -> int:
         functions, ports, bare = nic.functions, nic.ports, nic.interfaces
@@ -241,7 +250,9 @@ class _Drawing:
         else:
             state, words = ("up", address) if address or port.link_layer == "InfiniBand" else ("idle", "no address")
         name = " ".join(filter(None, (port.device, port.netdev)))
-        self.result.ports.append(Port(x=x, y=y, state=state, name=name, detail=words, mark=mark))
+        self.result.ports.append(
+            Port(x=x, y=y, state=state, name=name, detail=words, mark=mark, device=port.device, number=port.port)
+        )
 
     def _interface(self, interface: Interface, x: int, y: int) -> None:
         address = interface.ipv4[0].partition("/")[0] if interface.ipv4 else ""
@@ -267,9 +278,19 @@ class _Drawing:
         self.result.wires.append(Wire(x1=x1, y1=y1, x2=x2, y2=y2, words=_link(device.link) if device else ""))
 
     def _box(
-        self, x: int, y: int, w: int, h: int, kind: str, lines: tuple[str, ...], title: str, mark: Mark | None = None
+        self,
+        x: int,
+        y: int,
+        w: int,
+        h: int,
+        kind: str,
+        lines: tuple[str, ...],
+        title: str,
+        mark: Mark | None = None,
+        *,
+        gpu: int = -1,
     ) -> None:
-        self.result.boxes.append(Box(x=x, y=y, w=w, h=h, kind=kind, lines=lines, title=title, mark=mark))
+        self.result.boxes.append(Box(x=x, y=y, w=w, h=h, kind=kind, lines=lines, title=title, mark=mark, gpu=gpu))
 
 
 def _parts(domain: Domain) -> Iterator[Branch | Gpu | Card]:

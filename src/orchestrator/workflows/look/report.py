@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.loading.templates import template
+from orchestrator.loading.templates import templates
 from orchestrator.model.finding import Severity
 from orchestrator.protocol.labels import LabelsAnswer
 from orchestrator.rendering import report_page
@@ -42,8 +42,13 @@ def write_report(
     examination: Examination, expected: Sequence[Expected], path: Path, labels: Mapping[str, LabelsAnswer] | None = None
 ) -> None:
     """Write the page. labels: what stands on each node, by name. Raises InputError where the file can't be written."""
-    page = page_of(examination, expected, labels or {})
-    write_whole(path, report_page(page, template("report.html.j2"), template("page.css")))
+    write_whole(path, report_html(page_of(examination, expected, labels or {})))
+
+
+def report_html(page: Mapping[str, Any]) -> str:
+    """The page as text. page: of `page_of`"""
+    style = templates("page.css", "node_drawing.css")
+    return report_page(page, templates("node_drawing.html.j2", "report.html.j2"), style)
 
 
 def page_of(
@@ -111,17 +116,27 @@ def _marks(node: Node, groups: Sequence[Group]) -> dict[str, Mark]:
     return marks
 
 
+def pictures(examination: Examination) -> dict[str, Picture]:
+    """The drawing of every node that answered, with the numbers that `page_of` gives its findings."""
+    groups = grouped(examination.findings)
+    return {node.name: _picture(node, _marks(node, groups)) for node in examination.cluster.nodes}
+
+
+def _picture(node: Node, marks: Mapping[str, Mark]) -> Picture:
+    return picture(
+        node.topology,
+        marks,
+        rails=node.rail_ports,
+        tcp=node.tcp.interface if node.tcp else "",
+        slots=empty_slots(node.topology, node.snapshot),
+    )
+
+
 def _drawings(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) -> Iterator[_Drawn]:
     """A drawing for each kind of node: those with marks first, alike ones once."""
     kinds: list[tuple[Picture, list[str]]] = []
     for node in nodes:
-        drawn = picture(
-            node.topology,
-            marks[node.name],
-            rails=node.rail_ports,
-            tcp=node.tcp.interface if node.tcp else "",
-            slots=empty_slots(node.topology, node.snapshot),
-        )
+        drawn = _picture(node, marks[node.name])
         known = next((names for other, names in kinds if alike(drawn, other)), None)
         if known is None:
             kinds.append((drawn, [node.name]))

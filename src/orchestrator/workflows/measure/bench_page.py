@@ -12,7 +12,7 @@ from orchestrator import __version__
 from orchestrator.bench import chart as charts
 from orchestrator.bench.chart import Chart, Point, Series
 from orchestrator.bench.verdict import applying, held_against, judge
-from orchestrator.loading.templates import template
+from orchestrator.loading.templates import templates
 from orchestrator.model.benchmark import FIGURES, Expected, Load
 from orchestrator.model.errors import InputError
 from orchestrator.rendering import report_page
@@ -41,7 +41,19 @@ def write_page(records: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Raises InputError where there is no run, or the file can't be written."""
     if not records:
         raise InputError("no benchmark is recorded", where="bench --html", fix="measure one: l40s-deploy bench")
-    write_whole(path, report_page(page_of(records), template("bench.html.j2"), template("page.css")))
+    write_whole(path, bench_html(page_of(records)))
+
+
+def bench_html(page: Mapping[str, Any]) -> str:
+    """The page as text. page: of `page_of`"""
+    style = templates("page.css", "curves.css", "dark.css")
+    return report_page(page, templates("curves.html.j2", "bench.html.j2"), style)
+
+
+def newest_curves(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """`page_of` for the newest run and those of its case (model, stack, layout, machines, prompts); {} where there is
+    none. records: oldest first"""
+    return page_of([one for one in records if _case(one) == _case(records[-1])]) if records else {}
 
 
 def page_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import ANSWER_S
 
 NVML_S = 5.0
+HOT_C = 83
+"""From here a GPU is marked: an L40S slows down at 88 °C and stops at 92 (calculated margin of 5)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,28 +5,38 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
 from orchestrator import __version__
-from orchestrator.loading.templates import template
+from orchestrator.gang.view import NodeView
+from orchestrator.loading.templates import templates
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import Inventory
 from orchestrator.rendering import report_page
+from orchestrator.topology.lit import lit
+from orchestrator.topology.picture import Picture
 from orchestrator.workflows.look.doctor import examine_inventory
 from orchestrator.workflows.look.report import page_of as report_of
+from orchestrator.workflows.look.report import pictures, report_html
 from orchestrator.workflows.measure.bench import listed
+from orchestrator.workflows.measure.bench_page import bench_html, newest_curves
 from orchestrator.workflows.measure.bench_page import page_of as bench_of
 from orchestrator.workflows.status.history import history
-from orchestrator.workflows.status.live import Watching, live_json
+from orchestrator.workflows.status.live import Moment, Watching, live_json
+from orchestrator.workflows.status.loads import NodeLoad
 from orchestrator.workflows.status.why import why, why_json
+from orchestrator.workflows.web.lights import lights
 
 RECORDS_S = 10.0
 DOCTOR_S = 600.0
 """How old what was kept of past runs, and of the hardware, may get before it is read again."""
 MOST_RUNS = 20
 MOST_EVENTS = 12
+MOST_DRAWINGS = 16
+"""Nodes whose inside is on the page; of the others there is the row of their GPUs."""
 
 
 class Kept:
@@ -55,24 +65,34 @@ class Kept:
             self._free.release()
 
 
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What an examination of the hardware gave: the page of `doctor --report`, and each node's drawing."""
+
+    page: dict[str, Any]
+    drawings: Mapping[str, Picture]
+
+
 class Pages:
     """HTML of everything that is served."""
 
     def __init__(self, inventory: Inventory, gangs: tuple[str, ...], source: Watching) -> None:
         self._source = source
-        self._style = template("page.css") + template("live.css")
+        self._style = templates("page.css", "node_drawing.css", "curves.css", "live.css", "dark.css")
+        self._part = templates("node_drawing.html.j2", "curves.html.j2", "live_part.html.j2")
         self._runs = Kept(lambda: history(inventory, gangs), RECORDS_S)
         self._why = Kept(lambda: why_json(why(inventory, gangs))["gangs"], RECORDS_S)
-        self._report = Kept(lambda: report_of(examine_inventory(inventory)), DOCTOR_S)
+        self._inside = Kept(lambda: _inside(inventory), DOCTOR_S)
+        self._bench = Kept(lambda: newest_curves(listed()), RECORDS_S)
 
     def page(self, nonce: str) -> str:
         """The page, with its first picture in it. nonce: what lets its one script run."""
         shown = {"version": __version__, "nonce": nonce, "part": Markup(self.part())}  # noqa: S704 - escaped there
-        return report_page(shown, template("live.html.j2"), self._style)
+        return report_page(shown, templates("live.html.j2"), self._style)
 
     def part(self) -> str:
-        """What the page puts in the place of its picture."""
-        return report_page(self._now(), template("live_part.html.j2"), "")
+        """What the page puts in the place of its picture: blocks with an id each, of which it takes what changed."""
+        return report_page(self._now(), self._part, "")
 
     def document(self) -> dict[str, Any]:
         """As `status --watch --json`."""
@@ -80,25 +100,36 @@ class Pages:
 
     def doctor(self) -> str:
         """The page of `doctor --report`; a word on it while the nodes are examined."""
-        page, error = self._report.value()
-        if page is None:
+        inside, error = self._inside.value()
+        if inside is None:
             return _soon("The nodes are being examined.", error)
-        return report_page(page, template("report.html.j2"), template("page.css"))
+        return report_html(inside.page)
 
     def bench(self) -> str:
         """The page of `bench --html`, of every run recorded on this machine. Raises InputError where there is none."""
         records = listed()
         if not records:
             raise InputError("no benchmark is recorded", where="bench", fix="measure one: l40s-deploy bench")
-        return report_page(bench_of(records), template("bench.html.j2"), template("page.css"))
+        return bench_html(bench_of(records))
 
     def _now(self) -> dict[str, Any]:
-        document = self.document()
+        moment = self._source.look()
+        document = live_json(moment)
         runs, _ = self._runs.value()
         told, _ = self._why.value()
+        inside, error = self._inside.value()
+        bench, _ = self._bench.value()
         causes = {one["name"]: one for one in told or ()}
-        gangs = [{**gang, "why": causes.get(gang["name"]), "events": gang["events"][-MOST_EVENTS:]}
-                 for gang in document["gangs"]]  # fmt: skip
+        shown = _nodes(moment, inside.drawings if inside else {})
+        gangs = [
+            {
+                **gang,
+                "why": causes.get(gang["name"]),
+                "events": gang["events"][-MOST_EVENTS:],
+                "nodes": [{**node, **shown[gang["name"], node["name"]]} for node in gang["nodes"]],
+            }
+            for gang in document["gangs"]
+        ]
         past = [run for kept in runs or () for run in kept.runs]
         past.sort(key=lambda run: run.started, reverse=True)
         return {
@@ -106,8 +137,35 @@ class Pages:
             "gangs": gangs,
             "router": document["router"],
             "runs": _timeline([_run(run) for run in past[:MOST_RUNS]], document["at"]),
+            "examined": inside is not None,
+            "not_examined": error,
+            "bench": bench or {},
             "time_of": lambda at: time.strftime("%H:%M:%S", time.localtime(at)),
         }
+
+
+def _inside(inventory: Inventory) -> Inside:
+    examination = examine_inventory(inventory)
+    return Inside(report_of(examination), pictures(examination))
+
+
+def _nodes(moment: Moment, drawings: Mapping[str, Picture]) -> dict[tuple[str, str], dict[str, Any]]:
+    """By gang and node: lights of its GPUs and ports, and its drawing with them where one is there."""
+    nodes = [(view.name, node) for view in moment.seen.views for node in view.nodes]
+    drawn = [node.name for _, node in nodes if node.name in drawings][:MOST_DRAWINGS]
+    return {
+        (gang, node.name): _lit(node, moment.nodes.get(node.name), drawings[node.name] if node.name in drawn else None)
+        for gang, node in nodes
+    }
+
+
+def _lit(node: NodeView, load: NodeLoad | None, drawing: Picture | None) -> dict[str, Any]:
+    now = lights(node, load or NodeLoad())
+    return {
+        "gpus_now": now.gpus,
+        "ports_now": list(now.ports.values()),
+        "drawing": lit(drawing, now.gpus, now.ports, old=now.old) if drawing else None,
+    }
 
 
 def _run(run: Any) -> dict[str, Any]:
@@ -138,7 +196,8 @@ def _timeline(runs: list[dict[str, Any]], now: float) -> list[dict[str, Any]]:
 def _soon(words: str, error: str) -> str:
     page = (
         '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="3">'
+        '<meta name="color-scheme" content="light dark">'
         "<title>doctor</title>"
         "<style>{{ style }}</style><main><p>{{ words }}</p><p>{{ error }}</p></main></html>"
     )
-    return report_page({"words": words, "error": error}, page, template("page.css"))
+    return report_page({"words": words, "error": error}, page, templates("page.css", "dark.css"))
