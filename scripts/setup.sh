@@ -6,6 +6,21 @@ cd "$(dirname "$0")/.."
 
 say() { printf '%s\n' "setup: $*"; }
 
+# alive WORDS COMMAND...: run a command, and say every EVERY_S seconds on stderr that it still works. The loop ends with
+# this script too, which Ctrl-C may end first.
+alive() {
+  local words=$1 loop status=0
+  shift
+  (
+    while sleep "${EVERY_S:-10}" >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do say "$words: $SECONDS s so far" >&2; done
+  ) &
+  loop=$!
+  "$@" || status=$?
+  kill "$loop" 2>/dev/null || true
+  wait "$loop" 2>/dev/null || true
+  return "$status"
+}
+
 # package -> a file or command that shows it is there
 declare -A needs=(
   [openssh-server]=/usr/sbin/sshd
@@ -52,8 +67,10 @@ install_packages() {
   local sudo=()
   [ "$(id -u)" -eq 0 ] || sudo=(sudo)
   say "installing Debian packages: ${packages[*]}${sudo:+ (with sudo)}"
-  "${sudo[@]}" apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+  alive "reading the package lists" "${sudo[@]}" apt-get update -qq
+  alive "installing ${#packages[@]} Debian packages" \
+    env DEBIAN_FRONTEND=noninteractive "${sudo[@]}" \
+    apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 }
 
 # Prometheus and Alertmanager for the tests: their programs alone, out of Debian's packages. Installed, the packages would
@@ -98,7 +115,7 @@ make_environment() {
   python=$(find_python)
   say "making .venv with $("$python" --version) and the packages of pyproject.toml"
   [ -x .venv/bin/python ] || "$python" -m venv .venv
-  .venv/bin/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+  alive "installing Python packages" .venv/bin/python -m pip install -q --disable-pip-version-check -e '.[dev]'
   printf '%s\n' "$stamp" >.venv/.stamp
 }
 

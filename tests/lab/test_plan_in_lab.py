@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import subprocess
 import urllib.error
@@ -93,6 +94,23 @@ def test_a_plan_file_is_carried_out_and_its_api_key_shows_nowhere(lab: RunningLa
         )  # whoever restarts need not have the key
         assert again["gangs"][0]["run_id"] != up["gangs"][0]["run_id"] and key not in json.dumps(again)
         assert [status(url, header) for header in (None, f"Bearer {key}")] == [401, 200]
+    finally:
+        command(lab, inventory, "down")
+
+
+def test_the_second_model_starts_on_the_second_stack_and_weighs_one_byte_a_parameter(
+    lab: RunningLab, tmp_path: Path
+) -> None:
+    """Two bytes would be 42 GiB on each GPU, and no room for the KV cache."""
+    inventory = keyed_inventory(lab, tmp_path, secrets.token_hex(24))
+    words = ("--model", "DeepSeek-R1-Channel-INT8", "--stack", "sglang-0.5.23")
+    try:
+        (gang,) = json.loads(command(lab, inventory, "up", *words, "--json"))["gangs"]
+        assert (gang["state"], gang["model"]) == ("ready", "DeepSeek-R1-Channel-INT8")
+        used = [rank["gpu_memory_bytes"] / (1 << 30) for node in gang["nodes"] for rank in node["ranks"]]
+        assert len(used) == 32 and all(21.0 < each < 44.0 for each in used), used
+        weighed = re.findall(r"type=\S+, .*mem usage=([\d.]+) GB", command(lab, inventory, "logs", "--lines", "5000"))
+        assert weighed and all(20.0 < float(each) < 23.0 for each in weighed), weighed
     finally:
         command(lab, inventory, "down")
 

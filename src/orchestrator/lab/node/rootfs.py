@@ -101,7 +101,7 @@ def _make(release: Release, place: Path) -> None:
         fresh = Path(scratch) / "root"
         try:
             done = subprocess.run(
-                _command(release, fresh, sources(release, _source_files()), _proxies()),
+                _command(release, fresh, sources(release, source_files()), proxies()),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -175,7 +175,8 @@ def _entries(text: str) -> Iterator[tuple[str, str, str]]:
                     yield uri, suite, facts.get("components", "")
 
 
-def _source_files() -> list[str]:
+def source_files() -> list[str]:
+    """What stands in apt's files of this machine."""
     folder = Path("/etc/apt")
     texts = []
     for path in (folder / "sources.list", *sorted((folder / "sources.list.d").glob("*"))):
@@ -185,7 +186,7 @@ def _source_files() -> list[str]:
     return texts
 
 
-def _proxies() -> list[str]:
+def proxies() -> list[str]:
     """The proxies that this machine's own apt goes through; mmdebstrap's apt does not read its configuration."""
     try:
         done = subprocess.run(["apt-config", "dump", "Acquire"], capture_output=True, text=True, timeout=20, check=True)
