@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -23,6 +24,7 @@ from tests.support.waiting import slack
 from orchestrator.lab.node.rootfs import Release, proxies, source_files, sources, this_release
 
 pytestmark = [
+    pytest.mark.lab,
     pytest.mark.long,
     pytest.mark.timeout(3600),
     pytest.mark.skipif(os.geteuid() != 0, reason="a fresh system is made and entered as root"),
@@ -88,7 +90,7 @@ def root(system: System, tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "root"
     made = subprocess.run(
         [
-            *("mmdebstrap", "--variant=minbase", "--mode=root", "--include=python3,sudo,ca-certificates"),
+            *("mmdebstrap", "--variant=minbase", "--mode=root", "--include=apt,python3,sudo,ca-certificates"),
             '--aptopt=Acquire::Languages "none"',
             *(f"--aptopt={line}" for line in proxies()),
             *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("man", "doc", "locale")),
@@ -103,6 +105,7 @@ def root(system: System, tmp_path: Path) -> Iterator[Path]:
     assert made.returncode == 0, made.stderr[-2000:]
     (place / "etc/sudoers.d/newcomer").write_text(f"{USER} ALL=(ALL) NOPASSWD: ALL\n")
     shutil.copy("/etc/resolv.conf", place / "etc/resolv.conf")
+    (place / "etc/hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")
     checkout = place / "home" / USER / "l40s-deploy"
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     for name in filter(None, listed.stdout.split("\0")):
@@ -110,7 +113,8 @@ def root(system: System, tmp_path: Path) -> Iterator[Path]:
             (checkout / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(REPOSITORY / name, checkout / name)
     wheels(system.python, place / "wheels")
-    run(place, f"chown -R {USER} /home/{USER} && apt-get update -qq", user="root")
+    ready = run(place, f"chown -R {USER} /home/{USER}\napt-get update -qq", user="root")
+    assert ready.returncode == 0, ready.stderr
     yield place
     shutil.rmtree(place)
 
@@ -126,7 +130,7 @@ def wheels(python: str, folder: Path) -> None:
 
 def run(root: Path, script: str, *, user: str = USER) -> subprocess.CompletedProcess[str]:
     """A login shell's script on that system, with mounts of its own; it ends at the first command that fails."""
-    inside = f"cd ~{user}/l40s-deploy && set -e\n{script}"
+    inside = f"cd /home/{USER}/l40s-deploy && set -e\n{script}"
     offline = "PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels PIP_DISABLE_PIP_VERSION_CHECK=1"
     enter = (
         f"mount -t proc proc {root}/proc && mount --rbind /dev {root}/dev && exec chroot {root} env -i {offline} "
