@@ -14,8 +14,7 @@ from orchestrator.cli import checkpoint, checkpoint_download, checkpoint_push, c
 from orchestrator.cli.main import main
 from orchestrator.cli.screen import Screen
 from orchestrator.host_setup.bundle import Bundle
-from orchestrator.node.checkpoint.reblock import Progress
-from orchestrator.protocol.jobs import HubLine
+from orchestrator.protocol.jobs import HubLine, Progress
 from orchestrator.workflows.checkpoint.push import Hop
 
 SETUP = Path(__file__).resolve().parents[3] / "scripts" / "setup.sh"
