@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGES = {"README.md": "README.zh.md", "docs/habits.md": "docs/zh/habits.md"}
+PAGES = {
+    "README.md": "README.zh.md",
+    "docs/habits.md": "docs/zh/habits.md",
+    "docs/runbooks.md": "docs/zh/runbooks.md",
+}
 MARK = re.compile(r"^<!-- translated from (?P<page>\S+), (?P<title>.+): (?P<digest>\w+) -->$", re.MULTILINE)
 
 
@@ -46,6 +50,16 @@ def test_neither_page_moved_alone(english: str, chinese: str) -> None:
     assert not moved, (
         f"{chinese}: translate these sections of {english}, then run this test with UPDATE_GOLDEN=1: {moved}"
     )
+
+
+@pytest.mark.parametrize(("english", "chinese"), PAGES.items())
+def test_both_have_the_same_commands_in_the_same_order(english: str, chinese: str) -> None:
+    assert commands((ROOT / chinese).read_text("utf-8")) == commands((ROOT / english).read_text("utf-8"))
+
+
+def commands(text: str) -> list[str]:
+    """Without their comments, which are translated."""
+    return [re.sub(r"\s+#.*", "", line) for line in re.findall(r"^ {4,}(l40s-deploy .+)$", text, re.MULTILINE)]
 
 
 def test_a_section_s_digest_changes_with_it() -> None:
