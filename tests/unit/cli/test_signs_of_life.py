@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import checkpoint, checkpoint_download, checkpoint_push, checkpoint_verify, stack
+from orchestrator.cli import checkpoint, checkpoint_download, checkpoint_push, checkpoint_verify, progress
 from orchestrator.cli.main import main
 from orchestrator.cli.screen import Screen
 from orchestrator.host_setup.bundle import Bundle
@@ -23,8 +23,7 @@ GIB = 1 << 30
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (checkpoint, checkpoint_download, checkpoint_push, checkpoint_verify, stack):
-        monkeypatch.setattr(module, "_LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(progress.NowAndThen, "due", lambda _: True)
 
 
 def reblocking() -> None:
