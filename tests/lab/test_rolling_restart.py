@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -71,11 +74,18 @@ def forget(lab: SmallLab, gang: str) -> None:
     from orchestrator.lab.processes import wait_until
 
     (url,) = [one["service"]["url"] for one in lab.json("status")["gangs"] if one["name"] == gang]
-    with urllib.request.urlopen(f"{ROUTER}/workers", timeout=10) as answer:
+    admin = {"Authorization": f"Bearer {admin_key(lab)}"}
+    with urllib.request.urlopen(urllib.request.Request(f"{ROUTER}/workers", headers=admin), timeout=10) as answer:
         ids = {worker["url"]: worker["id"] for worker in json.load(answer)["workers"]}
-    asked = urllib.request.Request(f"{ROUTER}/workers/{urllib.parse.quote(ids[url], safe='')}", method="DELETE")
-    urllib.request.urlopen(asked, timeout=10).close()
+    place = f"{ROUTER}/workers/{urllib.parse.quote(ids[url], safe='')}"
+    urllib.request.urlopen(urllib.request.Request(place, method="DELETE", headers=admin), timeout=10).close()
     assert wait_until(lambda: url not in workers(lab), deadline_s=20.0)
+
+
+def admin_key(lab: SmallLab) -> str:
+    """Only who may read the router's files on its host has it."""
+    words = (lab.folder / "router/gangs/router/engine-secrets.args").read_text().splitlines()
+    return words[words.index("--control-plane-api-keys") + 1].rpartition(":")[2]
 
 
 def plan_for(lab: SmallLab, **env: str) -> None:
@@ -170,3 +180,52 @@ def test_down_takes_a_gang_out_before_it_stops(lab: SmallLab) -> None:
     assert told["router"]["healthy"] and [worker["gang"] for worker in told["router"]["workers"]] == ["gang0"]
     refused = lab.deploy("restart", "--rolling", check=False)
     assert refused.returncode == 2 and "none would be left" in refused.stderr
+
+
+def test_clients_come_by_tls_with_the_routers_key_and_a_new_key_restarts_no_gang(lab: SmallLab, tmp_path: Path) -> None:
+    from tests.support.certificates import certified_key
+    from tests.support.small_lab import MODEL
+
+    def private(name: str, text: str) -> str:
+        path = tmp_path / name
+        path.write_text(text)
+        path.chmod(0o600)
+        return str(path)
+
+    def complete(key: str) -> int:
+        trusted = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+        trusted.check_hostname = False
+        body = json.dumps({"model": MODEL, "prompt": "x", "max_tokens": 2}).encode()
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        url = f"https://127.0.0.1:{PORT}/v1/completions"
+        try:
+            asked = urllib.request.Request(url, body, headers)
+            with urllib.request.urlopen(asked, timeout=20, context=trusted) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as refused:
+            return refused.code
+
+    cert, key = certified_key("router.example")
+    document = yaml.safe_load(lab.inventory.read_text())
+    document["all"]["children"]["router"]["vars"] |= {
+        "l40s_router_tls_cert": private("cert.pem", cert),
+        "l40s_router_tls_key": private("key.pem", key),
+        "l40s_api_key_file": private("client", "client-key-1"),
+    }
+    runs = [gang["run_id"] for gang in lab.json("status")["gangs"]]
+    lab.deploy("router", "down")
+    lab.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+    lab.deploy("router", "up")
+    assert len(workers(lab)) == 3 and lab.json("router", "status")["url"].startswith("https://")
+    assert (complete("client-key-1"), complete("another"), complete(admin_key(lab))) == (200, 401, 401)
+    private("client", "client-key-2")
+    assert "settings differ" in lab.deploy("router", "up").stderr
+    lab.deploy("router", "down")
+    lab.deploy("router", "up")
+    assert (complete("client-key-1"), complete("client-key-2")) == (401, 200)
+    lab.deploy("restart", "--rolling", "--gang", "gang0")
+    after = lab.json("status")
+    assert after["router"]["state"] == "ready" and len(workers(lab)) == 3
+    assert [gang["run_id"] for gang in after["gangs"]][1:] == runs[1:]
+    command_lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not any(b"client-key-2" in line or admin_key(lab).encode() in line for line in command_lines)

@@ -28,6 +28,7 @@ from orchestrator.node.network.rails import Rails
 from orchestrator.protocol import quick
 from orchestrator.protocol.report import AgentState, RankState, Report
 from orchestrator.protocol.run_files import Order
+from orchestrator.protocol.staging import ServiceOrder
 
 KEY = b"k" * 32
 LOADS_S = 1.0
@@ -347,7 +348,7 @@ class SimulatedAgent(Agent):
     def _kernels_word(self, rank: Rank) -> None:
         return None
 
-    def _service(self, url: str) -> Any:
+    def _service(self, order: ServiceOrder) -> Any:
         return SimulatedService(self.node)
 
     def _read_order(self) -> None:

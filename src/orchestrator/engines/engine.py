@@ -8,14 +8,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from orchestrator.engines.known_flags import KnownFlags, known_flags
+from orchestrator.engines.launch_files import ARGUMENTS_FILE, CONFIG_FILE, STUB_FILE
 from orchestrator.engines.memory import Division, MemoryAsked
 from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.errors import InputError
 from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder, StopOrder, Watch
 
-CONFIG_FILE = "engine-secrets.yml"
-ARGUMENTS_FILE = "engine-secrets.args"
-STUB_FILE = "launch_with_secrets.py"
 CONCURRENCY = 128
 """Requests at once that a pipeline is laid out for: the most of the articles' tables."""
 GRAPH_STEPS = r"(?:Capturing|Compiling) [a-z ]{1,32}\(.{0,256}\|\s{0,8}(?P<step>\d{1,6})/(?P<of>\d{1,6})\b"

@@ -9,9 +9,10 @@ import json
 import re
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from orchestrator.engines.launch_files import ARGUMENTS_FILE, STUB_FILE
 from orchestrator.protocol.staging import CausePattern, StopOrder, Watch
 
 if TYPE_CHECKING:  # `status` reads a router's answer, and needs nothing of any engine
@@ -75,21 +76,57 @@ class Worker:
     load: int
 
 
-def command(python: str, host: str, port: int, metrics_port: int, health_path: str, urls: Iterable[str]) -> list[str]:
-    """The router's command line. urls: of the gangs that serve already, so that its first request finds them."""
-    words = [python, "-m", "sglang_router.launch_router", "--host", host, "--port", str(port)]
+CERTIFICATE_FILE = "router-cert.pem"
+_KEY_FILE = "router-key.pem"
+_SECRETS = "$L40S_GANG_DIR/"
+"""Where the agent keeps the gang's secret files: a variable of the router's environment (node/engine/guardian.py)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    """What guards the router's port. All of it is secret but the certificate.
+
+    admin_key: what the list of workers is changed with; nobody but the router's own node has it
+    api_key: what clients must send, '' for nothing; certificate, key: PEM texts, '' for plain HTTP
+    """
+
+    admin_key: str = field(default="", repr=False)
+    api_key: str = field(default="", repr=False)
+    certificate: str = ""
+    key: str = field(default="", repr=False)
+
+    def files(self, stub: str) -> tuple[tuple[str, str], ...]:
+        """(name, text) of the secret files that `command` counts on. stub: the text of launch_with_secrets.py"""
+        arguments = f"--control-plane-api-keys\nl40s-deploy:l40s-deploy:admin:{self.admin_key}\n"
+        if self.api_key:
+            arguments += f"--api-key\n{self.api_key}\n"
+        tls = ((CERTIFICATE_FILE, self.certificate), (_KEY_FILE, self.key)) if self.certificate else ()
+        return ((STUB_FILE, stub), (ARGUMENTS_FILE, arguments), *tls)
+
+
+def command(python: str, host: str, port: int, metrics_port: int, health_path: str, *, tls: bool = False) -> list[str]:
+    """The router's command line. Its gangs are told to it when it runs, its keys are in files that only it can read."""
+    words = [python, f"{_SECRETS}{STUB_FILE}", f"{_SECRETS}{ARGUMENTS_FILE}", "sglang_router.launch_router"]
+    words += ["--host", host, "--port", str(port)]
     words += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)]
     words += ["--health-check-endpoint", health_path]
     for flag, value in _FLAGS:
         words += [flag, value]
-    workers = list(urls)
-    return words + (["--worker-urls", *workers] if workers else [])
+    if tls:
+        words += ["--tls-cert-path", f"{_SECRETS}{CERTIFICATE_FILE}", "--tls-key-path", f"{_SECRETS}{_KEY_FILE}"]
+    return words
 
 
 def launch_script(words: list[str]) -> str:
-    """What the agent starts, and what a human can run."""
-    lines = " \\\n    ".join(shlex.quote(word) for word in words)
+    """What the agent starts, and what a human can run with L40S_GANG_DIR set."""
+    lines = " \\\n    ".join(_quoted(word) for word in words)
     return f"#!/bin/sh\n# sglang-router {VERSION} before the gangs. Written by l40s-deploy.\nset -eu\nexec {lines}\n"
+
+
+def _quoted(word: str) -> str:
+    if word.startswith(_SECRETS):
+        return f'"${{L40S_GANG_DIR}}"/{shlex.quote(word.removeprefix(_SECRETS))}'
+    return shlex.quote(word)
 
 
 ANY_HEALTH = "/health"

@@ -124,7 +124,7 @@ def _router(source: AnsibleInventory, gangs: tuple[GangSpec, ...], hosts: Sequen
             where=str(group.origin),
             fix=f"{ROUTER_GROUP}: {{hosts: {{head: }}}} beside {TOP_GROUP}, see inventory/reference.yml",
         )
-    return router_spec(hosts[0], group=ROUTER_GROUP)
+    return router_spec(hosts[0], group=ROUTER_GROUP, gangs=gangs)
 
 
 def _is_plain(name: str) -> bool:

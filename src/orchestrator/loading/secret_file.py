@@ -16,7 +16,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 def read_api_key(path: Path, *, where: str) -> str:
     """The key in a file, blanks around it left out. Raises InputError."""
-    text = _private_text(path, what="the key", where=where)
+    text = read_private_text(path, what="the key", where=where)
     if _TOKEN.fullmatch(text) is None:
         raise InputError(
             f"{path} does not hold a key: wanted 8 or more of A-Z a-z 0-9 . _ ~ + / - on one line, no - first",
@@ -28,13 +28,14 @@ def read_api_key(path: Path, *, where: str) -> str:
 
 def read_private_line(path: Path, *, what: str, where: str) -> str:
     """The one line in a file, blanks around it left out. Raises InputError."""
-    text = _private_text(path, what=what, where=where)
+    text = read_private_text(path, what=what, where=where)
     if not text or not text.isprintable():
         raise InputError(f"{path} does not hold one line", where=where, fix=f"write {what} into it, nothing else")
     return text
 
 
-def _private_text(path: Path, *, what: str, where: str) -> str:
+def read_private_text(path: Path, *, what: str, where: str) -> str:
+    """All of a file, blanks around it left out. Raises InputError."""
     try:
         mode = path.stat().st_mode
         text = path.read_text("utf-8").strip()

@@ -122,12 +122,21 @@ class RouterSpec:
 
     venv: virtual environment that holds sglang-router
     metrics_port: its figures, on that machine's loopback address only
+    tls_cert, tls_key: PEM files on the controller; with them clients come by https, and only so
+    gang_key_file: `l40s_api_key_file` of the gangs, where the router asks its clients for a key of its own
     """
 
     node: NodeSpec
     port: int = 30000
     metrics_port: int = 29000
     venv: str = "/opt/l40s/venvs/sglang-router-0.3.2"
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    gang_key_file: str | None = None
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.tls_cert else "http"
 
     @property
     def url(self) -> str:
@@ -135,7 +144,7 @@ class RouterSpec:
         host = self.node.address or self.node.reach.host
         if self.node.reach.connection == "local" and host == self.node.name:
             host = "127.0.0.1"
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return f"{self.scheme}://[{host}]:{self.port}" if ":" in host else f"{self.scheme}://{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,9 +114,13 @@ class Ports(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOrder(Message):
-    """Where the gang serves HTTP, for the node that asks it."""
+    """Where the gang serves HTTP, for the node that asks it.
+
+    certificate: of an https URL: the gang's secret file that holds the one certificate to accept, whatever its name
+    """
 
     url: str
+    certificate: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,11 +88,15 @@ class ExcerptRequest(GangRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRequest(Message):
-    """One HTTP request for the node to make. body: JSON text, None for none."""
+    """One HTTP request for the node to make. body: JSON text, None for none.
+
+    certificate: of an https URL: the secret file of the request's gang that holds the one certificate to accept
+    """
 
     method: str = "GET"
     url: str
-    body: str | None = None
+    body: str | None = field(default=None, repr=False)
+    certificate: str = ""
     timeout_s: float = 5.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -41,10 +42,11 @@ def test_running_requests(body: str, running: int | None) -> None:
 
 
 def test_the_launch_script_is_what_is_run() -> None:
-    words = router.command("/opt/it's/python3", "0.0.0.0", 30000, 29000, "/ready", ["http://a:1"])
+    words = router.command("/opt/it's/python3", "0.0.0.0", 30000, 29000, "/ready", tls=True)
     script = router.launch_script(["printf", "%s\n", *words])
-    said = subprocess.run(["/bin/sh"], input=script, capture_output=True, text=True, check=True, timeout=10).stdout
-    assert said.splitlines() == words
+    asked: dict[str, Any] = {"input": script, "env": {"L40S_GANG_DIR": "/g $1"}, "timeout": 10}
+    said = subprocess.run(["/bin/sh"], capture_output=True, text=True, check=True, **asked).stdout
+    assert said.splitlines() == [word.replace("$L40S_GANG_DIR", "/g $1") for word in words]
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ from orchestrator.node.network.sockets import Sockets
 from orchestrator.protocol.link import Digest, Pulse
 from orchestrator.protocol.report import AgentState, Refusal
 from orchestrator.protocol.run_files import AgentProcess, Order
+from orchestrator.protocol.staging import ServiceOrder
 
 TICK_S = 0.5
 INQUEST_TICK_S = 0.05
@@ -534,17 +535,18 @@ class Agent:
         self.guardian.go()
         self.log.watch.begin(clock.now())
         if self.run.service:
-            self.service = self._service(self.run.service.url)
+            self.service = self._service(self.run.service)
             self.service.start()
 
-    def _service(self, url: str) -> Service:
+    def _service(self, order: ServiceOrder) -> Service:
         return Service(
-            url,
+            order.url,
             self.run.watch.http,
             self.run.canary,
             self.run.model,
             patience=self.vitality.patience,
             authorization=self.run.authorization(),
+            certificate=self.run.secret_file(order.certificate),
             counters=self.run.watch.probe.counters,
         )
 

@@ -52,8 +52,17 @@ class Run(StagingRequest):
         """The header that the engine's HTTP asks for, '' for none."""
         return self._secrets().authorization
 
+    def secret_file(self, name: str) -> str:
+        """Path of one of the gang's secret files; '' for none."""
+        return secret_files.path(self.gang_dir, name)
+
+    @property
+    def gang_dir(self) -> str:
+        """What belongs to the gang and not to this run alone."""
+        return os.path.dirname(os.path.dirname(self.folder))
+
     def _secrets(self) -> KeptSecrets:
-        return secret_files.kept(os.path.dirname(os.path.dirname(self.folder)))
+        return secret_files.kept(self.gang_dir)
 
 
 def staged_in(folder: str) -> Run:

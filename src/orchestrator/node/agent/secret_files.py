@@ -59,6 +59,11 @@ def kept(gang_dir: str) -> KeptSecrets:
     return files.read_as(KeptSecrets, f"{gang_dir}/{FILE}") or KeptSecrets()
 
 
+def path(gang_dir: str, name: str) -> str:
+    """Of one of the gang's secret files; '' for none."""
+    return f"{gang_dir}/{files.plain(name, 'secret file')}" if name else ""
+
+
 def _remove(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)

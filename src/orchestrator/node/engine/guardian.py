@@ -263,12 +263,15 @@ def _enough(value: int, least: int) -> bool:
 
 
 def engine_environment(run: Run) -> dict[str, str]:
-    """The session's environment as at a login, the run's on top; the launch script sets the run's again."""
+    """The session's environment as at a login, the run's on top; the launch script sets the run's again.
+
+    L40S_GANG_DIR is where the gang's secret files are, for a launch script that cannot know it.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}
     if run.engine_user is not None:
         user = pwd.getpwnam(run.engine_user)
         environment.update(HOME=user.pw_dir, USER=user.pw_name, LOGNAME=user.pw_name)
-    return {**environment, **run.env}
+    return {**environment, "L40S_GANG_DIR": run.gang_dir, **run.env}
 
 
 def change_user(run: Run) -> None:

@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from orchestrator.node.agent import clock
 from orchestrator.node.engine.vitality import Patience, Probe
+from orchestrator.node.network import web
 from orchestrator.protocol.staging import CanaryOrder
 
 PROBE_EVERY_S = 0.2
@@ -67,6 +67,8 @@ class Service:
     patience: Patience = field(default_factory=Patience)
     authorization: str = field(default="", repr=False)
     """Header that the engine asks for, '' for none."""
+    certificate: str = ""
+    """Path of the one certificate that an https URL accepts."""
     counters: str = ""
     """Pattern of the lines of the metrics endpoint that only work moves; '' where the engine has none."""
     results: queue.SimpleQueue[Health | CanaryResult] = field(default_factory=queue.SimpleQueue)
@@ -172,8 +174,7 @@ class Service:
             return self.model
 
     def _ask(self, method: str, path: str, body: object, timeout: float) -> tuple[int, bytes]:
-        parts = urlsplit(self.url)
-        connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=timeout)
+        connection = web.connection(self.url, timeout, self.certificate)
         try:
             payload = None if body is None else json.dumps(body)
             headers = {"Authorization": self.authorization} if self.authorization else {}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import http.client
+from collections.abc import Iterable
 from typing import Any
-from urllib.parse import urlsplit
 
 from orchestrator.node import files
 from orchestrator.node.agent import secret_files
 from orchestrator.node.failure import Failure
+from orchestrator.node.network import web
 from orchestrator.node.requests import request_of
-from orchestrator.protocol.verbs import AskAnswer, AskRequest, HttpAnswer, HttpRequest
+from orchestrator.protocol.verbs import AskAnswer, AskRequest, GangRequest, HttpAnswer, HttpRequest
 
 LONGEST_BODY = 4 << 20
 
@@ -21,28 +22,29 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     With `gang`, each request carries the API key that is staged for that gang's engine: it never leaves the node.
     """
     asked = request_of(AskRequest, request)
-    authorization = _authorization(asked)
-    return AskAnswer(answers=tuple(one(ask, authorization) for ask in asked.asks)).as_json()
+    return AskAnswer(answers=answers(asked, asked.asks)).as_json()
 
 
-def _authorization(asked: AskRequest) -> str:
-    if not asked.gang:
-        return ""
-    return secret_files.kept(files.gang_dir(files.state_dir(asked.state_dir), asked.gang)).authorization
+def answers(asked: GangRequest, asks: Iterable[HttpRequest]) -> tuple[HttpAnswer, ...]:
+    """As `answer`, for any request that names a gang."""
+    gang_dir = files.gang_dir(files.state_dir(asked.state_dir), asked.gang) if asked.gang else ""
+    authorization = secret_files.kept(gang_dir).authorization if gang_dir else ""
+    return tuple(_one(ask, authorization, gang_dir) for ask in asks)
 
 
-def one(ask: HttpRequest, authorization: str) -> HttpAnswer:
-    """Raises Failure for what is no HTTP URL; a refused connection is an answer."""
-    parts = urlsplit(ask.url)
-    if parts.scheme != "http" or not parts.hostname:
-        raise Failure("bad-request", f"not an HTTP URL: {ask.url!r}", "request")
-    connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=ask.timeout_s)
+def _one(ask: HttpRequest, authorization: str, gang_dir: str) -> HttpAnswer:
+    """Raises Failure for what is no URL of a web server; a refused connection is an answer."""
+    try:
+        connection = web.connection(ask.url, ask.timeout_s, secret_files.path(gang_dir, ask.certificate))
+    except ValueError:
+        raise Failure("bad-request", f"not an HTTP URL: {ask.url!r}", "request") from None
+    except OSError as error:
+        return HttpAnswer(error=f"{type(error).__name__}: {error}")
     try:
         headers = {"Content-Type": "application/json"} if ask.body is not None else {}
         if authorization:
             headers["Authorization"] = authorization
-        path = parts.path + (f"?{parts.query}" if parts.query else "")
-        connection.request(ask.method, path or "/", ask.body, headers)
+        connection.request(ask.method, web.target(ask.url), ask.body, headers)
         answered = connection.getresponse()
         return HttpAnswer(status=answered.status, body=answered.read(LONGEST_BODY).decode("utf-8", "replace"))
     except (OSError, http.client.HTTPException) as error:

@@ -33,5 +33,5 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         gauges=gauges.read(asked.fs_root, asked.nvml_deadline_s) if asked.hardware else None,
         xids=xids.read() if asked.hardware else (),
         kernel_log=xids.error,
-        answers=tuple(ask.one(request, "") for request in asked.asks),
+        answers=ask.answers(asked, asked.asks),
     ).as_json()

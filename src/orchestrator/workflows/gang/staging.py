@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from orchestrator.engines.engine import STUB_FILE
+from orchestrator.engines.launch_files import STUB_FILE
 from orchestrator.engines.registry import dialect
 from orchestrator.gang.pace import allowed_s
 from orchestrator.loading.stacks import load_stack

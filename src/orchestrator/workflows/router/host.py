@@ -9,10 +9,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+from orchestrator.engines.router import CERTIFICATE_FILE
 from orchestrator.model.inventory import GangSpec, RouterSpec
 from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.asking import ask_http
+from orchestrator.workflows.status.reports import where
 
 GANG = "router"
 """Its name among the gangs on its host."""
@@ -23,19 +25,43 @@ def router_gang(spec: RouterSpec) -> GangSpec:
     return GangSpec(name=GANG, nodes=(replace(spec.node, gang=GANG),))
 
 
-def router_ask(spec: RouterSpec, method: str, path: str, body: object = None, *, timeout_s: float) -> HttpRequest:
-    """A request to the router's own interface as the verb `ask` takes it."""
+def local_url(spec: RouterSpec) -> str:
+    """Where the router is asked by its own host."""
     host = spec.node.http_host
     local = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared, not bound
-    url = f"http://[{local}]:{spec.port}{path}" if ":" in local else f"http://{local}:{spec.port}{path}"
+    return f"{spec.scheme}://[{local}]:{spec.port}" if ":" in local else f"{spec.scheme}://{local}:{spec.port}"
+
+
+def certificate_file(spec: RouterSpec) -> str:
+    """The secret file of its gang with the certificate that it shows; '' where it speaks plain HTTP."""
+    return CERTIFICATE_FILE if spec.tls_cert else ""
+
+
+def router_ask(spec: RouterSpec, method: str, path: str, body: object = None, *, timeout_s: float) -> HttpRequest:
+    """A request to the router's own interface as the verb `ask` takes it, in the name of `router_gang`."""
     text = None if body is None else json.dumps(body)
-    return HttpRequest(method=method, url=url, body=text, timeout_s=timeout_s)
-
-
-def ask_from(fleet: Fleet, node: str, asks: Sequence[HttpRequest]) -> tuple[HttpAnswer, ...]:
-    """HTTP requests made on a node. Raises what the node's answer raises; a refused connection is an answer."""
-    deadline_s = sum(ask.timeout_s for ask in asks) + 10.0
-    told = fleet.on_every(
-        lambda session: ask_http(session, AskRequest(asks=tuple(asks)), deadline_s=deadline_s), only=[node]
+    return HttpRequest(
+        method=method,
+        url=f"{local_url(spec)}{path}",
+        body=text,
+        timeout_s=timeout_s,
+        certificate=certificate_file(spec),
     )
+
+
+def ask_router(fleet: Fleet, spec: RouterSpec, asked: HttpRequest) -> HttpAnswer:
+    """One such request, with the router's admin key, which never leaves its host."""
+    return ask_from(fleet, spec.node.name, [asked], **where(spec.node, GANG))[0]
+
+
+def ask_from(
+    fleet: Fleet, node: str, asks: Sequence[HttpRequest], *, state_dir: str | None = None, gang: str = ""
+) -> tuple[HttpAnswer, ...]:
+    """HTTP requests made on a node. Raises what the node's answer raises; a refused connection is an answer.
+
+    gang: on that node, whose key each request carries; '' for none
+    """
+    deadline_s = sum(ask.timeout_s for ask in asks) + 10.0
+    request = AskRequest(state_dir=state_dir, gang=gang, asks=tuple(asks))
+    told = fleet.on_every(lambda session: ask_http(session, request, deadline_s=deadline_s), only=[node])
     return told.all()[node]

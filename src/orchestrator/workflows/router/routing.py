@@ -5,30 +5,46 @@ All HTTP goes through the node's verb `ask`: the router's host must reach the ga
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from http import HTTPStatus
+from pathlib import Path
 from urllib.parse import quote
 
 from orchestrator.engines import router as words
 from orchestrator.engines.engine import Engine
+from orchestrator.engines.launch_files import STUB_FILE
 from orchestrator.engines.registry import dialects, engine_of
 from orchestrator.engines.router import Worker
 from orchestrator.gang.view import GangView
+from orchestrator.loading.secret_file import read_api_key
 from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.templates import template
+from orchestrator.loading.tls_files import CertifiedKey, read_certified_key
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, GangFailed, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.planning.digest import short_digest
-from orchestrator.protocol.staging import Endpoint, Ports, ServiceOrder, StagingRequest
+from orchestrator.planning.redaction import fingerprint
+from orchestrator.protocol.staging import Endpoint, Ports, SecretFile, Secrets, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.deadlines import ROUTER_ASK_S, ROUTER_START_S, STOP_S, TAKE_IN_S, TAKE_OUT_S
 from orchestrator.workflows.gang.down import Stopped, stop_gangs
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.up import Rising, Watcher, raise_all
-from orchestrator.workflows.router.host import GANG, ask_from, router_ask, router_gang
+from orchestrator.workflows.router.host import (
+    GANG,
+    ask_from,
+    ask_router,
+    certificate_file,
+    local_url,
+    router_ask,
+    router_gang,
+)
 from orchestrator.workflows.status.reports import see
 
 POLL_S = 0.25
@@ -86,12 +102,16 @@ class Router:
         router counts it as healthy: a new worker counts as healthy until the router's checks of it have failed."""
         self._wait_for_health_path(url)
         if not any(worker.url == url for worker in self.workers()):
-            answer = self.ask("POST", "/workers", {"url": url})
+            answer = self.ask("POST", "/workers", {"url": url, **self._key_of_gangs()})
             if answer.status not in (200, 201, 202):
                 raise self._trouble(f"does not accept {url}", answer)
         healthy = self._until(lambda: any(one.url == url and one.healthy for one in self.workers()), TAKE_IN_S)
         if not healthy:
             raise self._trouble(f"did not report {url} as healthy within {TAKE_IN_S:.0f} s", HttpAnswer())
+
+    def _key_of_gangs(self) -> dict[str, str]:
+        """What the router sends to a gang in place of its clients' key, where it asks them for one."""
+        return {"api_key": gang_key} if (gang_key := _key(self.spec.gang_key_file, "gangs")) else {}
 
     def _wait_for_health_path(self, url: str) -> None:
         path = self._health_path()
@@ -131,8 +151,7 @@ class Router:
 
     def ask(self, method: str, path: str, body: object = None) -> HttpAnswer:
         """One request to the router's own interface, made on its host."""
-        asked = router_ask(self.spec, method, path, body, timeout_s=ROUTER_ASK_S)
-        return ask_from(self.fleet, self.spec.node.name, [asked])[0]
+        return ask_router(self.fleet, self.spec, router_ask(self.spec, method, path, body, timeout_s=ROUTER_ASK_S))
 
     def _until(self, done: Callable[[], bool], deadline_s: float) -> bool:
         end = time.monotonic() + deadline_s
@@ -181,6 +200,7 @@ def start_router(
         gangs = see(fleet, inventory.gangs)
         wanted = _rising(router, _health_path(router, inventory, gangs))
         if not router.view().serves:
+            _refuse_expired(router.spec)
             with GangLock(router.fleet, router.gang, command):
                 raise_all(router.fleet, [_or_what_runs(wanted, router.view())], watcher, timeout_s=timeout_s)
         suits = router.view().plan_id in (wanted.plan_id, _rising(router, words.ANY_HEALTH).plan_id)
@@ -338,7 +358,9 @@ def plan_wanted(router: Router, inventory: Inventory, gangs: Sequence[GangView])
 
 def _rising(router: Router, health_path: str) -> Rising:
     spec = router.spec
-    argv = words.command(f"{spec.venv}/bin/python3", spec.node.http_host, spec.port, spec.metrics_port, health_path, ())
+    python, tls = f"{spec.venv}/bin/python3", spec.tls_cert is not None
+    argv = words.command(python, spec.node.http_host, spec.port, spec.metrics_port, health_path, tls=tls)
+    front = _front(spec)
     listens = "" if spec.node.http_host == "0.0.0.0" else spec.node.http_host  # noqa: S104 - compared, not bound
     agent_port = spec.node.ports.agent + 1  # a gang's leader may live on the same machine
 
@@ -363,11 +385,53 @@ def _rising(router: Router, health_path: str) -> Rising:
             leader=Endpoint(address="127.0.0.1", port=agent_port),
             key=key,
             lease_s=spec.node.lease_s,
-            service=ServiceOrder(url=f"http://{listens or '127.0.0.1'}:{spec.port}"),
+            service=ServiceOrder(url=local_url(spec), certificate=certificate_file(spec)),
             watch=words.WATCH,
+            secrets=_secrets(front),
             launch_script=words.launch_script(argv),
         )
         return {spec.node.name: request}
 
-    plan_id = short_digest(argv)
+    plan_id = short_digest([*argv, fingerprint(front.api_key), front.certificate, fingerprint(front.key)])
     return Rising(gang=router.gang, plan_id=plan_id, document={"plan_id": plan_id, "argv": argv}, requests=requests)
+
+
+def _front(spec: RouterSpec) -> words.Front:
+    """What guards its port, as the controller's files say now; the admin key is made for this start."""
+    tls = _certified_key(spec)
+    return words.Front(
+        admin_key=secrets.token_hex(24),
+        api_key=_key(spec.node.api_key_file, GANG),
+        certificate=tls.certificate if tls else "",
+        key=tls.key if tls else "",
+    )
+
+
+def _certified_key(spec: RouterSpec) -> CertifiedKey | None:
+    if spec.tls_cert is None or spec.tls_key is None:
+        return None
+    cert, key = (Path(file).expanduser() for file in (spec.tls_cert, spec.tls_key))
+    return read_certified_key(cert, key, where=f"inventory: {spec.node.name}: l40s_router_tls_cert")
+
+
+def _refuse_expired(spec: RouterSpec) -> None:
+    tls = _certified_key(spec)
+    if tls is not None and tls.until < datetime.now(timezone.utc):
+        raise InputError(
+            f"{spec.tls_cert} expired on {tls.until:%Y-%m-%d}, so clients would refuse the router",
+            where=f"inventory: {spec.node.name}: l40s_router_tls_cert",
+            fix="put a new certificate and its key there, then run the command again",
+        )
+
+
+def _key(file: str | None, whose: str) -> str:
+    return "" if file is None else read_api_key(Path(file).expanduser(), where=f"inventory: {whose}: l40s_api_key_file")
+
+
+def _secrets(front: words.Front) -> Secrets:
+    """The agent asks its router as its administrator does."""
+    return Secrets(
+        files=tuple(SecretFile(name=name, text=text) for name, text in front.files(template(STUB_FILE))),
+        redact=tuple(one for one in (front.admin_key, front.api_key) if one),
+        authorization=f"Bearer {front.admin_key}",
+    )

@@ -22,7 +22,7 @@ from orchestrator.model.replicas import concerned
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.workflows.gang.operation import interrupted
 from orchestrator.workflows.gang.standing import standing_gangs
-from orchestrator.workflows.router.host import ask_from, router_ask, router_gang
+from orchestrator.workflows.router.host import ask_router, router_ask, router_gang
 from orchestrator.workflows.status.reports import everything, see, views_of
 from orchestrator.workflows.status.status import status_json
 
@@ -134,9 +134,7 @@ def glance(spec: RouterSpec) -> RouterGlance:
     """Look at the router's agent and ask for its workers, at the same time."""
     gang = router_gang(spec)
     with Fleet(gang.nodes) as fleet:
-        asked = _Aside(
-            lambda: ask_from(fleet, spec.node.name, [router_ask(spec, "GET", "/workers", timeout_s=ASK_S)])[0]
-        )
+        asked = _Aside(lambda: ask_router(fleet, spec, router_ask(spec, "GET", "/workers", timeout_s=ASK_S)))
         (view,) = see(fleet, [gang])
         if view.unreachable:
             return RouterGlance(url=spec.url, node=spec.node.name, error=view.unreachable[0].error)

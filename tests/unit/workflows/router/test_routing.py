@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from tests.support.certificates import certified_key
 
 from orchestrator.engines.router import Worker
 from orchestrator.gang.begun import Begun
@@ -290,20 +291,26 @@ class Front:
     believes: whether it lists the worker as healthy, look by look; the last one stays
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, path: str, *statuses: int) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, path: str, *statuses: int, spec: RouterSpec | None = None
+    ) -> None:
         self.statuses, self.asked, self.posted = list(statuses), list[str](), list[str]()
         self.believes = [True]
-        self.router = routing.Router(INVENTORY.router)  # type: ignore[arg-type]
+        self.keys = list[str | None]()
+        self.router = routing.Router(spec or INVENTORY.router)  # type: ignore[arg-type]
         plan_id = routing._rising(self.router, path).plan_id if path else "settings differ"
         monkeypatch.setattr(routing, "see", lambda *_: (router(GangState.READY, plan_id),))
         monkeypatch.setattr(routing, "ask_from", self.ask_from)
+        monkeypatch.setattr(routing, "ask_router", lambda fleet, _, asked: self.ask_from(fleet, "", [asked])[0])
         monkeypatch.setattr(routing, "POLL_S", 0.0)
 
     def ask_from(self, _: object, __: str, asks: Sequence[HttpRequest]) -> list[HttpAnswer]:
         (ask,) = asks
-        if ask.url.startswith("http://127.0.0.1"):
+        if ask.url.startswith(("http://127.0.0.1", "https://127.0.0.1")):
             if ask.method == "POST":
-                self.posted.append(json.loads(ask.body or "")["url"])
+                told = json.loads(ask.body or "")
+                self.posted.append(told["url"])
+                self.keys.append(told.get("api_key"))
                 return [HttpAnswer(status=202)]
             believes = self.believes.pop(0) if self.posted and len(self.believes) > 1 else self.believes[0]
             listed = [{"id": url, "url": url, "is_healthy": believes} for url in self.posted]
@@ -346,6 +353,74 @@ def test_a_router_with_settings_of_its_own_is_taken_at_its_word(monkeypatch: pyt
     front = Front(monkeypatch, "", 404)
     front.router.take_in("http://a")
     assert front.asked == [] and front.posted == ["http://a"]
+
+
+def private(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o600)
+    return str(path)
+
+
+def guarded(folder: Path) -> RouterSpec:
+    """A router with a key and a certificate of its own, before gangs with another key."""
+    assert INVENTORY.router is not None
+    node = replace(INVENTORY.router.node, api_key_file=private(folder / "client", "client-key-1"))
+    cert, key = certified_key("router.example")
+    return replace(
+        INVENTORY.router,
+        node=node,
+        gang_key_file=private(folder / "gang", "engine-key-1"),
+        tls_cert=private(folder / "cert.pem", cert),
+        tls_key=private(folder / "key.pem", key),
+    )
+
+
+def test_a_gang_gets_its_own_key_from_a_router_that_asks_clients_for_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    front = Front(monkeypatch, "", 200, spec=guarded(tmp_path))
+    front.router.take_in("http://a")
+    plain = Front(monkeypatch, "", 200)
+    plain.router.take_in("http://a")
+    assert (front.keys, plain.keys) == (["engine-key-1"], [None])
+
+
+def test_keys_and_certificate_are_files_of_the_routers_node_and_in_no_argument(tmp_path: Path) -> None:
+    spec = guarded(tmp_path)
+    rising = routing._rising(routing.Router(spec), "/ready")
+    (staged,) = rising.requests("run-1", "00").values()
+    assert staged.secrets is not None and staged.service is not None
+    files = {file.name: file.text for file in staged.secrets.files}
+    admin = staged.secrets.authorization.removeprefix("Bearer ")
+    arguments = files["engine-secrets.args"].splitlines()
+    assert arguments[:2] == ["--control-plane-api-keys", f"l40s-deploy:l40s-deploy:admin:{admin}"]
+    assert arguments[2:] == ["--api-key", "client-key-1"] and len(admin) == 48
+    assert files["router-key.pem"].startswith("-----BEGIN") and staged.service.url.startswith("https://127.0.0.1:")
+    shown = json.dumps([*staged.argv, staged.launch_script, rising.document, spec.url])
+    assert not any(secret in shown for secret in (admin, "client-key-1", "engine-key-1", "PRIVATE"))
+    assert set(staged.secrets.redact) == {admin, "client-key-1"}
+
+
+def test_another_key_or_certificate_are_other_settings_and_another_start_is_not(tmp_path: Path) -> None:
+    spec = guarded(tmp_path)
+    at_first = routing._rising(routing.Router(spec), "/ready").plan_id
+    assert routing._rising(routing.Router(spec), "/ready").plan_id == at_first
+    private(tmp_path / "client", "client-key-2")
+    with_another_key = routing._rising(routing.Router(spec), "/ready").plan_id
+    cert, key = certified_key("router.example")
+    private(tmp_path / "cert.pem", cert)
+    with pytest.raises(InputError, match="is not the key of the certificate"):
+        routing._rising(routing.Router(spec), "/ready")
+    private(tmp_path / "key.pem", key)
+    assert len({at_first, with_another_key, routing._rising(routing.Router(spec), "/ready").plan_id}) == 3
+
+
+def test_no_router_is_started_with_a_certificate_that_has_expired(world: World, tmp_path: Path) -> None:
+    cert, key = certified_key("router.example", days=-1)
+    spec = replace(guarded(tmp_path), tls_cert=private(tmp_path / "old", cert), tls_key=private(tmp_path / "its", key))
+    with pytest.raises(InputError, match="expired on "):
+        routing.start_router(replace(INVENTORY, router=spec), world, command="router up")  # type: ignore[arg-type]
+    assert not world.started
 
 
 def test_a_failure_that_was_reported_leaves_nothing_to_resume(

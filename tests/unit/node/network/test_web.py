@@ -1,0 +1,74 @@
+"""TLS to the holder of one certificate: no other server is believed, whatever name it has."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from tests.support.certificates import certified_key
+
+from orchestrator.node.network import web
+from orchestrator.node.verbs import ask
+from orchestrator.protocol.verbs import AskRequest, HttpRequest
+
+
+class Answers(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        text = f"{self.path} {self.headers.get('Authorization')}".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def gang_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "gangs" / "router"
+    folder.mkdir(parents=True)
+    for name, (cert, key) in (("ours", certified_key("router.example")), ("other", certified_key("router.example"))):
+        (folder / f"{name}.pem").write_text(cert)
+        (folder / f"{name}.key").write_text(key)
+    (folder / "secrets.json").write_text('{"authorization": "Bearer admin", "files": ["ours.pem"]}')
+    return folder
+
+
+@pytest.fixture
+def url(gang_dir: Path) -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    shown = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    shown.load_cert_chain(gang_dir / "ours.pem", gang_dir / "ours.key")
+    server.socket = shown.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"https://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def asked(gang_dir: Path, url: str, certificate: str) -> tuple[int | None, str, str]:
+    request = HttpRequest(url=url, certificate=certificate)
+    whole = AskRequest(state_dir=str(gang_dir.parent.parent), gang="router", asks=(request,)).as_json()
+    (answer,) = ask.answer(whole)["answers"]
+    return answer["status"], answer["body"], answer["error"]
+
+
+def test_the_one_certificate_is_accepted_and_gets_the_gangs_key(gang_dir: Path, url: str) -> None:
+    assert asked(gang_dir, f"{url}/workers?a=1", "ours.pem")[:2] == (200, "/workers?a=1 Bearer admin")
+
+
+@pytest.mark.parametrize("certificate", ["other.pem", "absent.pem", ""])
+def test_any_other_is_an_error_before_anything_is_said(gang_dir: Path, url: str, certificate: str) -> None:
+    status, body, error = asked(gang_dir, url, certificate)
+    assert not status and not body and error
+
+
+def test_what_is_no_web_address() -> None:
+    with pytest.raises(ValueError, match="not an HTTP URL"):
+        web.connection("file:///etc/passwd", 1.0)
+    assert web.target("http://a:1") == "/" and web.target("http://a/b?c=d") == "/b?c=d"
