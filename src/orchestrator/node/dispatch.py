@@ -18,7 +18,6 @@ VERBS = {
     "probe": "orchestrator.node.look.probe",
     "figures": "orchestrator.node.verbs.figures",
     "labels": "orchestrator.node.look.labels",
-    "gauges": "orchestrator.node.look.gauges",
     "prerequisites": "orchestrator.node.look.prerequisites",
     "tune": "orchestrator.node.tuning.tune",
     "tune-run": "orchestrator.node.tuning.run",

@@ -1,4 +1,4 @@
-"""Everything that a monitoring system asks of a node, in one answer."""
+"""What is asked of a node every few seconds, by a monitoring system or by who watches, in one answer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from orchestrator.protocol.verbs import GangRequest, HttpAnswer, HttpRequest, Lo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiguresRequest(GangRequest):
-    """gang: '' for all of them. hardware: GPUs, RDMA ports and the kernel's log too; asks: made from the node."""
+    """gang: '' for all of them. gangs: their reports and locks; hardware: GPUs, RDMA ports and the kernel's log; asks:
+    made from the node."""
 
     fs_root: str = "/"
     nvml_deadline_s: float = 2.0
+    gangs: bool = True
     hardware: bool = True
     asks: tuple[HttpRequest, ...] = ()
 

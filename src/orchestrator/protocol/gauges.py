@@ -10,14 +10,6 @@ from orchestrator.protocol.shape import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GaugesRequest(Message):
-    """fs_root: where the hardware is read; nvml_deadline_s: seconds for a driver that may hang."""
-
-    fs_root: str = "/"
-    nvml_deadline_s: float = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuGauges(Message):
     """One GPU by NVML's index; None where the driver does not tell. error: why nothing is known of it."""
 

@@ -1,4 +1,4 @@
-"""Verb `gauges`: the GPUs' sensors and the RDMA ports' counters, for who asks every few seconds.
+"""The GPUs' sensors and the RDMA ports' counters, for who asks every few seconds (verb `figures`).
 
 NVML is asked in a child process, and files are read in another, since a wedged driver blocks whoever asks it. Whoever
 stays (role `light`) keeps the first one: starting NVML costs more than all questions to it.
@@ -17,8 +17,7 @@ from orchestrator.node.look.nvml import SM_CLOCK, Asker, ecc_of, memory_of, star
 from orchestrator.node.look.patience import read_hardware
 from orchestrator.node.look.reading import Reader
 from orchestrator.node.look.standing import Standing, serve
-from orchestrator.node.requests import request_of
-from orchestrator.protocol.gauges import GaugesAnswer, GaugesRequest, GpuGauges, PortGauges
+from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges, PortGauges
 
 _RDMA = "/sys/class/infiniband"
 _KINDS = ("counters", "hw_counters")
@@ -27,12 +26,6 @@ _KINDS = ("counters", "hw_counters")
 _kept: list[Standing] = []
 _hung: dict[str, str] = {}
 """Files that hung in this process: not touched again, since each try leaves a child behind."""
-
-
-def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """One reading."""
-    asked = request_of(GaugesRequest, request)
-    return read(asked.fs_root, asked.nvml_deadline_s).as_json()
 
 
 def read(fs_root: str, nvml_deadline_s: float) -> GaugesAnswer:

@@ -1,4 +1,4 @@
-"""Verb `figures`: what a monitoring system wants to know of a node, asked for every few seconds by who stays.
+"""Verb `figures`: what a monitoring system, or who watches, wants to know of a node every few seconds.
 
 Agents are not asked: what they wrote down is read.
 """
@@ -22,7 +22,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """One reading."""
     asked = request_of(FiguresRequest, request)
     state = files.state_dir(asked.state_dir)
-    names = [asked.gang] if asked.gang else files.gangs(state)
+    known = [asked.gang] if asked.gang else files.gangs(state)
+    names = known if asked.gangs else []
     reports = [report.of_gang(state, name) for name in names]
     held = {name: lock.holder_of(files.gang_dir(state, name)) for name in names}
     xids = _xids.setdefault(asked.fs_root, Xids(asked.fs_root))

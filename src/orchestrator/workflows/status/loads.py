@@ -12,7 +12,8 @@ from orchestrator.gang.rates import PortRate, port_rates
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Inventory
-from orchestrator.protocol.gauges import GaugesAnswer, GaugesRequest
+from orchestrator.protocol.figures import FiguresAnswer, FiguresRequest
+from orchestrator.protocol.gauges import GaugesAnswer
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
@@ -65,8 +66,10 @@ class GangLoad:
 
 def read_gauges(session: Session) -> GaugesAnswer:
     """One reading of one node. Raises as `ask` does."""
-    request = GaugesRequest(fs_root=session.spec.fs_root, nvml_deadline_s=NVML_S)
-    return ask(session, "gauges", request, GaugesAnswer, deadline_s=ANSWER_S)
+    spec = session.spec
+    request = FiguresRequest(state_dir=spec.state_dir, fs_root=spec.fs_root, nvml_deadline_s=NVML_S, gangs=False)
+    answer = ask(session, "figures", request, FiguresAnswer, deadline_s=ANSWER_S)
+    return answer.gauges or GaugesAnswer(now=answer.now)
 
 
 def node_loads(inventory: Inventory, gangs: tuple[str, ...] = ()) -> dict[str, NodeLoad]:

@@ -13,7 +13,6 @@ import pytest
 from tests.support.machine_files import reference_machine
 
 from orchestrator.node.look import gauges
-from orchestrator.protocol.gauges import GaugesAnswer
 
 
 @pytest.fixture(autouse=True)
@@ -74,8 +73,7 @@ def test_ports_are_read_below_the_root_of_a_machine(tmp_path: Path, monkeypatch:
         file = tmp_path / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.symlink_to(target)
-    said = GaugesAnswer.read(gauges.answer({"fs_root": str(tmp_path), "nvml_deadline_s": 20.0}))
-    assert isinstance(said, GaugesAnswer)
+    said = gauges.read(str(tmp_path), 20.0)
     assert {(one.device, one.port) for one in said.ports} == {(Path(path).name, 1) for path in links}
     first = said.ports[0]
     assert first.state == "4: ACTIVE" and "Gb/sec" in first.rate
