@@ -164,16 +164,13 @@ def _figures(fleet: Fleet) -> None:
     stays(PerNode({n: v for n, v in scene.nodes.items() if not isinstance(v, DeployError)},
                   {n: v for n, v in scene.nodes.items() if isinstance(v, DeployError)}))  # fmt: skip
     assert metrics(scene)
+    told = loads.node_loads(Inventory(path="inventory.yml", gangs=(_gang(),)))
+    assert told[GOOD].gauges is not None
+    json.dumps({name: one.as_json() for name, one in told.items()}, allow_nan=False)
 
 
 def _labels(fleet: Fleet) -> None:
     stays(labels_of(Inventory(path="inventory.yml", gangs=(_gang(),)), [GOOD, ODD]))
-
-
-def _gauges(fleet: Fleet) -> None:
-    told = loads.node_loads(Inventory(path="inventory.yml", gangs=(_gang(),)))
-    assert told[GOOD].gauges is not None
-    json.dumps({name: one.as_json() for name, one in told.items()}, allow_nan=False)
 
 
 def _prerequisites(fleet: Fleet) -> None:
@@ -313,7 +310,6 @@ def every_verb() -> Mapping[str, Verb]:
                                "locks": {"gang0": lock.as_json()}, "xids": [{"pci_bus_id": "a", "xid": 1, "count": 1}],
                                "answers": []}), _figures),
         "labels": Verb(value({}), _labels),
-        "gauges": Verb(value(gauges), _gauges),
         "prerequisites": Verb(value({"config": found["config"], "glibc": "2.36", "engine": True}), _prerequisites),
         "tune": Verb(value(jobs.TuneAnswer(triton="3.6.0", written=("a",), left={"b": "c"})),
                      every(lambda session: carry._put(session, stack, None, check=True))),
