@@ -46,7 +46,7 @@ long: setup ## 200 interrupted restarts, 500 deaths under a guard, 300 pairs of 
 gpu: setup ## on 2 or more NVIDIA GPUs: up, kills, rolling and more with a real engine; writes docs/measured.md
 	$(BIN)/python -m tests.gpu
 
-prepared: setup ## the real CPU stack built, bundled, installed on two nodes by `prepare`, and served from there
+prepared: setup ## the CPU stack and 0.4.4 (less one wheel) built, installed on nodes by `prepare`; its recipe built
 	$(BIN)/python -m pytest -q -m installs tests
 
 bench: setup ## the figures of the README, as ratios against a peer in the same run

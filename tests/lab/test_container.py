@@ -1,7 +1,6 @@
 """An engine in a real container: podman, an image of this machine's own release, and agents that lose their lives.
 
-The rendered launch script is run as it is. A machine whose own control groups or limits podman can't use is met in a
-wrapper of the program `podman`, so that the product's words stay the same.
+The rendered launch script is run as it is.
 """
 
 from __future__ import annotations
@@ -10,17 +9,15 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.gang import FAKE_ENGINE, Cluster
+from tests.support.podman import own_podman, root_image
 from tests.support.waiting import until
 
-from orchestrator.lab.node import rootfs
 from orchestrator.loading.templates import template
-from orchestrator.model.errors import NodeError
 from orchestrator.model.plan import Container, GangPlan, Layout, Memory, NodePlan
 from orchestrator.model.profile import Canary
 from orchestrator.node import processes
@@ -34,52 +31,19 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="podman is tried as root"),
     pytest.mark.skipif(not (shutil.which("podman") and shutil.which("catatonit")), reason="podman is not installed"),
 ]
-WRAPPER = """#!/bin/sh
-# A control group file system of its own kind alone, and no limits that this machine can't give.
-podman="{podman} --root {folder}/store --runroot {folder}/run --cgroup-manager cgroupfs"
-case $1 in
-run) shift; set -- run --cgroups=disabled --ulimit nofile=1024:1024 --ulimit nproc=1000:1000 "$@" ;;
-esac
-exec unshare --mount --propagation private sh -c 'umount -R /sys/fs/cgroup/unified 2>/dev/null
-mount -t cgroup2 cgroup2 /sys/fs/cgroup; exec "$@"' sh $podman "$@"
-"""
 
 
 @pytest.fixture(scope="module")
 def podman() -> Iterator[Path]:
-    """The folder of a `podman` that runs here; a short path, since podman refuses a runroot above 50 characters."""
-    folder = Path(tempfile.mkdtemp(prefix="l40s-podman-", dir="/tmp"))
-    (folder / "bin").mkdir()
-    program = folder / "bin" / "podman"
-    program.write_text(WRAPPER.format(podman=shutil.which("podman"), folder=folder))
-    program.chmod(0o755)
-    yield folder / "bin"
-    subprocess.run([program, "rm", "--force", "--all"], capture_output=True, timeout=60, check=False)
-    subprocess.run(
-        ["sh", "-c", f"umount -R {folder}/store/overlay; true"], capture_output=True, timeout=60, check=False
-    )
-    shutil.rmtree(folder, ignore_errors=True)
+    """The folder of a `podman` that runs here."""
+    with own_podman() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")
 def image(podman: Path) -> str:
     """Its id: an image of the lab's root file system."""
-    try:
-        root = rootfs.ensure(print)
-    except NodeError as error:
-        pytest.skip(f"no root file system for an image: {error.what}")
-    with subprocess.Popen(["tar", "-C", str(root), "-c", "."], stdout=subprocess.PIPE) as tar:
-        made = subprocess.run(
-            [podman / "podman", "import", "-"],
-            stdin=tar.stdout,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-    if made.returncode:
-        pytest.skip(f"podman can't keep an image here: {made.stderr.strip()}")
-    image = made.stdout.strip().splitlines()[-1]
+    image = root_image(podman)
     tried = subprocess.run(
         [podman / "podman", "run", "--rm", "--init", "--network", "host", image, "true"],
         capture_output=True,
@@ -89,7 +53,7 @@ def image(podman: Path) -> str:
     )
     if tried.returncode:
         pytest.skip(f"podman can't run a container here: {tried.stderr.strip()}")
-    return f"sha256:{image.removeprefix('sha256:')}"
+    return f"sha256:{image}"
 
 
 @pytest.fixture
