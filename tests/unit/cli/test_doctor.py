@@ -14,6 +14,7 @@ from orchestrator.cli.main import main
 from orchestrator.rules.support.registry import all_rules
 from orchestrator.workflows.look.saved import save_snapshots
 
+MODEL = "DeepSeek-V3-0324-Block64x64"
 RECORDED = Path(__file__).parents[3].parent / "shared" / "recorded"
 
 
@@ -108,6 +109,26 @@ def test_wrong_words(words: tuple[str, ...], said: str, right: str, capsys: pyte
 def test_nothing_to_look_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--from", str(tmp_path / "none")]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["doctor", f"plan --model {MODEL}", f"up --model {MODEL}"])
+def test_where_no_node_answers_nothing_is_called_right_and_all_are_named(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    hosts = {
+        name: {"ansible_host": address, "ansible_port": 1, "ansible_user": "nobody"}
+        for name, address in (("a", "127.0.0.1"), ("b", "127.0.0.2"))
+    }
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(json.dumps({"gangs": {"children": {"g": {"hosts": hosts}}}}))
+    assert main([*verb.split(), "-i", str(inventory)]) == 4
+    said = capsys.readouterr()
+    shown = said.out + said.err
+    assert "nothing wrong" not in shown
+    if verb == "doctor":
+        assert "no node was examined; the wiring is unknown" in shown
+    assert "a: " in shown and "b: " in shown, shown
 
 
 def test_report_and_topology_files(broken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

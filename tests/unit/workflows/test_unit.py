@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.errors import InputError
-from orchestrator.workflows.unit import EXPORTER, GUARD, install, unit_text
+from orchestrator.workflows.unit import EXPORTER, GUARD, install, start_words, unit_text
 
 
 def test_words_stay_words(tmp_path: Path) -> None:
@@ -49,6 +49,13 @@ def test_another_clusters_unit_is_not_replaced_without_a_word(tmp_path: Path) ->
         install(GUARD, other, [], tmp_path)
     assert str(one) in first.read_text() and "--unit l40s-deploy-guard-two.service" in refused.value.fix
     assert install(GUARD, other, [], tmp_path, name="l40s-deploy-guard-two").name == "l40s-deploy-guard-two.service"
+
+
+def test_a_user_s_unit_needs_lingering_and_a_machine_s_does_not() -> None:
+    own = start_words(Path("/home/anna/.config/systemd/user/l40s-deploy-guard.service"))
+    assert "systemctl --user enable --now l40s-deploy-guard.service" in own[0] and "loginctl enable-linger" in own[1]
+    (machine,) = start_words(Path("/etc/systemd/system/l40s-deploy-guard.service"))
+    assert "systemctl enable --now l40s-deploy-guard.service" in machine
 
 
 def test_an_order_to_end_is_no_failure_and_relative_paths_keep_their_meaning(tmp_path: Path) -> None:
