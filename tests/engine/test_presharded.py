@@ -20,7 +20,8 @@ from orchestrator.engines.registry import engine_of
 from orchestrator.lab.engine.environment import ensure_engine, ensure_model
 from orchestrator.lab.engine.model import CANARY_PROMPT, CANARY_TEXT
 from orchestrator.loading.stacks import load_stack
-from orchestrator.node.cache.weight_files import of_ranks
+from orchestrator.node.checkpoint import rank_files
+from orchestrator.protocol.jobs import RankFilesRequest
 
 pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.timeout(2400)]
 
@@ -85,11 +86,8 @@ def test_per_rank_files_are_written_once_and_each_node_reads_its_own(tmp_path: P
     assert written.startswith(CANARY_TEXT)
     own = [tmp_path / "node0", tmp_path / "node1"]
     for rank, folder in enumerate(own):
-        for path in map(Path, of_ranks(str(shared), (rank,))):
-            inner = folder / path.parent.name
-            inner.mkdir(parents=True, exist_ok=True)
-            for name in (path.name, "checksum.json", "READY"):
-                (inner / name).write_bytes((path.parent / name).read_bytes())
+        request = RankFilesRequest(op="keep", source=str(shared), folder=str(folder), ranks=(rank,), key="k")
+        rank_files.stream(request.as_json())
         assert not list(folder.glob(f"*/*-rank-{1 - rank:03d}*"))
     with serving(own, tmp_path) as url:
         assert greedy(url) == written

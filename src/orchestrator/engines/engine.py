@@ -270,7 +270,7 @@ class Engine:
                 where="inventory: l40s_presharded",
                 fix="remove l40s_presharded, or use a stack with SGLang 0.5.23",
             )
-        reason = "l40s_presharded in the inventory: the first start writes per-rank files, later ones read their own"
+        reason = "l40s_presharded: every node has its own ranks' files, or they are being written"
         return [
             Option("--load-format", ("presharded",), reason),
             Option(

@@ -41,6 +41,7 @@ VERBS = {
     "push-receive": "orchestrator.node.push.receive",
     "same-root": "orchestrator.node.verbs.same_root",
     "digests": "orchestrator.node.checkpoint.digests",
+    "rank-files": "orchestrator.node.checkpoint.rank_files",
     "reblock": "orchestrator.node.checkpoint.there",
     "inspect": "orchestrator.node.checkpoint.inspect",
     "download": "orchestrator.node.checkpoint.download",

@@ -128,6 +128,7 @@ class _Gang:
             if node.name in self.topologies and self._cuda
         }
         self.decision = self._decision()
+        self.per_rank, self.lacking = self._per_rank()
         self.rooms = page_cache.rooms(self.gang, self.layout, self.topologies)
         self.to_read = page_cache.to_read(memory.checkpoint_bytes(self.profile), self.layout)
         self.dist_init = f"{_bracketed(self.tcp[leader.name].address)}:{leader.ports.dist_init}"
@@ -343,7 +344,36 @@ class _Gang:
             failover=bool(self.rdma) and all(map(choices.two_ports_of_a_card, self.rdma.values())),
         )
 
+    def _per_rank(self) -> tuple[bool, tuple[str, ...]]:
+        """Whether the engine is to read per-rank files, or to write them; and the nodes that lack them where it is
+        not: every node has its own, or all read the checkpoint."""
+        if self.options.preshard:
+            return True, ()
+        wanting = [node for node in self.gang.nodes if node.presharded]
+        lacking = tuple(node.name for node in wanting if not self._has_rank_files(node))
+        return bool(wanting) and len(wanting) == len(self.gang.nodes) and not lacking, lacking
+
+    def _has_rank_files(self, node: NodeSpec) -> bool:
+        """Raises InputError where what has its folder's name is for something else."""
+        host = self.options.hosts.get(node.name, HostFacts())
+        folder = self._rank_folder(node, host)
+        key, ranks = places.presharded_key(self.stack, folder), layout.world_ranks(self.layout, node.node_rank)
+        for found in host.rank_files:
+            if found.folder != folder.rpartition("/")[2] or set(found.ranks) != set(ranks) or not found.complete:
+                continue
+            if found.key != key:
+                raise InputError(
+                    f"the per-rank files in {folder} are for {found.key!r}; wanted {key!r}",
+                    where=f"node {node.name}",
+                    fix=f"remove {folder} there, then write them again with `l40s-deploy checkpoint preshard`",
+                )
+            return True
+        return False
+
     def _presharded(self, node: NodeSpec, host: HostFacts) -> str:
+        return self._rank_folder(node, host) if self.per_rank else ""
+
+    def _rank_folder(self, node: NodeSpec, host: HostFacts) -> str:
         return places.presharded(node, self.profile, self.stack, str(layout.degrees_of(self.layout)), host)
 
     def _intent(self, node: NodeSpec, model_path: str, presharded: str) -> Intent:
@@ -411,6 +441,7 @@ class _Gang:
                 )
             )
         findings += page_cache.findings(self.to_read, self.rooms)
+        findings += [_no_rank_files(name, self.profile) for name in self.lacking if self.engine.presharded]
         for node in self.gang.nodes:
             seen = self.topologies.get(node.name)
             host = self.options.hosts.get(node.name, HostFacts())
@@ -465,6 +496,18 @@ def _gid_findings(node: NodeSpec, rdma: RdmaChoice) -> list[Finding]:
             fix="to choose one yourself, set l40s_gid_index",
         )
     ]
+
+
+def _no_rank_files(node: str, profile: ModelProfile) -> Finding:
+    return Finding(
+        id="RANK-FILES-ABSENT",
+        severity=Severity.NOTE,
+        node=node,
+        title="l40s_presharded has no complete per-rank files for this plan: all nodes read the checkpoint itself",
+        evidence=("no manifest for this checkpoint, stack, layout and node's ranks",),
+        effect="a start reads more, and cuts and converts every tensor again",
+        fix=f"l40s-deploy checkpoint preshard --model {profile.name} --shared DIR",
+    )
 
 
 def _unread(node: NodeSpec) -> Finding:

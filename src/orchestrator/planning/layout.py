@@ -242,10 +242,13 @@ def _finer_block(profile: ModelProfile, tensor: int) -> int:
 
 
 def tensor_ranks(layout: Layout, node_rank: int) -> tuple[int, ...]:
-    """The tensor parallel rank of each of a node's GPUs, in GPU order.
+    """The tensor parallel rank of each of a node's GPUs, in GPU order."""
+    return tuple(rank % layout.tensor_parallel for rank in world_ranks(layout, node_rank))
 
-    World ranks run through the nodes in order, pipeline stage by stage (sglang srt/entrypoints/engine.py).
-    """
+
+def world_ranks(layout: Layout, node_rank: int) -> tuple[int, ...]:
+    """The world rank of each of a node's GPUs, in GPU order: they run through the nodes in order, pipeline stage by
+    stage (sglang srt/entrypoints/engine.py)."""
     per_node = layout.tensor_parallel * layout.pipeline_parallel // layout.nnodes
     first = node_rank * per_node
-    return tuple((first + index) % layout.tensor_parallel for index in range(per_node))
+    return tuple(range(first, first + per_node))

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.protocol.looks import RankFiles
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
@@ -20,6 +22,7 @@ class HostFacts:
     vocabularies: whether `prepare` has put tokenizers' vocabularies beside it
     config:    the checkpoint's config.json
     config_error: why config.json could not be read, an errno's name; '' where nobody asked
+    rank_files: per-rank weight files below l40s_presharded
     """
 
     user: str | None = None
@@ -31,6 +34,7 @@ class HostFacts:
     vocabularies: bool | None = None
     config: Mapping[str, Any] | None = None
     config_error: str = ""
+    rank_files: tuple[RankFiles, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,7 @@ class PlanOptions:
 
     layout: name of one of the profile's layouts, '' for none
     adapt: where nothing is pinned and the usual layout does not fit these nodes, one that does (planning.adapt)
+    preshard: the engine writes per-rank weight files where it finds none
     debug: NCCL says at start which transport it took (NCCL_DEBUG=INFO)
     api_keys: fingerprint of the API key, by name of the gangs that ask for one
     """
@@ -48,6 +53,7 @@ class PlanOptions:
     expert_parallel: int | None = None
     layout: str = ""
     adapt: bool = False
+    preshard: bool = False
     extra_args: tuple[str, ...] = ()
     debug: bool = True
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)

@@ -47,6 +47,12 @@ def presharded(node: NodeSpec, profile: ModelProfile, stack: Stack, degrees: str
     return f"{node.presharded.rstrip('/')}/{profile.directory}-{stack.name}-{degrees.replace(' x ', '-')}-{known}"
 
 
+def presharded_key(stack: Stack, folder: str) -> str:
+    """What per-rank files are for: the engine's version, and all that the folder's name says of checkpoint, stack and
+    layout. The engine's own key has neither its version nor the checkpoint in it."""
+    return f"{stack.dialect} {stack.engine_version} {folder.rpartition('/')[2]}"
+
+
 def model_path(node: NodeSpec, profile: ModelProfile) -> str:
     """The checkpoint's directory on this node."""
     return f"{node.model_root.rstrip('/')}/{profile.directory}"

@@ -49,11 +49,23 @@ class ProbeRequest(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankFiles(Message):
+    """Per-rank weight files that a node has. folder: its name below l40s_presharded; ranks: world ranks that they are
+    for; key: what they were made from and for; complete: all are there with their sizes."""
+
+    folder: str
+    ranks: tuple[int, ...]
+    key: str
+    complete: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrerequisitesRequest(Message):
-    """What an engine will find beside the hardware."""
+    """What an engine will find beside the hardware. presharded: where per-rank weight files lie, '' for nowhere."""
 
     model_path: str = "/"
     venv: str = "/"
+    presharded: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +82,7 @@ class PrerequisitesAnswer(Message):
     engine_python: str = ""
     vocabularies: bool | None = None
     glibc: str = ""
+    rank_files: tuple[RankFiles, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

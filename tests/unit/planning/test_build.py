@@ -23,6 +23,7 @@ from orchestrator.planning.build import build_plan
 from orchestrator.planning.digest import facts_digest
 from orchestrator.planning.document import plan_json
 from orchestrator.planning.options import HostFacts, PlanOptions
+from orchestrator.protocol.looks import RankFiles
 from orchestrator.workflows.gang.staging import cache_order
 
 HOSTS = {f"node{number}": HostFacts(user="root", home="/root", cpu_count=64) for number in range(8)}
@@ -387,12 +388,12 @@ def test_ports_of_one_card_stand_in_for_each_other_where_nccl_can() -> None:
     assert all(name not in dict(node.env) for node in nodes(plan_of(one_each, stack="sglang-0.5.23")))
 
 
-def test_per_rank_files_have_a_folder_for_each_checkpoint_stack_and_layout() -> None:
+def test_per_rank_files_are_written_to_a_folder_for_each_checkpoint_stack_and_layout() -> None:
     spec = with_(gang(), presharded="/shared/per-rank/")
     hosts = {name: replace(host, config={"model_type": "deepseek_v3"}) for name, host in HOSTS.items()}
 
     def folder(**options: Any) -> str:
-        argv = nodes(plan_of(spec, stack="sglang-0.5.23", **{"hosts": hosts, **options}))[0].argv
+        argv = nodes(plan_of(spec, stack="sglang-0.5.23", **{"hosts": hosts, "preshard": True, **options}))[0].argv
         assert argv[argv.index("--load-format") + 1] == "presharded"
         return str(json.loads(argv[argv.index("--model-loader-extra-config") + 1])["presharded_path"])
 
@@ -402,7 +403,50 @@ def test_per_rank_files_have_a_folder_for_each_checkpoint_stack_and_layout() -> 
     assert len({usual, folder(hosts=other), folder(tensor_parallel=8, pipeline_parallel=4)}) == 3
     assert "--load-format" not in nodes(plan_of(gang(), stack="sglang-0.5.23"))[0].argv
     with pytest.raises(InputError, match="per-rank weight files"):
-        plan_of(spec)
+        plan_of(spec, preshard=True)
+
+
+def rank_files(node: int, key: str = "", *, complete: bool = True, first: int | None = None) -> RankFiles:
+    """What a node of four would have of TP32, by a name that `plan_of` gives without a config.json."""
+    folder = "DeepSeek-V3-0324-Block64x64-sglang-0.5.23-TP32-unread"
+    begin = 8 * node if first is None else first
+    return RankFiles(
+        folder=folder,
+        ranks=tuple(range(begin, begin + 8)),
+        key=key or f"sglang-0.5 0.5.23 {folder}",
+        complete=complete,
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "lacking"),
+    [
+        pytest.param([rank_files(rank) for rank in range(4)], [], id="every node has its own"),
+        pytest.param([rank_files(rank) for rank in range(3)], ["node3"], id="one has none"),
+        pytest.param([*map(rank_files, range(3)), rank_files(3, complete=False)], ["node3"], id="a file is missing"),
+        pytest.param([*map(rank_files, range(3)), rank_files(3, first=8)], ["node3"], id="a spare has another node's"),
+    ],
+)
+def test_per_rank_files_are_read_where_every_node_has_its_own_else_the_checkpoint(
+    found: list[RankFiles], lacking: list[str]
+) -> None:
+    spec = with_(gang(), presharded="/local")
+    hosts = {
+        f"node{rank}": replace(host, rank_files=tuple(found[rank : rank + 1]))
+        for rank, host in enumerate(HOSTS.values())
+    }
+    plan = plan_of(spec, stack="sglang-0.5.23", hosts=hosts)
+    assert [one.node for one in plan.findings if one.id == "RANK-FILES-ABSENT"] == lacking
+    assert {"--load-format" in node.argv for node in nodes(plan)} == {not lacking}
+
+
+def test_per_rank_files_of_another_engine_are_refused() -> None:
+    spec = with_(gang(), presharded="/local")
+    found = [rank_files(rank, "sglang-0.5 0.5.24 x" if rank == 2 else "") for rank in range(4)]
+    hosts = {name: replace(HOSTS[name], rank_files=(one,)) for name, one in zip(sorted(HOSTS), found, strict=False)}
+    with pytest.raises(InputError, match=r"are for 'sglang-0.5 0.5.24 x'; wanted 'sglang-0.5 0.5.23 ") as caught:
+        plan_of(spec, stack="sglang-0.5.23", hosts=hosts)
+    assert caught.value.where == "node node2" and "checkpoint preshard" in caught.value.fix
 
 
 @pytest.mark.parametrize(

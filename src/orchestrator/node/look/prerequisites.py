@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from orchestrator.node.checkpoint import rank_files
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
 
@@ -28,6 +29,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         engine_python=_python(venv),
         vocabularies=(venv / "vocabularies").is_dir(),
         glibc=_glibc(),
+        rank_files=rank_files.held(asked.presharded) if asked.presharded else (),
     ).as_json()
 
 

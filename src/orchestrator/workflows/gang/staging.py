@@ -107,12 +107,12 @@ def cache_order(node: NodePlan, plan: GangPlan) -> CacheOrder:
         first=first // tensor,
         last=(first + each - 1) // tensor,
         stages=plan.layout.pipeline_parallel,
-        presharded=_presharded(node.argv),
+        presharded=rank_folder(node.argv),
         ranks=tuple(range(first, first + each)),
     )
 
 
-def _presharded(argv: tuple[str, ...]) -> str:
+def rank_folder(argv: tuple[str, ...]) -> str:
     """Where the engine reads per-rank files, whoever asked for it; '' where it does not."""
     if _flag(argv, "--load-format") != "presharded":
         return ""

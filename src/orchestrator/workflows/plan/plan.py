@@ -45,6 +45,7 @@ class PlanRequest:
     replicas: one gang a node; whoever makes the plan is given an inventory that is split so
     without: names of nodes that are left out, of an inventory that has them no more (model.survivors); where no spare
         takes their places, the layout is then one that fits those that are left
+    preshard: the engine is to write per-rank weight files below l40s_presharded
     """
 
     model: str
@@ -58,6 +59,7 @@ class PlanRequest:
     gangs: tuple[str, ...] = ()
     saved: SavedPlan | None = None
     without: tuple[str, ...] = ()
+    preshard: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,7 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> Plann
         expert_parallel=request.ep,
         layout=request.layout,
         adapt=any(gang.short for gang in gangs),
+        preshard=request.preshard,
         extra_args=request.extra_args,
         hosts=hosts,
         api_keys={gang.name: fingerprint(key) for gang in gangs if (key := api_key(gang))},
@@ -141,7 +144,11 @@ def prerequisites(
 
     def one(session: Session) -> PrerequisitesAnswer:
         spec = session.spec
-        request = PrerequisitesRequest(model_path=places.model_path(spec, profile), venv=places.venv(spec, stack.name))
+        request = PrerequisitesRequest(
+            model_path=places.model_path(spec, profile),
+            venv=places.venv(spec, stack.name),
+            presharded=(spec.presharded or "").rstrip("/"),
+        )
         return ask(session, "prerequisites", request, PrerequisitesAnswer, deadline_s=PREREQUISITES_S)
 
     return fleet.on_every(one, only={node.name for node in nodes}).values
@@ -167,6 +174,7 @@ def host_facts(snapshot: Snapshot, told: PrerequisitesAnswer) -> HostFacts:
         vocabularies=told.vocabularies,
         config=config,
         config_error=wrong,
+        rank_files=told.rank_files,
     )
 
 
