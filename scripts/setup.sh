@@ -73,21 +73,22 @@ install_packages() {
     apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 }
 
-# Prometheus and Alertmanager for the tests: their programs alone, out of Debian's packages. Installed, the packages would
-# start both as services on a machine with systemd.
-fetch_prometheus() {
-  local folder="${XDG_CACHE_HOME:-$HOME/.cache}/l40s-deploy/prometheus" draft package
-  [ ! -e "$folder/usr/share/prometheus/alertmanager/default.tmpl" ] || return 0
-  say "fetching the programs of Debian's prometheus and prometheus-alertmanager into $folder"
+# Services of Debian that tests run: their programs alone, out of the packages. Installed, the packages would start them on
+# a machine with systemd. fetch_programs NAME FILE PACKAGE...: FILE of the packages shows that they are there.
+fetch_programs() {
+  local folder="${XDG_CACHE_HOME:-$HOME/.cache}/l40s-deploy/$1" proof=$2 draft package
+  shift 2
+  [ ! -e "$folder/$proof" ] || return 0
+  say "fetching the programs of Debian's $* into $folder"
   mkdir -p "$(dirname "$folder")"
   draft=$(mktemp -d "$folder.XXXXXX")
-  if ! (cd "$draft" && apt-get download -qq prometheus prometheus-alertmanager >/dev/null 2>&1); then
-    say "they can't be fetched (try apt-get update); the tests with a real Prometheus will be skipped"
+  if ! (cd "$draft" && apt-get download -qq "$@" >/dev/null 2>&1); then
+    say "they can't be fetched (try apt-get update); the tests that run them will be skipped"
     rm -rf "$draft"
     return 0
   fi
   for package in "$draft"/*.deb; do
-    dpkg-deb --fsys-tarfile "$package" | tar -x -C "$draft" --wildcards './usr/bin/*' './usr/share/*'
+    dpkg-deb --fsys-tarfile "$package" | tar -x -C "$draft"
     rm "$package"
   done
   chmod 755 "$draft"
@@ -121,5 +122,6 @@ make_environment() {
 
 install_packages
 make_environment
-fetch_prometheus
+fetch_programs prometheus usr/share/prometheus/alertmanager/default.tmpl prometheus prometheus-alertmanager
+fetch_programs slurm usr/sbin/slurmd-wlm slurmctld slurmd slurm-client slurm-wlm-basic-plugins libhwloc15 liblua5.1-0 libmunge2
 say "ready: .venv/bin/l40s-deploy"
