@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +26,7 @@ def state_dir(asked: str | None) -> str:
         return asked
     if os.geteuid() == 0:
         return "/var/lib/l40s-deploy"
-    base = os.environ.get("XDG_STATE_HOME") or str(pathlib.Path("~/.local/state").expanduser())
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return f"{base}/l40s-deploy"
 
 
@@ -59,7 +58,7 @@ def wanted_run(asked: GangRequest) -> str:
     """Folder of the run that a request names by gang and run_id, or the gang's current one."""
     state, gang = state_dir(asked.state_dir), asked.gang
     folder = run_dir(state, gang, asked.run_id) if asked.run_id else current_run(state, gang) or ""
-    if not folder or not pathlib.Path(folder).is_dir():
+    if not folder or not os.path.isdir(folder):
         raise Failure("no-run", f"no such run of gang {gang!r} is staged", f"{state}/gangs", "run `up` again")
     return folder
 
@@ -91,8 +90,7 @@ def read_as(kind: type[M], path: str) -> M | None:
 def write(path: str, text: str, *, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
     """Replace a file by name; readers see the old text or the new, and never with wider rights."""
     temporary = f"{path}.{os.getpid()}.new"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary)
+    remove(temporary)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         os.fchmod(descriptor, mode)
@@ -110,6 +108,12 @@ def write(path: str, text: str, *, mode: int = 0o600, owner: tuple[int, int] | N
 def write_json(path: str, value: Any, *, mode: int = 0o600) -> None:
     """Replace a JSON file."""
     write(path, json.dumps(value, separators=(",", ":")) + "\n", mode=mode)
+
+
+def remove(path: str) -> None:
+    """Take a file away that may be gone already. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def append_line(path: str, text: str, *, limit: int = LOG_LIMIT) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pathlib
 import time
 from dataclasses import replace
 from typing import Any
@@ -92,7 +91,7 @@ def refuse_a_former_holder(asked: GangRequest, *, to_end: bool = False) -> None:
 
 
 def _acquire(path: str, holder: LockHolder, over: str) -> LockAnswer:
-    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     fresh = f"{path}.{os.getpid()}.new"
     files.write(fresh, json.dumps({name: getattr(holder, name) for name in _HOLDER}) + "\n")
     try:
@@ -108,7 +107,7 @@ def _acquire(path: str, holder: LockHolder, over: str) -> LockAnswer:
                 _take_away(path, found.token)
         return LockAnswer(held=_read(path))
     finally:
-        pathlib.Path(fresh).unlink(missing_ok=True)
+        files.remove(fresh)
 
 
 def _note(path: str, action: str, holder: LockHolder) -> None:
@@ -135,7 +134,7 @@ def _take_away(path: str, token: str) -> None:
         if _kept(aside).token != token:
             with contextlib.suppress(FileExistsError):
                 os.link(aside, path)
-        pathlib.Path(aside).unlink(missing_ok=True)
+        files.remove(aside)
 
 
 def _renew(path: str, token: str) -> LockAnswer:
@@ -150,7 +149,7 @@ def _renew(path: str, token: str) -> LockAnswer:
 def _release(path: str, token: str, *, force: bool) -> LockAnswer:
     found = _read(path)
     if found is not None and (force or found.token == token):
-        pathlib.Path(path).unlink(missing_ok=True)
+        files.remove(path)
         _note(path, "ends" if found.token == token else "released by force", found)
         found = None
     return LockAnswer(held=found)
@@ -164,7 +163,7 @@ def _begun(gang: str, token: str, begun: object) -> LockAnswer:
     if isinstance(begun, dict):
         files.write_json(f"{gang}/{BEGUN}", begun)
     else:
-        pathlib.Path(gang, BEGUN).unlink(missing_ok=True)
+        files.remove(f"{gang}/{BEGUN}")
     return LockAnswer(held=found, mine=True)
 
 
@@ -172,11 +171,11 @@ def _renewed(path: str, token: str) -> None:
     """Now, by the clock that nobody sets (clock_gettime(2), CLOCK_BOOTTIME) and for this boot alone. A full disk takes
     no file; the lock's own time tells then."""
     now = {"token": token, "boot": processes.boot_id(), "boottime_s": _boottime()}
-    beside = pathlib.Path(os.path.dirname(path), RENEWED)
+    beside = f"{os.path.dirname(path)}/{RENEWED}"
     try:
-        files.write_json(str(beside), now)
+        files.write_json(beside, now)
     except OSError:
-        beside.unlink(missing_ok=True)
+        files.remove(beside)
 
 
 def _boottime() -> float:
@@ -185,7 +184,7 @@ def _boottime() -> float:
 
 def _age(path: str, token: str) -> float:
     """Seconds since the lock was renewed. Raises FileNotFoundError where there is none."""
-    by_the_wall = time.time() - pathlib.Path(path).stat().st_mtime
+    by_the_wall = time.time() - os.stat(path).st_mtime
     renewed = files.read_json(f"{os.path.dirname(path)}/{RENEWED}")
     at = renewed.get("boottime_s")
     ours = renewed.get("token") == token and renewed.get("boot") == processes.boot_id()

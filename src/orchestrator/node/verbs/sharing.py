@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import pathlib
+import os
 from collections.abc import Iterable
 
 from orchestrator.node import files
@@ -20,24 +20,26 @@ _MARK = "lock.mark-"
 
 def leave_mark(gang: str, token: str, node: str) -> None:
     """In the gang's folder; those of former holders go. A full disk takes no file, and then `arm` finds it out."""
-    for old in pathlib.Path(gang).glob(f"{_MARK}*"):
-        if not old.name.startswith(_of_token(token)):
-            with contextlib.suppress(OSError):
-                old.unlink()
+    ours = _of_token(token)
     with contextlib.suppress(OSError):
-        files.write(str(_mark(gang, token, node)), node + "\n")
+        for old in os.listdir(gang):
+            if old.startswith(_MARK) and not old.startswith(ours):
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{gang}/{old}")
+    with contextlib.suppress(OSError):
+        files.write(_mark(gang, token, node), node + "\n")
 
 
 def take_mark_away(gang: str, token: str, node: str) -> None:
     """Ours alone."""
     with contextlib.suppress(OSError):
-        _mark(gang, token, node).unlink()
+        os.unlink(_mark(gang, token, node))
 
 
 def refuse_anothers_mark(gang: str, token: str, node: str, others: Iterable[str]) -> None:
     """Raises Failure where one of these nodes of the gang writes to this directory too."""
     for other in others:
-        if other != node and _mark(gang, token, other).exists():
+        if other != node and os.path.exists(_mark(gang, token, other)):
             raise shared(gang.partition("/gangs/")[0], node, other)
 
 
@@ -51,8 +53,8 @@ def shared(state: str, node: str, other: str) -> Failure:
     )
 
 
-def _mark(gang: str, token: str, node: str) -> pathlib.Path:
-    return pathlib.Path(gang, _of_token(token) + hashlib.sha256(node.encode()).hexdigest()[:16])
+def _mark(gang: str, token: str, node: str) -> str:
+    return f"{gang}/{_of_token(token)}{hashlib.sha256(node.encode()).hexdigest()[:16]}"
 
 
 def _of_token(token: str) -> str:
