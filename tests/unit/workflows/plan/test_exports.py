@@ -24,7 +24,8 @@ from orchestrator.planning.options import PlanOptions
 from orchestrator.workflows.plan.exports import compose_files, leader_worker_set, slurm
 
 SCHEMA = json.loads(Path(__file__).with_name("lws_v1.json").read_text())
-"""Of leaderworkerset.x-k8s.io/v1: the fields that we write, with the types of the published CRD; no other field."""
+"""Of leaderworkerset.x-k8s.io/v1: the fields that we write, with the types of the published CRD (kubernetes-sigs/lws
+060ab4d, which takes our documents too when unknown fields are refused); no other field."""
 SECRET = Overrides(env=(("HF_TOKEN", "hf_secret"), ("PRICE", "5$ $(id) \n: {'\"")))
 IMAGE = Cluster(image="hub.example/sglang:1", rdma_resource="rdma/hca", cpus=32)
 
