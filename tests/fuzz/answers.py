@@ -25,6 +25,7 @@ from orchestrator.checkpoint.profile import draft
 from orchestrator.engines import bench_client, router
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
+from orchestrator.model.benchmark import Load
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
@@ -215,7 +216,8 @@ def _ask(session: Session) -> None:
 
 
 def _bench(session: Session) -> None:
-    text = bench._follow(session, ASKED, nothing)
+    text, rows = bench._follow(session, ASKED, nothing)
+    bench_client.decoding(rows, Load(prompts=4))
     with contextlib.suppress(ValueError):
         bench_client.read(text)
 

@@ -157,6 +157,11 @@ def _print(done: Benched, load: Load, screen: Screen) -> None:
         say(printable(f"  held against {done.against}"))
     else:
         _figures(record["serving"], screen)
+    if log := record.get("decode_log"):
+        say(
+            f"  the leader's log: {log['tok_s']:.2f} tok/s with {log['tokens']} tokens held; mean {log['mean']:.2f},"
+            f" {log['least']:.2f} to {log['most']:.2f} in {log['lines']} lines"
+        )
     words = {"not judged": "recorded, not judged: the profile expects nothing for this case; the next run is compared"}
     say(printable(f"  verdict: {words.get(done.verdict.value, done.verdict.value)}"))
     for cause in done.causes:

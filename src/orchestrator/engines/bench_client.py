@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -23,6 +23,13 @@ LEFT_OUT = {"datasets": "load_dataset = None\n"}
 """Text that stands for a module where a stack leaves it out: the client needs it for other data sets than ours."""
 PROGRESS = r"(\d{1,9})/(\d{1,9}) \["
 """tqdm's count of answered requests."""
+DECODE_LINE = (
+    r"Decode batch(?: \[\d{1,9}\])?[.,] #running-req: (\d{1,6}), #token: (\d{1,9}), .{0,200}?"
+    r"gen throughput \(token/s\): (\d{1,9}\.\d{1,6}), .{0,80}?#queue-req: (\d{1,6})"
+)
+"""The leader's line on decoding, in all versions: requests, tokens they hold, tokens a second, requests that wait."""
+READ_AT = {1: 482, 4: 1437, 32: 8923, 128: 86816}
+"""Tokens held by so many requests in the lines that the articles' decode table was read from."""
 _KEYS = {
     "duration_s": "duration",
     "requests_s": "request_throughput",
@@ -65,6 +72,42 @@ class Result:
     stand_in: bool
     decode_tok_s: float | None
     raw: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeLog:
+    """Decoding as the leader's log has it, while all requests of a run decode.
+
+    tok_s:  of the line whose requests hold as many tokens as in the articles' lines, or nearly; tokens: so many
+    mean, least, most: of all `lines`
+    """
+
+    tok_s: float
+    tokens: int
+    mean: float
+    least: float
+    most: float
+    lines: int
+
+
+def decoding(rows: Iterable[Sequence[float]], load: Load) -> DecodeLog | None:
+    """From what DECODE_LINE found during a run. None where too few lines show all of its requests and none that waits:
+    the first and the last of them count other steps too. Where the articles read no line, the middle of the answers."""
+    sound = (row for row in rows if len(row) == 4 and all(map(math.isfinite, row)))
+    whole = [row for row in sound if row[0] == load.prompts and row[3] == 0][1:-1]
+    if not whole:
+        return None
+    at = READ_AT.get(load.prompts, load.prompts * (load.input + load.output // 2))
+    nearest = min(whole, key=lambda row: abs(row[1] - at))
+    speeds = [row[2] for row in whole]
+    return DecodeLog(
+        tok_s=nearest[2],
+        tokens=int(nearest[1]),
+        mean=sum(speeds) / len(speeds),
+        least=min(speeds),
+        most=max(speeds),
+        lines=len(speeds),
+    )
 
 
 def command(engine: Engine, load: Load, *, url: str, model: str, tokenizer: str) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ FIGURES = (
     Figure("itl_p99_ms", "between tokens, P99", "ms"),
     Figure("itl_max_ms", "between tokens, longest", "ms"),
     Figure("decode_tok_s", "decoding, all at once", "tok/s", more=True),
+    Figure("decode_log_tok_s", "decoding, by the leader's log", "tok/s", more=True, decides=True),
 )
 """What the articles' tables have, in their order."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from typing import Any
 
 import pytest
@@ -93,3 +94,36 @@ def test_decoding_alone_lies_between_the_last_first_token_and_the_first_end() ->
     assert bench_client.read(json.dumps(told)).decode_tok_s == pytest.approx((4 + 8) / 2.0)
     assert bench_client.read(json.dumps({**told, "ttfts": [1.0, 9.0]})).decode_tok_s is None
     assert bench_client.read(json.dumps({**told, "itls": [[0.5]]})).decode_tok_s is None
+
+
+LOG = [  # as 0.4.4 and 0.5.23 write it
+    (
+        "[2026-07-14 10:15:00 TP0] Decode batch. #running-req: 4, #token: 820, token usage: 0.00, "
+        "gen throughput (token/s): 153.98, largest-len: 0, #queue-req: 0, "
+    ),
+    (
+        "[2026-07-14 10:15:00 TP0] Decode batch, #running-req: 4, #token: 1400, token usage: 0.01, cuda graph: True, "
+        "gen throughput (token/s): 150.25, #queue-req: 2"
+    ),
+]
+
+
+def test_the_log_lines_of_both_versions() -> None:
+    found = [match.groups() for line in LOG if (match := re.search(bench_client.DECODE_LINE, line))]
+    assert found == [("4", "820", "153.98", "0"), ("4", "1400", "150.25", "2")]
+
+
+def test_decoding_is_read_where_the_articles_read_it() -> None:
+    load = Load(prompts=4, concurrency=4, output=512)
+    inner = [(4.0, 900.0, 150.0, 0.0), (4.0, 1430.0, 140.0, 0.0), (4.0, 2000.0, 130.0, 0.0)]
+    around = [(4.0, 810.0, 90.0, 0.0), *inner, (4.0, 2500.0, 99.0, 0.0)]
+    others = [(3.0, 1437.0, 1.0, 0.0), (4.0, 1437.0, 1.0, 2.0), (4.0, float("nan"), 1.0, 0.0), (4.0,)]
+    log = bench_client.decoding([*around[:2], *others, *around[2:]], load)
+    assert log == bench_client.DecodeLog(tok_s=140.0, tokens=1430, mean=140.0, least=130.0, most=150.0, lines=3)
+    assert bench_client.decoding(around[:2], load) is None
+
+
+def test_where_the_articles_have_no_line_the_middle_of_the_answers_counts() -> None:
+    rows = [(2.0, float(tokens), float(tokens), 0.0) for tokens in range(200, 1200, 100)]
+    log = bench_client.decoding(rows, Load(prompts=2, concurrency=2, input=100, output=600))
+    assert log is not None and log.tokens == 800

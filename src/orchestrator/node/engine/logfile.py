@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
+CHUNK = 1 << 20
 LONGEST_LINE = 64 * 1024
 DEFAULT_LIMIT = 64 * 1024 * 1024
 
@@ -66,3 +69,48 @@ class LineCutter:
 
     def _keep(self, piece: bytes) -> None:
         self._rest += piece[: max(0, LONGEST_LINE - len(self._rest))]
+
+
+class LogSince:
+    """A log, from now on, rotated parts included. A context manager: it keeps the file of now open, so that
+    no later one can be taken for it by its inode."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._begun: BinaryIO | None = None
+        with contextlib.suppress(FileNotFoundError):
+            self._begun = open(self._path, "rb")  # noqa: SIM115 - closed by __exit__
+            self._begun.seek(0, os.SEEK_END)
+
+    def __enter__(self) -> LogSince:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._begun is not None:
+            self._begun.close()
+
+    def lines(self) -> Iterator[str]:
+        """Oldest first. Where the log was rotated three times meanwhile, what lay between is gone."""
+        read = set[int]()
+        if self._begun is not None:
+            yield from _lines_of(self._begun)
+            read.add(os.fstat(self._begun.fileno()).st_ino)
+        later = [self._path] if self._begun is None or self._is(self._path) else [f"{self._path}.1", self._path]
+        for path in later:
+            with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+                if os.fstat(file.fileno()).st_ino not in read:
+                    yield from _lines_of(file)
+
+    def _is(self, path: str) -> bool:
+        """Whether the file of then lies there still."""
+        assert self._begun is not None
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.stat(path), os.fstat(self._begun.fileno()))
+        return False
+
+
+def _lines_of(file: BinaryIO) -> Iterator[str]:
+    cutter = LineCutter()
+    while data := file.read(CHUNK):
+        yield from cutter.feed(data)
+    yield from cutter.feed(b"\n")

@@ -16,13 +16,15 @@ import stat
 import subprocess
 import tempfile
 import time
+from collections import deque
 from functools import partial
 from typing import Any
 
 from orchestrator.node import files, kernel
-from orchestrator.node.agent.run import Run, staged_in
+from orchestrator.node.agent.run import ENGINE_LOG, Run, staged_in
 from orchestrator.node.engine import beside, scratch
 from orchestrator.node.engine.guardian import engine_environment
+from orchestrator.node.engine.logfile import LogSince
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import os_told
 from orchestrator.node.requests import request_of
@@ -32,6 +34,9 @@ from orchestrator.protocol.verbs import BenchLine, BenchRequest
 MOST_BYTES = 64 << 20
 """Of a result file; 256 answers of 200 tokens take about a megabyte."""
 KEPT_LOG = 16 << 10
+MOST_ROWS, ROWS_AT_ONCE = 4096, 256
+"""Lines on decoding: one in 40 steps, so that a run of half an hour has some hundreds."""
+LONGEST_SEARCHED = 2048
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
@@ -52,7 +57,8 @@ def stream(request: dict[str, Any]) -> None:
     with os_told(run.folder):
         folder = _folder(run)
         try:
-            _measure(asked, run, folder)
+            with LogSince(run.path(ENGINE_LOG)) as engine_log:
+                _measure(asked, run, folder, engine_log)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -66,7 +72,7 @@ def _folder(run: Run) -> pathlib.Path:
     return folder
 
 
-def _measure(asked: BenchRequest, run: Run, folder: pathlib.Path) -> None:
+def _measure(asked: BenchRequest, run: Run, folder: pathlib.Path, engine_log: LogSince) -> None:
     paths = {"{dataset}": str(folder / "dataset.json"), "{result}": str(folder / "result.jsonl")}
     files.write(paths["{dataset}"], asked.dataset, owner=beside.owner(run))
     kernel.adopt_orphans()
@@ -95,7 +101,17 @@ def _measure(asked: BenchRequest, run: Run, folder: pathlib.Path) -> None:
     text = _result(paths["{result}"])
     for begin in range(0, len(text), PART_BYTES):
         tell(BenchLine(result=text[begin : begin + PART_BYTES]).as_json())
+    decoded = _decoded(engine_log, re.compile(asked.decode))
+    for place in range(0, len(decoded), ROWS_AT_ONCE):
+        tell(BenchLine(decoded=decoded[place : place + ROWS_AT_ONCE]).as_json())
     tell(BenchLine(log=log).as_json())
+
+
+def _decoded(engine_log: LogSince, pattern: re.Pattern[str]) -> tuple[tuple[float, ...], ...]:
+    """What the engine's log has said of decoding meanwhile, the newest where it is very much."""
+    found = (pattern.search(line[:LONGEST_SEARCHED]) for line in engine_log.lines())
+    rows = (tuple(float(number) for number in match.groups(default="0")) for match in found if match is not None)
+    return tuple(deque(rows, maxlen=MOST_ROWS))
 
 
 def _left_out(asked: BenchRequest, run: Run, folder: pathlib.Path) -> dict[str, str]:

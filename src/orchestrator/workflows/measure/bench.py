@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import asdict, dataclass, field, replace
@@ -25,7 +25,7 @@ from orchestrator.bench.verdict import (
     overall,
 )
 from orchestrator.engines import bench_client, greedy
-from orchestrator.engines.bench_client import Result
+from orchestrator.engines.bench_client import DecodeLog, Result
 from orchestrator.engines.registry import engine_of
 from orchestrator.engines.router import running_requests
 from orchestrator.gang.view import GangView
@@ -65,6 +65,7 @@ TABLE = tuple(
     if figure.name in ("output_tok_s", "decode_tok_s", "ttft_median_ms", "itl_median_ms", "e2e_median_ms")
 )
 """What a report shows of a run."""
+_Row = tuple[float, ...]
 _GRAPH_FLAGS = ("--cuda-graph-max-bs", "--cuda-graph-max-bs-decode")
 
 
@@ -114,10 +115,10 @@ def run_now(inventory: Inventory, order: Order, progress: Progress) -> Benched:
         under_load = _UnderLoad(gang)
         _run(fleet, gang, request, view, order, lambda done, of: under_load.at(done, of, progress))
         began = time.time()
-        result = _run(fleet, gang, request, view, order, lambda done, of: progress("run", done, of))
+        result, log = _run(fleet, gang, request, view, order, lambda done, of: progress("run", done, of))
         machines = replace(machines, loaded=under_load.states(), after=_states(look(fleet, gang.nodes).values))
         _refuse_another_run(fleet, gang, view)
-    record = _record(gang, request, view, order, result, gpu=gpu, at=began)
+    record = _record(gang, request, view, order, result, log, gpu=gpu, at=began)
     return _judged({**record, "machines": machines.as_json()}, view, request, order.load)
 
 
@@ -267,8 +268,9 @@ def _run(
     view: GangView,
     order: Order,
     progress: Callable[[int, int], None],
-) -> Result:
-    """One run of the client. Raises NodeError where it fails or its figures mean nothing."""
+) -> tuple[Result, DecodeLog | None]:
+    """One run of the client, and decoding as the leader's log has it. Raises NodeError where it fails or its figures
+    mean nothing."""
     leader = gang.leader
     words = bench_client.command(
         engine_of(load_stack(request.stack)),
@@ -283,29 +285,40 @@ def _run(
         dataset=order.dataset.text if order.dataset else text.own_text(max(text.TURNS, order.load.prompts)),
         left_out=bench_client.LEFT_OUT,
         progress=bench_client.PROGRESS,
+        decode=bench_client.DECODE_LINE,
         deadline_s=order.timeout_s,
     )
     done = fleet.on_every(lambda session: _follow(session, asked, progress), only=[leader.name])
     place = f"{leader.name}: {words[0]}"
+    text_of_result, decoded = done.all()[leader.name]
     try:
-        result = bench_client.read(done.all()[leader.name])
+        result = bench_client.read(text_of_result)
     except ValueError as wrong:
         raise NodeError(f"its result can't be read: {wrong}", where=place, fix="l40s-deploy logs") from None
     if flaw := bench_client.flaw(result, order.load):
         fix = "check `l40s-deploy logs` and `l40s-deploy golden check`; these figures are not recorded"
         raise NodeError(f"the run is not valid: {flaw}", where=place, fix=fix)
-    return result
+    return result, _whole_steps(decoded, request, order.load)
 
 
-def _follow(session: Session, asked: BenchRequest, progress: Callable[[int, int], None]) -> str:
-    """The text of the result file."""
+def _whole_steps(rows: Sequence[_Row], request: StagingRequest, load: Load) -> DecodeLog | None:
+    """None under pipeline parallelism, where the log counts one micro-batch, and where not all came at once."""
+    if "PP" in greedy.layout_of(list(request.argv)) or not _at_once(load):
+        return None
+    return bench_client.decoding(rows, load)
+
+
+def _follow(session: Session, asked: BenchRequest, progress: Callable[[int, int], None]) -> tuple[str, list[_Row]]:
+    """The text of the result file, and what the engine's log said of decoding."""
     parts: list[str] = []
+    rows: list[_Row] = []
     for said in messages(session, "bench", asked, BenchLine):
         if said.answered is not None:
             progress(said.answered, said.of)
         parts.append(said.result)
+        rows += said.decoded
         if said.log is not None:
-            return "".join(parts)
+            return "".join(parts), rows
     raise NodeError("the benchmark ended without a result", where=session.spec.name, fix="run it again")
 
 
@@ -315,6 +328,7 @@ def _record(
     view: GangView,
     order: Order,
     result: Result,
+    log: DecodeLog | None,
     *,
     gpu: str,
     at: float,
@@ -333,7 +347,8 @@ def _record(
         "gpu": gpu,
         "load": asdict(order.load),
         "dataset": order.dataset.name if order.dataset else text.NAME,
-        "serving": _figures(result, order.load),
+        "serving": _figures(result, log, order.load),
+        "decode_log": asdict(log) if log is not None else None,
         "stand_in": result.stand_in,
         "remarks": list(view.remarks),
         "transport": [{"id": finding.id, "title": finding.title} for finding in view.transport],
@@ -341,11 +356,15 @@ def _record(
     }
 
 
-def _figures(result: Result, load: Load) -> dict[str, float]:
+def _figures(result: Result, log: DecodeLog | None, load: Load) -> dict[str, float]:
     """With the speed of decoding alone where all requests were sent at once."""
-    at_once = min(load.concurrency, load.rate) >= load.prompts
-    decode = {"decode_tok_s": result.decode_tok_s} if at_once and result.decode_tok_s is not None else {}
-    return {**result.figures, **decode}
+    client = result.decode_tok_s if _at_once(load) else None
+    told = {"decode_tok_s": client, "decode_log_tok_s": log.tok_s if log is not None else None}
+    return {**result.figures, **{name: speed for name, speed in told.items() if speed is not None}}
+
+
+def _at_once(load: Load) -> bool:
+    return min(load.concurrency, load.rate) >= load.prompts
 
 
 def expectations(model: str) -> tuple[Expected, ...]:
@@ -403,7 +422,7 @@ def bench_json(done: Benched) -> dict[str, Any]:
         **{key: record[key] for key in ("id", "gang", "plan_id", "model", "stack", "layout", "gpu", "dataset", "load")},
         "stand_in": record["stand_in"],
         "serving": record["serving"],
-        "decode": [_decode(record)] if "decode_tok_s" in record["serving"] else [],
+        "decode": list(_decode(record)),
         "expected": None if done.expected is None else _expected_json(done.expected),
         "against": done.against,
         "figures": figures_json(done.judged),
@@ -414,13 +433,22 @@ def bench_json(done: Benched) -> dict[str, Any]:
     }
 
 
-def _decode(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "requests": record["load"]["concurrency"],
-        "tok_s": record["serving"]["decode_tok_s"],
-        "tokens": record["load"]["output"],
-        "source": "client: between the last first token and the first end",
-    }
+def _decode(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One row for each who tells of decoding alone."""
+    requests = record["load"]["concurrency"]
+    if "decode_tok_s" in record["serving"]:
+        yield {
+            "requests": requests,
+            "tok_s": record["serving"]["decode_tok_s"],
+            "tokens": record["load"]["output"],
+            "source": "client: between the last first token and the first end",
+        }
+    if log := record.get("decode_log"):
+        yield {
+            "requests": requests,
+            **log,
+            "source": "leader's log: its line nearest to the articles' tokens",
+        }
 
 
 def sweep_json(done: Sequence[Benched]) -> dict[str, Any]:

@@ -25,7 +25,9 @@ sys.stderr.write("50%|# | 1/2 [00:01"); sys.stderr.flush()
 if mode == "hang": time.sleep(600)
 if mode == "fail": sys.exit("no way, said key-of-the-gang")
 if mode == "link": os.symlink("/etc/passwd", result)
-if mode == "fine": open(result, "w").write("x" * 600000)
+if mode == "fine":
+    open({log!r}, "a").write("batch: 4 at 153.98\\nnothing\\nbatch: 4 at 150.25\\n")
+    open(result, "w").write("x" * 600000)
 """
 
 
@@ -34,7 +36,8 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.seen = folder, folder / "seen.json"
-        (folder / "client.py").write_text(CLIENT.format(seen=str(self.seen)))
+        log = folder / "state/gangs/gang0/runs/r1/engine.log"
+        (folder / "client.py").write_text(CLIENT.format(seen=str(self.seen), log=str(log)))
         python = folder / "python3"
         python.write_text(f'#!/bin/sh\ncd / && PYTHONPATH={folder} exec {sys.executable} "$@"\n')
         python.chmod(0o755)
@@ -44,13 +47,15 @@ class Node:
         staged = StagingRequest(gang="gang0", run_id="r1", node="node0", node_rank=0, nnodes=1,
                                 venv_python=str(python), env={"CUDA_VISIBLE_DEVICES": "0,1", "OF_THE_PLAN": "yes"},
                                 leader=Endpoint(port=1))  # fmt: skip
+        log.write_text("batch: 4 at 1.0\n")
         (run / "run.json").write_text(json.dumps(staged.kept()))
         kept = KeptSecrets(redact=("key-of-the-gang",), authorization="Bearer key-of-the-gang", files=())
         (run.parent.parent / "secrets.json").write_text(json.dumps(kept.as_json()))
 
     def start(self, mode: str, deadline_s: float = 60.0) -> subprocess.Popen[bytes]:
         request = {"state_dir": str(self.folder / "state"), "gang": "gang0", "dataset": "[1]", "deadline_s": deadline_s,
-                   "progress": r"(\d+)/(\d+) \[", "command": ["client", "{dataset}", "{result}", mode]}  # fmt: skip
+                   "progress": r"(\d+)/(\d+) \[", "decode": r"batch: (\d+) at ([\d.]+)",
+                   "command": ["client", "{dataset}", "{result}", mode]}  # fmt: skip
         process = subprocess.Popen(
             [sys.executable, "-m", "orchestrator.node", "bench"],
             stdin=subprocess.PIPE,
@@ -87,6 +92,7 @@ def test_it_has_the_plans_environment_no_gpu_and_the_key_in_no_argument(node: No
     lines = node.run("fine")
     assert "".join(line.get("result", "") for line in lines) == "x" * 600000
     assert lines[-1]["log"].startswith("50%")
+    assert [row for line in lines for row in line.get("decoded", ())] == [[4.0, 153.98], [4.0, 150.25]]
     told = node.told()
     wanted = {
         "CUDA_VISIBLE_DEVICES": "",
