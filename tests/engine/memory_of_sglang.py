@@ -111,16 +111,37 @@ def answer(row):
         server_args=SimpleNamespace(enable_hisparse=False), device="cuda", gpu_id=0, mambaish_config=None,
         is_draft_worker=False, post_capture_kv_active=False,
     )  # fmt: skip
+    free = kv.KVCacheConfigurator._profile_available_bytes(holder, row["before"] / (1 << 30))
+    pool = _of_windows(pools, holder, said) if config.is_hybrid_swa else _plain(pools, holder, row, said)
+    tokens = pool.calculate_pool_sizes(free, said["page_size"]).max_total_num_tokens
+    tokens = kv.KVCacheConfigurator._apply_token_constraints(holder, tokens)
+    return {"fraction": fraction, "tokens": tokens}
+
+
+def _of_windows(pools, holder, said):
+    """Of a model with sliding-window layers, as create_memory_pool_configurator makes it."""
+    config = holder.model_config
+    pools.get_schedule = lambda: SimpleNamespace(swa_full_tokens_ratio=said["swa_full_tokens_ratio"] or 0.8)
+    pools.get_memory = lambda: SimpleNamespace(enable_unified_memory=False)
+    pools._dflash_draft_cell_size = lambda _: 0
+    holder.layer_info = SimpleNamespace(
+        full_attention_layer_ids=config.full_attention_layer_ids, swa_attention_layer_ids=config.swa_attention_layer_ids
+    )
+    holder.sliding_window_size, holder.page_size = config.sliding_window_size, said["page_size"]
+    holder.spec_algorithm = SimpleNamespace(is_eagle=lambda: False, is_standalone=lambda: False)
+    holder.fused_entry_bytes = lambda _: None
+    return pools.HybridSWAPoolConfigurator(holder)
+
+
+def _plain(pools, holder, row, said):
+    dtype = said["kv_cache_dtype"]
     pool = pools.DefaultPoolConfigurator.__new__(pools.DefaultPoolConfigurator)
     pool.kv_cache_dtype_str, pool._fixed_overhead_bytes, pool._zero_kv_max_tokens = dtype, 0, 0
     cell = pool._compute_cell_size(holder, row["layers"])
     if said["speculative_algorithm"] == "EAGLE":
         cell += int(cell / row["layers"])
     pool._cell_size = cell
-    free = kv.KVCacheConfigurator._profile_available_bytes(holder, row["before"] / (1 << 30))
-    tokens = pool.calculate_pool_sizes(free, said["page_size"]).max_total_num_tokens
-    tokens = kv.KVCacheConfigurator._apply_token_constraints(holder, tokens)
-    return {"fraction": fraction, "tokens": tokens}
+    return pool
 
 
 def answer_or_error(row):

@@ -28,7 +28,7 @@ from orchestrator.workflows.gang.standing import as_replicas
 from orchestrator.workflows.look.look import named_stack
 from orchestrator.workflows.plan.diff import diff_inventory, diff_json
 from orchestrator.workflows.plan.file import read_request, write_plan
-from orchestrator.workflows.plan.layouts import chosen, layouts_json, layouts_of
+from orchestrator.workflows.plan.layouts import chosen, fit_words, layouts_json, layouts_of
 from orchestrator.workflows.plan.plan import PlanRequest, launch_scripts, plan_inventory, unit
 
 if TYPE_CHECKING:
@@ -195,6 +195,12 @@ def _show_speeds(plan: Plan, fits: Mapping[str, tuple[Fit, ...]], screen: Screen
         fit = chosen(fits.get(gang.name, ()), gang)
         if fit is not None and fit.speeds is not None:
             screen.out.print(printable(f"{gang.name} at {fit.degrees}: {words(fit.speeds)}"))
+        if len(fits.get(gang.name, ())) > 1:
+            screen.out.print(
+                printable(f"layouts that {gang.name} can have, calculated (--layout NAME, or --tp, --pp, --ep):")
+            )
+            for each in fits[gang.name]:
+                screen.out.print(printable(f"  {'*' if each is fit else ' '} {fit_words(each)}"))
 
 
 def _show_diff(plan: Plan, found: Sequence[GangDiff], screen: Screen) -> None:

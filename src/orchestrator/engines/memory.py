@@ -48,6 +48,7 @@ class Division:
     max_tokens:  most tokens that the KV cache is allowed, None for as many as fit
     kv_bytes:    of one element of the KV cache
     attention_parts: how many ways attention is cut by tensor parallelism (fewer under attention data parallelism)
+    window_share: tokens that a sliding-window layer keeps for each one that a full layer keeps
     draft:       a multi-token prediction layer is loaded as the draft, and has a KV cache of its own
     """
 
@@ -56,6 +57,7 @@ class Division:
     max_tokens: int | None = None
     kv_bytes: int = 2
     attention_parts: int = 1
+    window_share: float = 1.0
     draft: bool = False
 
 

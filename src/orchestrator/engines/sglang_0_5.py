@@ -59,6 +59,8 @@ _NO_PREFILL_GRAPHS = since(
 """Flags that leave prefill without CUDA graphs."""
 _DRAFT_MIB = since(("0.5.10", 4096), ("0.5.17", 0))
 """What is set aside for speculative decoding."""
+_WINDOW_SHARE = 0.8
+"""--swa-full-tokens-ratio where nobody gives one (arg_groups/fields/schedule.py; earlier srt/server_args.py)."""
 _SHUTDOWN_S = since(("0.5.10", 10), ("0.5.23", 20))
 """From 0.5.23 a serving worker ignores SIGTERM and waits for rank 0's ShutdownReq (srt/entrypoints/engine.py)."""
 
@@ -184,8 +186,16 @@ def _memory(version: str, asked: MemoryAsked) -> Division:
         max_tokens=asked.number("--max-total-tokens"),
         kv_bytes=element_bytes(asked.text("--kv-cache-dtype")),
         attention_parts=max(1, asked.tensor_parallel // attention),
+        window_share=_window_share(asked),
         draft=draft,
     )
+
+
+def _window_share(asked: MemoryAsked) -> float:
+    """mem_cache pools of full and sliding-window layers (HybridSWAPoolConfigurator; in 0.5.10 set_num_token_hybrid)."""
+    if "--disable-hybrid-swa-memory" in asked.flags:
+        return 1.0
+    return float(asked.text("--swa-full-tokens-ratio") or _WINDOW_SHARE)
 
 
 def _own_fraction(version: str, asked: MemoryAsked, chunk: int, graphs: _Graphs, attention: int) -> tuple[float, str]:

@@ -56,6 +56,7 @@ def _profile(top: Section) -> ModelProfile:
         group=_group(top, quantisation),
         parts=_parts(top.section("parts")),
         attention=_ATTENTIONS[top.text("attention", usual, choices=tuple(_ATTENTIONS))],
+        window_layers=_window_layers(top, dimensions),
         dimensions=dimensions,
         bytes=top.number("bytes", 0),
         shards=top.number("shards", 0),
@@ -165,6 +166,15 @@ def _layouts(section: Section) -> tuple[NamedLayout, ...]:
         )
         entry.done()
     return tuple(found)
+
+
+def _window_layers(top: Section, dimensions: Dimensions) -> int:
+    found = top.number("window_layers", 0)
+    if found > dimensions.num_hidden_layers:
+        raise top.wrong(
+            "window_layers", f"found {found}, wanted at most num_hidden_layers, {dimensions.num_hidden_layers}"
+        )
+    return found
 
 
 def _vision(section: Section) -> Vision:

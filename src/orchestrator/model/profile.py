@@ -113,6 +113,7 @@ class ModelProfile:
     group:     weights that share one scale, of int4-group and mxfp4
     parts:     parts that are stored in another way than `quantisation` says
     attention: kind of attention, which decides the KV cache's size
+    window_layers: those with sliding-window attention, where the other layers have full attention
     micro_batch: most requests in a pipeline stage at once, None for the plan's own figure
     tried:     dialects that it was tried with, the one to prefer first; () where nobody said
     measured:  what somebody has measured on L40S, as (stack, layout): sglang-0.4.4-l40s, TP32
@@ -133,6 +134,7 @@ class ModelProfile:
     group: int = 0
     parts: tuple[tuple[Part, Quantisation], ...] = ()
     attention: Attention
+    window_layers: int = 0
     dimensions: Dimensions
     bytes: int = 0
     shards: int = 0

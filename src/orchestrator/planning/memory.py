@@ -53,7 +53,7 @@ def budget(
         else f"KV cache: {per_token:,} bytes a token",
     ]
     if profile.attention == "hybrid":
-        lines.append("KV cache: every layer counted as full attention; sliding-window layers need less")
+        lines.append(_of_windows(profile, division))
     if profile.vision:
         lines.append(f"vision encoder: {_gib(profile.vision.bytes)} GiB, a copy on every rank, counted as weights")
     if stack.device == "cpu" or gpu_total is None:
@@ -117,7 +117,20 @@ def kv_bytes_per_token(profile: ModelProfile, layout: Layout, division: Division
     if dims.kv_lora_rank:
         return (dims.kv_lora_rank + dims.qk_rope_head_dim) * layers * size
     heads = max(1, dims.num_key_value_heads // parts)
-    return 2 * heads * head_dim(profile) * layers * size
+    cell = 2 * heads * head_dim(profile) * size
+    windows = round(layers * profile.window_layers / dims.num_hidden_layers)
+    share = division.window_share if division is not None else 1.0
+    return cell * (layers - windows) + int(share * cell * windows)
+
+
+def _of_windows(profile: ModelProfile, division: Division) -> str:
+    """How a model with several kinds of layers is counted."""
+    if not profile.window_layers:
+        return "KV cache: every layer counted as full attention; sliding-window layers need less"
+    return (
+        f"KV cache: {profile.window_layers} of {profile.dimensions.num_hidden_layers} layers have a sliding window, "
+        f"and keep {division.window_share:g} tokens for each one of the others"
+    )
 
 
 def weights_per_gpu(profile: ModelProfile, layout: Layout, division: Division | None = None) -> int:

@@ -11,9 +11,10 @@ from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import Layout
 from orchestrator.model.profile import ModelProfile, Stack
-from orchestrator.planning import commands, layout, memory, named
+from orchestrator.planning import commands, layout, memory, named, page_cache
 from orchestrator.planning.build import abilities
 from orchestrator.planning.roofline import Speeds, speeds
+from orchestrator.planning.traffic import bytes_a_token
 
 L40S_BYTES = L40S.nvml_mib << 20
 """What NVML says a 48 GB L40S has."""
@@ -28,6 +29,8 @@ class Fit:
     kv_tokens: None for an engine on CPU
     default:   what `plan` takes where nobody pins anything
     speeds:    calculated; None where nothing can be said
+    sent:      bytes that the nodes send to each other for a generated token, calculated
+    read:      bytes of weight files that one node reads at a start
     """
 
     degrees: layout.Degrees
@@ -37,6 +40,8 @@ class Fit:
     measured: bool
     default: bool
     speeds: Speeds | None = None
+    sent: int = 0
+    read: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +117,8 @@ def offer(
                     speeds=_speeds(
                         profile, stack, candidate, gpu, all_reduce if degrees.tensor == nodes * each else None
                     ),
+                    sent=bytes_a_token(profile.dimensions, candidate),
+                    read=page_cache.to_read(memory.checkpoint_bytes(profile), candidate),
                 )
             )
     return Offer(

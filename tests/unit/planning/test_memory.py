@@ -128,3 +128,19 @@ def test_attention_in_groups_is_cut_into_fewer_parts() -> None:
     plain = budget(FINE, NEW, TP32, flags=GRAPHS_32, gpu_total=GPU_BYTES, where="")
     assert grouped.weights is not None and plain.weights is not None and grouped.weights > plain.weights
     assert "in 4 groups" in grouped.explanation[-1]
+
+
+def test_sliding_windows_keep_fewer_tokens_than_full_layers() -> None:
+    """SGLang's two pools: 18 layers with a window keep 0.8 tokens for each one of the 18 others, a head of 64, bf16."""
+    oss, one_node = load_profile("gpt-oss-120b"), Layout(tensor_parallel=8, nnodes=1, gpus_per_node=8)
+    cell = 2 * 1 * 64 * 2
+    for flags, kept in (
+        ({}, 18 * cell + int(0.8 * 18 * cell)),
+        ({"--swa-full-tokens-ratio": ("0.5",)}, 18 * cell + 9 * cell),
+        ({"--disable-hybrid-swa-memory": ()}, 36 * cell),
+    ):
+        found = budget(oss, NEW, one_node, flags=flags, gpu_total=GPU_BYTES, where="")
+        assert found.kv_bytes_per_token == kept
+    assert any("18 of 36 layers have a sliding window" in line for line in found.explanation)
+    staged = replace(one_node, tensor_parallel=4, pipeline_parallel=2)
+    assert kv_bytes_per_token(oss, staged) == 18 * 2 * cell, "a stage of 18 layers, two heads each, without a division"

@@ -12,8 +12,9 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import GangPlan
 from orchestrator.planning.layout import degrees_of
 from orchestrator.planning.offers import L40S_BYTES, Fit, offer
+from orchestrator.planning.page_cache import FAST_DISK
 from orchestrator.workflows.plan.measured import measured_all_reduces
-from orchestrator.workflows.plan.models import speeds_json
+from orchestrator.workflows.plan.models import costs_json, speeds_json
 from orchestrator.workflows.plan.plan import Planned, PlanRequest
 
 
@@ -51,6 +52,20 @@ def chosen(fits: tuple[Fit, ...], gang: GangPlan) -> Fit | None:
     return next((fit for fit in fits if fit.degrees == degrees_of(gang.layout)), None)
 
 
+def fit_words(fit: Fit) -> str:
+    """'PP4 x TP8 (node-stages): 667k KV tokens, 86 kB a token between nodes, 40 to 998 tokens/s at 1 and 128 requests,
+    172 GB to read on each node (34 s at 5 GB/s)'."""
+    parts = [] if fit.kv_tokens is None else [f"{fit.kv_tokens // 1000}k KV tokens"]
+    parts.append(f"{fit.sent / 1000:.0f} kB a token between nodes")
+    if fit.speeds is not None:
+        least, most = min(fit.speeds.tokens_per_s), max(fit.speeds.tokens_per_s)
+        rates = f"{fit.speeds.tokens_per_s[least]:.0f} to {fit.speeds.tokens_per_s[most]:.0f}"
+        parts.append(f"{rates} tokens/s at {least} and {most} requests")
+    parts.append(f"{fit.read / 1e9:.0f} GB to read on each node at a start ({fit.read / FAST_DISK:.0f} s at 5 GB/s)")
+    name = f" ({fit.name})" if fit.name else ""
+    return f"{fit.degrees}{name}{', measured' if fit.measured else ''}: {', '.join(parts)}"
+
+
 def layouts_json(fits: tuple[Fit, ...]) -> list[dict[str, Any]]:
     """The key `layouts` of a gang in `plan --json`."""
     return [
@@ -59,7 +74,10 @@ def layouts_json(fits: tuple[Fit, ...]) -> list[dict[str, Any]]:
             "tp": fit.degrees.tensor,
             "pp": fit.degrees.pipeline,
             "ep": fit.degrees.expert,
+            "attn_dp": 1,
+            "layout": fit.name or None,
             "kv_tokens": fit.kv_tokens,
+            **costs_json(fit),
             **speeds_json(fit),
         }
         for fit in fits

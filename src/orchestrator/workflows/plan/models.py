@@ -19,6 +19,7 @@ from orchestrator.model.inventory import GangSpec
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.offers import Fit, Offer, offer
+from orchestrator.planning.page_cache import FAST_DISK, SLOW_DISK
 from orchestrator.rendering import profile_file
 from orchestrator.workflows.files import write_whole
 from orchestrator.workflows.plan.measured import measured_all_reduces
@@ -88,11 +89,23 @@ def _offer(each: Offer) -> dict[str, Any]:
                 "kv_tokens": fit.kv_tokens,
                 "measured": fit.measured,
                 "default": fit.default,
+                **costs_json(fit),
                 **speeds_json(fit),
             }
             for fit in each.fits
         ],
         "refusal": {"what": each.refusal, "fix": each.instead} if each.refusal else None,
+    }
+
+
+def costs_json(fit: Fit) -> dict[str, Any]:
+    """What a layout costs the network and a start, calculated: bytes, and seconds of reading from two kinds of disk."""
+    return {
+        "network_bytes_per_token": fit.sent,
+        "start": {
+            "read_bytes_per_node": fit.read,
+            "read_s": {"5 GB/s": round(fit.read / FAST_DISK), "1 GB/s": round(fit.read / SLOW_DISK)},
+        },
     }
 
 

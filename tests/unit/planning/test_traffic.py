@@ -1,0 +1,55 @@
+"""Bytes between nodes for a token, by layout, and what a layout costs a start."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.reference_cluster import gang
+
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.plan import Layout
+from orchestrator.planning.memory import checkpoint_bytes
+from orchestrator.planning.offers import offer
+from orchestrator.planning.traffic import bytes_a_token
+from orchestrator.workflows.plan.layouts import fit_words, layouts_json
+from orchestrator.workflows.plan.models import costs_json
+
+STOCK = load_profile("DeepSeek-V3-0324")
+NUMBER = 7168 * 2
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "nodes", "sent"),
+    [
+        (32, 1, 4, int(61 * 2 * 4 * 2 * 31 / 32 * NUMBER)),
+        (8, 4, 4, 3 * 2 * NUMBER),
+        (16, 2, 4, int(61 * 2 * 2 * 2 * 15 / 16 * NUMBER) + 2 * NUMBER),
+        (4, 8, 4, 3 * 2 * NUMBER),
+        (4, 2, 1, 0),
+        (8, 1, 1, 0),
+    ],
+)
+def test_what_crosses_nodes_is_counted(tensor: int, pipeline: int, nodes: int, sent: int) -> None:
+    layout = Layout(tensor_parallel=tensor, pipeline_parallel=pipeline, nnodes=nodes, gpus_per_node=8)
+    assert bytes_a_token(STOCK.dimensions, layout) == sent
+
+
+def test_a_stage_a_node_reads_a_quarter_and_says_its_name() -> None:
+    fits = {str(fit.degrees): fit for fit in offer(STOCK, load_stack("sglang-0.5.23"), gang()).fits}
+    staged, spread = fits["PP4 x TP8"], fits["TP32 with EP2"]
+    assert staged.name == "node-stages" and staged.sent * 100 < spread.sent
+    whole = checkpoint_bytes(STOCK)
+    assert (staged.read, spread.read) == (whole // 4, whole)
+    assert costs_json(staged) == {
+        "network_bytes_per_token": 3 * 2 * NUMBER,
+        "start": {
+            "read_bytes_per_node": whole // 4,
+            "read_s": {"5 GB/s": round(whole / 4 / 5e9), "1 GB/s": round(whole / 4 / 1e9)},
+        },
+    }
+    words = fit_words(staged)
+    assert words.startswith("PP4 x TP8 (node-stages): ") and "86 kB a token between nodes" in words
+    assert "tokens/s at 1 and 128 requests" in words and "at 5 GB/s" in words
+    (document,) = layouts_json((staged,))
+    assert (document["layout"], document["attn_dp"], document["pp"]) == ("node-stages", 1, 4)
+    assert document["calculated"] and document["network_bytes_per_token"] == staged.sent
