@@ -107,10 +107,25 @@ def facts_of(archive: zipfile.ZipFile) -> dict[str, Any]:
         "loads": _loads(sources),
         "moe_name": _moe_name(sources),
         "paths": sorted(_paths(sources)),
+        "presharded": "def _collect_extra_tensors" in sources["sglang/srt/model_loader/loader.py"],
         "ranks_die_with_launcher": _dies_with_parent(sources),
         "shared_names": _shared_names(sources),
+        "tuned_kernels": _tuned_kernels(sources),
         "variables": [name for name in _VARIABLES if any(name in text for text in sources.values())],
         "wordings": sorted(_wordings(sources)),
+    }
+
+
+def _tuned_kernels(sources: Mapping[str, str]) -> dict[str, list[str]]:
+    """The modules that define the kernels which a tuning run calls, and what they take without a file."""
+    wanted = ("invoke_fused_moe_kernel", "get_default_config", "w8a8_block_fp8_matmul(?:_triton)?")
+    return {
+        wording.partition("(")[0]: [
+            place.removesuffix(".py").replace("/", ".")
+            for place in sorted(sources)
+            if re.search(rf"^def {wording}\(", sources[place], re.MULTILINE)
+        ]
+        for wording in wanted
     }
 
 

@@ -26,7 +26,11 @@ from types import SimpleNamespace
 from typing import Any
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG, prctl(2)
-_GEMM = ("sglang.kernels.ops.gemm.fp8_kernel", "sglang.srt.layers.quantization.fp8_kernel")
+_GEMM = (
+    "sglang.kernels.ops.gemm.fp8_kernel",
+    "sglang.kernels.ops.quantization.fp8_kernel",
+    "sglang.srt.layers.quantization.fp8_kernel",
+)
 _GEMM_CALL = ("w8a8_block_fp8_matmul_triton", "w8a8_block_fp8_matmul")
 _MOE = (
     "sglang.kernels.ops.moe.fused_moe_triton_kernels",
@@ -35,9 +39,10 @@ _MOE = (
 )
 _MOE_CONFIG = (
     "sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe_triton_config",
+    "sglang.srt.layers.moe.fused_moe_triton.fused_moe_triton_config",
     "sglang.srt.layers.moe.fused_moe_triton.fused_moe",
 )
-"""Where the versions keep their kernels, the newest first: 0.5.23 and 0.4.4."""
+"""Where the versions keep their kernels, the newest first: 0.5.23, 0.5.17, 0.5.10 and 0.4.4."""
 TOLERANCE = 0.02
 """Of the norm. Right tiles are up to 5e-3 (bfloat16) off, a BLOCK_SIZE_K that crosses scales 40 % and more."""
 GRAPH_OPS, REPLAYS = 10, 10

@@ -36,10 +36,10 @@ def _lines(figures: Figures) -> Iterator[str]:
     yield from _kills(figures.of_step("kill"))
     yield "## Steps"
     yield ""
-    yield "| step | outcome | what was seen | s |"
-    yield "|---|---|---|---|"
+    yield "| step | outcome | what was seen | s | when |"
+    yield "|---|---|---|---|---|"
     for result in _last_of_each(figures):
-        yield f"| {result.step} | {result.outcome} | {_cell(result.said)} | {result.seconds:.0f} |"
+        yield f"| {result.step} | {result.outcome} | {_cell(result.said)} | {result.seconds:.0f} | {result.at} |"
     yield ""
     yield from _failures(figures)
     yield from _details(figures)
@@ -56,8 +56,8 @@ def _kills(kills: list[Result]) -> Iterator[str]:
     yield "Seconds are from the kill: until `status` had answered with the cause, until the main threads of all the"
     yield "gang's processes were dead, and until the memory of its GPUs was free."
     yield ""
-    yield "| layout | killed | load | cause that status gave | told s | all dead s | memory free s | right |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "| layout | killed | load | cause that status gave | told s | all dead s | memory free s | right | when |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for one in kills:
         have = one.figures
         cause = have.get("cause") or have.get("first")
@@ -69,6 +69,7 @@ def _kills(kills: list[Result]) -> Iterator[str]:
             _cell(told),
             *(str(have.get(name, "")) for name in ("told_s", "processes_dead_s", "memory_free_s")),
             "yes" if _right(one) else "NO",
+            one.at,
         ]
         yield f"| {' | '.join(cells)} |"
     yield ""

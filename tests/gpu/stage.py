@@ -140,6 +140,7 @@ class GpuLab(SmallLab):
 
             group = router_group(venv, self.folder / "router", ROUTER_PORT)
             document["all"]["children"]["router"] = group
+        document["all"]["vars"] |= more.pop("vars", {})
         document["all"]["children"] |= more
         self.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
 

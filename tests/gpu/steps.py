@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.gpu import answers, cards, measuring
+from tests.gpu import answers, cards, measuring, per_rank, tuned
 from tests.gpu.figures import Result, now
 from tests.gpu.stage import (
     HOME,
@@ -427,6 +427,19 @@ def tensor(stage: Stage, record: Record) -> tuple[str, dict[str, Any]]:
     return f"TP{ranks} on two nodes ready after {took:.0f} s; the alphabet goes on", {"up_s": round(took, 1)}
 
 
+# -- one node
+
+
+def one_node_of_all(stage: Stage, record: Record) -> tuple[str, dict[str, Any]]:
+    """Tensor parallel inside one node; then its last rank dies."""
+    took = stage.up("--replace")
+    if wrong := stage.continues(stage.service()):
+        raise Otherwise(wrong, up_s=took)
+    ranks = len(stage.gpus_of("gang0"))
+    record(kill(stage, "gang0", ranks - 1, load=True))
+    return f"TP{ranks} on one node ready after {took:.0f} s; the alphabet goes on", {"up_s": round(took, 1)}
+
+
 # -- two gangs
 
 
@@ -573,6 +586,15 @@ STEPS = (
     Step("look", "doctor and plan before anything is started", look, one_gang, 20),
     Step("up", "from nothing to ready", up, one_gang, 100),
     Step("generation", "log-probabilities against float32", generation, one_gang, 30, alone=True),
+    Step(
+        "tuning",
+        "kernels tuned, killed, resumed, read",
+        lambda stage, _: tuned.tuning(stage),
+        one_gang,
+        240,
+        alone=True,
+    ),
+    Step("per-rank files", "written once, read by rank", lambda stage, _: per_rank.per_rank(stage), one_gang, 130),
     Step("golden", "accepted answers, asked again", lambda stage, _: measuring.golden(stage), one_gang, 110),
     Step("bench", "beside the engine's client by hand", lambda stage, _: measuring.bench(stage), one_gang, 150),
     Step("kills", "each rank of one gang killed", kills_of_one_gang, one_gang, 70),
@@ -587,5 +609,6 @@ STEPS = (
     Step("tensor", "tensor parallel over two nodes of several GPUs", tensor, two_nodes, 60, gpus=FEWEST),
     Step("restart", "the gang as a whole", restart, two_nodes, 60, gpus=2),
     Step("nettest", "between the nodes", lambda stage, _: measuring.nettest(stage), two_nodes, 90, alone=True, gpus=2),
+    Step("one node", "tensor parallel over all GPUs of one node", one_node_of_all, one_node, 90, gpus=2),
     Step("slowed", "NCCL on sockets", lambda stage, _: measuring.slowed(stage), one_node, 200, alone=True, gpus=2),
 )

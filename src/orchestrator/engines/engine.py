@@ -268,7 +268,7 @@ class Engine:
             raise InputError(
                 f"SGLang {self.version} can't read per-rank weight files",
                 where="inventory: l40s_presharded",
-                fix="remove l40s_presharded, or use a stack with SGLang 0.5.23",
+                fix="remove l40s_presharded, or use a stack with SGLang 0.5.17 or newer",
             )
         reason = "l40s_presharded: every node has its own ranks' files, or they are being written"
         return [

@@ -48,7 +48,7 @@ _BENCH_FLAGS = since(
 )
 _SHARED_NAMES = since(("0.5.10", ()), ("0.5.17", ("sglang_loads_*.shm",)))
 """Each start's figures of load, never removed (srt/managers/load_snapshot.py, shm_path_for)."""
-_PRESHARDED = since(("0.5.10", False), ("0.5.23", True))
+_PRESHARDED = since(("0.5.10", False), ("0.5.17", True))
 """PreshardedModelLoader in srt/model_loader/loader.py; it keeps plain tensor attributes, as w_kc of MLA, too."""
 _PREFILL_OFF = ("--disable-cuda-graph", "--disable-prefill-cuda-graph", "--disable-piecewise-cuda-graph")
 _NO_PREFILL_GRAPHS = since(

@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import dialects
+from orchestrator.loading.templates import template
 
 HERE = Path(__file__).parent
 GATHERED: dict[str, dict[str, Any]] = json.loads((HERE / "gathered.json").read_text("utf-8"))
@@ -126,3 +127,15 @@ def test_the_script_finds_in_the_wheels_what_is_committed() -> None:
     command = [sys.executable, str(script), "--check"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@EVERY
+def test_per_rank_files_are_asked_only_of_a_version_that_keeps_every_tensor_in_them(version: str) -> None:
+    assert engine(version).presharded is GATHERED[version]["presharded"]
+
+
+@EVERY
+def test_a_tuning_run_looks_where_the_version_keeps_its_kernels(version: str) -> None:
+    looked_in = re.findall(r'"(sglang\.[a-z0-9_.]+)"', template("tune.py"))
+    for kernel, modules in GATHERED[version]["tuned_kernels"].items():
+        assert set(modules) & set(looked_in), kernel

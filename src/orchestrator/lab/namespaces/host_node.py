@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator.lab import syscalls
 from orchestrator.lab.life.blueprint import Show
 from orchestrator.lab.namespaces import kernel_files
-from orchestrator.lab.namespaces.node import Node
+from orchestrator.lab.namespaces.node import Node, overlay
 from orchestrator.lab.node import files as node_files
 from orchestrator.lab.node import host_gpus
 
@@ -38,7 +38,21 @@ class HostNode(Node):
         for point in _mounted_below(_PROGRAMS, self.separate):
             if not any(point.startswith(show.inside) for show in self.blueprint.shows):
                 self._show_point(point)
-        super()._show_all()
+        for show in self.blueprint.shows:
+            if show.inside == host_gpus.MODELS or not self._overlay_show(show):
+                self._show(show)
+
+    def _overlay_show(self, show: Show) -> bool:
+        """Below a layer of the node's own: `tuning push` writes to the engine's environment. False where none can
+        lie above it."""
+        target, name = self._root / show.inside.lstrip("/"), show.inside.strip("/").replace("/", "-")
+        upper, work = (self._disk / f"{kind}-{name}" for kind in ("upper", "work"))
+        for folder in (target, upper, work):
+            folder.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):
+            overlay(show.outside, target, upper=upper, work=work)
+            return True
+        return False
 
     def _show_point(self, point: str) -> None:
         if Path(point).is_dir():

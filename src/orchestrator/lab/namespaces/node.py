@@ -110,7 +110,7 @@ class Node:
         own = self._disk
         for folder in ("upper", "work", "root", "sys"):
             (own / folder).mkdir(exist_ok=True)
-        _overlay(self.shared.root_layers(self.index), self._root, upper=own / "upper", work=own / "work")
+        overlay(self.shared.root_layers(self.index), self._root, upper=own / "upper", work=own / "work")
         for place in self.separate:
             if os.path.ismount(place):
                 self._overlay_submount(place, own)
@@ -134,7 +134,7 @@ class Node:
         upper, work = own / f"upper-{name}", own / f"work-{name}"
         upper.mkdir(exist_ok=True)
         work.mkdir(exist_ok=True)
-        _overlay(self.shared.root_layers(self.index, place), self._root / name, upper=upper, work=work)
+        overlay(self.shared.root_layers(self.index, place), self._root / name, upper=upper, work=work)
 
     def _mount_kernel_files(self, own: Path, /) -> None:
         syscalls.mount("proc", self._root / "proc", "proc", _QUIET | syscalls.MS_NOEXEC)
@@ -207,5 +207,6 @@ class Node:
             )
 
 
-def _overlay(lower: str, target: Path, *, upper: Path, work: Path) -> None:
+def overlay(lower: str, target: Path, *, upper: Path, work: Path) -> None:
+    """Mount layers, written to in `upper`; `work` is empty and on the same file system."""
     syscalls.mount("overlay", target, "overlay", 0, f"lowerdir={lower},upperdir={upper},workdir={work}")
