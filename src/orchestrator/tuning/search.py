@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
+from itertools import count, product
+from math import gcd
 
 from orchestrator.model.profile import ModelProfile
 from orchestrator.protocol.tuning import Tile, TuneJob
@@ -21,11 +22,14 @@ _SPACE: Mapping[str, tuple[int, ...]] = {
     "num_stages": (2, 3, 4, 5),
 }
 """SGLang's own, and BLOCK_SIZE_K 32."""
+_GOLDEN = (5**0.5 - 1) / 2
+"""Steps of this part of a range fall everywhere in it, however few; equal steps meet only one depth and stage count."""
 
 
 def candidates(name: str, most: int | None = None) -> tuple[Tile, ...]:
     """Tiles for the config file of this name: BLOCK_SIZE_K divides the quantisation block, Triton can compile it, and
-    the least shared memory that it takes is there on the GPU that the name says. most: so many of them, evenly.
+    the least shared memory that it takes is there on the GPU that the name says. most: so many of them, spread over
+    every dimension of the space.
 
     Raises ValueError for a name that no engine looks for.
     """
@@ -43,7 +47,8 @@ def candidates(name: str, most: int | None = None) -> tuple[Tile, ...]:
         and (limit is None or shared_memory(tile, element=element) <= limit)
     ]
     if most is not None and most < len(found):
-        found = [found[place * len(found) // most] for place in range(most)]
+        step = next(step for step in count(round(len(found) * _GOLDEN)) if gcd(step, len(found)) == 1)
+        found = [found[place * step % len(found)] for place in range(most)]
     return tuple(found)
 
 

@@ -32,7 +32,9 @@ def test_no_candidate_crosses_a_scale_or_the_gpus_shared_memory() -> None:
 def test_a_shorter_search_is_spread_over_the_space() -> None:
     every, few = candidates(L40S), candidates(L40S, most=20)
     assert len(few) == 20 and set(map(str, few)) <= set(map(str, every))
-    assert {tile["BLOCK_SIZE_M"] for tile in few} == {16, 32, 64, 128, 256}
+    assert len(set(map(str, few))) == 20
+    for name in every[0]:
+        assert {tile[name] for tile in few} == {tile[name] for tile in every}, name
 
 
 def test_a_name_that_no_engine_looks_for_has_no_candidates() -> None:
