@@ -22,6 +22,14 @@ times of 700 GB, or of a large model's tokens per second.
 """
 
 
+_NOTES = """\
+On *per-rank files*: both failures are at 64x64. On 2026-11-23 at 02:07 the tokens of five random prompts differed from
+the plain start's, and since then the product refuses such files there. At 02:34 the step held log-probabilities of
+prompts against float32, which are right either way; it compares tokens since. What is wrong, and the kernel's own
+figures: [decisions/0010](decisions/0010-no-per-rank-files-for-fp8-mla.md).
+"""
+
+
 def page(figures: Figures) -> str:
     """The whole page."""
     return "\n".join(_lines(figures)).rstrip() + "\n"
@@ -89,6 +97,8 @@ def _failures(figures: Figures) -> Iterator[str]:
         yield "Nothing."
     yield from (f"- {one.at}, {one.step}: {_cell(one.said)}{_since(figures, one)}" for one in wrong)
     yield ""
+    if any(one.step == "per-rank files" for one in wrong):
+        yield _NOTES
 
 
 def _since(figures: Figures, failure: Result) -> str:

@@ -71,7 +71,7 @@ def test_a_node_has_its_own_gpus_alone_and_they_are_the_machines_devices(lab: Ra
 def test_what_a_node_writes_to_the_engines_environment_is_its_own(lab: Raised) -> None:
     venv = f"{host_gpus.VENVS}/host-gpu-test-1.2"
     assert seen("node0", f"cd {venv} && mkdir -p share && echo tuned >share/new && cat share/new").strip() == "tuned"
-    assert seen("node1", f"ls {venv}").split() == ["bin"] == os.listdir(venv)
+    assert seen("node1", f"ls {venv}").split() == ["bin"] == [entry.name for entry in Path(venv).iterdir()]
 
 
 def test_cables_can_be_cut_and_real_hardware_cannot_be_broken(lab: Raised) -> None:

@@ -20,7 +20,7 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import Inventory
 
-EXAMPLE = "l40s-deploy checkpoint preshard --model DeepSeek-V3-0324-Block64x64 --stack sglang-0.5.23 --shared /nfs/dump"
+EXAMPLE = "l40s-deploy checkpoint preshard --model DeepSeek-R1-Channel-INT8 --stack sglang-0.5.23 --shared /nfs/dump"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -164,7 +164,7 @@ COMMON = (
     ),
     Cause(
         id="IB-MISSING",
-        pattern=r"Failed to initialize any NET plugin|Error: network IB not found|NET/IB : No device found",
+        pattern=r"Failed to initialize any NET plugin|Error: network IB not found",
         text="NCCL is set to use RDMA, but finds no usable RDMA device or no libibverbs on this node",
         fix="install libibverbs1 and ibverbs-providers; check with `ibv_devinfo` that the ports are ACTIVE",
     ),

@@ -20,6 +20,7 @@ from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices
 from orchestrator.planning.digest import facts_digest, plan_id, short_digest
 from orchestrator.planning.environment import Surroundings, environment
 from orchestrator.planning.options import HostFacts, PlanOptions
+from orchestrator.planning.per_rank import loses_layout
 from orchestrator.planning.requirements import contradictions
 from orchestrator.topology.gpus import usable_gpus
 
@@ -346,10 +347,15 @@ class _Gang:
 
     def _per_rank(self) -> tuple[bool, tuple[str, ...]]:
         """Whether the engine is to read per-rank files, or to write them; and the nodes that lack them where it is
-        not: every node has its own, or all read the checkpoint."""
+        not: every node has its own, or all read the checkpoint.
+
+        Raises InputError where a GPU would answer wrongly from them.
+        """
+        wanting = [node for node in self.gang.nodes if node.presharded]
+        if wanting and self._cuda and (why := loses_layout(self.profile)):
+            raise InputError(why, where="inventory: l40s_presharded", fix="remove l40s_presharded for this model")
         if self.options.preshard:
             return True, ()
-        wanting = [node for node in self.gang.nodes if node.presharded]
         lacking = tuple(node.name for node in wanting if not self._has_rank_files(node))
         return bool(wanting) and len(wanting) == len(self.gang.nodes) and not lacking, lacking
 

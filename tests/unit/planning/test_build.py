@@ -23,10 +23,14 @@ from orchestrator.planning.build import build_plan
 from orchestrator.planning.digest import facts_digest
 from orchestrator.planning.document import plan_json
 from orchestrator.planning.options import HostFacts, PlanOptions
+from orchestrator.planning.per_rank import loses_layout
 from orchestrator.protocol.looks import RankFiles
 from orchestrator.workflows.gang.staging import cache_order
 
 HOSTS = {f"node{number}": HostFacts(user="root", home="/root", cpu_count=64) for number in range(8)}
+
+
+INT8 = "DeepSeek-R1-Channel-INT8"
 
 
 def plan_of(
@@ -393,22 +397,23 @@ def test_per_rank_files_are_written_to_a_folder_for_each_checkpoint_stack_and_la
     hosts = {name: replace(host, config={"model_type": "deepseek_v3"}) for name, host in HOSTS.items()}
 
     def folder(**options: Any) -> str:
-        argv = nodes(plan_of(spec, stack="sglang-0.5.23", **{"hosts": hosts, "preshard": True, **options}))[0].argv
+        usual = {"model": INT8, "hosts": hosts, "preshard": True}
+        argv = nodes(plan_of(spec, stack="sglang-0.5.23", **{**usual, **options}))[0].argv
         assert argv[argv.index("--load-format") + 1] == "presharded"
         return str(json.loads(argv[argv.index("--model-loader-extra-config") + 1])["presharded_path"])
 
     usual = folder()
-    assert usual.startswith("/shared/per-rank/DeepSeek-V3-0324-Block64x64-sglang-0.5.23-TP32-")
+    assert usual.startswith(f"/shared/per-rank/{INT8}-sglang-0.5.23-TP32-")
     other = {name: replace(host, config={"model_type": "other"}) for name, host in hosts.items()}
     assert len({usual, folder(hosts=other), folder(tensor_parallel=8, pipeline_parallel=4)}) == 3
     assert "--load-format" not in nodes(plan_of(gang(), stack="sglang-0.5.23"))[0].argv
     with pytest.raises(InputError, match="per-rank weight files"):
-        plan_of(spec, preshard=True)
+        plan_of(spec, model=INT8, preshard=True)
 
 
 def rank_files(node: int, key: str = "", *, complete: bool = True, first: int | None = None) -> RankFiles:
     """What a node of four would have of TP32, by a name that `plan_of` gives without a config.json."""
-    folder = "DeepSeek-V3-0324-Block64x64-sglang-0.5.23-TP32-unread"
+    folder = f"{INT8}-sglang-0.5.23-TP32-unread"
     begin = 8 * node if first is None else first
     return RankFiles(
         folder=folder,
@@ -435,7 +440,7 @@ def test_per_rank_files_are_read_where_every_node_has_its_own_else_the_checkpoin
         f"node{rank}": replace(host, rank_files=tuple(found[rank : rank + 1]))
         for rank, host in enumerate(HOSTS.values())
     }
-    plan = plan_of(spec, stack="sglang-0.5.23", hosts=hosts)
+    plan = plan_of(spec, stack="sglang-0.5.23", model=INT8, hosts=hosts)
     assert [one.node for one in plan.findings if one.id == "RANK-FILES-ABSENT"] == lacking
     assert {"--load-format" in node.argv for node in nodes(plan)} == {not lacking}
 
@@ -445,8 +450,17 @@ def test_per_rank_files_of_another_engine_are_refused() -> None:
     found = [rank_files(rank, "sglang-0.5 0.5.24 x" if rank == 2 else "") for rank in range(4)]
     hosts = {name: replace(HOSTS[name], rank_files=(one,)) for name, one in zip(sorted(HOSTS), found, strict=False)}
     with pytest.raises(InputError, match=r"are for 'sglang-0.5 0.5.24 x'; wanted 'sglang-0.5 0.5.23 ") as caught:
-        plan_of(spec, stack="sglang-0.5.23", hosts=hosts)
+        plan_of(spec, stack="sglang-0.5.23", model=INT8, hosts=hosts)
     assert caught.value.where == "node node2" and "checkpoint preshard" in caught.value.fix
+
+
+def test_per_rank_files_from_which_a_gpu_would_answer_wrongly_are_refused() -> None:
+    """Seen at 64x64 on H200: docs/decisions/0010."""
+    spec = with_(gang(), presharded="/shared/per-rank/")
+    for preshard in (False, True):
+        with pytest.raises(InputError, match="MLA in blocks of 64x64: SGLang would answer wrongly"):
+            plan_of(spec, stack="sglang-0.5.23", preshard=preshard)
+    assert not loses_layout(load_profile("DeepSeek-V3-0324")) and not loses_layout(load_profile(INT8))
 
 
 @pytest.mark.parametrize(
