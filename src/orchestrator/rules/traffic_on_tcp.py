@@ -23,7 +23,7 @@ RULE = Rule(
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding on each node that has cards and no usable port; quiet where TCP was asked for, or one node is all."""
     for gang in cluster.gangs:
-        for node in gang if len(gang) > 1 else ():
+        for node in () if cluster.is_alone(gang[0].spec.gang) else gang:
             physical = any(not port.virtual for port in node.topology.rdma)
             if physical and not node.usable and node.spec.transport != "tcp":
                 yield _finding(node, tcp_severity(cluster.layouts.get(node.spec.gang)))

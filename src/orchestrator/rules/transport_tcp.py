@@ -28,7 +28,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding on each node without an RDMA device; on the leader where the inventory asks for TCP."""
     for gang in () if cluster.saved else cluster.gangs:
         name = gang[0].spec.gang
-        if sum(spec.gang == name for spec in cluster.specs.values()) == 1 or _on_cpu(cluster, gang):
+        if cluster.is_alone(name) or _on_cpu(cluster, gang):
             continue
         layout = cluster.layouts.get(name)
         asked = {node.spec.transport for node in gang}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.support.faults import fault
 from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_node, healthy_nodes
@@ -52,6 +54,14 @@ def test_the_articles_wiring_gives_its_three_faults_first_and_nothing_else_that_
         assert "at 4 requests: about 42 instead of 154 tokens/s" in traffic.effect
         assert ports.devices == ("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_5")
         assert "5 of 6 RDMA ports" in ports.title
+
+
+def test_one_node_of_a_gang_that_answers_has_the_same_faults_as_among_the_others() -> None:
+    whole = wrong_cluster()
+    name = next(iter(whole.topologies))
+    alone = replace(whole, topologies={name: whole.topologies[name]}, snapshots={name: whole.snapshots[name]})
+    ids = {finding.id for finding in run_rules(alone) if finding.severity in BAD}
+    assert ids == {"NIC-NOT-UNDER-SWITCH", "TRAFFIC-ON-TCP", "RDMA-PORT-DOWN"}
 
 
 def test_the_empty_slot_behind_the_lonely_switch_is_named() -> None:

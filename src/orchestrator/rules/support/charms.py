@@ -117,5 +117,4 @@ def cost(cluster: Cluster, node: Node, name: str, value: str) -> str:
     takes, words = _COSTS.get(name, (None, None))
     if takes is None or words is None or not takes(value.strip()):
         return ""
-    alone = sum(spec.gang == node.spec.gang for spec in cluster.specs.values()) < 2
-    return words(_Machine(node, cluster.nccl_version(node), alone))
+    return words(_Machine(node, cluster.nccl_version(node), cluster.is_alone(node.spec.gang)))

@@ -177,6 +177,10 @@ class Cluster:
             members.setdefault(node.spec.gang, []).append(node)
         return tuple(tuple(nodes) for nodes in members.values())
 
+    def is_alone(self, gang: str) -> bool:
+        """Whether a gang has a single node, by the inventory: those that did not answer are its nodes too."""
+        return sum(spec.gang == gang for spec in self.specs.values()) < 2
+
     @cached_property
     def tcp(self) -> Mapping[str, Choice]:
         """Each node's TCP side, gang by gang; a gang whose nodes share no network has none."""
