@@ -28,8 +28,37 @@ MARGIN_S = 10.0
 """By which a node's own deadline is shorter than ours, so that it answers why."""
 NETTEST_S = 240.0
 """For a gang's ranks; the boxes of the steps make some 15 s of 4 nodes."""
+INSPECT_S = 300.0
+"""For the headers of all shards; a cold network file system takes its time."""
+SAME_ROOT_S = 30.0
+FIRST_LINE_S = 60.0
+SILENT_S = 60.0
+"""A node at work on a checkpoint tells twice a second how far it is."""
+TUNED_S = 30.0
+"""For the tuned configs that a node has."""
+TUNE_S = 60.0
+"""To write or take back tuned configs."""
+TUNE_RUN_S = 6 * 3600.0
+"""For the jobs that a node's tuners take at a time."""
+DIAL_S = 9.0
+"""For the paths from one node to all others, tries and all."""
+PROMPT_S = 120.0
+"""For one prompt: 32 tokens at a third of a token a second, and whatever waits before it."""
 ROUTER_ASK_S = 10.0
 ROUTER_START_S = 60.0
 TAKE_IN_S = 90.0
 """Above the router's own 60 s for a worker's start."""
 TAKE_OUT_S = 15.0
+HEALTH_S = 25.0
+"""As long as the router itself waits for an answer about health (engines/router.py)."""
+GLANCE_S = 3.0
+"""The router's host has as long to answer `status`; the gangs are shown without it then."""
+GLANCE_ASK_S = 2.0
+WATCH_NVML_S = 5.0
+"""Who watches a GPU asks again soon."""
+METRICS_S = 3.0
+SCRAPE_S = 4.0
+"""Below Prometheus' 5 s between two scrapes; connecting, NVML and the router have a part of it."""
+SCRAPE_CONNECT_S = 3.0
+SCRAPE_NVML_S = 2.0
+SCRAPE_ROUTER_S = 1.0

@@ -20,10 +20,8 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.remote.port_forward import port_forward
 from orchestrator.remote.session import Session
+from orchestrator.workflows.deadlines import FIRST_LINE_S, SILENT_S
 
-FIRST_LINE_S = 60.0
-SILENT_S = 60.0
-"""A link of the chain tells twice a second how far it is."""
 LOOK_S = 0.2
 LOOPBACK = "127.0.0.1"
 

@@ -9,8 +9,7 @@ from orchestrator.protocol.jobs import SameRootAnswer, SameRootRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
-
-DEADLINE_S = 30.0
+from orchestrator.workflows.deadlines import SAME_ROOT_S
 
 
 def same_roots(fleet: Fleet, directories: Mapping[str, str], child: str = "") -> Mapping[str, str]:
@@ -29,7 +28,7 @@ def same_roots(fleet: Fleet, directories: Mapping[str, str], child: str = "") ->
             request = SameRootRequest(
                 op=op, directory=directories[name], name=names[name], names=tuple(names.values()), child=child
             )
-            return ask(session, "same-root", request, SameRootAnswer, deadline_s=DEADLINE_S)
+            return ask(session, "same-root", request, SameRootAnswer, deadline_s=SAME_ROOT_S)
 
         return fleet.on_every(one, only=set(directories)).values
 

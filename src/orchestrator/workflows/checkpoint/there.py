@@ -16,9 +16,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.remote.session import Session
 from orchestrator.workflows.checkpoint.checkpoint import Outcome, Report
-
-INSPECT_S = 300.0
-"""For the headers of all shards; a cold network file system takes its time."""
+from orchestrator.workflows.deadlines import INSPECT_S
 
 T = TypeVar("T")
 _LAYER = re.compile(r"[0-9]{1,9}")

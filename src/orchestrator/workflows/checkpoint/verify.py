@@ -19,9 +19,9 @@ from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.remote.session import Session
-from orchestrator.workflows.checkpoint.chain import SILENT_S
 from orchestrator.workflows.checkpoint.push import chosen
 from orchestrator.workflows.checkpoint.same_roots import same_roots
+from orchestrator.workflows.deadlines import SILENT_S
 
 __all__ = ["Difference", "Verified", "verify"]
 

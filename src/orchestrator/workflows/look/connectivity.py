@@ -17,6 +17,7 @@ from orchestrator.remote.session import Session
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.ports import hears_itself
 from orchestrator.topology.pci import card
+from orchestrator.workflows.deadlines import DIAL_S
 
 TIMEOUT_S = 1.0
 UNHEARD_S = 0.3
@@ -24,7 +25,6 @@ UNHEARD_S = 0.3
 TRIES, SPACING_S = 4, 0.5
 """Only what did not pass is tried again. With 8 % of all packets lost both ways a try fails in 15 of 100 cases, four of
 them in one of 2,000 (calculated)."""
-DIAL_DEADLINE_S = 9.0
 LISTEN_S = 11.0
 """Longer than any node dials, by what the slowest of them may begin later."""
 END_S = 5.0
@@ -64,7 +64,7 @@ def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
         targets += _within(nodes[session.spec.name], ways[session.spec.name], opened[session.spec.name])
         wanted = tuple(DialTarget(**target) for target in targets)
         request = DialRequest(targets=wanted, tries=TRIES, spacing_s=SPACING_S)
-        said = node_app.call(session, "dial", request, deadline_s=DIAL_DEADLINE_S)
+        said = node_app.call(session, "dial", request, deadline_s=DIAL_S)
         return [_trial(session, one) for one in node_app.answer_of(session, "dial", {"ways": said}, DialAnswer).ways]
 
     try:

@@ -46,12 +46,12 @@ from orchestrator.remote.session import Session
 from orchestrator.topology.build import build
 from orchestrator.workflows.ahead import ahead
 from orchestrator.workflows.asking import ask_http
+from orchestrator.workflows.deadlines import ANSWER_S
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.status.reports import as_they_run, see, where
 from orchestrator.workflows.tuning.tuning import gpu_of
 
-ASK_S = 15.0
 QUIET_S = 5.0
 LOOK_S = 0.2
 LOADED_S = 45.0
@@ -246,7 +246,7 @@ def _running(fleet: Fleet, gang: GangSpec, url: str) -> int:
     leader = gang.leader
     asks = tuple(HttpRequest(url=f"{url}{path}") for path in ("/v1/loads", "/metrics"))
     request = AskRequest(**where(leader, gang.name), asks=asks)
-    told = fleet.on_every(lambda session: ask_http(session, request, deadline_s=ASK_S), only=[leader.name])
+    told = fleet.on_every(lambda session: ask_http(session, request, deadline_s=ANSWER_S), only=[leader.name])
     answers = [one.body for one in told.all()[leader.name] if one.ok]
     return next((count for body in answers if (count := running_requests(body)) is not None), 0)
 

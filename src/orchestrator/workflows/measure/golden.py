@@ -21,11 +21,10 @@ from orchestrator.records.baselines import baseline_file, read_baseline
 from orchestrator.records.documents import write_document
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.asking import ask_http
+from orchestrator.workflows.deadlines import ANSWER_S, PROMPT_S
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.status.reports import as_they_run, see, where
 
-ANSWER_S = 120.0
-"""For one prompt: 32 tokens at a third of a token a second, and whatever waits before it."""
 AT_ONCE = 4
 REPEATS = 3
 """How often an engine is asked before its answer is a baseline, and before a difference is one."""
@@ -203,10 +202,10 @@ def _ask(fleet: Fleet, gang: GangSpec, url: str, prompts: Sequence[Prompt]) -> I
     the model's context."""
     leader = gang.leader
     body = [json.dumps(greedy.request(prompt.text, MAX_TOKENS)) for prompt in prompts]
-    asks = tuple(HttpRequest(method="POST", url=url + greedy.PATH, body=one, timeout_s=ANSWER_S) for one in body)
+    asks = tuple(HttpRequest(method="POST", url=url + greedy.PATH, body=one, timeout_s=PROMPT_S) for one in body)
     request = AskRequest(**where(leader, gang.name), asks=asks)
     told = fleet.on_every(
-        lambda session: ask_http(session, request, deadline_s=ANSWER_S * len(asks) + 15.0), only=[leader.name]
+        lambda session: ask_http(session, request, deadline_s=PROMPT_S * len(asks) + ANSWER_S), only=[leader.name]
     )
     for prompt, answered in zip(prompts, told.all()[leader.name], strict=True):
         yield _answer(leader.name, url, prompt, answered)

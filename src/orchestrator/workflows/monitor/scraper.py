@@ -29,16 +29,11 @@ from orchestrator.records.starts import last_start
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
-from orchestrator.workflows.deadlines import ANSWER_S
+from orchestrator.workflows.deadlines import ANSWER_S, SCRAPE_CONNECT_S, SCRAPE_NVML_S, SCRAPE_ROUTER_S, SCRAPE_S
 from orchestrator.workflows.router.host import router_ask, router_gang
 from orchestrator.workflows.status.reports import views_of, where
 
-CONNECT_S = 3.0
-DEADLINE_S = 4.0
-"""Below Prometheus' 5 s between two scrapes."""
 PATIENCE = Patience(least_s=1.0, times=3.0)
-NVML_S = 2.0
-ROUTER_S = 1.0
 AGAIN_S = 1.0
 """Two readers within this time see the same scrape."""
 MEASURED_EVERY_S = 30.0
@@ -60,9 +55,9 @@ class Scraper:
         self._gangs = gangs
         self._router = inventory.router
         self._looks = looks_file(inventory.path)
-        self._nodes = Fleet([node for gang in gangs for node in gang.machines], connect_deadline_s=CONNECT_S)
+        self._nodes = Fleet([node for gang in gangs for node in gang.machines], connect_deadline_s=SCRAPE_CONNECT_S)
         routers = router_gang(inventory.router).nodes if inventory.router else ()
-        self._routers = Fleet(routers, connect_deadline_s=CONNECT_S)
+        self._routers = Fleet(routers, connect_deadline_s=SCRAPE_CONNECT_S)
         self._known: dict[str, _Known] = {}
         self._measured: tuple[float, Measured] | None = None
         self._last: tuple[float, Scene] | None = None
@@ -94,7 +89,7 @@ class Scraper:
         told = self._nodes.on_every(_figures, patience=PATIENCE)
         reports = {name: _reports(answer) for name, answer in told.values.items()}
         views = views_of(self._gangs, reports, told.failures)
-        aside.join(max(0.0, DEADLINE_S - (time.monotonic() - began)))
+        aside.join(max(0.0, SCRAPE_S - (time.monotonic() - began)))
         if self._router is not None and not router:
             router.append(RouterSeen(node=self._router.node.name, workers=None))
         scene = Scene(
@@ -160,15 +155,17 @@ class Scraper:
 
 
 def _figures(session: Session) -> FiguresAnswer:
-    request = FiguresRequest(state_dir=session.spec.state_dir, fs_root=session.spec.fs_root, nvml_deadline_s=NVML_S)
-    return ask(session, "figures", request, FiguresAnswer, deadline_s=DEADLINE_S)
+    request = FiguresRequest(
+        state_dir=session.spec.state_dir, fs_root=session.spec.fs_root, nvml_deadline_s=SCRAPE_NVML_S
+    )
+    return ask(session, "figures", request, FiguresAnswer, deadline_s=SCRAPE_S)
 
 
 def _router_figures(spec: RouterSpec, session: Session) -> FiguresAnswer:
     request = FiguresRequest(
-        **where(session.spec), hardware=False, asks=(router_ask(spec, "GET", "/workers", timeout_s=ROUTER_S),)
+        **where(session.spec), hardware=False, asks=(router_ask(spec, "GET", "/workers", timeout_s=SCRAPE_ROUTER_S),)
     )
-    return ask(session, "figures", request, FiguresAnswer, deadline_s=DEADLINE_S)
+    return ask(session, "figures", request, FiguresAnswer, deadline_s=SCRAPE_S)
 
 
 def _workers(answer: FiguresAnswer | None) -> tuple[words.Worker, ...] | None:

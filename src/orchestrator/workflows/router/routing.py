@@ -32,7 +32,7 @@ from orchestrator.planning.redaction import fingerprint
 from orchestrator.protocol.staging import Endpoint, Ports, SecretFile, Secrets, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.deadlines import ROUTER_ASK_S, ROUTER_START_S, STOP_S, TAKE_IN_S, TAKE_OUT_S
+from orchestrator.workflows.deadlines import HEALTH_S, ROUTER_ASK_S, ROUTER_START_S, STOP_S, TAKE_IN_S, TAKE_OUT_S
 from orchestrator.workflows.gang.down import Stopped, stop_gangs
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.up import Rising, Watcher, raise_all
@@ -48,8 +48,6 @@ from orchestrator.workflows.router.host import (
 from orchestrator.workflows.status.reports import see
 
 POLL_S = 0.25
-HEALTH_S = 25.0
-"""As long as the router itself waits for an answer about health (engines/router.py)."""
 _ANEW = "`l40s-deploy router down`, then `l40s-deploy router up`,"
 
 

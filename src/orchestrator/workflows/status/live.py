@@ -25,7 +25,7 @@ from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.protocol.verbs import AskRequest, HttpRequest, ReportAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.asking import ask_http
-from orchestrator.workflows.deadlines import ANSWER_S
+from orchestrator.workflows.deadlines import ANSWER_S, METRICS_S
 from orchestrator.workflows.gang.operation import interrupted
 from orchestrator.workflows.status.loads import GangLoad, NodeLoad, add_loads, read_gauges
 from orchestrator.workflows.status.overview import Overview, RouterGlance, glance, overview_json
@@ -43,7 +43,6 @@ SERVING_S = 2.0
 ROUTER_S = 5.0
 EVENTS_S = 0.5
 INTERRUPTED_S = 15.0
-METRICS_S = 3.0
 MOST_EVENTS = 40
 
 

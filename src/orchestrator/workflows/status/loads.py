@@ -17,9 +17,8 @@ from orchestrator.protocol.gauges import GaugesAnswer
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
-from orchestrator.workflows.deadlines import ANSWER_S
+from orchestrator.workflows.deadlines import ANSWER_S, WATCH_NVML_S
 
-NVML_S = 5.0
 HOT_C = 83
 """From here a GPU is marked: an L40S slows down at 88 °C and stops at 92 (calculated margin of 5)."""
 
@@ -67,7 +66,7 @@ class GangLoad:
 def read_gauges(session: Session) -> GaugesAnswer:
     """One reading of one node. Raises as `ask` does."""
     spec = session.spec
-    request = FiguresRequest(state_dir=spec.state_dir, fs_root=spec.fs_root, nvml_deadline_s=NVML_S, gangs=False)
+    request = FiguresRequest(state_dir=spec.state_dir, fs_root=spec.fs_root, nvml_deadline_s=WATCH_NVML_S, gangs=False)
     answer = ask(session, "figures", request, FiguresAnswer, deadline_s=ANSWER_S)
     return answer.gauges or GaugesAnswer(now=answer.now)
 
@@ -75,7 +74,7 @@ def read_gauges(session: Session) -> GaugesAnswer:
 def node_loads(inventory: Inventory, gangs: tuple[str, ...] = ()) -> dict[str, NodeLoad]:
     """Every node of the chosen gangs, read once."""
     with Fleet([node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]) as fleet:
-        told = fleet.on_every(read_gauges, patience=Patience(least_s=NVML_S + 1))
+        told = fleet.on_every(read_gauges, patience=Patience(least_s=WATCH_NVML_S + 1))
     return _loads(told.values, told.failures)
 
 

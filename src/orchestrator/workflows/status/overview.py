@@ -20,15 +20,12 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.model.replicas import concerned
 from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.workflows.deadlines import GLANCE_ASK_S, GLANCE_S
 from orchestrator.workflows.gang.operation import interrupted
 from orchestrator.workflows.gang.standing import standing_gangs
 from orchestrator.workflows.router.host import ask_router, router_ask, router_gang
 from orchestrator.workflows.status.reports import everything, see, views_of
 from orchestrator.workflows.status.status import status_json
-
-GLANCE_S = 3.0
-"""The router's host has as long to answer; the gangs are shown without it then."""
-ASK_S = 2.0
 
 T = TypeVar("T")
 
@@ -134,7 +131,7 @@ def glance(spec: RouterSpec) -> RouterGlance:
     """Look at the router's agent and ask for its workers, at the same time."""
     gang = router_gang(spec)
     with Fleet(gang.nodes) as fleet:
-        asked = _Aside(lambda: ask_router(fleet, spec, router_ask(spec, "GET", "/workers", timeout_s=ASK_S)))
+        asked = _Aside(lambda: ask_router(fleet, spec, router_ask(spec, "GET", "/workers", timeout_s=GLANCE_ASK_S)))
         (view,) = see(fleet, [gang])
         if view.unreachable:
             return RouterGlance(url=spec.url, node=spec.node.name, error=view.unreachable[0].error)

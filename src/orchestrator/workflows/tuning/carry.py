@@ -22,6 +22,7 @@ from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.tuning.lookup import device_name, triton_folder
 from orchestrator.tuning.pack import INTERPRETED, Pack, pack_of, part_name
+from orchestrator.workflows.deadlines import TUNE_S
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.tuning.packs import load_pack, save_pack
 from orchestrator.workflows.tuning.tuning import (
@@ -32,8 +33,6 @@ from orchestrator.workflows.tuning.tuning import (
     kits_of,
     moe_directory,
 )
-
-PUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +146,7 @@ def _put(session: Session, stack: Stack, pack: Pack | None, *, check: bool) -> P
     if pack:
         files = pack.places(engine_of(stack).tuned, own)
         request = replace(request, files=files, engine_version=pack.engine_version)
-    said = ask(session, "tune", request, TuneAnswer, deadline_s=PUT_S)
+    said = ask(session, "tune", request, TuneAnswer, deadline_s=TUNE_S)
     remarks = []
     triton = said.triton
     others = [folder for folder in pack.tritons() if triton and folder != triton_folder(triton)] if pack else []

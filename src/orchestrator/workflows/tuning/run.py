@@ -32,6 +32,7 @@ from orchestrator.tuning.pack import INTERPRETED, MEASURED, Pack, part_name
 from orchestrator.tuning.search import BATCHES, candidates, config_text, jobs_of
 from orchestrator.tuning.validity import flaws
 from orchestrator.tuning.wanted import Wanted, wanted_files
+from orchestrator.workflows.deadlines import TUNE_RUN_S
 from orchestrator.workflows.gang.locks import GangLock, fence
 from orchestrator.workflows.in_place import in_place_of, planned_requests, refuse_running
 from orchestrator.workflows.plan.plan import PlanRequest
@@ -41,8 +42,6 @@ from orchestrator.workflows.tuning.queue import JobQueue
 from orchestrator.workflows.tuning.tuning import ASSUMED_GPU, ask_holdings, gpu_of, moe_directory
 
 PROGRAM = "tune.py"
-DEADLINE_S = 6 * 3600.0
-"""For what a node takes at a time."""
 ROUNDS = 2
 """Jobs a GPU that a node takes at a time: the next ones begin without another start of Python."""
 
@@ -248,7 +247,7 @@ class _Run:
             run=in_place_of(staged),
             program=template(PROGRAM),
             tuners=TunersOrder(device=staged.device, gpus=gpus, spaces=spaces, jobs=jobs),
-            deadline_s=DEADLINE_S,
+            deadline_s=TUNE_RUN_S,
         )
 
     def _follow(self, session: Session, order: TuneRunOrder) -> None:

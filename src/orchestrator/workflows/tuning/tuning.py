@@ -28,10 +28,10 @@ from orchestrator.topology.build import build
 from orchestrator.tuning.holdings import Holding, judged
 from orchestrator.tuning.lookup import device_name
 from orchestrator.tuning.wanted import Wanted, moe_root, wanted_files
+from orchestrator.workflows.deadlines import TUNED_S
 from orchestrator.workflows.look.look import look
 
 ASSUMED_GPU = "NVIDIA L40S"
-LOOK_S = 30.0
 REFERENCE = GangSpec(
     name="reference",
     nodes=tuple(
@@ -161,7 +161,7 @@ def ask_holdings(fleet: Fleet, names: Iterable[str], stack: Stack, gpus: Mapping
             device=device_name(gpus.get(spec.name, ASSUMED_GPU)),
         )
         request = TunedRequest(venv=venv(spec, stack.name), folders=folders)
-        return node_app.ask(session, "tuned", request, Holdings, deadline_s=LOOK_S)
+        return node_app.ask(session, "tuned", request, Holdings, deadline_s=TUNED_S)
 
     asked = fleet.on_every(ask, only=set(names))
     return Seen(gpus, asked.values, asked.failures)
