@@ -24,11 +24,14 @@ from tests.unit.workflows.measure.test_bench_page import SWEEP, record
 
 from orchestrator.cli.main import main
 from orchestrator.cli.web import serve
+from orchestrator.gang.history import PastRun
+from orchestrator.gang.start_time import Took
 from orchestrator.gang.verdict import Verdict
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import Inventory
 from orchestrator.protocol.report import Cause
 from orchestrator.workflows.look.doctor import diagnose
+from orchestrator.workflows.status.history import Kept
 from orchestrator.workflows.status.live import Moment
 from orchestrator.workflows.status.why import Account
 from orchestrator.workflows.web import pages as module
@@ -181,6 +184,24 @@ def test_the_curves_of_the_newest_case_are_on_the_page(site: Site, monkeypatch: 
     assert part.count("<polyline") >= 4 and "at TP32" in part and "at PP4" not in part
 
 
+def test_each_start_and_failure_is_a_bar_on_one_line_of_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hours until now: a start of 30 minutes that served for 30 and failed, and one of 15 minutes that serves."""
+    common: dict[str, Any] = {"gang": "gang0", "plan_id": "p", "model": "M", "command": "l40s-deploy up"}
+    cause = Cause(node="node2", tp_rank=19, text="out of <memory>")
+    runs = (
+        PastRun(run_id="b", started=-3600.0, ended=0.0, by="anna@c1", end="ready", start=Took(900.0, {}), **common),
+        PastRun(run_id="a", started=-7200.0, ended=-3600.0, by="bo@c1", end="failed", cause=cause,
+                start=Took(1800.0, {}), **common),
+    )  # fmt: skip
+    monkeypatch.setattr(module, "history", lambda *_: (Kept(gang="gang0", runs=runs, audit=(), failures={}),))
+    until(lambda: "Starts and failures" in site.get("/part")[1], 20)
+    part = site.get("/part")[1]
+    bars = re.findall(r'class="r-(\w+)" x="([\d.]+)" width="([\d.]+)"', part)
+    assert bars == [("start", "50.0", "12.5"), ("served", "62.5", "37.5"),
+                    ("start", "0.0", "25.0"), ("served", "25.0", "25.0"), ("failed", "50.0", "1")]  # fmt: skip
+    assert "out of &lt;memory&gt;" in part and "ready after 900 s" in part and "bo@c1" in part
+
+
 def test_a_part_is_pressed_for_who_takes_it_so(site: Site) -> None:
     drawing(site, "node0")
     connection = http.client.HTTPConnection("127.0.0.1", site.server.server_port, timeout=30)
@@ -238,6 +259,8 @@ PROBE = """setInterval(() => {
   document.body.style.width = "WIDTHpx";  // a window is never below 500
   told.room = live.clientWidth; told.taken = live.scrollWidth;
   told.paper = getComputedStyle(document.body).backgroundColor;
+  const legend = document.getElementById("legend");
+  if (legend.source && !live.querySelector(".now-bad")) legend.dataset.kept = "since before";
 }, 200);
 again();
 </script>"""
@@ -257,7 +280,7 @@ def test_a_browser_draws_it_and_draws_it_again(
 
     def look() -> Moment:
         calls.append(None)
-        return first if len(calls) < 2 else moment("failed", dead=19)
+        return first if len(calls) < 4 else moment("failed", dead=19)
 
     site.source.look = look  # type: ignore[method-assign]
     plain = site.pages.page
@@ -277,5 +300,6 @@ def test_a_browser_draws_it_and_draws_it_again(
     assert 'class="lost"' not in done.stdout
     body = done.stdout[done.stdout.index("<body") :].partition(">")[0]
     told = re.search(r'data-room="(\d+)" data-taken="(\d+)"', body)
+    assert 'data-kept="since before"' in done.stdout  # what did not change is the same element
     assert told and int(told[1]) == int(told[2]) <= width
     assert f'data-paper="{"rgb(18, 22, 28)" if dark else "rgb(244, 246, 249)"}"' in body

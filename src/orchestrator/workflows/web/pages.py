@@ -11,9 +11,11 @@ from typing import Any
 from markupsafe import Markup
 
 from orchestrator import __version__
+from orchestrator.gang.history import PastRun
 from orchestrator.gang.view import NodeView
 from orchestrator.loading.templates import templates
 from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Inventory
 from orchestrator.rendering import report_page
 from orchestrator.topology.lit import lit
@@ -136,7 +138,7 @@ class Pages:
             "clock": time.strftime("%H:%M:%S", time.localtime(document["at"])),
             "gangs": gangs,
             "router": document["router"],
-            "runs": _timeline([_run(run) for run in past[:MOST_RUNS]], document["at"]),
+            "runs": _timeline(past[:MOST_RUNS], document["at"]),
             "examined": inside is not None,
             "not_examined": error,
             "bench": bench or {},
@@ -168,29 +170,31 @@ def _lit(node: NodeView, load: NodeLoad | None, drawing: Picture | None) -> dict
     }
 
 
-def _run(run: Any) -> dict[str, Any]:
-    return {
-        "gang": run.gang,
-        "started": run.started,
-        "ended": run.ended,
-        "end": run.end,
-        "by": run.by,
-        "when": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)),
-        "cause": f"{run.cause.node}: {run.cause.text}" if run.cause else "",
-    }
-
-
-def _timeline(runs: list[dict[str, Any]], now: float) -> list[dict[str, Any]]:
-    """Each run with where its bar begins and how long it is, in per cent of the time since the oldest began."""
-    first = min((run["started"] for run in runs), default=now)
+def _timeline(runs: list[PastRun], now: float) -> list[dict[str, Any]]:
+    """A row a run. start, served: (where it begins, how long it is) in per cent of the time since the oldest began; a
+    start that never came to ready is all start."""
+    first = min((run.started for run in runs), default=now)
     all_s = max(1.0, now - first)
 
-    def placed(run: Mapping[str, Any]) -> dict[str, Any]:
-        end = min(now, run["ended"] or now)
-        begin = 100 * (run["started"] - first) / all_s
-        return {**run, "left": round(begin, 2), "width": round(max(0.5, 100 * (end - run["started"]) / all_s), 2)}
+    def share(begin: float, end: float) -> tuple[float, float]:
+        return round(100 * (begin - first) / all_s, 2), round(100 * max(0.0, end - begin) / all_s, 2)
 
-    return [placed(run) for run in runs]
+    def row(run: PastRun) -> dict[str, Any]:
+        end = max(run.started, min(now, run.ended or now))
+        ready = min(end, run.started + run.start.seconds) if run.start else end
+        return {
+            "gang": run.gang,
+            "end": run.end,
+            "by": run.by,
+            "when": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)),
+            "took_s": round(run.start.seconds) if run.start else None,
+            "start": share(run.started, ready),
+            "served": share(ready, end),
+            "failed_at": share(end, end)[0] if run.end == GangState.FAILED.value else None,
+            "cause": f"{run.cause.node}: {run.cause.text}" if run.cause else "",
+        }
+
+    return [row(run) for run in runs]
 
 
 def _soon(words: str, error: str) -> str:
