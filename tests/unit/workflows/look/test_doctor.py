@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.support.faults import fault
@@ -15,7 +16,7 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState
-from orchestrator.model.inventory import GangSpec
+from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.model.topology import Topology
 from orchestrator.planning import page_cache
@@ -25,7 +26,9 @@ from orchestrator.protocol.report import RankReport
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.topology.nccl_xml import nccl_xml
 from orchestrator.topology.speed import PRICED_ON
+from orchestrator.workflows.look import watching
 from orchestrator.workflows.look.doctor import (
+    Examination,
     cache_findings,
     check_accept,
     diagnose,
@@ -277,3 +280,25 @@ def test_a_node_whose_page_cache_is_too_small_for_the_model_that_runs_is_named_w
         assert one.id == "PAGE-CACHE-SMALL" and "GiB from the disk again" in one.effect
     assert list(cache_findings(cluster, [replace(seen, model="gone-profile")])) == []
     check_accept(["PAGE-CACHE-SMALL"], [], (page_cache.ID,))
+
+
+def test_a_watch_of_one_node_leaves_the_findings_of_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    whole = cluster_with("node1", small_shm)
+    gang = GangSpec(name="gang0", nodes=tuple(whole.specs.values()))
+    inventory = Inventory(path=str(tmp_path / "hosts.yml"), gangs=(gang,))
+    asked: list[tuple[str, ...]] = []
+
+    def examine(_: object, *, accept: object, nodes: tuple[str, ...]) -> Examination:
+        asked.append(nodes)
+        seen = {name: one for name, one in whole.topologies.items() if not nodes or name in nodes}
+        return diagnose(replace(whole, topologies=seen, snapshots={name: whole.snapshots[name] for name in seen}), {})
+
+    monkeypatch.setattr(watching, "examine_inventory", examine)
+    told = SimpleNamespace(tell=lambda _: None)
+    first = watching.Watch(inventory, told, "doctor --watch 10m").look()  # type: ignore[arg-type]
+    assert ("LIMITS", "node1") in {(one.id, one.node) for one in first.new}
+    alone = watching.Watch(inventory, told, "doctor --watch 10m", nodes=("node2",)).look()  # type: ignore[arg-type]
+    assert asked == [(), ("node2",)] and not alone.gone and not alone.silent
+    again = watching.Watch(inventory, told, "doctor --watch 10m").look()  # type: ignore[arg-type]
+    assert not again.new and not again.gone
