@@ -18,6 +18,6 @@ run() { .venv/bin/python -m pytest -q "$@"; }
 run -n 2 -m "not lab and not engine and not processes and not alone" tests
 # One of some two thousand still fails now and then for the machine's sake: what failed runs once more, alone, and both
 # runs are shown. To be removed when three runs in a row need it no more.
-run -n 3 --dist loadfile -m "(processes or lab or engine) and not installs and not long and not alone" tests ||
+run -n 3 --dist loadfile --no-loadscope-reorder -m "(processes or lab or engine) and not installs and not long and not alone" tests ||
   run --last-failed --last-failed-no-failures none -m "(processes or lab or engine) and not installs and not long and not alone" tests
 run -m "alone and not installs" tests
