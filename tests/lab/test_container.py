@@ -5,12 +5,15 @@ The rendered launch script is run as it is.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.gang import FAKE_ENGINE, Cluster
@@ -107,6 +110,31 @@ def test_a_stop_in_good_order_reaches_the_engine(gang: Cluster, podman: Path) ->
     assert (answer["state"], answer["left_behind"]) == ("stopped", [])
     assert "gracefully exiting" in _log(gang), "SIGTERM to the client reaches the engine"
     _nothing_left(gang, podman)
+
+
+def bench(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Lines of the node's verb, as its own process."""
+    words = [sys.executable, "-m", "orchestrator.node", "bench"]
+    said = subprocess.run(words, input=json.dumps(request), capture_output=True, text=True, timeout=90, check=False)
+    return [json.loads(line) for line in said.stdout.splitlines()]
+
+
+def test_the_benchmarks_client_has_a_container_of_its_own(gang: Cluster, podman: Path) -> None:
+    """json.tool of the image's Python stands for the client: it writes its second argument from its first."""
+    gang.ready(60)
+    begun = {**gang.base(0), "command": ["json.tool", "--sort-keys", "{dataset}", "{result}"], "deadline_s": 60.0}
+    lines = bench({**begun, "dataset": '{"b": 1, "a": 2}'})
+    assert json.loads("".join(line.get("result", "") for line in lines)) == {"a": 2, "b": 1}, lines
+    failed = bench({**begun, "dataset": "no JSON"})[-1]["error"]
+    assert failed["kind"] == "client-failed" and "Expecting value" in failed["what"]
+    hangs = ["timeit", "-n", "1", "-r", "1", "-s", "import time", "time.sleep(600)"]
+    late = bench({**begun, "command": hangs, "dataset": "", "deadline_s": 3.0})[-1]["error"]
+    assert late["kind"] == "deadline"
+    assert gang.states() == ["ready"], "the engine is as it was"
+    words = [str(podman / "podman"), "ps", "--all", "--format", "{{.Names}}"]
+    listed = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True).stdout
+    assert "-bench" not in listed
+    assert b"time.sleep(600)" not in _command_lines()
 
 
 def test_agent_and_guardian_killed_at_once_leave_nothing(gang: Cluster, podman: Path) -> None:

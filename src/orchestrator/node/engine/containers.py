@@ -38,14 +38,19 @@ def environment(run: Run) -> dict[str, str]:
 def remove(run: Run) -> None:
     """End the run's container, if there is one, and wait for that; for those who have nothing else to do."""
     if run.container is not None:
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(
-                [run.container.program, "rm", "--force", name_of(run)],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=REMOVE_S,
-                check=False,
-            )
+        remove_named(run.container.program, name_of(run))
+
+
+def remove_named(program: str, name: str) -> None:
+    """End a container of this name, if there is one, and wait for that."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(
+            [program, "rm", "--force", name],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=REMOVE_S,
+            check=False,
+        )
 
 
 def missing(wanted: ContainerOrder) -> tuple[str, str] | None:

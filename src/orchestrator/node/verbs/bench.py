@@ -29,6 +29,7 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import os_told
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell
+from orchestrator.node.verbs import client_container
 from orchestrator.protocol.verbs import BenchLine, BenchRequest
 
 MOST_BYTES = 64 << 20
@@ -44,14 +45,6 @@ def stream(request: dict[str, Any]) -> None:
     """Run it once."""
     asked = request_of(BenchRequest, request)
     run = staged_in(files.wanted_run(asked))
-    if run.container is not None:
-        fix = "run the engine's benchmark client yourself in the container"
-        raise Failure(
-            "in-container",
-            "this engine runs in a container; bench can start clients only in a virtual environment",
-            run.folder,
-            fix,
-        )
     if not asked.command or not _MODULE.fullmatch(asked.command[0]):
         raise Failure("bad-request", f"no module to run: {asked.command[:1]}", "request")
     with os_told(run.folder):
@@ -76,28 +69,22 @@ def _measure(asked: BenchRequest, run: Run, folder: pathlib.Path, engine_log: Lo
     paths = {"{dataset}": str(folder / "dataset.json"), "{result}": str(folder / "result.jsonl")}
     files.write(paths["{dataset}"], asked.dataset, owner=beside.owner(run))
     kernel.adopt_orphans()
-    child = subprocess.Popen(
-        [run.venv_python, "-m", *(paths.get(word, word) for word in asked.command)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=folder,
-        env={**_environment(run, folder), **_left_out(asked, run, folder)},
-        preexec_fn=partial(beside.become, run, os.getpid()),  # noqa: PLW1509 - one thread
-    )
+    child = _start(asked, run, folder, [paths.get(word, word) for word in asked.command])
     try:
         log = _follow(child, re.compile(asked.progress), asked.deadline_s)
     finally:
+        if run.container is not None and child.poll() is None:
+            client_container.end(run, run.container)
         beside.end(child)
     for word in sorted(run.hidden_words(), key=len, reverse=True):
         log = log.replace(word, "***")
     if child.returncode != 0:
         said = beside.last_words(log)
         fix = "check `l40s-deploy status` and `l40s-deploy logs`"
-        if "No module named" in said:
+        if "No module named" in said and run.container is None:
             fix = f"install that package: `{run.venv_python} -m pip install PACKAGE`"
         what = f"the benchmark client ended with status {child.returncode}: {said}"
-        raise Failure("client-failed", what, f"{run.venv_python} -m {asked.command[0]}", fix)
+        raise Failure("client-failed", what, f"{run.venv_python or client_container.PYTHON} -m {asked.command[0]}", fix)
     text = _result(paths["{result}"])
     for begin in range(0, len(text), PART_BYTES):
         tell(BenchLine(result=text[begin : begin + PART_BYTES]).as_json())
@@ -105,6 +92,21 @@ def _measure(asked: BenchRequest, run: Run, folder: pathlib.Path, engine_log: Lo
     for place in range(0, len(decoded), ROWS_AT_ONCE):
         tell(BenchLine(decoded=decoded[place : place + ROWS_AT_ONCE]).as_json())
     tell(BenchLine(log=log).as_json())
+
+
+def _start(asked: BenchRequest, run: Run, folder: pathlib.Path, command: list[str]) -> subprocess.Popen[bytes]:
+    ours = {**_environment(run, folder), **_left_out(asked, run, folder)}
+    if run.container is not None:
+        return client_container.start(run, run.container, command, folder, ours)
+    return subprocess.Popen(
+        [run.venv_python, "-m", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=folder,
+        env={**{name: value for name, value in engine_environment(run).items() if name != "LD_PRELOAD"}, **ours},
+        preexec_fn=partial(beside.become, run, os.getpid()),  # noqa: PLW1509 - one thread
+    )
 
 
 def _decoded(engine_log: LogSince, pattern: re.Pattern[str]) -> tuple[tuple[float, ...], ...]:
@@ -115,11 +117,13 @@ def _decoded(engine_log: LogSince, pattern: re.Pattern[str]) -> tuple[tuple[floa
 
 
 def _left_out(asked: BenchRequest, run: Run, folder: pathlib.Path) -> dict[str, str]:
-    """Modules that this environment does not have and that the client imports without need."""
+    """Modules that the environment (or the image) may not have, and that the client imports without need."""
     below = pathlib.Path(run.venv_python).parent.parent
     place = folder / "left_out"
     for name, text in asked.left_out.items():
-        if not _MODULE.fullmatch(name) or any(below.glob(f"lib/python*/site-packages/{name}")):
+        if not _MODULE.fullmatch(name):
+            continue
+        if run.container is None and any(below.glob(f"lib/python*/site-packages/{name}")):
             continue
         place.mkdir(mode=0o755, exist_ok=True)
         files.write(str(place / f"{name}.py"), str(text), mode=0o644)
@@ -127,9 +131,8 @@ def _left_out(asked: BenchRequest, run: Run, folder: pathlib.Path) -> dict[str, 
 
 
 def _environment(run: Run, folder: pathlib.Path) -> dict[str, str]:
-    """The engine's, without what would give it a GPU, a way past the engine's address, or the internet."""
-    environment = {name: value for name, value in engine_environment(run).items() if name != "LD_PRELOAD"}
-    environment |= {
+    """Beside the engine's: what leaves the client no GPU, no way past the engine's address, and no internet."""
+    environment = {
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
         "NO_PROXY": "*",

@@ -1,0 +1,63 @@
+"""A benchmark client in a container of the engine's image: without a GPU, as the engine's user, on the node's network.
+
+A container of its own and not an `exec` into the engine's: whoever ends it must not touch the engine.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from orchestrator.node.agent.run import Run
+from orchestrator.node.engine import beside, containers
+from orchestrator.protocol.staging import ContainerOrder
+
+PYTHON = "python3"
+"""The image's own."""
+_OF_THE_HOST = ("PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "TIKTOKEN_ENCODINGS_BASE")
+"""Variables that name the node's places; the image has its own."""
+_WATCHED = 'exec 3<&0; ( ( while read -r _; do :; done; kill -KILL $$ ) <&3 & ); exec "$@" </dev/null 3<&-'
+"""The client ends when our end of its standard input closes, whatever ends us (docs/decisions/0005)."""
+
+
+def start(
+    run: Run, order: ContainerOrder, command: Sequence[str], folder: pathlib.Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Begin `python3 -m command`. folder: where it may write; environment: beside the run's own.
+
+    Values reach the container by their names alone: a command line can be read by everybody on a machine.
+    """
+    uid, gid = beside.owner(run) or (os.geteuid(), os.getegid())
+    inside = {name: value for name, value in run.env.items() if name not in _OF_THE_HOST}
+    inside |= environment
+    words = [order.program, "run", "--rm", "--init", "--interactive", "--name", name(run), "--pull", "never"]
+    words += ["--log-driver", "none", "--network", "host", "--user", f"{uid}:{gid}", "--workdir", str(folder)]
+    words += ["--mount", f"type=bind,src={folder},dst={folder}"]
+    if run.model_path:
+        words += ["--mount", f"type=bind,src={run.model_path},dst={run.model_path},readonly"]
+    words += ["--env", f"HOME={folder}"]
+    for variable in sorted(inside):
+        words += ["--env", variable]
+    words += ["--entrypoint", "/bin/sh", order.image, "-c", _WATCHED, "l40s-bench", PYTHON, "-m", *command]
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd="/",
+        env={**os.environ, **inside},
+        preexec_fn=partial(beside.die_with, os.getpid()),  # noqa: PLW1509 - one thread
+    )
+
+
+def name(run: Run) -> str:
+    """Of the client's container; one client runs at a time."""
+    return f"{containers.name_of(run)}-bench"
+
+
+def end(run: Run, order: ContainerOrder) -> None:
+    """Remove the client's container, where it has not gone by itself."""
+    containers.remove_named(order.program, name(run))
