@@ -9,9 +9,6 @@ from pathlib import Path
 from orchestrator.loading.config import load_config
 from orchestrator.model.errors import InputError
 
-DEFAULT_LAB = "lab"
-"""What `lab up` calls a lab that is given no name."""
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-PREFIX = "l40s_"
-
 
 class Kind(str, Enum):
     """As in Prometheus' exposition format."""

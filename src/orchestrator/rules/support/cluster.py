@@ -17,7 +17,7 @@ from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.planning.choices import fits_pin, tcp_choices
-from orchestrator.rules.support.roles import Roles, is_near, roles
+from orchestrator.rules.support.roles import Roles, roles
 from orchestrator.topology.gpus import usable_gpus
 from orchestrator.topology.homes import slotted_switches
 from orchestrator.topology.network import Choice, usable_rails
@@ -126,10 +126,6 @@ class Node:
         """What NVML said of each GPU."""
         said = self.snapshot.nvml.get("devices")
         return tuple(one for one in said if isinstance(one, Mapping)) if isinstance(said, (list, tuple)) else ()
-
-    def near_gpus(self, port: RdmaPort) -> bool:
-        """Whether a switch lies above both the port and a GPU."""
-        return is_near(port, self.topology, self.places)
 
     def with_above(self, switch: Switch) -> tuple[str, ...]:
         """Keys of a switch and of those above it, nearest first."""
