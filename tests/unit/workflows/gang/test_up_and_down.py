@@ -58,6 +58,16 @@ def test_up_status_down(local: Local) -> None:
     assert [node.was for node in down(gang.inventory, DownRequest())] == ["stopped"] * 3
 
 
+def test_a_short_timeout_of_down_says_what_still_stops_and_the_next_one_finds_it_stopped(local: Local) -> None:
+    gang = local(nodes=2, env={0: {"FAKE_TERM": "ignore"}})  # its leader ends when the agent's own patience has
+    gang.up()
+    waited = down(gang.inventory, DownRequest(timeout_s=0.3))
+    assert [node.error for node in waited] == [None, None]
+    assert any(node.alive and not node.clean for node in waited)
+    assert all(node.clean for node in down(gang.inventory, DownRequest()))
+    gang.nothing_left()
+
+
 def test_another_plan_is_refused_in_words_and_nothing_is_touched(local: Local) -> None:
     gang = local()
     gang.up()
