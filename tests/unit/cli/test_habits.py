@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -128,6 +129,43 @@ def test_other_shells_get_a_script_with_every_verb(shell: str, capsys: pytest.Ca
     assert main(["completion", shell]) == 0
     out = capsys.readouterr().out
     assert (all(verb in out for verb in VERBS) and "--hung-after" in out) or "hung-after" in out
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes_verbs_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "fish"]) == 0
+    script = tmp_path / "l40s-deploy.fish"
+    script.write_text(capsys.readouterr().out)
+
+    def completed(line: str) -> set[str]:
+        words = ["fish", "--no-config", "-c", f"source {script}; complete -C '{line}'"]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=20)
+        return {offered.partition("\t")[0] for offered in done.stdout.splitlines()}
+
+    assert set(VERBS) <= completed("l40s-deploy ")
+    assert {"--watch", "--wide", "--gang"} <= completed("l40s-deploy status --")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_takes_the_script_as_the_completion_of_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", "zsh"]) == 0
+    (tmp_path / "_l40s-deploy").write_text(capsys.readouterr().out)
+    shell = (
+        f"autoload -Uz compinit; fpath=({tmp_path} $fpath); compinit -u -d {tmp_path}/dump;"
+        "zsh -n $fpath[1]/_l40s-deploy && print ${_comps[l40s-deploy]}"
+    )
+    done = subprocess.run(["zsh", "-f", "-c", shell], capture_output=True, text=True, check=False, timeout=20)
+    assert done.stdout.strip() == "_l40s-deploy", done.stderr
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+def test_groff_has_nothing_against_the_manual_pages(tmp_path: Path) -> None:
+    assert main(["man", str(tmp_path)]) == 0
+    words = ["groff", "-man", "-Tutf8", "-ww", "-z", *sorted(map(str, tmp_path.iterdir()))]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_every_verb_has_a_manual_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
