@@ -204,6 +204,7 @@ def _host(machine: MachineFiles) -> dict[str, Any]:
         "hostname": machine.node,
         "addresses": machine.addresses,
         "uname": {"release": "6.8.0-60-generic"},
+        "flow_control": {},
         "user": "l40s",
         "home": "/home/l40s",
         "uid": 1000,

@@ -24,6 +24,7 @@ from orchestrator.node.look.nvml import NvmlChild
 from orchestrator.node.look.patience import read_hardware
 from orchestrator.node.look.reading import Reader
 from orchestrator.node.network.addresses import addresses
+from orchestrator.node.network.flow_control import flow_control
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.looks import ProbeRequest, StackQuestion
 
@@ -145,6 +146,8 @@ def host_facts(root: str) -> dict[str, Any]:
     except OSError as error:
         facts["addresses"] = {}
         facts["addresses_error"] = str(error)
+    with contextlib.suppress(OSError):  # a kernel without data centre bridging
+        facts["flow_control"] = flow_control()
     return facts
 
 
