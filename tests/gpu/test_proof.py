@@ -91,6 +91,27 @@ def test_topology_files_are_compared_gpu_by_gpu(tmp_path: Path) -> None:
     assert differing == {"sm": ["90", "89"], "nvlinks": [18, 0]}  # no width is 16 lanes to NCCL
 
 
+def test_a_share_of_v3_has_the_shapes_of_one_of_32_gpus(tmp_path: Path) -> None:
+    import yaml
+    from tests.gpu import checkpoint, tuned
+
+    from orchestrator.engines.registry import engine_of
+    from orchestrator.loading.profiles import load_profile
+    from orchestrator.loading.stacks import load_stack
+    from orchestrator.planning.layout import Degrees, layout_of
+    from orchestrator.tuning.wanted import wanted_files
+
+    def shapes(name: str, ranks: int) -> list[str]:
+        profile = load_profile(name)
+        layout, rules = layout_of(Degrees(ranks), ranks, 1), engine_of(load_stack("sglang-0.5.23")).tuned
+        return [one.name for one in wanted_files(profile, layout, rules, gpu="NVIDIA H200", triton="3.6.0")]
+
+    for ranks in (1, 2, 4):
+        share = {**checkpoint.profile(64, tuned.SHARE), "dimensions": tuned.share(ranks)}
+        (tmp_path / "share.yml").write_text(yaml.safe_dump(share))
+        assert shapes(str(tmp_path / "share.yml"), ranks) == shapes("DeepSeek-V3-0324-Block64x64", 32)
+
+
 def test_answers_apart_are_seen_and_the_letters_are_left_out() -> None:
     from tests.gpu.answers import distance, letters_wrong
     from tests.gpu.checkpoint import prompts

@@ -16,6 +16,8 @@ from orchestrator.protocol.report import Phase
 from orchestrator.protocol.staging import CausePattern, Watch
 
 LINES_KEPT = 60
+TOLD_LATE_S = 5.0
+"""That an engine is ready may reach its worker nodes so late, and something may have failed since."""
 SUSPECT_FOR_S = 30.0
 """A known cause's line this long before a death is taken for its reason."""
 _BLANK = re.compile(r"\s")
@@ -78,7 +80,8 @@ class LogWatch:
             self._enter(0, now)
 
     def finish(self, now: float) -> None:
-        """Everything is ready, whatever the log has said."""
+        """Everything is ready, whatever the log has said: that explains no later death, but for its last seconds."""
+        self._suspicions = [one for one in self._suspicions if now - one.at <= TOLD_LATE_S]
         if self.phase.name != "ready":
             self.phase = Phase(name="ready", since=now)
         self._position = len(self.phases)

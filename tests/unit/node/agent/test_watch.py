@@ -50,6 +50,14 @@ def test_phases_go_one_way_and_count() -> None:
     assert not watch.feed("Capture decode begin", 8.0)
 
 
+def test_what_did_not_keep_an_engine_from_getting_ready_explains_no_later_death() -> None:
+    watch = LogWatch.of(message(Watch, WATCH))
+    watch.feed("[x TP3] CUDA out of memory", 10.0)
+    watch.feed("[x TP5] connection closed by peer", 28.0)
+    watch.finish(30.0)
+    assert [one.id for one in watch.suspicions(since=0.0)] == ["peer"]
+
+
 def test_a_primary_cause_comes_before_a_secondary_one_that_was_seen_first() -> None:
     watch = LogWatch.of(message(Watch, WATCH))
     watch.feed("[x TP3] connection closed by peer", 10.0)
