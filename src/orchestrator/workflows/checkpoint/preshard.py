@@ -66,7 +66,7 @@ def preshard(inventory: Inventory, request: PreshardRequest, watcher: Watcher) -
     now = plan_inventory(inventory, request.plan).plan
     folders = {node.name: rank_folder(node.argv) for gang in now.gangs for node in gang.nodes}
     if all(folders.values()):
-        nothing = PerNode[RankFilesLine](values={}, failures={})
+        nothing: PerNode[RankFilesLine] = PerNode(values={}, failures={})
         return Presharded(folders=folders, there=True, nodes=nothing, seconds=time.monotonic() - began)
     _refuse_apart(gangs, request.shared)
     outcome = up(

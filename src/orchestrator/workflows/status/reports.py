@@ -81,11 +81,13 @@ def as_they_run(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[GangSpec, ...]
 
 
 def as_it_runs(gang: GangSpec, seen: GangView) -> GangSpec:
-    """The gang on the nodes of its newest run as it was seen, in their node-rank order; as it is where it runs on all
-    of its nodes."""
+    """The gang on the nodes of its newest run as it was seen, in their node-rank order, without the spares that wait:
+    whoever works on it then waits for none of them."""
     known = {node.name for node in gang.machines}
     members = [name for name in seen.members if name in known]
-    return in_order(gang, members) if members and members != [node.name for node in gang.nodes] else gang
+    if members and members != [node.name for node in gang.nodes]:
+        return in_order(gang, members)
+    return replace(gang, spares=())
 
 
 def views_of(
