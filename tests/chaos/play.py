@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.rows import Row
+from tests.chaos.disks import Disks
+from tests.chaos.rows import PLACES, Row
 from tests.chaos.watch import NodeGone, Watch
 from tests.support.load import Load
 from tests.support.preloaded import Preloaded
@@ -37,6 +39,7 @@ MOMENT_S = 60.0
 SHOWN_S = 60.0
 """For a state to be shown: a lease, a look at a node that is gone, and a busy machine."""
 GONE_S = 20.0
+OUTLAST_S = 1.5 * LEASE_S
 VERB_S = 150.0
 MORE_ANSWERS = 20
 ENDING = ("draining", "stopping")
@@ -58,18 +61,24 @@ class Stage:
     lab: SmallLab
     watch: Watch
     broken: set[str] = field(default_factory=set)
-    """Nodes that have a fault of the lab now."""
-    upset: set[str] = field(default_factory=set)
-    """Of these, nodes that their watchman has upset."""
+    """Nodes that have a fault of the lab now, or are upset."""
+    upset: dict[str, str] = field(default_factory=dict)
+    """Of these, nodes that we have upset, and how."""
+    struck: set[str] = field(default_factory=set)
+    """Of these, nodes that have a fault of the lab."""
     off: set[str] = field(default_factory=set)
     """Nodes that are switched off now."""
     deaths: str = "plain"
     """How the ranks of the next start die."""
+    disks: Disks = field(init=False)
     serving: bool = False
     """The last row has left a gang that is ready: the next may take it."""
     _fleet: Fleet | None = None
     _seen: dict[str, str] = field(default_factory=dict)
     _gangs: tuple[GangSpec, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.disks = Disks(self.lab.name)
 
     @classmethod
     def raised(cls, lab: SmallLab) -> Stage:
@@ -109,22 +118,24 @@ class Stage:
         """Nothing is played any more."""
         self.let_go()
         self.watch.close()
+        self.disks.close()
         if self.lab.preloaded is not None:
             self.lab.preloaded.close()
             self.lab.preloaded = None
 
     def fault(self, verb: str, node: str, *words: str) -> None:
-        """`lab break` or `lab heal`; the end of what a watchman did, too."""
+        """`lab break` or `lab heal`; the end of what upset it, too."""
         if verb == "heal" and node in self.upset:
-            self.watch[node].ask(do="calm")
-            self.upset.discard(node)
+            self._calm(node, self.upset.pop(node))
+        if verb == "heal" and node not in self.struck:
             self.broken.discard(node)
             return
         if verb == "break":
             self.broken.add(node)
+            self.struck.add(node)
             if words[0] in ("freeze", "power-off"):
                 self.watch[node].close()  # a frozen one would hold the node's end up
-        with self._root_of_labs():
+        with self.root_of_labs():
             if verb == "break":
                 break_node(self.lab.name, node, words[0], words[1:])
             else:
@@ -133,18 +144,34 @@ class Stage:
             self.off.add(node)
         elif verb == "heal":
             self.broken.discard(node)
+            self.struck.discard(node)
             if node in self.off:
                 self.off.discard(node)
                 self._wait_for(node)
 
     def disturb(self, node: str, how: str) -> None:
-        """What no fault of the lab does: the node's watchman does it."""
+        """What no fault of the lab does: we or the node's watchman do it."""
         self.broken.add(node)
-        self.upset.add(node)
-        self.watch[node].ask(do="upset", how=how)
+        self.upset[node] = how
+        if how == "fsfreeze":
+            self.disks.freeze(node)
+        elif how == "shared-state":
+            with self.root_of_labs():
+                self.disks.share(sorted(PLACES.values()))
+        else:
+            self.watch[node].ask(do="upset", how=how)
+
+    def _calm(self, node: str, how: str) -> None:
+        if how == "fsfreeze":
+            self.disks.thaw(node)
+        elif how == "shared-state":
+            with self.root_of_labs():
+                self.disks.part()
+        else:
+            self.watch[node].ask(do="calm")
 
     @contextmanager
-    def _root_of_labs(self) -> Iterator[None]:
+    def root_of_labs(self) -> Iterator[None]:
         """Where ours lies; a fault should not wait until a Python of its own has started."""
         before = os.environ.get("L40S_LAB_ROOT")
         os.environ["L40S_LAB_ROOT"] = self.lab.environment["L40S_LAB_ROOT"]
@@ -262,7 +289,11 @@ class _Game:
             stage.lab.deploy("down", "--now")
         if row.first:
             node, *words = row.first.split()
-            stage.fault("break", node, *words)
+            if words == ["own-disk"]:
+                with stage.root_of_labs():
+                    stage.disks.give(node)
+            else:
+                stage.fault("break", node, *words)
         before = str(stage.watch["node0"].ask(do="run")["run"])
         if row.at in ("ready", *ENDING):
             if not (ready and stage.gang()["state"] == "ready"):
@@ -422,6 +453,9 @@ class _Game:
             assert self.stage.lab.deploy("status", check=False).returncode in (0, 3, 4, 5)
         elif step == "serve":
             self._serve_more()
+        elif step == "outlast":
+            began = time.monotonic()  # how long it lasts is what the row is about
+            until(lambda: time.monotonic() - began > OUTLAST_S, 2 * OUTLAST_S)
         elif step == "dead":
             self._expect({"state": "failed"}, "after its lease")
         else:

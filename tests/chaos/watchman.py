@@ -26,6 +26,8 @@ from contextlib import suppress
 from typing import Any
 
 GANG = pathlib.Path("/var/lib/l40s-deploy/gangs/gang0")
+CLOCK = pathlib.Path("/run/l40s-lab/clock")
+"""Seconds that every program's wall clock is ahead, where the lab's fault clock-skew is there."""
 CLAIMS = pathlib.Path("/run/l40s-lab/gpu-claims")
 UNITS = pathlib.Path("/run/systemd/transient")
 OURS = ("sglang::", "standin", "agent.pyz", "l40s-agent", "l40s-guardian")
@@ -60,6 +62,8 @@ def main() -> None:
             say(done=True)
         elif do == "calm":
             subprocess.run(["umount", *odd_reports()], check=bool(odd_reports()))
+            if CLOCK.exists():
+                set_clock(0)
             say(done=True)
         elif do == "listeners":
             say(listeners=sorted(set(listeners())))
@@ -124,7 +128,20 @@ def odd_reports() -> list[str]:
     return [place for place in mounts if place.endswith("/report.json")]
 
 
-UPSETS = {"reset": reset, "odd-report": odd_report}
+def clock_step() -> None:
+    """The wall clock of every program here is an hour ahead from now on, also of those that run (lab/preload/clock.c).
+
+    A stand-in: the kernel has one wall clock for all nodes, and no namespace of it.
+    """
+    set_clock(3600)
+
+
+def set_clock(seconds: int) -> None:
+    CLOCK.with_name("clock.new").write_text(f"{seconds}\n")
+    CLOCK.with_name("clock.new").rename(CLOCK)
+
+
+UPSETS = {"reset": reset, "odd-report": odd_report, "clock-step": clock_step}
 
 
 def victim(run: pathlib.Path, report: dict[str, Any], what: str) -> int:

@@ -21,16 +21,29 @@ from tests.support.waiting import slack
 
 STEPS = 200_000
 """In each of three tests; with those of the small cases it is a million on the reference machine, in two minutes."""
+MILLION = 1_000_000
+MINUTES_S = 120.0
+"""Of processor time, for a million steps on the reference machine."""
 PAIRS_PLAYED = 1200
 """Of some forty thousand of two nodes; `make simulate` plays all."""
 
 
+SLOWER = [1.0]
+"""How many times slower than the reference machine this one was, at each test."""
+
+
 def share(of: int) -> int:
     """On a slower machine a sample of it."""
-    return int(of / min(slack(), 20.0))
+    SLOWER.append(min(slack(), 20.0))
+    return int(of / SLOWER[-1])
+
+
+PLAYED: list[Explored] = []
+"""By all tests of this file, which one worker runs in their order."""
 
 
 def nothing_violated(explored: Explored) -> None:
+    PLAYED.append(explored)
     assert explored.scenarios and not explored.violations, "\n".join(explored.violations[:3])
 
 
@@ -65,6 +78,15 @@ def test_two_controllers_and_one_that_is_killed_or_stands_still_at_any_step(scen
 
 def test_sampled_commands_faults_and_what_befalls_controllers() -> None:
     nothing_violated(commanding.sampled(secrets.randbelow(1 << 32), share(STEPS)))
+
+
+def test_that_was_a_million_steps_within_two_minutes(request: pytest.FixtureRequest) -> None:
+    names = {item.name.partition("[")[0] for item in request.session.items if item.path == request.path}
+    if len(names) < len([name for name in globals() if name.startswith("test_")]):
+        pytest.skip("not all of this file's tests run")
+    steps, cpu_s = sum(one.steps for one in PLAYED), sum(one.cpu_s for one in PLAYED)
+    assert steps >= MILLION / max(SLOWER), f"{steps:,} steps"
+    assert cpu_s / steps * MILLION < MINUTES_S * max(SLOWER), f"{cpu_s:.0f} s of processor time for {steps:,} steps"
 
 
 @pytest.mark.parametrize("bug", CONTROLLERS_BUGS, ids=lambda bug: bug.name)

@@ -11,15 +11,15 @@ import json
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIServer
 
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.model.errors import InputError
 from orchestrator.model.exit_codes import Exit
+from orchestrator.workflows.http_server import listen
 from orchestrator.workflows.status.live import Watching
 from orchestrator.workflows.web.pages import Pages
 
@@ -84,21 +84,10 @@ def _key(args: argparse.Namespace) -> str:
     return read_api_key(Path(args.key_file).expanduser(), where="--key-file") if args.key_file else ""
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _Silent(WSGIRequestHandler):
-    timeout = 15  # a client that sends nothing keeps no thread
-
-    def log_message(self, *_: Any) -> None:
-        """A page asks every second."""
-
-
 def serve(pages: Pages, host: str, port: int, key: str) -> WSGIServer:
     """A server that listens already. key: '' where none is asked for. Raises InputError where it can't listen."""
     try:
-        return make_server(host, port, application(pages, key), server_class=_Server, handler_class=_Silent)
+        return listen(application(pages, key), host, port)
     except OSError as failure:
         raise InputError(
             f"can't listen on port {port}: {failure.strerror}", where=f"--host {host}", fix="choose another --port"

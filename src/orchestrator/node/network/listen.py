@@ -23,6 +23,8 @@ from orchestrator.node.requests import request_of
 from orchestrator.protocol.ways import Listening, ListenRequest
 
 LONGEST_S = 60.0
+MOST_CALLERS = 256
+"""Connections at once; who comes on top is closed at once, so that strangers take no descriptor that a node needs."""
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER: closing sends a reset, and leaves no TIME_WAIT (socket(7))."""
 
@@ -103,8 +105,11 @@ def _accept(selector: selectors.BaseSelector, listener: socket.socket) -> None:
         connection, _ = listener.accept()
     except OSError:
         return
-    connection.setblocking(False)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    if len(selector.get_map()) > MOST_CALLERS:
+        connection.close()
+        return
+    connection.setblocking(False)
     selector.register(connection, selectors.EVENT_READ, "caller")
 
 

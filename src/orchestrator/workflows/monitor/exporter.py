@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 
-from prometheus_client import start_http_server
+from prometheus_client import make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -14,6 +15,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory
 from orchestrator.monitoring.family import Family, Kind
 from orchestrator.monitoring.metrics import metrics
+from orchestrator.workflows.http_server import listen
 from orchestrator.workflows.monitor.scraper import Scraper
 
 
@@ -25,13 +27,15 @@ def serving(inventory: Inventory, gangs: tuple[str, ...], host: str, port: int) 
         registry = CollectorRegistry()
         registry.register(_Scene(scraper))
         try:
-            server, thread = start_http_server(port, host, registry)
+            server = listen(make_wsgi_app(registry), host, port)
         except OSError as failure:
             raise InputError(
                 f"can't listen: {failure.strerror or failure}",
                 where=f"{host}:{port}",
                 fix=f"choose another port, or stop the listener: ss -ltnp 'sport = :{port}'",
             ) from None
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
         try:
             yield server.server_port
         finally:

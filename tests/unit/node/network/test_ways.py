@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import random
+import secrets
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
+from tests.support.hostile import Strangers, resident_bytes
+from tests.support.waiting import until
+
 from orchestrator.node.network.dial import answer as dial
+from orchestrator.node.network.listen import MOST_CALLERS
 
 HERE = "127.0.0.1"
+MOST_MEMORY = 16 << 20
 LISTEN = "import json, sys; from orchestrator.node.network import listen; listen.stream(json.loads(sys.argv[1]))"
 
 
@@ -75,6 +83,27 @@ def test_a_port_that_was_tried_can_be_bound_at_once() -> None:
         dial({"targets": [target("tcp", port) for _ in range(8)]})
     with socket.socket() as engine:
         engine.bind((HERE, port))
+
+
+def test_any_bytes_at_its_ports_keep_nobody_from_his_answer_and_take_neither_memory_nor_descriptors() -> None:
+    port = free_port()
+    with listening(tcp_ports=[port], seconds=60) as opened, ExitStack() as idle:
+        pid, echo = opened["pid"], opened["udp"][HERE]
+        before = resident_bytes(pid)
+        with (
+            Strangers(HERE, port, 16, seed := secrets.randbelow(1 << 20)) as strangers,
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+        ):
+            rng = random.Random(seed)
+            for _ in range(2 * MOST_CALLERS):
+                with suppress(OSError):  # one that came on top
+                    idle.enter_context(socket.create_connection((HERE, port), timeout=20))
+                datagrams.sendto(rng.randbytes(rng.randrange(1, 9000)), (HERE, echo))
+            until(lambda: strangers.connections > 500, 20.0, lambda: f"seed {seed}: {strangers}")
+            wanted = [target("tcp", port), target("mtu", echo, size=64)]
+            until(lambda: outcomes(*wanted) == ["open", "open"], 10.0, lambda: f"seed {seed}: {outcomes(*wanted)}")
+        assert resident_bytes(pid) - before < MOST_MEMORY, f"seed {seed}"
+        assert len(list(Path(f"/proc/{pid}/fd").iterdir())) < MOST_CALLERS + 32, f"seed {seed}"
 
 
 def test_a_port_that_is_in_use_is_said_to_be_taken() -> None:

@@ -1,0 +1,59 @@
+"""The HTTP server of `exporter`, `guard --metrics` and `web`: strangers may keep it busy, and not the command that it
+is part of."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+MOST_CLIENTS = 64
+"""At once, each with a thread; who comes on top is closed. Descriptors stay for the connections to the nodes."""
+SILENT_S = 15.0
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, *words: Any, **more: Any) -> None:
+        self._free = threading.BoundedSemaphore(MOST_CLIENTS)
+        super().__init__(*words, **more)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Somebody who went away, or who speaks no HTTP, is nobody's error."""
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = SILENT_S  # a client that sends nothing keeps no thread
+
+    def log_message(self, *_: Any) -> None:
+        """A page asks every second."""
+
+
+def listen(application: Callable[..., Any], host: str, port: int) -> WSGIServer:
+    """A server that listens already; `serve_forever` answers. Raises OSError where it can't listen."""
+    kind = _Server6 if ":" in host else _Server
+    return make_server(host, port, application, server_class=kind, handler_class=_Handler)

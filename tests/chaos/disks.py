@@ -1,0 +1,106 @@
+"""Other file systems in the place of a node's state directory: a disk of its own that is really frozen (FIFREEZE), and
+a directory that two nodes share, as homes on NFS are."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.lab.namespaces.mounts import Spaces, attach, clone_tree, detach, in_child
+from orchestrator.lab.node.living import find_node
+
+STATE = "/var/lib/l40s-deploy"
+_FIFREEZE, _FITHAW = 0xC0045877, 0xC0045878
+"""linux/fs.h"""
+_SIZE = 256 << 20
+
+
+@dataclass
+class Disks:
+    """What was put over the state directories of a lab's nodes. A disk of its own stays until its node goes."""
+
+    lab: str
+    _own: dict[str, int] = field(default_factory=dict)
+    """By node: its file system's root directory, open."""
+    _shared: tuple[str, ...] = ()
+
+    def give(self, node: str) -> None:
+        """An ext4 of its own in the place of its state directory, where it has none yet; empty."""
+        if node in self._own:
+            return
+        with tempfile.TemporaryDirectory(prefix="l40s-disk-") as folder:
+            image, place = Path(folder, "image"), Path(folder, "mounted")
+            place.mkdir()
+            with image.open("wb") as file:
+                file.truncate(_SIZE)
+            subprocess.run(["mkfs.ext4", "-q", image], check=True)
+            subprocess.run(["mount", "-o", "loop", image, place], check=True)  # let go of with the last mount
+            try:
+                self._own[node] = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+                self._over(node, place)
+            finally:
+                subprocess.run(["umount", "--lazy", place], check=True)
+
+    def freeze(self, node: str) -> None:
+        """Whoever writes there waits (fsfreeze(8))."""
+        fcntl.ioctl(self._own[node], _FIFREEZE, 0)
+
+    def thaw(self, node: str) -> None:
+        fcntl.ioctl(self._own[node], _FITHAW, 0)
+
+    def share(self, nodes: Sequence[str]) -> None:
+        """One empty directory in the place of all their state directories."""
+        with tempfile.TemporaryDirectory(prefix="l40s-shared-", ignore_cleanup_errors=True) as folder:
+            place = Path(folder)
+            place.chmod(0o755)
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "shared", place], check=True)
+            try:
+                for node in nodes:
+                    self._over(node, place)
+                    self._shared = (*self._shared, node)
+            finally:
+                subprocess.run(["umount", "--lazy", place], check=True)
+
+    def part(self) -> None:
+        """Each node has its own again."""
+        for node in self._shared:
+            self._in(node, lambda: detach(STATE))
+        self._shared = ()
+
+    def close(self) -> None:
+        """Nothing stays frozen, and nothing is held."""
+        for node, root in self._own.items():
+            with suppress(OSError):
+                self.thaw(node)
+            os.close(root)
+        self._own = {}
+
+    def _over(self, node: str, place: Path) -> None:
+        tree = clone_tree(place)
+
+        def put() -> None:
+            Path(STATE).mkdir(parents=True, exist_ok=True)
+            attach(tree, STATE)
+
+        try:
+            self._in(node, put)
+        finally:
+            os.close(tree)
+
+    def _in(self, node: str, work: Callable[[], None]) -> None:
+        spaces = Spaces(find_node(self.lab, node).pid, ["mnt"])
+
+        def inside() -> None:
+            spaces.join()
+            work()
+
+        try:
+            in_child(inside)
+        finally:
+            spaces.close()
