@@ -21,6 +21,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
+from tests.chaos.disks import NoDisk
 from tests.chaos.play import NODES, PATIENCE_S, SPEED, Missed, Stage, play
 from tests.chaos.rows import Row, table, two_faults
 from tests.support.small_lab import SmallLab, small_lab
@@ -65,6 +66,9 @@ def play_row(stage: Stage, row: Row) -> Result:
             if missed < TRIES:
                 continue
             trouble = f"the moment did not come: {words}"
+        except NoDisk as none:
+            sys.stdout.write(f"{row.id}: {none}\n")
+            trouble = NOT_PLAYED
         return Result(row, " ".join(trouble.split()), time.monotonic() - began, missed)
 
 

@@ -21,6 +21,10 @@ _FIFREEZE, _FITHAW = 0xC0045877, 0xC0045878
 _SIZE = 256 << 20
 
 
+class NoDisk(Exception):
+    """This machine mounts no file system of ours (a container without loop devices): there is nothing to freeze."""
+
+
 @dataclass
 class Disks:
     """What was put over the state directories of a lab's nodes. A disk of its own stays until its node goes."""
@@ -39,8 +43,10 @@ class Disks:
             place.mkdir()
             with image.open("wb") as file:
                 file.truncate(_SIZE)
-            subprocess.run(["mkfs.ext4", "-q", image], check=True)
-            subprocess.run(["mount", "-o", "loop", image, place], check=True)  # let go of with the last mount
+            for command in (["mkfs.ext4", "-q", image], ["mount", "-o", "loop", image, place]):
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    raise NoDisk(f"{command[0]}: {done.stderr.strip()}")
             try:
                 self._own[node] = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
                 self._over(node, place)

@@ -33,9 +33,12 @@ def stage() -> Iterator[Stage]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root")
 @pytest.mark.parametrize("row", [*(row for row in table() if row.ci), *two_faults(SEED, 2)], ids=lambda row: row.id)
 def test_it_ends_as_the_table_says(stage: Stage, row: Row) -> None:
-    from tests.chaos.chaos import play_row
+    from tests.chaos.chaos import NOT_PLAYED, play_row
 
-    assert play_row(stage, row).trouble == ""
+    trouble = play_row(stage, row).trouble
+    if trouble == NOT_PLAYED:
+        pytest.skip("this machine mounts no loop device, so that no state directory can be frozen")
+    assert trouble == ""
 
 
 def test_a_group_stands_for_every_combination_of_what_it_lists() -> None:
