@@ -43,7 +43,7 @@ class Disks:
             place.mkdir()
             with image.open("wb") as file:
                 file.truncate(_SIZE)
-            for command in (["mkfs.ext4", "-q", image], ["mount", "-o", "loop", image, place]):
+            for command in (["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(place)]):
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 if done.returncode:
                     raise NoDisk(f"{command[0]}: {done.stderr.strip()}")
