@@ -54,8 +54,9 @@ def on_one_node(profile: ModelProfile, gpus: int, stack: Stack) -> str:
 
 
 def name_of(profile: ModelProfile, tensor: int, pipeline: int, expert: int) -> str:
-    """The name that the profile gives these degrees, '' for none."""
-    return next((each.name for each in profile.layouts if _degrees(each) == (tensor, pipeline, expert)), "")
+    """The name that the profile gives these degrees alone, without flags or environment beside them; '' for none."""
+    plain = (each for each in profile.layouts if not each.flags and not each.env)
+    return next((each.name for each in plain if _degrees(each) == (tensor, pipeline, expert)), "")
 
 
 def _degrees(layout: NamedLayout) -> tuple[int, int, int]:

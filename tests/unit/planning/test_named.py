@@ -110,3 +110,14 @@ def test_named_layouts_of_shipped_models_work(name: str) -> None:
         plan = build_plan([spec], profile, NEW, topologies(spec), PlanOptions(layout=each.name))
         assert plan.gangs[0].memory.kv_tokens
         assert each.note
+
+
+def test_multi_token_prediction_is_offered_by_name_with_its_budget() -> None:
+    profile, spec = load_profile("DeepSeek-V3-0324-Block64x64"), gang()
+    drafted = build_plan([spec], profile, NEW, topologies(spec), PlanOptions(layout="mtp")).gangs[0]
+    plain = build_plan([spec], profile, NEW, topologies(spec), PlanOptions()).gangs[0]
+    argv = drafted.nodes[0].argv
+    assert argv[argv.index("--speculative-algorithm") + 1] == "EAGLE"
+    assert drafted.memory.kv_tokens and plain.memory.kv_tokens and drafted.memory.kv_tokens < plain.memory.kv_tokens
+    assert "--speculative-algorithm" not in plain.nodes[0].argv
+    assert [fit.name for fit in offer(profile, NEW, spec).fits if str(fit.degrees) == "TP32"] == [""]
