@@ -41,7 +41,7 @@ def main() -> int:
     found.update({bug: finds_controllers(bug) for bug in CONTROLLERS_BUGS})
     violations = [words for _, explored in rows for words in explored.violations]
     print(*violations, sep="\n")
-    PAGE.write_text(page(rows, found, args.seed))
+    PAGE.write_text(page(rows, found, f"--seed {args.seed} --steps {args.steps} --share {args.share}"))
     return 1 if violations or not all(found.values()) else 0
 
 
@@ -107,12 +107,12 @@ def finds_controllers(bug: ControllersBug) -> bool:
     return any(bug.violates in words for words in explored.violations)
 
 
-def page(rows: list[tuple[str, Explored]], found: dict[Bug | ControllersBug, bool], seed: int) -> str:
+def page(rows: list[tuple[str, Explored]], found: dict[Bug | ControllersBug, bool], options: str) -> str:
     """docs/simulation.md."""
     steps, cpu_s = (sum(getattr(explored, name) for _, explored in rows) for name in ("steps", "cpu_s"))
     lines = [
         INTRODUCTION,
-        f"`make simulate` wrote this page with `--seed {seed}`.",
+        f"`python -m tests.simulation {options}` wrote this page; `make simulate` plays every pair.",
         "",
         "| played | scenarios | steps |",
     ]
