@@ -161,7 +161,7 @@ def test_a_shell_is_on_the_node(lab: RunningLab) -> None:
     assert (done.returncode, done.stdout.split()[-2:]) == (5, ["at", str(lab.directory / "nodes/node1/nvml.conf")])
 
 
-MODEL = ("--model", "DeepSeek-V3-0324-Block64x64")
+MODEL = ("--model", "DeepSeek-R1-Channel-INT8")
 
 
 @pytest.mark.long
