@@ -86,12 +86,7 @@ def _key(args: argparse.Namespace) -> str:
 
 def serve(pages: Pages, host: str, port: int, key: str) -> WSGIServer:
     """A server that listens already. key: '' where none is asked for. Raises InputError where it can't listen."""
-    try:
-        return listen(application(pages, key), host, port)
-    except OSError as failure:
-        raise InputError(
-            f"can't listen on port {port}: {failure.strerror}", where=f"--host {host}", fix="choose another --port"
-        ) from None
+    return listen(application(pages, key), host, port)
 
 
 def application(pages: Pages, key: str) -> Callable[..., Any]:

@@ -3,12 +3,15 @@ is part of."""
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from collections.abc import Callable
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from orchestrator.model.errors import InputError
 
 MOST_CLIENTS = 64
 """At once, each with a thread; who comes on top is closed. Descriptors stay for the connections to the nodes."""
@@ -54,6 +57,18 @@ class _Handler(WSGIRequestHandler):
 
 
 def listen(application: Callable[..., Any], host: str, port: int) -> WSGIServer:
-    """A server that listens already; `serve_forever` answers. Raises OSError where it can't listen."""
+    """A server that listens already; `serve_forever` answers. Raises InputError where it can't listen."""
     kind = _Server6 if ":" in host else _Server
-    return make_server(host, port, application, server_class=kind, handler_class=_Handler)
+    try:
+        return make_server(host, port, application, server_class=kind, handler_class=_Handler)
+    except socket.gaierror:
+        raise InputError(
+            f"{host!r} is no address of this machine",
+            where="command line",
+            fix="name one without a port (`ip -brief address` lists them); the port goes to --port",
+        ) from None
+    except OSError as failure:
+        fix = f"choose another --port, or stop the listener: ss -ltnp 'sport = :{port}'"
+        if failure.errno == errno.EADDRNOTAVAIL:
+            fix = "name an address of this machine: `ip -brief address` lists them"
+        raise InputError(f"can't listen: {failure.strerror or failure}", where=f"{host}:{port}", fix=fix) from None

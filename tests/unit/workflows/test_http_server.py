@@ -16,6 +16,7 @@ import pytest
 from tests.support.hostile import Strangers, resident_bytes
 from tests.support.waiting import until
 
+from orchestrator.model.errors import InputError
 from orchestrator.workflows import http_server
 
 HERE = "127.0.0.1"
@@ -70,3 +71,24 @@ def test_strangers_take_few_threads_and_an_answer_comes_once_they_are_silent(por
             assert descriptors() <= held + MOST + 8, f"seed {seed}"
         until(lambda: answered(port), 10.0, f"seed {seed}: answered although {3 * MOST} connections say nothing")
     assert resident_bytes(os.getpid()) - memory < MOST_MEMORY, f"seed {seed}"
+
+
+@pytest.mark.parametrize(
+    ("host", "words", "fix"),
+    [
+        ("127.0.0.1:9940", "no address of this machine", "the port goes to --port"),
+        ("192.0.2.1", "can't listen", "ip -brief address"),
+    ],
+)
+def test_where_it_cannot_listen_is_said_with_the_way_out(host: str, words: str, fix: str) -> None:
+    with pytest.raises(InputError, match=words) as refused:
+        http_server.listen(hello, host, 9940)
+    assert fix in refused.value.fix
+
+
+def test_a_taken_port_names_the_command_that_finds_its_listener() -> None:
+    with socket.create_server((HERE, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match="can't listen") as refused:
+            http_server.listen(hello, HERE, port)
+    assert f"sport = :{port}" in refused.value.fix

@@ -11,7 +11,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory
 from orchestrator.monitoring.family import Family, Kind
 from orchestrator.monitoring.metrics import metrics
@@ -26,14 +25,7 @@ def serving(inventory: Inventory, gangs: tuple[str, ...], host: str, port: int) 
     with Scraper(inventory, chosen_gangs(inventory, gangs)) as scraper:
         registry = CollectorRegistry()
         registry.register(_Scene(scraper))
-        try:
-            server = listen(make_wsgi_app(registry), host, port)
-        except OSError as failure:
-            raise InputError(
-                f"can't listen: {failure.strerror or failure}",
-                where=f"{host}:{port}",
-                fix=f"choose another port, or stop the listener: ss -ltnp 'sport = :{port}'",
-            ) from None
+        server = listen(make_wsgi_app(registry), host, port)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
