@@ -13,12 +13,13 @@ from tests.support.reference_cluster import GPU_BYTES, gang, topologies
 
 from orchestrator.lab.engine.environment import ensure_engine
 from orchestrator.lab.node.models import config
-from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import ModelProfile
 from orchestrator.planning.build import build_plan
+from orchestrator.planning.named import refusal
 from orchestrator.planning.options import HostFacts, PlanOptions
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
@@ -92,6 +93,14 @@ ROWS = [
     Row("Kimi-K2.5", "8x4"),
     Row("Kimi-K2.6", "8x4", "--language-only"),
     Row("DeepSeek-V3.1-Terminus", "8x4"),
+    Row("DeepSeek-R1", "8x4"),
+    Row("DeepSeek-R1-0528", "8x4"),
+    Row("DeepSeek-V3.1", "8x4"),
+    Row("DeepSeek-R1-Block64x64", "32"),
+    Row("DeepSeek-R1-0528-Block64x64", "32"),
+    Row("DeepSeek-V3.1-Block64x64", "32"),
+    Row("Qwen3-235B-A22B-Instruct-2507-FP8", "4x2", nodes=1),
+    Row("MiniMax-M2.5", "4x2", nodes=1),
     Row("gpt-oss-120b", "8", nodes=1),
     Row("gpt-oss-120b", "8", "--swa-full-tokens-ratio 0.5", nodes=1),
     Row("gpt-oss-120b", "8", "--disable-hybrid-swa-memory", nodes=1),
@@ -168,8 +177,10 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[GangPlan, d
     return list(zip(plans, json.loads((folder / "answers.json").read_text()), strict=True))
 
 
-def test_there_are_rows_enough() -> None:
+def test_there_are_rows_enough_and_one_for_every_shipped_model() -> None:
     assert len(ROWS) >= 40
+    served = {name for name in profile_names() if refusal(load_profile(name), STACK) is None}
+    assert served - {row.model for row in ROWS} == {"tiny-deepseek-v3"}, "that one is the lab's, for CPU"
 
 
 @pytest.mark.parametrize("number", range(len(ROWS)), ids=[" ".join(filter(None, row[:5])) for row in ROWS])
