@@ -275,3 +275,15 @@ REMARKS = (
     ),
 )
 """Lines that cost speed and end nothing; never shown as the cause of a failure."""
+
+PCIE_IPC = (
+    Cause(
+        id="PCIE-IPC-OFF",
+        pattern=r"PCIE_IPC_ALLREDUCE is set but this FlashInfer"
+        r"|FlashInfer PCIe-IPC (?:workspace \(max_numel=\d{1,12}\) failed|all-reduce serves bf16 only)"
+        r"|Setup FlashInfer PCIe-IPC allreduce failed|leaving PCIe-IPC all-reduce off",
+        text="the PCIe-IPC all-reduce that the plan asks for is not in use, so all-reduces go by NCCL",
+        fix="read why with `l40s-deploy logs`, or choose a layout without it (`l40s-deploy plan` lists them)",
+    ),
+)
+"""sglang/srt/distributed/device_communicators/pcie_ipc_ar.py and parallel_state.py of 0.5.23."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, partial
 
-from orchestrator.engines.causes import COMMON, REMARKS
+from orchestrator.engines.causes import COMMON, PCIE_IPC, REMARKS
 from orchestrator.engines.dialect import Dialect
 from orchestrator.engines.engine import GRAPH_STEPS, Engine, Names
 from orchestrator.engines.memory import Division, MemoryAsked, element_bytes
@@ -122,7 +122,7 @@ def _engine(version: str) -> Engine:
             ("ready", r"The server is fired up and ready to roll!"),
         ),
         causes=COMMON,
-        remarks=REMARKS,
+        remarks=(*REMARKS, *PCIE_IPC),
         http={
             "alive": "/health",
             "generate": "/health_generate",

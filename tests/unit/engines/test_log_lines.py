@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.engines.causes import COMMON, REMARKS
+from orchestrator.engines.causes import COMMON, PCIE_IPC, REMARKS
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import dialect
 from orchestrator.node.engine.watch import LogWatch
@@ -78,7 +78,7 @@ def test_ordinary_lines_are_no_cause(line: str) -> None:
 
 @pytest.mark.parametrize(("wanted", "line"), REMARKABLE)
 def test_what_only_costs_speed_is_a_remark_and_no_cause(wanted: str, line: str) -> None:
-    assert [remark.id for remark in REMARKS if re.search(remark.pattern, line)] == [wanted]
+    assert [remark.id for remark in (*REMARKS, *PCIE_IPC) if re.search(remark.pattern, line)] == [wanted]
     assert not [cause.id for cause in COMMON if re.search(cause.pattern, line)]
 
 

@@ -41,7 +41,7 @@ class EngineLog:
     vitality: Vitality = field(default_factory=Vitality)
     rails: Rails = field(default_factory=lambda: Rails({}))
     remarks: list[str] = field(default_factory=list)
-    """Of lines that could not be read."""
+    """Of what the engine says that costs speed, and of lines that could not be read."""
     _lines: LineCutter = field(default_factory=LineCutter)
 
     def read(self) -> bool:
@@ -87,8 +87,11 @@ class EngineLog:
                 self._remark_unreadable(defect)
 
     def _look_at(self, line: str, now: float) -> None:
+        said = len(self.watch.remarked)
         if self.watch.feed(line, now):
             self.record.event("phase", **self.watch.phase.as_json())
+        for words in self.watch.remarked[said:]:
+            self._remark(words)
         self.rails.feed(line)
         if self.watch.announces_pause(line):
             self.vitality.paused(time.monotonic())
@@ -99,6 +102,9 @@ class EngineLog:
         words = (
             f"a line of the engine's log could not be read (bug in the node agent: {type(defect).__name__}: {defect})"
         )
+        self._remark(words)
+
+    def _remark(self, words: str) -> None:
         if words not in self.remarks and len(self.remarks) < MOST_REMARKS:
             self.remarks.append(words)
             self.record.event("remark", text=words)

@@ -49,11 +49,14 @@ class LogWatch:
 
     phases: Sequence[tuple[str, re.Pattern[str]]] = ()
     causes: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
+    remarks: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
     rank_prefix: re.Pattern[str] | None = None
     requests: re.Pattern[str] | None = None
     work: re.Pattern[str] | None = None
     pause: re.Pattern[str] | None = None
     phase: Phase = field(default_factory=Phase)
+    remarked: list[str] = field(default_factory=list)
+    """What the log has said that costs speed and ends nothing, each once, with what to do."""
     _position: int = -1
     tracebacks: Tracebacks = field(default_factory=Tracebacks)
     _recent: deque[tuple[int | None, str]] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
@@ -68,6 +71,7 @@ class LogWatch:
         return cls(
             phases=[(entry.phase, _compiled(entry.pattern)) for entry in watch.phases],
             causes=[(_compiled(entry.pattern), entry) for entry in watch.causes],
+            remarks=[(_compiled(entry.pattern), entry) for entry in watch.remarks],
             rank_prefix=_compiled(watch.rank_prefix) if watch.rank_prefix else None,
             requests=_compiled(watch.requests) if watch.requests else None,
             work=_compiled("|".join(f"(?:{one})" for one in works)) if works else None,
@@ -93,6 +97,7 @@ class LogWatch:
         line = shown(line)
         owner = self.tracebacks.feed(line, self._rank_of(line), now)
         self._recent.append((owner, line))
+        self._look_for_remarks(line)
         known = self._look_for_causes(line, owner, now)
         self._look_for_exceptions(owner, now, known=known)
         return self._look_for_phases(line, now)
@@ -162,6 +167,12 @@ class LogWatch:
         name = self.phases[position][0]
         if name != self.phase.name:  # several patterns may mark one phase
             self.phase = Phase(name=name, since=now)
+
+    def _look_for_remarks(self, line: str) -> None:
+        seen = [entry for pattern, entry in self.remarks if pattern.search(line)]
+        if seen:
+            self.remarked += [f"{entry.text}: {entry.fix}" for entry in seen]
+            self.remarks = [(pattern, entry) for pattern, entry in self.remarks if entry not in seen]
 
     def _look_for_causes(self, line: str, owner: int | None, now: float) -> bool:
         """True where the line is a known cause's."""

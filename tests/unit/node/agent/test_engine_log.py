@@ -13,6 +13,7 @@ from orchestrator.node.agent.record import Record
 from orchestrator.node.engine.logfile import LogFile
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.protocol.report import Phase
+from orchestrator.protocol.staging import CausePattern, Watch
 
 
 def test_a_line_that_the_agent_can_not_read_is_a_remark_and_the_next_ones_are_read(
@@ -39,6 +40,25 @@ def test_a_line_that_the_agent_can_not_read_is_a_remark_and_the_next_ones_are_re
     assert "could not be read" in remark and "ValueError" in remark
     log.close()
     assert (tmp_path / "engine.log").read_bytes() == b"odd\nodd\nplain\nlast"
+
+
+def test_what_the_engine_says_that_costs_speed_is_remarked_once_with_the_way_out(tmp_path: Path) -> None:
+    pipe, engine = os.pipe()
+    os.set_blocking(pipe, False)
+    entry = CausePattern(id="MOE-UNTUNED", pattern="Using default MoE", text="no tuned MoE config", fix="tune it")
+    log = EngineLog(
+        pipe=pipe,
+        file=LogFile(str(tmp_path / "engine.log"), 1 << 20),
+        watch=LogWatch.of(Watch(remarks=(entry,), requests=r"HTTP/1\.1")),
+        record=Record(linked_run("a", str(tmp_path))),
+    )
+    os.write(engine, b"GET /?Using default MoE HTTP/1.1\n")
+    log.read()
+    assert log.remarks == []
+    os.write(engine, b"[TP0] Using default MoE config\n[TP1] Using default MoE config\n")
+    log.read()
+    assert log.remarks == ["no tuned MoE config: tune it"]
+    os.close(engine)
 
 
 def test_the_report_notes_when_each_phase_began_first(tmp_path: Path) -> None:
