@@ -205,6 +205,8 @@ def test_clients_come_by_tls_with_the_routers_key_and_a_new_key_restarts_no_gang
         except urllib.error.HTTPError as refused:
             return refused.code
 
+    lab.on("node1", f"[ ! -d /workspace/away ] || mv /workspace/away /workspace/{MODEL}")
+    lab.serve()
     cert, key = certified_key("router.example")
     document = yaml.safe_load(lab.inventory.read_text())
     document["all"]["children"]["router"]["vars"] |= {

@@ -74,7 +74,7 @@ class NettestLine(Message):
 
     group:   place in the step's groups; us: of one operation on the slowest rank
     beside_us: of the same transfer over another link of its kind, measured just before
-    done:    the step that all ranks have behind them, after so many seconds
+    done:    the step that all ranks have behind them (the number of steps: the whole test), after so many seconds
     died:    rank that a signal ended; failed: one that ended with an error, in words
     started: process ids by rank
     log:     NCCL's lines, in parts; ended: exit status of the node's ranks together, 0 where all were done

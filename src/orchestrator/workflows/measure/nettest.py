@@ -304,7 +304,7 @@ class _Heard:
             before = sum((one.step, one.group) == (line.step, line.group) for one in self.figures)
             if step.kind == ALL_REDUCE and before >= len(step.bytes):
                 return f"more than {len(step.bytes)} measurements of step {line.step}, group {line.group}"
-        if line.done >= self.steps:
+        if line.done > self.steps:  # their number itself is the end
             return f"step {line.done} of {self.steps}"
         ours = {-1, *self.ranks.get(node, ())}
         return "the end of a rank that it does not have" if not {line.died, line.failed} <= ours else ""

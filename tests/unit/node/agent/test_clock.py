@@ -14,6 +14,7 @@ from orchestrator.node.agent import clock
 from orchestrator.node.agent.record import Record
 from orchestrator.node.agent.run import REPORT_FILE
 from orchestrator.node.verbs import report
+from orchestrator.protocol.report import Phase
 
 HOUR_S = 3600.0
 
@@ -21,7 +22,7 @@ HOUR_S = 3600.0
 def rising(folder: Path) -> Record:
     """A report in its weights, which may take 300 s."""
     record = Record(linked_run("a", str(folder), lease_s=20.0))
-    record.set(state="starting", phase={"name": "weights", "since": clock.now()}, allowed_s={"weights": 300.0})
+    record.set(state="starting", phase=Phase(name="weights", since=clock.now()), allowed_s={"weights": 300.0})
     return record
 
 
