@@ -98,7 +98,7 @@ def test_an_interrupted_test_leaves_nothing(lab: SmallLab) -> None:
     nettest(lab)
 
 
-def test_a_gang_that_runs_is_not_tested(lab: SmallLab) -> None:
+def test_a_gang_that_runs_is_not_tested_and_bench_and_golden_measure_it(lab: SmallLab) -> None:
     lab.serve()
     try:
         done = lab.deploy("nettest", check=False)

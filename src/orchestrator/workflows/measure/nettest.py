@@ -282,7 +282,7 @@ class _Heard:
                     )
                 )
             if line.done >= 0:
-                self.step, self.seconds = line.done + 1, line.seconds
+                self.step, self.seconds = min(line.done + 1, self.steps), line.seconds
             self.logs[node] += line.log
             if line.died >= 0:
                 self.died.append((node, line.died, line.signal))
