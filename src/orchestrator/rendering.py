@@ -13,6 +13,7 @@ from markupsafe import Markup
 from orchestrator.model.plan import GangPlan, NodePlan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning.redaction import HIDDEN
+from orchestrator.protocol.staging import ENDS_WITH_STDIN
 
 
 def launch_template(node: NodePlan) -> str:
@@ -34,7 +35,7 @@ def launch_script(node: NodePlan, gang: GangPlan, plan_id: str, template: str) -
         settings=[(name, value, sources.get(name, "")) for name, value in node.env],
         command=command,
         flags=[(words, sources.get(words[0], "")) for words in flags],
-        watched=_WATCHED,
+        watched=ENDS_WITH_STDIN,
         cuda=bool(node.container and node.container.gpus),
     )
 
@@ -56,10 +57,6 @@ def exported_anew(script: str, was: Mapping[str, str], now: Mapping[str, str | N
         new = [f"export {name}={_quote(value)}"] if value is not None else []
         lines[place : place + bool(old)] = new
     return "\n".join(lines)
-
-
-_WATCHED = 'exec 3<&0; ( ( while read -r _; do :; done; kill -KILL $$ ) <&3 & ); exec "$@" </dev/null 3<&-'
-"""What /bin/sh does inside a container: $$ is itself and the engine that it becomes (docs/decisions/0005)."""
 
 
 def unit_file(node: NodePlan, properties: Sequence[str], template: str) -> str:

@@ -132,6 +132,11 @@ class CanaryOrder(Message):
     expect_any: tuple[str, ...] = ()
 
 
+ENDS_WITH_STDIN = 'exec 3<&0; ( ( while read -r _; do :; done; kill -KILL $$ ) <&3 & ); exec "$@" </dev/null 3<&-'
+"""What /bin/sh does inside a container: $$ is itself and the program that it becomes, which is killed when the standard
+input of whoever started the container closes (docs/decisions/0005)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerOrder(Message):
     """program: docker or podman; image: by digest."""

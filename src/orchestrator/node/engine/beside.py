@@ -26,19 +26,14 @@ def owner(run: Run) -> tuple[int, int] | None:
 
 
 def become(run: Run, parent: int) -> None:
-    """In the child, before the program: its own session, the engine's user, and no life without its parent."""
-    os.setsid()
+    """In the child, before the program: the engine's user, and what `die_with` does; a change of user would undo it."""
     change_user(run)
-    _die_with(parent)
+    die_with(parent)
 
 
 def die_with(parent: int) -> None:
     """In the child of a program that stays our own user's: its own session, and no life without its parent."""
     os.setsid()
-    _die_with(parent)
-
-
-def _die_with(parent: int) -> None:
     kernel.die_with_parent(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

@@ -91,22 +91,26 @@ class LogSince:
 
     def lines(self) -> Iterator[str]:
         """Oldest first. Where the log was rotated three times meanwhile, what lay between is gone."""
-        read = set[int]()
         if self._begun is not None:
             yield from _lines_of(self._begun)
-            read.add(os.fstat(self._begun.fileno()).st_ino)
-        later = [self._path] if self._begun is None or self._is(self._path) else [f"{self._path}.1", self._path]
-        for path in later:
-            with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-                if os.fstat(file.fileno()).st_ino not in read:
-                    yield from _lines_of(file)
+            if self._is(self._path):
+                return
+            if not self._is(f"{self._path}.1"):
+                yield from lines_at(f"{self._path}.1")
+        yield from lines_at(self._path)
 
     def _is(self, path: str) -> bool:
-        """Whether the file of then lies there still."""
+        """Whether the file of then lies there now."""
         assert self._begun is not None
         with contextlib.suppress(FileNotFoundError):
             return os.path.samestat(os.stat(path), os.fstat(self._begun.fileno()))
         return False
+
+
+def lines_at(path: str) -> Iterator[str]:
+    """Every line of a log file, none where there is no file."""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        yield from _lines_of(file)
 
 
 def _lines_of(file: BinaryIO) -> Iterator[str]:

@@ -25,6 +25,7 @@ from orchestrator.node.agent.run import ENGINE_LOG, Run, staged_in
 from orchestrator.node.engine import beside, scratch
 from orchestrator.node.engine.guardian import engine_environment
 from orchestrator.node.engine.logfile import LogSince
+from orchestrator.node.engine.watch import shown
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import os_told
 from orchestrator.node.requests import request_of
@@ -37,7 +38,6 @@ MOST_BYTES = 64 << 20
 KEPT_LOG = 16 << 10
 MOST_ROWS, ROWS_AT_ONCE = 4096, 256
 """Lines on decoding: one in 40 steps, so that a run of half an hour has some hundreds."""
-LONGEST_SEARCHED = 2048
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
@@ -111,7 +111,7 @@ def _start(asked: BenchRequest, run: Run, folder: pathlib.Path, command: list[st
 
 def _decoded(engine_log: LogSince, pattern: re.Pattern[str]) -> tuple[tuple[float, ...], ...]:
     """What the engine's log has said of decoding meanwhile, the newest where it is very much."""
-    found = (pattern.search(line[:LONGEST_SEARCHED]) for line in engine_log.lines())
+    found = (pattern.search(shown(line)) for line in engine_log.lines())
     rows = (tuple(float(number) for number in match.groups(default="0")) for match in found if match is not None)
     return tuple(deque(rows, maxlen=MOST_ROWS))
 

@@ -13,14 +13,12 @@ from functools import partial
 
 from orchestrator.node.agent.run import Run
 from orchestrator.node.engine import beside, containers
-from orchestrator.protocol.staging import ContainerOrder
+from orchestrator.protocol.staging import ENDS_WITH_STDIN, ContainerOrder
 
 PYTHON = "python3"
 """The image's own."""
 _OF_THE_HOST = ("PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "TIKTOKEN_ENCODINGS_BASE")
 """Variables that name the node's places; the image has its own."""
-_WATCHED = 'exec 3<&0; ( ( while read -r _; do :; done; kill -KILL $$ ) <&3 & ); exec "$@" </dev/null 3<&-'
-"""The client ends when our end of its standard input closes, whatever ends us (docs/decisions/0005)."""
 
 
 def start(
@@ -41,7 +39,7 @@ def start(
     words += ["--env", f"HOME={folder}"]
     for variable in sorted(inside):
         words += ["--env", variable]
-    words += ["--entrypoint", "/bin/sh", order.image, "-c", _WATCHED, "l40s-bench", PYTHON, "-m", *command]
+    words += ["--entrypoint", "/bin/sh", order.image, "-c", ENDS_WITH_STDIN, "l40s-bench", PYTHON, "-m", *command]
     return subprocess.Popen(
         words,
         stdin=subprocess.PIPE,

@@ -8,12 +8,10 @@ from typing import Any
 
 from orchestrator.node import files
 from orchestrator.node.agent.run import ENGINE_LOG
-from orchestrator.node.engine.logfile import LineCutter
+from orchestrator.node.engine.logfile import lines_at
 from orchestrator.node.engine.watch import shown
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.verbs import ExcerptAnswer, ExcerptRequest
-
-CHUNK = 1 << 20
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -42,12 +40,5 @@ def cut(lines: Iterator[str], wanted: Sequence[str], before: int, after: int) ->
 
 
 def _lines(folder: str) -> Iterator[str]:
-    for path in (f"{folder}/{ENGINE_LOG}.1", f"{folder}/{ENGINE_LOG}"):
-        cutter = LineCutter()
-        try:
-            with open(path, "rb") as file:
-                while data := file.read(CHUNK):
-                    yield from cutter.feed(data)
-                yield from cutter.feed(b"\n")
-        except FileNotFoundError:
-            continue
+    for name in (f"{ENGINE_LOG}.1", ENGINE_LOG):
+        yield from lines_at(f"{folder}/{name}")
