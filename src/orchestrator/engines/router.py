@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from orchestrator.engines.launch_files import ARGUMENTS_FILE, STUB_FILE
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # `status` reads a router's answer, and needs nothing of any 
     from orchestrator.engines.engine import Engine
 
 VERSION = "0.3.2"
+_HEALTH_FLAG = "--health-check-endpoint"
 
 PYTHON_FIX = "run `l40s-deploy prepare --tags router_env`, or set l40s_router_venv to the router's virtual environment"
 
@@ -109,7 +111,7 @@ def command(python: str, host: str, port: int, metrics_port: int, health_path: s
     words = [python, f"{_SECRETS}{STUB_FILE}", f"{_SECRETS}{ARGUMENTS_FILE}", "sglang_router.launch_router"]
     words += ["--host", host, "--port", str(port)]
     words += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)]
-    words += ["--health-check-endpoint", health_path]
+    words += [_HEALTH_FLAG, health_path]
     for flag, value in _FLAGS:
         words += [flag, value]
     if tls:
@@ -129,10 +131,13 @@ def _quoted(word: str) -> str:
     return shlex.quote(word)
 
 
+def health_path_of(argv: Sequence[str]) -> str:
+    """Where a router with this command line asks its workers for their health; '' where it does not say."""
+    return dict(pairwise(argv)).get(_HEALTH_FLAG, "")
+
+
 ANY_HEALTH = "/health"
 """Every SGLang has it; it says that its server runs."""
-HEALTH_PATHS = ("/ready", ANY_HEALTH)
-"""What a router of ours may have been started with."""
 
 
 def health_path(engines: Iterable[Engine], default: Engine) -> str:

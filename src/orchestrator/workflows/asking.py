@@ -1,9 +1,17 @@
-"""Verbs whose answers several workflows read: the lock's, and HTTP requests made from a node."""
+"""Verbs whose answers several workflows read: the lock's, what was staged, and HTTP requests made from a node."""
 
 from __future__ import annotations
 
 from orchestrator.model.errors import NodeError
-from orchestrator.protocol.verbs import AskAnswer, AskRequest, HttpAnswer, LockAnswer, LockRequest
+from orchestrator.protocol.verbs import (
+    AskAnswer,
+    AskRequest,
+    GangRequest,
+    HttpAnswer,
+    LockAnswer,
+    LockRequest,
+    StagedAnswer,
+)
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import ANSWER_S
@@ -12,6 +20,11 @@ from orchestrator.workflows.deadlines import ANSWER_S
 def ask_lock(session: Session, request: LockRequest) -> LockAnswer:
     """Raises as `ask` does: an answer of other types is that node's failure."""
     return ask(session, "lock", request, LockAnswer, deadline_s=ANSWER_S)
+
+
+def ask_staged(session: Session, request: GangRequest) -> StagedAnswer:
+    """Raises as `ask` does: NodeRefusal of the kind `no-run` where nothing was ever staged."""
+    return ask(session, "staged", request, StagedAnswer, deadline_s=ANSWER_S)
 
 
 def ask_http(session: Session, request: AskRequest, *, deadline_s: float) -> tuple[HttpAnswer, ...]:

@@ -16,9 +16,9 @@ from orchestrator.protocol.shape import Unreadable, unknown_keys
 from orchestrator.protocol.staging import Secrets, StagingRequest
 from orchestrator.protocol.verbs import GangRequest, StagedAnswer
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import NodeRefusal, ask
+from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.remote.session import Session
-from orchestrator.workflows.deadlines import ANSWER_S
+from orchestrator.workflows.asking import ask_staged
 from orchestrator.workflows.gang.up import Rising
 from orchestrator.workflows.status.reports import where
 
@@ -101,8 +101,7 @@ def staged_plan(fleet: Fleet, gang: GangSpec, *, run_id: str = "", whole: bool =
     """
 
     def one(session: Session) -> StagedAnswer:
-        request = GangRequest(**where(session.spec, gang.name), run_id=run_id or None)
-        return ask(session, "staged", request, StagedAnswer, deadline_s=ANSWER_S)
+        return ask_staged(session, GangRequest(**where(session.spec, gang.name), run_id=run_id or None))
 
     told = fleet.on_every(one, only=[node.name for node in gang.nodes])
     for failure in told.failures.values():

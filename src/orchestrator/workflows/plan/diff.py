@@ -11,11 +11,11 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.planning.diff import GangDiff, changes
 from orchestrator.protocol.staging import StagingRequest
-from orchestrator.protocol.verbs import GangRequest, StagedAnswer
+from orchestrator.protocol.verbs import GangRequest
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import NodeRefusal, ask
+from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.remote.session import Session
-from orchestrator.workflows.deadlines import ANSWER_S
+from orchestrator.workflows.asking import ask_staged
 from orchestrator.workflows.gang.replay import staged_request
 from orchestrator.workflows.gang.staging import staging_requests
 from orchestrator.workflows.plan.plan import PlanRequest, launch_scripts, make_plan
@@ -53,7 +53,7 @@ def _staged(fleet: Fleet, nodes: Iterable[NodeSpec]) -> Mapping[str, StagingRequ
 
     def one(session: Session) -> StagingRequest | None:
         try:
-            answer = ask(session, "staged", GangRequest(**where(session.spec)), StagedAnswer, deadline_s=ANSWER_S)
+            answer = ask_staged(session, GangRequest(**where(session.spec)))
         except NodeRefusal as refusal:
             if refusal.kind == "no-run":
                 return None

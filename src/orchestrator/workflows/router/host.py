@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from orchestrator.engines.router import CERTIFICATE_FILE
 from orchestrator.model.inventory import GangSpec, RouterSpec
-from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest
+from orchestrator.protocol.staging import StagingRequest
+from orchestrator.protocol.verbs import AskRequest, GangRequest, HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.asking import ask_http
+from orchestrator.workflows.asking import ask_http, ask_staged
 from orchestrator.workflows.status.reports import where
 
 GANG = "router"
@@ -47,6 +48,15 @@ def router_ask(spec: RouterSpec, method: str, path: str, body: object = None, *,
         timeout_s=timeout_s,
         certificate=certificate_file(spec),
     )
+
+
+def started_with(fleet: Fleet, spec: RouterSpec) -> tuple[str, ...]:
+    """The command line that its node was last given for it; empty where nothing readable answers."""
+    request = GangRequest(**where(spec.node, GANG))
+    told = fleet.on_every(lambda session: ask_staged(session, request), only=[spec.node.name])
+    answer = told.values.get(spec.node.name)
+    staged = None if answer is None else StagingRequest.read(answer.request)
+    return staged.argv if isinstance(staged, StagingRequest) else ()
 
 
 def ask_router(fleet: Fleet, spec: RouterSpec, asked: HttpRequest) -> HttpAnswer:

@@ -44,6 +44,7 @@ from orchestrator.workflows.router.host import (
     local_url,
     router_ask,
     router_gang,
+    started_with,
 )
 from orchestrator.workflows.status.reports import see
 
@@ -135,9 +136,8 @@ class Router:
             )
 
     def _health_path(self) -> str:
-        """What the running router was started to ask its workers for; '' where its settings are others."""
-        running = self.view().plan_id
-        return next((path for path in words.HEALTH_PATHS if _rising(self, path).plan_id == running), "")
+        """What the running router was started to ask its workers for; '' where its node can't tell."""
+        return words.health_path_of(started_with(self.fleet, self.spec))
 
     def take_out(self, url: str) -> None:
         """Have no new request go there; those that run are not touched."""
@@ -196,12 +196,14 @@ def start_router(
     """
     with Router(wanted_router(inventory)) as router, Fleet(inventory.nodes) as fleet:
         gangs = see(fleet, inventory.gangs)
-        wanted = _rising(router, _health_path(router, inventory, gangs))
+        path, front = _health_path(router, inventory, gangs), _front(router.spec)
+        wanted = _rising(router, path, front)
         if not router.view().serves:
             _refuse_expired(router.spec)
             with GangLock(router.fleet, router.gang, command):
                 raise_all(router.fleet, [_or_what_runs(wanted, router.view())], watcher, timeout_s=timeout_s)
-        suits = router.view().plan_id in (wanted.plan_id, _rising(router, words.ANY_HEALTH).plan_id)
+        suiting = {_plan_id(_argv(router.spec, one), front) for one in (path, words.ANY_HEALTH)}
+        suits = router.view().plan_id in suiting
         if not suits:
             watcher.step(GANG, f"its settings differ from the current configuration. Apply them: {_ANEW}")
         failure = next(iter(take_in_all(router, gangs).values()), None)
@@ -351,14 +353,23 @@ def _or_what_runs(wanted: Rising, now: GangView) -> Rising:
 
 def plan_wanted(router: Router, inventory: Inventory, gangs: Sequence[GangView]) -> str:
     """The id of the plan that a start would carry out now."""
-    return _rising(router, _health_path(router, inventory, gangs)).plan_id
+    return _plan_id(_argv(router.spec, _health_path(router, inventory, gangs)), _front(router.spec))
 
 
-def _rising(router: Router, health_path: str) -> Rising:
-    spec = router.spec
+def _plan_id(argv: Sequence[str], front: words.Front) -> str:
+    """The same for every start with the same settings: the admin key, made anew for each, is no part of it."""
+    return short_digest([*argv, fingerprint(front.api_key), front.certificate, fingerprint(front.key)])
+
+
+def _argv(spec: RouterSpec, health_path: str) -> list[str]:
     python, tls = f"{spec.venv}/bin/python3", spec.tls_cert is not None
-    argv = words.command(python, spec.node.http_host, spec.port, spec.metrics_port, health_path, tls=tls)
-    front = _front(spec)
+    return words.command(python, spec.node.http_host, spec.port, spec.metrics_port, health_path, tls=tls)
+
+
+def _rising(router: Router, health_path: str, front: words.Front) -> Rising:
+    spec = router.spec
+    argv = _argv(spec, health_path)
+    plan_id = _plan_id(argv, front)
     listens = "" if spec.node.http_host == "0.0.0.0" else spec.node.http_host  # noqa: S104 - compared, not bound
     agent_port = spec.node.ports.agent + 1  # a gang's leader may live on the same machine
 
@@ -385,20 +396,18 @@ def _rising(router: Router, health_path: str) -> Rising:
             lease_s=spec.node.lease_s,
             service=ServiceOrder(url=local_url(spec), certificate=certificate_file(spec)),
             watch=words.WATCH,
-            secrets=_secrets(front),
+            secrets=_secrets(replace(front, admin_key=secrets.token_hex(24))),
             launch_script=words.launch_script(argv),
         )
         return {spec.node.name: request}
 
-    plan_id = short_digest([*argv, fingerprint(front.api_key), front.certificate, fingerprint(front.key)])
     return Rising(gang=router.gang, plan_id=plan_id, document={"plan_id": plan_id, "argv": argv}, requests=requests)
 
 
 def _front(spec: RouterSpec) -> words.Front:
-    """What guards its port, as the controller's files say now; the admin key is made for this start."""
+    """What guards its port, as the controller's files say now; without an admin key, which each start makes."""
     tls = _certified_key(spec)
     return words.Front(
-        admin_key=secrets.token_hex(24),
         api_key=_key(spec.node.api_key_file, GANG),
         certificate=tls.certificate if tls else "",
         key=tls.key if tls else "",

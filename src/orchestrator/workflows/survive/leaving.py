@@ -12,9 +12,8 @@ from orchestrator.model.plan import Plan
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import GangRequest, StagedAnswer
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
-from orchestrator.workflows.deadlines import ANSWER_S
+from orchestrator.workflows.asking import ask_staged
 from orchestrator.workflows.gang.replay import staged_request
 from orchestrator.workflows.gang.up import Watcher
 from orchestrator.workflows.router.routing import Router, say_failures
@@ -34,7 +33,7 @@ def newest_run(fleet: Fleet, gang: GangSpec, leaving: Sequence[str]) -> Was | No
     """What the nodes that stay know of the newest run; None where it had none of the nodes that leave."""
 
     def one(session: Session) -> StagedAnswer:
-        return ask(session, "staged", GangRequest(**where(session.spec, gang.name)), StagedAnswer, deadline_s=ANSWER_S)
+        return ask_staged(session, GangRequest(**where(session.spec, gang.name)))
 
     told = fleet.on_every(one, only=[node.name for node in gang.nodes])
     for node in gang.nodes:

@@ -298,8 +298,8 @@ class Front:
         self.believes = [True]
         self.keys = list[str | None]()
         self.router = routing.Router(spec or INVENTORY.router)  # type: ignore[arg-type]
-        plan_id = routing._rising(self.router, path).plan_id if path else "settings differ"
-        monkeypatch.setattr(routing, "see", lambda *_: (router(GangState.READY, plan_id),))
+        argv = routing._argv(self.router.spec, path) if path else ()
+        monkeypatch.setattr(routing, "started_with", lambda *_: argv)
         monkeypatch.setattr(routing, "ask_from", self.ask_from)
         monkeypatch.setattr(routing, "ask_router", lambda fleet, _, asked: self.ask_from(fleet, "", [asked])[0])
         monkeypatch.setattr(routing, "POLL_S", 0.0)
@@ -349,7 +349,7 @@ def test_a_gang_that_lacks_what_the_router_asks_is_not_added(monkeypatch: pytest
     assert front.posted == [] and "`l40s-deploy router down`, then `l40s-deploy router up`" in failed.value.fix
 
 
-def test_a_router_with_settings_of_its_own_is_taken_at_its_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_router_that_does_not_tell_what_it_asks_is_taken_at_its_word(monkeypatch: pytest.MonkeyPatch) -> None:
     front = Front(monkeypatch, "", 404)
     front.router.take_in("http://a")
     assert front.asked == [] and front.posted == ["http://a"]
@@ -387,7 +387,7 @@ def test_a_gang_gets_its_own_key_from_a_router_that_asks_clients_for_another(
 
 def test_keys_and_certificate_are_files_of_the_routers_node_and_in_no_argument(tmp_path: Path) -> None:
     spec = guarded(tmp_path)
-    rising = routing._rising(routing.Router(spec), "/ready")
+    rising = routing._rising(routing.Router(spec), "/ready", routing._front(spec))
     (staged,) = rising.requests("run-1", "00").values()
     assert staged.secrets is not None and staged.service is not None
     files = {file.name: file.text for file in staged.secrets.files}
@@ -403,16 +403,32 @@ def test_keys_and_certificate_are_files_of_the_routers_node_and_in_no_argument(t
 
 def test_another_key_or_certificate_are_other_settings_and_another_start_is_not(tmp_path: Path) -> None:
     spec = guarded(tmp_path)
-    at_first = routing._rising(routing.Router(spec), "/ready").plan_id
-    assert routing._rising(routing.Router(spec), "/ready").plan_id == at_first
+
+    def plan_id() -> str:
+        return routing._rising(routing.Router(spec), "/ready", routing._front(spec)).plan_id
+
+    at_first = plan_id()
+    assert plan_id() == at_first
     private(tmp_path / "client", "client-key-2")
-    with_another_key = routing._rising(routing.Router(spec), "/ready").plan_id
+    with_another_key = plan_id()
     cert, key = certified_key("router.example")
     private(tmp_path / "cert.pem", cert)
     with pytest.raises(InputError, match="is not the key of the certificate"):
-        routing._rising(routing.Router(spec), "/ready")
+        plan_id()
     private(tmp_path / "key.pem", key)
-    assert len({at_first, with_another_key, routing._rising(routing.Router(spec), "/ready").plan_id}) == 3
+    assert len({at_first, with_another_key, plan_id()}) == 3
+
+
+def test_what_a_running_router_asks_is_known_without_its_secrets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its certificate may have been replaced since it was started, or lie on another controller."""
+    spec = guarded(tmp_path)
+    front = Front(monkeypatch, "/ready", 503, 200, spec=spec)
+    for file in (spec.tls_cert, spec.tls_key, spec.node.api_key_file):
+        Path(file or "").unlink()
+    front.router.take_in("http://a")
+    assert front.asked == ["http://a/ready"] * 2 and front.posted == ["http://a"]
 
 
 def test_no_router_is_started_with_a_certificate_that_has_expired(world: World, tmp_path: Path) -> None:
