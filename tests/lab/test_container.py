@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -131,10 +132,75 @@ def test_the_benchmarks_client_has_a_container_of_its_own(gang: Cluster, podman:
     late = bench({**begun, "command": hangs, "dataset": "", "deadline_s": 3.0})[-1]["error"]
     assert late["kind"] == "deadline"
     assert gang.states() == ["ready"], "the engine is as it was"
-    words = [str(podman / "podman"), "ps", "--all", "--format", "{{.Names}}"]
-    listed = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True).stdout
-    assert "-bench" not in listed
+    assert "-bench" not in _listed(podman)
     assert b"time.sleep(600)" not in _command_lines()
+
+
+IN_PLACE = """import json, os, sys, time
+order = json.load(sys.stdin)
+def say(**words): os.write(int(sys.argv[1]), (json.dumps(words) + "\\n").encode())
+mode = os.environ["MODE"]
+if mode == "no-torch": sys.exit("ModuleNotFoundError: No module named 'torch'")
+print("n0:1:1 [0] NCCL INFO Using network", os.readlink("/proc/self/ns/pid"), os.getuid(), flush=True)
+say(step=0, group=0, bytes=len(order["steps"]), us=2.5)
+if mode == "hangs":
+    os.fork()
+    time.sleep(613.5)
+say(done=0, seconds=0.5)
+"""
+
+
+def in_place(gang: Cluster, image: str, mode: str, *, deadline_s: float = 60.0) -> subprocess.Popen[str]:
+    """The verb `nettest` of a node whose engine is in a container, as its own process. mode: of its program"""
+    kept: dict[str, Any] = {
+        "service": None,
+        "watch": {},
+        "ports": {},
+        "venv_python": "",
+        "canary": None,
+        "secrets": None,
+    }
+    run = {**gang.staging(0), **kept, "run_id": "nettest", "env": {"MODE": mode, "PATH": "/nowhere"},
+           "engine_user": "nobody", "container": {"program": "podman", "image": image}}  # fmt: skip
+    steps = [{"id": n, "kind": "all-reduce", "between": "x" * 99, "groups": [[0, 1]], "bytes": [64], "box_s": 0.1}
+             for n in range(2000)]  # fmt: skip
+    ranks = {"ranks": [0], "world": 1, "host": "127.0.0.1", "port": 1, "device": "cpu", "steps": steps, "reach_s": 1,
+             "timeout_s": 1}  # fmt: skip
+    order = {"run": run, "program": IN_PLACE, "ranks": ranks, "deadline_s": deadline_s}
+    words = [sys.executable, "-m", "orchestrator.node", "nettest"]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    process.stdin.write(json.dumps({"state_dir": str(gang.state_dir(0)), "gang": "gang0", "order": order}))
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
+def test_what_takes_the_engines_place_runs_in_its_image_and_leaves_nothing(
+    gang: Cluster, image: str, podman: Path
+) -> None:
+    said = [json.loads(line) for line in in_place(gang, image, "fine").communicate(timeout=90)[0].splitlines()]
+    lines = [line for line in said if line]
+    assert lines[:2] == [{"step": 0, "group": 0, "bytes": 2000, "us": 2.5}, {"done": 0, "seconds": 0.5}], lines
+    assert lines[3] == {"ended": 0, "what": ""}
+    _, place, user = lines[2]["log"].rsplit(" ", 2)
+    assert place != str(Path("/proc/self/ns/pid").readlink()) and int(user) == pwd.getpwnam("nobody").pw_uid
+
+    out, _ = in_place(gang, image, "no-torch").communicate(timeout=90)
+    error = json.loads(out.splitlines()[-1])["error"]
+    assert (error["kind"], error["where"]) == ("no-torch", image)
+
+    out, _ = in_place(gang, image, "hangs", deadline_s=4.0).communicate(timeout=90)
+    assert json.loads(out.splitlines()[-1])["error"]["kind"] == "deadline"
+    assert "-nettest" not in _listed(podman)
+
+    left = in_place(gang, image, "hangs")
+    assert left.stdout is not None
+    while "step" not in left.stdout.readline():
+        assert left.poll() is None
+    left.kill()  # nobody is there to remove the container: the end of its standard input does
+    until(lambda: "-nettest" not in _listed(podman), 30, "the container ends with whoever started it")
+    left.communicate(timeout=30)
 
 
 def test_agent_and_guardian_killed_at_once_leave_nothing(gang: Cluster, podman: Path) -> None:
@@ -164,6 +230,11 @@ def _nothing_left(gang: Cluster, podman: Path) -> None:
         return not any(line.startswith(name) and " Up" in line for line in listed.splitlines())
 
     until(gone, 30, "the container is gone")
+
+
+def _listed(podman: Path) -> str:
+    words = [str(podman / "podman"), "ps", "--all", "--format", "{{.Names}}"]
+    return subprocess.run(words, capture_output=True, text=True, timeout=30, check=True).stdout
 
 
 def _command_lines() -> bytes:

@@ -47,7 +47,7 @@ def check_for_test(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
     """The same for a program that takes the engine's place and loads no model."""
     if run.device == "cuda" and run.gpus:
         memory.ask(time.monotonic())
-    steps = (_python(run), _ports(run), _gpus(run, memory))
+    steps = (_python(run), _image(run), _ports(run), _gpus(run, memory))
     return [failure for step in steps for failure in step]
 
 

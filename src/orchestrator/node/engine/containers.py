@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.node import processes
@@ -19,6 +19,10 @@ from orchestrator.node.agent.run import Run
 from orchestrator.node.processes import Process
 from orchestrator.protocol.staging import ContainerOrder
 
+PYTHON = "python3"
+"""The image's own."""
+_OF_THE_HOST = ("PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "TIKTOKEN_ENCODINGS_BASE")
+"""Variables that name the node's places; the image has its own."""
 ASK_S = 20.0
 REMOVE_S = 20.0
 ASK_EVERY_S = 0.5
@@ -33,6 +37,18 @@ def environment(run: Run) -> dict[str, str]:
     """What the launch script takes from whoever starts it."""
     user = {"L40S_ENGINE_USER": run.engine_user} if run.engine_user else {}
     return {"L40S_CONTAINER": name_of(run), **user}
+
+
+def of_the_image(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of a run's environment goes into another container of its image."""
+    return {name: value for name, value in environment.items() if name not in _OF_THE_HOST}
+
+
+def run_words(order: ContainerOrder, name: str, owner: tuple[int, int] | None) -> list[str]:
+    """`docker run` in the foreground, on the node's network. owner: user and group inside; None for our own"""
+    uid, gid = owner or (os.geteuid(), os.getegid())
+    words = [order.program, "run", "--rm", "--init", "--interactive", "--name", name, "--pull", "never"]
+    return [*words, "--log-driver", "none", "--network", "host", "--user", f"{uid}:{gid}"]
 
 
 def remove(run: Run) -> None:

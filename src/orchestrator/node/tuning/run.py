@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.node.in_place.task import Task, carry_out
 from orchestrator.node.requests import request_of
-from orchestrator.node.verbs.in_place import Task, carry_out
 from orchestrator.protocol.tuning import TuneRunRequest
 
 
@@ -21,8 +21,6 @@ def stream(request: dict[str, Any]) -> None:
         noun="tuning",
         many=f"{asked.order.tuners.gpus} tuners",
         beside="stop it with `l40s-deploy down`",
-        in_container="choose a stack that is installed in a virtual environment, or tune with SGLang's own scripts in"
-        " the container",
         too_long="run the same command again: what is done is kept",
     )
     carry_out(asked, asked.order, asked.order.tuners, task)

@@ -15,11 +15,6 @@ from orchestrator.node.agent.run import Run
 from orchestrator.node.engine import beside, containers
 from orchestrator.protocol.staging import ENDS_WITH_STDIN, ContainerOrder
 
-PYTHON = "python3"
-"""The image's own."""
-_OF_THE_HOST = ("PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "TIKTOKEN_ENCODINGS_BASE")
-"""Variables that name the node's places; the image has its own."""
-
 
 def start(
     run: Run, order: ContainerOrder, command: Sequence[str], folder: pathlib.Path, environment: Mapping[str, str]
@@ -28,18 +23,25 @@ def start(
 
     Values reach the container by their names alone: a command line can be read by everybody on a machine.
     """
-    uid, gid = beside.owner(run) or (os.geteuid(), os.getegid())
-    inside = {name: value for name, value in run.env.items() if name not in _OF_THE_HOST}
-    inside |= environment
-    words = [order.program, "run", "--rm", "--init", "--interactive", "--name", name(run), "--pull", "never"]
-    words += ["--log-driver", "none", "--network", "host", "--user", f"{uid}:{gid}", "--workdir", str(folder)]
+    inside = {**containers.of_the_image(run.env), **environment}
+    words = [*containers.run_words(order, name(run), beside.owner(run)), "--workdir", str(folder)]
     words += ["--mount", f"type=bind,src={folder},dst={folder}"]
     if run.model_path:
         words += ["--mount", f"type=bind,src={run.model_path},dst={run.model_path},readonly"]
     words += ["--env", f"HOME={folder}"]
     for variable in sorted(inside):
         words += ["--env", variable]
-    words += ["--entrypoint", "/bin/sh", order.image, "-c", ENDS_WITH_STDIN, "l40s-bench", PYTHON, "-m", *command]
+    words += [
+        "--entrypoint",
+        "/bin/sh",
+        order.image,
+        "-c",
+        ENDS_WITH_STDIN,
+        "l40s-bench",
+        containers.PYTHON,
+        "-m",
+        *command,
+    ]
     return subprocess.Popen(
         words,
         stdin=subprocess.PIPE,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.node.in_place.task import Task, carry_out
 from orchestrator.node.requests import request_of
-from orchestrator.node.verbs.in_place import Task, carry_out
 from orchestrator.protocol.nettest import NettestRequest
 
 
@@ -21,8 +21,6 @@ def stream(request: dict[str, Any]) -> None:
         noun="network test",
         many=f"{len(asked.order.ranks.ranks)} ranks",
         beside="stop it with `l40s-deploy down`, or test before the start with `l40s-deploy up --nettest`",
-        in_container="run NVIDIA's nccl-tests in the container, or choose a stack that is installed in a virtual "
-        "environment",
         too_long="run `l40s-deploy doctor`, allow more time with --timeout, or test fewer nodes with --gang",
     )
     carry_out(asked, asked.order, asked.order.ranks, task)

@@ -40,7 +40,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         _refuse_beside_a_living_run(state, asked.gang)
         run = replace(run, engine_user=engine_user(run.engine_user), launch_sha256=staged_files.digest_of(run))
         owner = _owner(run)
-        _make_cache(state, run, owner)
+        make_cache(state, run, owner)
         files.write_json(run.path(runs.RUN_FILE), run.kept())
         files.write(run.path(runs.KEY_FILE), run.key)
         before = os.path.basename(files.current_run(state, run.gang) or "")
@@ -66,7 +66,7 @@ def _make_folders(state: str, folder: str) -> None:
             break
 
 
-def _make_cache(state: str, run: runs.Run, owner: tuple[int, int] | None) -> None:
+def make_cache(state: str, run: runs.Run, owner: tuple[int, int] | None) -> None:
     """The plan's cache folder belongs to whom the engine runs as: it keeps compiled kernels there."""
     cache = run.env.get("XDG_CACHE_HOME", "")
     if not cache.startswith(f"{state}/") or ".." in cache.split("/"):

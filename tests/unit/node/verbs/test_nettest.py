@@ -145,7 +145,7 @@ def test_ranks_that_nobody_waits_for_are_ended(node: Node) -> None:
     ("changes", "kind"),
     [
         ({"venv_python": "/nowhere/python3"}, "no-stack"),
-        ({"container": ContainerOrder(program="docker", image="i")}, "in-container"),
+        ({"container": ContainerOrder(program="/nowhere/docker", image="i")}, "no-container"),
         ({"ports": Ports(check_free=(Endpoint(address="192.0.2.1", port=1),))}, "no-address"),
     ],
 )

@@ -1,5 +1,7 @@
 """A program of the controller's in the engine's place: as the engine's user, with its rights and environment.
 
+Where the engine runs in a container, the program runs in one of its own from the same image.
+
 Its lines on a pipe of its own are passed on as they come, {} twice a second, at the end NCCL's lines of its output and
 {"ended"}. When nobody reads any more, or the deadline has passed, it is ended with all that it started.
 """
@@ -11,21 +13,25 @@ import os
 import select
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import BinaryIO, cast
 
 from orchestrator.node import files, itself, kernel, processes
 from orchestrator.node.agent import preflight, staged_files
 from orchestrator.node.agent.run import REPORT_FILE, Run, run_of
-from orchestrator.node.engine import beside, guardian
+from orchestrator.node.engine import beside, containers, guardian
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.failure import Failure
+from orchestrator.node.in_place import container
 from orchestrator.node.os_failure import os_told
 from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell
 from orchestrator.node.verbs import lock, report, stage
 from orchestrator.protocol.in_place import InPlaceOrder
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.shape import Message, parsed
+from orchestrator.protocol.staging import ContainerOrder
 from orchestrator.protocol.verbs import GangRequest
 
 KEPT_LOG = 16 << 10
@@ -39,14 +45,13 @@ _OF_THE_PLAN = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "SGLANG_", "LD_PRELOAD")
 class Task:
     """What is run. word: the verb; noun: in messages; many: its processes, in words
 
-    fixes: for an engine that runs, one in a container, and a passed deadline
+    beside, too_long: fixes for an engine that runs, and for a passed deadline
     """
 
     word: str
     noun: str
     many: str
     beside: str
-    in_container: str
     too_long: str
 
 
@@ -60,12 +65,11 @@ def carry_out(asked: GangRequest, order: InPlaceOrder, said: Message, task: Task
     _refuse_beside_an_engine(files.current_run(state, asked.gang), task)
     folder = files.run_dir(state, asked.gang, f"{task.word}-{os.getpid()}")
     run = run_of({**order.run.as_json(), "engine_user": stage.engine_user(order.run.engine_user)}, folder)
-    if run.container is not None:
-        what = f"this engine runs in a container; {task.word} can start its processes only in a virtual environment"
-        raise Failure("in-container", what, run.container.image, task.in_container)
     with os_told(state):
         kernel.adopt_orphans()
         _refuse_unready(run)
+        if run.container is not None:
+            stage.make_cache(state, run, beside.owner(run))
         _start(run, order, said, task)
 
 
@@ -92,6 +96,43 @@ def _refuse_unready(run: Run) -> None:
 
 
 def _start(run: Run, order: InPlaceOrder, said: Message, task: Task) -> None:
+    begun = _begin(run, order, said, task)
+    log = _Log()
+    try:
+        _follow(begun, log, task, order.deadline_s)
+    finally:
+        begun.end()
+    for word in sorted(run.hidden_words(), key=len, reverse=True):
+        log.hide(word)
+    status = begun.child.returncode
+    if status != 0 and not log.told:
+        raise _never_began(run, task, status, beside.last_words(log.last))
+    for begin in range(0, len(log.nccl), PART_BYTES):
+        tell({"log": log.nccl[begin : begin + PART_BYTES]})
+    tell({"ended": status, "what": "" if status == 0 else beside.last_words(log.last)})
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """The program. results, output: to read what it says and what it logs; remove: of its container, first"""
+
+    child: subprocess.Popen[bytes]
+    results: BinaryIO
+    output: BinaryIO
+    remove: Callable[[], None] | None = None
+
+    def end(self) -> None:
+        """Nothing of it is left."""
+        if self.remove is not None and self.child.poll() is None:
+            self.remove()
+        beside.end(self.child)
+        for stream in (self.results, self.output):
+            stream.close()
+
+
+def _begin(run: Run, order: InPlaceOrder, said: Message, task: Task) -> _Begun:
+    if run.container is not None:
+        return _in_container(run, run.container, order, said, task)
     results, theirs = os.pipe2(os.O_CLOEXEC)
     program, stdin = (_text(text) for text in (order.program, json.dumps(said.as_json())))
     child = subprocess.Popen(
@@ -106,19 +147,16 @@ def _start(run: Run, order: InPlaceOrder, said: Message, task: Task) -> None:
     )
     for descriptor in (program, stdin, theirs):
         os.close(descriptor)
-    log = _Log()
-    try:
-        _follow(child, results, log, task, order.deadline_s)
-    finally:
-        beside.end(child)
-        os.close(results)
-    for word in sorted(run.hidden_words(), key=len, reverse=True):
-        log.hide(word)
-    if child.returncode != 0 and not log.told:
-        raise _never_began(run, task, child.returncode, beside.last_words(log.last))
-    for begin in range(0, len(log.nccl), PART_BYTES):
-        tell({"log": log.nccl[begin : begin + PART_BYTES]})
-    tell({"ended": child.returncode, "what": "" if child.returncode == 0 else beside.last_words(log.last)})
+    assert child.stdout is not None
+    return _Begun(child, os.fdopen(results, "rb", buffering=0), cast("BinaryIO", child.stdout))
+
+
+def _in_container(run: Run, wanted: ContainerOrder, order: InPlaceOrder, said: Message, task: Task) -> _Begun:
+    name = f"{containers.name_of(run)}-{task.word}"
+    child = container.start(run, wanted, name, order.program.encode(), json.dumps(said.as_json()).encode())
+    assert child.stdout is not None and child.stderr is not None
+    remove = partial(containers.remove_named, wanted.program, name)
+    return _Begun(child, cast("BinaryIO", child.stdout), cast("BinaryIO", child.stderr), remove)
 
 
 def _text(text: str) -> int:
@@ -152,10 +190,10 @@ class _Log:
         self.last, self.nccl = self.last.replace(word, "***"), self.nccl.replace(word, "***")
 
 
-def _follow(child: subprocess.Popen[bytes], results: int, log: _Log, task: Task, deadline_s: float) -> None:
+def _follow(begun: _Begun, log: _Log, task: Task, deadline_s: float) -> None:
     """Pass on what the ranks say until all have ended. Raises BrokenPipeError where nobody listens."""
-    assert child.stdout is not None
-    output, end, rest = child.stdout.fileno(), time.monotonic() + deadline_s, b""
+    child, results, output = begun.child, begun.results.fileno(), begun.output.fileno()
+    end, rest = time.monotonic() + deadline_s, b""
     open_ = {output, results}
     while open_:
         ready, _, _ = select.select(list(open_), [], [], TICK_S)
@@ -184,8 +222,9 @@ def _follow(child: subprocess.Popen[bytes], results: int, log: _Log, task: Task,
 
 
 def _never_began(run: Run, task: Task, status: int, said: str) -> Failure:
+    where = run.container.image if run.container else run.venv_python
     if "No module named" in said:
         what = f"the stack's environment has no torch: {said}"
-        return Failure("no-torch", what, run.venv_python, f"install the stack {run.stack} with `l40s-deploy prepare`")
+        return Failure("no-torch", what, where, f"install the stack {run.stack} with `l40s-deploy prepare`")
     what = f"the {task.many} of this node ended with status {status}: {said}"
-    return Failure("ranks-ended", what, run.venv_python, "l40s-deploy doctor")
+    return Failure("ranks-ended", what, where, "l40s-deploy doctor")
