@@ -61,7 +61,7 @@ def bench(stage: Stage) -> tuple[str, dict[str, Any]]:
     stage.ready()
     ours, by_hand = list[float](), list[float]()
     for _ in range(2):
-        ours.append(_benched(stage, LOAD)["serving"]["output_tok_s"])
+        ours.append(benched(stage, LOAD)["serving"]["output_tok_s"])
         by_hand.append(_by_hand(stage))
     apart = round(mean(ours) / mean(by_hand) - 1, 3)
     noise = round(max(max(runs) / min(runs) - 1 for runs in (ours, by_hand)), 3)
@@ -85,13 +85,13 @@ def slowed(stage: Stage) -> tuple[str, dict[str, Any]]:
     """All GPUs in one node; then NCCL is forced onto sockets, and nettest and the gate have to find it."""
     nets, benches = [_nettested(stage)], list[dict[str, Any]]()
     stage.ready()
-    benches += [_benched(stage, PREFILL, "--gate"), _benched(stage, PREFILL, "--gate")]
+    benches += [benched(stage, PREFILL, "--gate"), benched(stage, PREFILL, "--gate")]
     stage.lab.env = dict(SOCKETS)
     try:
         stage.lab.write_inventory()
         nets.append(_nettested(stage))
         stage.up()
-        benches.append(_benched(stage, PREFILL, "--gate"))
+        benches.append(benched(stage, PREFILL, "--gate"))
     finally:
         stage.lab.env = {}
         stage.lab.write_inventory()
@@ -130,7 +130,7 @@ def _texts(value: Any) -> list[str]:
     return [str(one) for one in value.values()] if isinstance(value, dict) else [str(value)]
 
 
-def _benched(stage: Stage, load: Load, *words: str) -> dict[str, Any]:
+def benched(stage: Stage, load: Load, *words: str) -> dict[str, Any]:
     """The document, and its exit code: 0, or with --gate 2 and 7."""
     asked = [word for name, value in asdict(load).items() for word in (f"--{name}", str(value))]
     done = stage.run("bench", *asked, "--json", *words, timeout=min(_CLIENT_S, stage.left_s - 5))

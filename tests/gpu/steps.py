@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.gpu import answers, cards, measuring, per_rank, tuned
+from tests.gpu import answers, cards, graphs, measuring, per_rank, survive, tuned
 from tests.gpu.figures import Result, now
 from tests.gpu.stage import (
     HOME,
@@ -615,7 +615,27 @@ STEPS = (
     Step("pipeline", "pipeline parallel over two nodes", pipeline, two_nodes, 60, gpus=2),
     Step("tensor", "tensor parallel over two nodes of several GPUs", tensor, two_nodes, 60, gpus=FEWEST),
     Step("restart", "the gang as a whole", restart, two_nodes, 60, gpus=2),
+    Step(
+        "degrade",
+        "a node lost, served on without it, restored",
+        lambda stage, _: survive.degrade(stage),
+        two_nodes,
+        150,
+        gpus=2,
+    ),
     Step("nettest", "between the nodes", lambda stage, _: measuring.nettest(stage), two_nodes, 90, alone=True, gpus=2),
     Step("one node", "tensor parallel over all GPUs of one node", one_node_of_all, one_node, 90, gpus=2),
+    Step(
+        "graphs", "what graphs cost and bring", lambda stage, _: graphs.graphs(stage), one_node, 330, alone=True, gpus=2
+    ),
+    Step(
+        "torch.compile",
+        "what it costs and brings",
+        lambda stage, _: graphs.compiled(stage),
+        one_node,
+        150,
+        alone=True,
+        gpus=2,
+    ),
     Step("slowed", "NCCL on sockets", lambda stage, _: measuring.slowed(stage), one_node, 200, alone=True, gpus=2),
 )
