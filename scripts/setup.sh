@@ -120,8 +120,13 @@ make_environment() {
   printf '%s\n' "$stamp" >.venv/.stamp
 }
 
+# pip compiles what it installs, but an editable installation runs from the sources, and where PYTHONDONTWRITEBYTECODE is set
+# every command and every test would compile a hundred modules anew: a third of `status`.
+compile_sources() { .venv/bin/python -m compileall -q src tests; }
+
 install_packages
 make_environment
+compile_sources
 fetch_programs prometheus usr/share/prometheus/alertmanager/default.tmpl prometheus prometheus-alertmanager
 fetch_programs slurm usr/sbin/slurmd-wlm slurmctld slurmd slurm-client slurm-wlm-basic-plugins libhwloc15 liblua5.1-0 libmunge2
 say "ready: .venv/bin/l40s-deploy"

@@ -5,6 +5,7 @@
 # runs beside it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+unset PYTHONDONTWRITEBYTECODE # thousands of processes run the same modules
 
 # The pages' tests draw in a real browser where there is one; Debian's, where it can be installed.
 if ! command -v chromium >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
