@@ -16,6 +16,7 @@ from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import load_stack, stack_file
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
+from orchestrator.model.per_node import PerNode
 from orchestrator.workflows.hosts.prepare import (
     ON_REQUEST,
     TAGS,
@@ -182,6 +183,24 @@ def test_input_is_refused_before_any_node_is_touched(request_: PrepareRequest, w
     with pytest.raises(InputError) as caught:
         prepare(inventory, request_)
     assert caught.value.where == where
+
+
+@pytest.mark.parametrize(("asked", "names"), [((), ("a", "b")), (("b",), ("b",))], ids=["all", "the spare alone"])
+def test_a_spare_is_prepared_as_its_gang_is(
+    asked: tuple[str, ...], names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def played(playbook: str, *, variables: dict[str, Any], only: tuple[str, ...], **_: Any) -> PerNode[Any]:
+        given.update(playbook=playbook, hosts=variables["prepare_hosts"], only=only)
+        return PerNode(values={}, failures={})
+
+    monkeypatch.setattr("orchestrator.workflows.hosts.prepare.run_playbook", played)
+    spare = node(name="b", node_rank=1, spare=True, reach=Reach(host="b"))
+    inventory = Inventory(path="hosts.yml", gangs=(GangSpec(name="g", nodes=(node(),), spares=(spare,)),))
+    assert prepare(inventory, PrepareRequest(nodes=asked)).nodes == names
+    assert (given["playbook"], given["only"], tuple(given["hosts"])) == ("prepare.yml", names, names)
+    assert given["hosts"]["b"]["venv"] == f"/opt/l40s/venvs/{CPU}", "up looks for the stack there"
 
 
 def test_every_tag_is_a_role_of_the_play() -> None:
