@@ -154,6 +154,14 @@ def weights_per_gpu(profile: ModelProfile, layout: Layout, division: Division | 
     return total + (2 if layout.pipeline_parallel == 1 else 1) * vocabulary
 
 
+def routed_experts_per_gpu(profile: ModelProfile, layout: Layout) -> int:
+    """Bytes of the routed experts in `weights_per_gpu`, scales included; without pipeline stages."""
+    dims = profile.dimensions
+    if not dims.n_routed_experts:
+        return 0
+    return (dims.num_hidden_layers - dims.first_k_dense_replace) * _routed(profile, layout.tensor_parallel)
+
+
 def checkpoint_bytes(profile: ModelProfile) -> int:
     """Bytes of all weight files: the profile's figure, else counted from the dimensions (MTP layers included)."""
     if profile.bytes:
@@ -206,8 +214,17 @@ def _experts(profile: ModelProfile, tensor: int, shared: int) -> int:
     if not dims.n_routed_experts:
         return 0
     router = dims.n_routed_experts * dims.hidden_size * 2
-    routed = dims.n_routed_experts * _mlp(profile, "experts", dims.moe_intermediate_size, tensor)
-    return router + routed + dims.n_shared_experts * _mlp(profile, "shared", dims.moe_intermediate_size, shared)
+    return (
+        router
+        + _routed(profile, tensor)
+        + dims.n_shared_experts * _mlp(profile, "shared", dims.moe_intermediate_size, shared)
+    )
+
+
+def _routed(profile: ModelProfile, tensor: int) -> int:
+    """One layer's routed experts on one rank."""
+    dims = profile.dimensions
+    return dims.n_routed_experts * _mlp(profile, "experts", dims.moe_intermediate_size, tensor)
 
 
 def _linear(profile: ModelProfile, part: Part, rows: int, columns: int) -> int:

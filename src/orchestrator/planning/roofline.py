@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from orchestrator.model.gpu_facts import L40S, facts_of
 from orchestrator.model.plan import Layout
 from orchestrator.model.profile import Dimensions, ModelProfile
-from orchestrator.planning.memory import weights_per_gpu
+from orchestrator.planning.memory import routed_experts_per_gpu, weights_per_gpu
 from orchestrator.topology.speed import Traffic, all_reduce_s
 
 BATCHES = (1, 4, 32, 128)
@@ -37,9 +37,9 @@ for 32 ranks, bandwidth as the articles measured across the sockets."""
 _REDUCES_A_LAYER = 2
 _BYTES_A_NUMBER = 2
 _LAYERS = 61
-_WHOLE, _EXPERTS, _HIT = int(21.27 * (1 << 30)), 58 * 256 * 3 * 7168 * 2048 // 32, 8 / 256
-"""Of DeepSeek-R1 INT8 at TP32: bytes of a GPU's weights (the articles' log), of its experts, and the share of the
-experts that one request asks for."""
+_WHOLE, _EXPERTS, _HIT = int(21.27 * (1 << 30)), 58 * 256 * (3 * 7168 * 64 + 4 * (2 * 64 + 7168)), 8 / 256
+"""Of DeepSeek-R1 INT8 at TP32: bytes of a GPU's weights (the articles' log), of its experts with a float32 scale a row,
+and the share of the experts that one request asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +109,13 @@ def weights_s(profile: ModelProfile, layout: Layout, batch: int, bandwidth: floa
     """Reading the weights of one GPU of each stage once: experts that no request of the batch asks for are not read."""
     dimensions, flat = profile.dimensions, replace(layout, pipeline_parallel=1)
     share = dimensions.num_experts_per_tok / dimensions.n_routed_experts if dimensions.n_routed_experts else 1.0
-    read = _read_bytes(weights_per_gpu(profile, flat), _expert_bytes(profile, flat), share, batch)
+    read = _read_bytes(weights_per_gpu(profile, flat), routed_experts_per_gpu(profile, flat), share, batch)
     return read / (OF_MEMORY * bandwidth * 1e9)
 
 
 def _read_bytes(whole: float, experts: float, share: float, batch: int) -> float:
     """share: of the experts that one request asks for, each of the batch another one by chance."""
     return whole - experts * (1 - share) ** batch
-
-
-def _expert_bytes(profile: ModelProfile, layout: Layout) -> float:
-    of = profile.dimensions
-    layers = of.num_hidden_layers - of.first_k_dense_replace
-    numbers = layers * of.n_routed_experts * 3 * of.hidden_size * of.moe_intermediate_size
-    size = 2 if profile.stored("experts") == "none" else 1
-    return numbers * size / layout.tensor_parallel
 
 
 def reduces_s(dimensions: Dimensions, layout: Layout, batch: int) -> float:

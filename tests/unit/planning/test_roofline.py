@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.plan import Layout
+from orchestrator.planning.memory import routed_experts_per_gpu, weights_per_gpu
 from orchestrator.planning.roofline import BATCHES, POINTS, leave_one_out, speeds, words
 
 ARTICLES = load_profile("DeepSeek-R1-Channel-INT8")
@@ -33,7 +34,7 @@ def test_the_error_is_that_of_the_points_it_was_not_fitted_to() -> None:
     found = speeds(ARTICLES, TP32)
     assert found is not None and found.error == max(leave_one_out().values())
     assert "calculated" in found.basis and "no other layout was measured" in found.basis
-    assert words(found).startswith("51 / 153 / 443 / 799 tokens/s at 1 / 4 / 32 / 128 requests")
+    assert words(found).startswith("51 / 153 / 442 / 800 tokens/s at 1 / 4 / 32 / 128 requests")
 
 
 def test_pipelines_of_groups_inside_a_node_lose_alone_and_win_together() -> None:
@@ -57,3 +58,17 @@ def test_what_nobody_can_say_is_not_said() -> None:
     assert speeds(ARTICLES, replace(TP32, expert_parallel=2)) is None
     other = replace(ARTICLES, dimensions=replace(ARTICLES.dimensions, kv_lora_rank=0))
     assert speeds(other, TP32) is None
+
+
+@pytest.mark.parametrize("name", sorted(profile_names()))
+def test_no_shipped_model_reads_less_than_nothing(name: str) -> None:
+    """INT4 and MXFP4 experts are half a byte a weight: as whole bytes they outweighed the GPU's weights."""
+    profile = load_profile(name)
+    for layout in (TP32, PP4):
+        assert (
+            0
+            <= routed_experts_per_gpu(profile, layout)
+            < weights_per_gpu(profile, replace(layout, pipeline_parallel=1))
+        )
+        found = speeds(profile, layout)
+        assert found is None or all(speed > 0 for speed in found.tokens_per_s.values())
