@@ -1,0 +1,42 @@
+"""Links between the pages lead somewhere, and every page is found from the index."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+
+
+def links(page: Path) -> list[tuple[Path, str]]:
+    """Where a page leads to in this repository: (path, anchor)."""
+    found = _LINK.findall(_CODE.sub("", page.read_text("utf-8")))
+    parts = [link.partition("#") for link in found if "://" not in link]
+    return [((page.parent / path).resolve() if path else page, anchor) for path, _, anchor in parts]
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """What GitHub makes of a page's headings."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return frozenset(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = [str(path) for path, _ in links(page) if not path.exists()]
+    broken += [f"{path}#{anchor}" for path, anchor in links(page) if anchor and anchor not in anchors(path)]
+    assert broken == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = {path for path, _ in links(index)}
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if page not in {*listed, index}] == []
+    assert index in {path for path, _ in links(ROOT / "README.md")}
