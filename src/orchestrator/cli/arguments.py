@@ -14,6 +14,10 @@ _INVENTORY = ("-i", "--inventory")
 _CHOICE = re.compile(
     r"argument (?P<what>.+?): invalid choice: '(?P<name>.*?)' \(choose from (?P<known>.*)\)", re.DOTALL
 )
+_NAME = re.compile(r"  \S+ {2,}(?=\S)")
+"""What stands before the summary of a verb."""
+_LEAST = 20
+"""Columns that a summary needs to be read in."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -63,6 +67,22 @@ def _anywhere(words: Sequence[str]) -> int:
     if words[0] in _INVENTORY:
         return 2
     return int(words[0] == "--json" or words[0].startswith("--inventory="))
+
+
+class Grouped(argparse.RawDescriptionHelpFormatter):
+    """Lines as they are written, but a summary too long for the terminal goes on below itself."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        from textwrap import wrap
+
+        lines: list[str] = []
+        for line in text.splitlines():
+            name = _NAME.match(line)
+            if name is None or width - name.end() < _LEAST:
+                lines.append(line)
+            else:
+                lines += wrap(line, width, subsequent_indent=" " * name.end(), break_on_hyphens=False)
+        return "\n".join(f"{indent}{line}" for line in lines)
 
 
 def in_groups(groups: Mapping[str, Mapping[str, str]], example: str) -> str:

@@ -44,6 +44,10 @@ def say_accepted(accepted: Sequence[Finding], screen: Screen, *, nodes: int) -> 
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """'2 stop, 3 slow, 1 note', or 'nothing wrong'."""
+    """'2 stop, 3 slow, 4 notes', or 'nothing wrong'."""
     counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
-    return ", ".join(f"{count} {severity.value}" for severity, count in counts.items() if count) or "nothing wrong"
+    return ", ".join(_counted(count, severity) for severity, count in counts.items() if count) or "nothing wrong"
+
+
+def _counted(count: int, severity: Severity) -> str:
+    return f"{count} {severity.value}{'s' if severity is Severity.NOTE and count > 1 else ''}"

@@ -128,7 +128,8 @@ def cause_lines(cause: Cause, *, folded: int = 0) -> list[RenderableType]:
     """The one cause: where, what, the lines that show it, the fix."""
     from rich.text import Text
 
-    place = cause.node + (f" TP{cause.tp_rank}" if cause.tp_rank is not None else "")
+    rank = f" TP{cause.tp_rank}" if cause.tp_rank is not None else ""
+    place = cause.node if rank and f" {cause.text}".startswith(f"{rank} ") else cause.node + rank
     lines: list[RenderableType] = [Text.assemble(("cause: ", "bold red"), printable(f"{place}: {cause.text}"))]
     lines += [Text(f"  | {printable(line)}", "dim") for line in cause.lines]
     if cause.fix:
@@ -160,6 +161,12 @@ def nodes_table(view: GangView, loads: Mapping[str, NodeLoad] | None = None) -> 
             *(node_cells(loads.get(node.name)) if loads is not None else ()),
         )
     return table
+
+
+def state_words(node: NodeView) -> str:
+    """'starting, weights 41/163'; 'ready'."""
+    phase = phase_words(node)
+    return f"{node.state}, {phase}" if phase not in ("", node.state) else node.state
 
 
 def phase_words(node: NodeView) -> str:

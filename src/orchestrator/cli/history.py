@@ -46,19 +46,20 @@ def moment(at: float) -> str:
 
 
 def _show(found: Sequence[Kept], screen: Screen) -> None:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("gang", "started", "ended", "end", "by", "command", "plan", "start", "cause"):
-        table.add_column(title)
-    for run in (run for kept in found for run in kept.runs):
-        cause = f"{run.cause.node}: {run.cause.text}" if run.cause else ""
-        start = run.start.words if run.start else ""
-        times = (moment(run.started), moment(run.ended))
-        cells = (run.gang, *times, run.end, run.by, run.command, run.plan_id, start, cause)
-        table.add_row(*(Text(printable(cell), "bold red" if cell == "failed" else "") for cell in cells))
-    screen.out.print(table if table.rows else "no runs recorded")
+    runs = [run for kept in found for run in kept.runs]
+    for run in runs:
+        times = f"{moment(run.started)} to {moment(run.ended)}" if run.ended > 0 else moment(run.started)
+        end = (printable(run.end), "bold red" if run.end == "failed" else "bold")
+        who = f"  plan {run.plan_id}" + (f"  by {run.by}" if run.by else "")
+        screen.out.print(Text.assemble(printable(f"{run.gang}  {times}  "), end, printable(who)))
+        start = f"start: {run.start.words}" if run.start else ""
+        cause = f"cause: {run.cause.node}: {run.cause.text}" if run.cause else ""
+        for words in filter(None, (run.command, start, cause)):
+            screen.out.print(Text(printable(f"  {words}"), "" if words is cause else "dim"))
+    if not runs:
+        screen.out.print("no runs recorded")
 
 
 def _json(run: PastRun) -> dict[str, Any]:

@@ -190,7 +190,8 @@ def _print_status(name: str, screen: Screen) -> None:
         return
     from rich.table import Table
 
-    table = Table(title=f"lab {found.name}: level {found.level}, wiring {found.wiring}, engine {found.engine}")
+    screen.out.print(f"lab {found.name}: level {found.level}, wiring {found.wiring}, engine {found.engine}")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("node", "address", "state", "faults"):
         table.add_column(column)
     for node in found.nodes:

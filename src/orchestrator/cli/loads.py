@@ -98,7 +98,7 @@ def gpus_table(view: GangView, loads: Mapping[str, NodeLoad]) -> Table:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("node", "GPU", "TP rank", "°C", "power", "SM clock", "load", "memory", "ECC", "slowed by"):
+    for title in ("node", "GPU", "TP rank", "°C", "power", "SM clock", "load", "memory", "ECC errors", "slowed by"):
         table.add_column(title)
     for node in view.nodes:
         ranks = {rank.gpu: rank for rank in node.ranks}
@@ -137,4 +137,6 @@ def _memory(gpu: GpuGauges) -> str:
 def _ecc(gpu: GpuGauges) -> str:
     if gpu.ecc_corrected is None and gpu.ecc_uncorrected is None:
         return ""
+    if not gpu.ecc_corrected and not gpu.ecc_uncorrected:
+        return "none"
     return f"{gpu.ecc_corrected or 0} corrected, {gpu.ecc_uncorrected or 0} uncorrected"

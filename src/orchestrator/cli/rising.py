@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from orchestrator.cli.findings import say_accepted
-from orchestrator.cli.gangs import left_words, phase_words, progress
+from orchestrator.cli.gangs import left_words, phase_words, progress, state_words
 from orchestrator.cli.live import LivePicture
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.view import GangView, NodeView
@@ -60,15 +60,15 @@ class RisingProgress(LivePicture):
             return
         for view in views:
             for node in view.nodes:
-                self._say_change(view.name, node.name, f"{node.state} {node.phase.name}".strip(), phase_words(node))
+                self._say_change(view.name, node)
                 self._say_time(view.name, node)
 
-    def _say_change(self, gang: str, node: str, place: str, words: str) -> None:
-        before = self._said.get((gang, node))
+    def _say_change(self, gang: str, node: NodeView) -> None:
+        place = f"{node.state} {node.phase.name}".strip()
+        before = self._said.get((gang, node.name))
         if place != before and (before is not None or place not in ("absent", "stopped", "failed")):
-            state = place.split(" ", 1)[0]
-            self.say(f"{gang}: {node}: {state} {words}".rstrip())
-        self._said[gang, node] = place
+            self.say(f"{gang}: {node.name}: {state_words(node)}")
+        self._said[gang, node.name] = place
 
     def _left(self, gang: str, node: NodeView) -> str:
         return left_words(self._clock.left(gang, node))

@@ -24,7 +24,7 @@ def asked_again(
         return ()
     from orchestrator.workflows.measure.still_right import after_start
 
-    with counting(screen, "prompts of golden") as at:
+    with counting(screen, "accepted prompts") as at:
         return after_start(inventory, views, at)
 
 

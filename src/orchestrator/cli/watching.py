@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.gangs import gang_block, interrupted_block, phase_words, router_block
+from orchestrator.cli.gangs import gang_block, interrupted_block, router_block, state_words
 from orchestrator.cli.loads import gpus_table, serving_words
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.timeline import Happened
@@ -172,7 +172,7 @@ class Lines:
             for node in view.nodes:
                 dead = [f"TP{rank.tp_rank}" for rank in node.ranks if rank.state == "dead"]
                 gone = f"; dead: {', '.join(dead)}" if dead else ""
-                words = f"{view.name}: {node.name}: {node.state} {phase_words(node)}".rstrip() + gone
+                words = f"{view.name}: {node.name}: {state_words(node)}{gone}"
                 self._say(f"{view.name}/{node.name}", words, moment)
 
     def _gang(self, view: GangView, moment: Moment) -> None:

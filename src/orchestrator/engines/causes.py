@@ -263,15 +263,13 @@ REMARKS = (
         id="MOE-UNTUNED",
         pattern=r"Using default MoE (kernel )?config|Config file not found at \S+\.? Fallback to triton",
         text="there is no tuned MoE kernel config for this GPU, shape and Triton version",
-        fix="tune on this GPU (benchmark/kernels/fused_moe_triton of the engine's tag), then copy the config with"
-        " `l40s-deploy tuning push`",
+        fix="find one with `l40s-deploy tuning run --model NAME FILE`, or copy one that you have with `tuning push`",
     ),
     Cause(
         id="FP8-GEMM-UNTUNED",
         pattern=r"Using default W8A8 Block (FP8|INT8) kernel config",
         text="there is no tuned block GEMM kernel config for this GPU and shape",
-        fix="tune on this GPU (benchmark/kernels/quantization/tuning_block_wise_kernel.py), then copy the config with"
-        " `l40s-deploy tuning push`",
+        fix="find one with `l40s-deploy tuning run --model NAME FILE`, or copy one that you have with `tuning push`",
     ),
 )
 """Lines that cost speed and end nothing; never shown as the cause of a failure."""

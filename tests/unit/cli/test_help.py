@@ -72,6 +72,16 @@ def test_verbs_are_shown_by_what_they_are_for(words: tuple[str, ...], capsys: py
     assert all(f"  {verb} " in out for verb in VERBS)
 
 
+def test_verbs_are_read_at_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long summary goes on below itself, and nothing of it is lost."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert all(" ".join(summary.split()) in " ".join(out.split()) for summary in VERBS.values())
+
+
 def test_help_of_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["help", "checkpoint", "push"])

@@ -98,7 +98,7 @@ def test_a_failed_gang_has_exit_code_5(run: Run) -> None:
     view = gang("failed", cause=CAUSE, secondary=(Cause(node="a", text="followed", secondary=True),))
     code, out, _ = run(view)
     assert code == 5
-    assert "cause: b TP19: TP19 on GPU 3 (pid 7) was killed" in out and "fix: look there" in out
+    assert "cause: b: TP19 on GPU 3 (pid 7) was killed" in out and "fix: look there" in out
     assert "\x1b[31m" not in out and "\\x1b[31mlast" in out
     assert "(1 later error followed from it; see --json)" in out
     (told,) = json.loads(run(view, "--json")[1])["gangs"]

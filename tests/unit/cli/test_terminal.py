@@ -374,7 +374,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     (f"up --model {MODEL} --dry-run", planning, ("KV tokens: ", "rendezvous 10.0.0.11:5000")),
     ("guard --once", guarding, ("gang0: nothing: recovered; no action needed",)),
     ("rollback", rolling_back, (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
-    ("history", remembering, ("node2: TP19 was killed",)),
+    ("history", remembering, ("failed  plan p1  by anna@desk", "  up", "  cause: node2: TP19 was killed")),
     ("audit", remembering, ("gang0  anna@desk (pid 7)  begins  l40s-deploy up",)),
     ("golden check", comparing, ("gang0: 0 of 0 answers match the accepted ones",)),
     ("bench", measuring, ("verdict: BENCH-SLOW", "likely: traffic on TCP", "67 %")),
@@ -412,6 +412,7 @@ def on_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     def type_it(line: str, scene: Scene, **terminal: Any) -> Shown:
+        monkeypatch.setattr("orchestrator.workflows.measure.still_right.after_start", lambda *_: ())
         scene(monkeypatch, tmp_path)
         words = [word.format(seen=tmp_path / "seen") for word in line.split()]
         if words[0] not in WITHOUT_A_CLUSTER:
@@ -444,5 +445,5 @@ def test_every_verb_is_tried() -> None:
 def test_a_terminal_without_cursor_movement_gets_lines(on_terminal: Callable[..., Shown], line: str) -> None:
     scene = {"restart": restarting, "restart --rolling": rolling}.get(line, starting)
     shown = on_terminal(line, scene, term="dumb")
-    assert any("gang0: node3: starting weights 41/163" in row for row in shown.lines), shown.text
+    assert any("gang0: node3: starting, weights 41/163" in row for row in shown.lines), shown.text
     assert b"\x1b[" not in shown.raw.replace(b"\x1b[0m", b"")
