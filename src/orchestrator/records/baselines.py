@@ -21,6 +21,11 @@ def baseline_file(name: str, *, root: Path | None = None) -> Path:
     return (root or baselines_root()) / f"{name}.json"
 
 
+def any_baseline(*, root: Path | None = None) -> bool:
+    """Whether anything was ever accepted from this machine."""
+    return next((root or baselines_root()).glob("*.json"), None) is not None
+
+
 def read_baseline(file: Path) -> Any:
     """The stored document; None where there is none. Raises InputError where it can't be read."""
     try:

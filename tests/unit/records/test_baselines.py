@@ -7,17 +7,19 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.errors import InputError
-from orchestrator.records.baselines import baseline_file, read_baseline
+from orchestrator.records.baselines import any_baseline, baseline_file, read_baseline
 from orchestrator.records.documents import write_document
 
 
 def test_a_baseline_is_replaced_as_a_whole_and_read_again(tmp_path: Path) -> None:
     file = baseline_file("a", root=tmp_path / "golden")
     assert read_baseline(file) is None
+    assert not any_baseline(root=file.parent)
     write_document(file, {"text": "Paris 巴黎"})
     write_document(file, {"text": "other"})
     assert read_baseline(file) == {"text": "other"}
     assert [path.name for path in file.parent.iterdir()] == ["a.json"]
+    assert any_baseline(root=file.parent)
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, "\xff"])

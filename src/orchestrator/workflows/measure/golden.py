@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.engines import greedy
@@ -158,7 +158,8 @@ def _varies(baseline: Baseline) -> tuple[str, ...]:
 
 def _subject(fleet: Fleet, gang: GangSpec) -> Subject:
     """What the gang's leader was started with."""
-    request = staged_plan(fleet, gang).requests[gang.leader.name]
+    leader = replace(gang, nodes=(gang.leader,))
+    request = staged_plan(fleet, leader, whole=False).requests[gang.leader.name]
     return Subject(model=request.model, stack=request.stack, layout=greedy.layout_of(list(request.argv)))
 
 

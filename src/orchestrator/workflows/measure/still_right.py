@@ -10,6 +10,7 @@ from orchestrator.golden.compare import Verdict
 from orchestrator.model.errors import DeployError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.records.baselines import any_baseline
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.measure.golden import Golden, Progress, check_gang
 from orchestrator.workflows.status.reports import as_they_run
@@ -29,6 +30,8 @@ class Asked:
 def after_start(inventory: Inventory, views: Iterable[GangView], progress: Progress) -> tuple[Asked, ...]:
     """Every gang of these that serves and that answers were accepted for; raises no DeployError."""
     serving = {view.name for view in views if view.serves}
+    if not any_baseline():  # spares the operator who waits for the start four logins and two rounds
+        return ()
     gangs = [gang for gang in inventory.gangs if gang.name in serving]
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
         asked = tuple(ask_again(fleet, gang, progress) for gang in as_they_run(fleet, gangs))

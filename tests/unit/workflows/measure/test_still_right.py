@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.reference_cluster import gang
 
+from orchestrator.gang.view import GangView
 from orchestrator.golden.compare import Compared, Verdict
 from orchestrator.golden.document import Subject
 from orchestrator.model.errors import NodeError
 from orchestrator.model.finding import Severity
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import Inventory
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.measure import still_right
 from orchestrator.workflows.measure.golden import Golden
@@ -54,3 +58,24 @@ def test_without_accepted_answers_there_is_nothing_to_say(monkeypatch: pytest.Mo
 def test_an_engine_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     error = NodeError("no answer", where="node0", fix="look")
     assert asked(monkeypatch, error) == still_right.Asked(gang="gang0", error=error)
+
+
+def test_where_nothing_was_ever_accepted_no_node_is_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    called: list[object] = []
+
+    def fleet(nodes: object) -> Fleet:
+        called.append(nodes)
+        return Fleet([])
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(still_right, "Fleet", fleet)
+    monkeypatch.setattr(still_right, "as_they_run", lambda *_: ())
+    views = [GangView(name="gang0", state=GangState.READY, service_healthy=True)]
+    inventory = Inventory(path="hosts.yml", gangs=(gang(),))
+
+    assert still_right.after_start(inventory, views, lambda *_: None) == ()
+    assert called == []
+    (tmp_path / "l40s-deploy" / "golden").mkdir(parents=True)
+    (tmp_path / "l40s-deploy" / "golden" / "m.json").write_text("{}")
+    still_right.after_start(inventory, views, lambda *_: None)
+    assert called != []
