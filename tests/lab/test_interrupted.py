@@ -1,6 +1,7 @@
 """A command that is killed, or loses its terminal, in the middle of a restart: whatever comes next finishes it.
 
-Moments are random: how many is MOMENTS (`make long` takes 200), which ones is told by the seed that each test prints.
+Moments are random: how many is MOMENTS (`make long` takes 200, in four labs side by side), which ones is told by the
+seed that each test prints.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 MOMENTS = int(os.environ.get("MOMENTS", "3"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
-PORT = 30190
+SHARES = 4 if MOMENTS >= 40 else 1
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+PORT = 30190 + WORKER
 ROUTER = f"http://127.0.0.1:{PORT}"
 BEGUN = ("rolling", "maintenance", "change")
 FINISHED_BY = ("resume", "up", "guard")
@@ -49,8 +52,9 @@ def lab() -> Iterator[SmallLab]:
         environment = router_environment()
     except NotInstalled as why:
         pytest.skip(str(why))
-    described = SmallLab("interrupted", gangs=3, nodes=1)
-    with small_lab("interrupted", of=described) as made:
+    name = f"interrupted{WORKER}"
+    described = SmallLab(name, gangs=3, nodes=1)
+    with small_lab(name, of=described) as made:
         made.write_inventory(router=router_group(environment, made.folder / "router", PORT))
         made.preloaded = Preloaded(made.environment)
         made.serve()
@@ -110,14 +114,18 @@ def half_way(lab: SmallLab) -> list[str]:
 WELL = {f"gang{number}": ("ready", "in") for number in range(3)}
 
 
-def test_whatever_comes_after_a_killed_restart_ends_with_every_gang_serving_behind_the_router(lab: SmallLab) -> None:
+@pytest.mark.parametrize("share", range(SHARES))
+def test_whatever_comes_after_a_killed_restart_ends_with_every_gang_serving_behind_the_router(
+    lab: SmallLab, share: int
+) -> None:
     from tests.support.load import Load
     from tests.support.small_lab import MODEL
 
-    chance = random.Random(SEED)
-    print(f"SEED={SEED} MOMENTS={MOMENTS}")
+    seed = SEED + share
+    chance = random.Random(seed)
+    print(f"SEED={seed} MOMENTS={MOMENTS // SHARES}")
     lasts: dict[str, float] = {}
-    for turn in range(MOMENTS):
+    for turn in range(MOMENTS // SHARES):
         what, how = BEGUN[turn % 3], FINISHED_BY[(turn + turn // 3) % 3]
         number = chance.choice(SIGNALS)
         began = time.monotonic()
@@ -125,7 +133,7 @@ def test_whatever_comes_after_a_killed_restart_ends_with_every_gang_serving_behi
             lab.deploy(*words(lab, what, turn + 100))
             lasts[what] = time.monotonic() - began
         after_s = chance.uniform(0.0, lasts[what])
-        moment = f"SEED={SEED} turn {turn}: {what}, signal {number} after {after_s:.2f} s, then {how}"
+        moment = f"SEED={seed} turn {turn}: {what}, signal {number} after {after_s:.2f} s, then {how}"
         with Load(ROUTER, MODEL, clients=2, pause_s=0.05) as load:
             moment += f"\n{interrupt(lab, words(lab, what, turn), number, after_s)}"
             finish(lab, how)
