@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import ib_write_bw
 from tests.support.small_lab import SmallLab, small_lab
 from tests.support.waiting import until
 
@@ -47,7 +48,32 @@ def test_healthy_links_are_as_fast_as_each_other(lab: SmallLab) -> None:
     assert all("Gloo over" in words for words in found["transport"].values())
     assert gang["price"].endswith("(calculated from this test)")
     assert json.loads(Path(gang["file"]).read_text())["verdict"] == "ok"
+    assert gang["rails"] == [] and "apt-get install -y perftest" in gang["rails_note"]
     assert not ranks(lab)
+
+
+def test_a_slow_rdma_port_is_named(lab: SmallLab) -> None:
+    """The stand-in of ib_write_bw takes each port's rate for its bandwidth, and another one for the slow port."""
+    program = Path(ib_write_bw.__file__).read_bytes()
+    place = "/usr/local/bin/ib_write_bw"
+    port = lab.on("node2", "ls /sys/class/infiniband").split()[-1]
+    for node in lab.hosts():
+        lab.on(node, f"cat >{place} && chmod 755 {place}", program)
+    try:
+        lab.on("node2", f"echo {port} 10 >/run/slow-rails")
+        found = nettest(lab, code=7)
+    finally:
+        for node in lab.hosts():
+            lab.on(node, f"rm -f {place} /run/slow-rails")
+    (gang,) = found["gangs"]
+    assert found["odd"]["node"] == "node2" and found["odd"]["port"] == f"{port}:1"
+    assert [one["id"] for one in found["findings"]] == ["NETTEST-SLOW-LINK"]
+    assert "stand-in" in gang["rails_note"] and "given up" not in gang["rails_note"]
+    slow = [(one["node"], one["port"]) for one in gang["rails"] if one["verdict"] == "slow"]
+    assert slow == [("node2", f"{port}:1")]
+    assert {one["memory"] for one in gang["rails"]} == {"host"} and {one["basis"] for one in gang["rails"]} == {
+        "calculated"
+    }
 
 
 def test_a_slow_link_is_named_and_up_does_not_start_on_it(lab: SmallLab) -> None:

@@ -31,11 +31,13 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.snapshot_json import snapshot_json
 from orchestrator.monitoring.metrics import metrics
+from orchestrator.nettest.rails import RailPort, judge, ways
 from orchestrator.nettest.schedule import Place
 from orchestrator.nettest.verdict import judge_links, judge_tests
 from orchestrator.node.dispatch import VERBS
 from orchestrator.protocol import jobs, verbs
 from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestStep
+from orchestrator.protocol.rails import RailsLine
 from orchestrator.protocol.report import AgentState
 from orchestrator.protocol.shape import Message
 from orchestrator.protocol.tuning import TuneLine
@@ -55,7 +57,7 @@ from orchestrator.workflows.look import connectivity
 from orchestrator.workflows.look.doctor import diagnose
 from orchestrator.workflows.look.labels import labels_of
 from orchestrator.workflows.look.look import look
-from orchestrator.workflows.measure import bench, nettest
+from orchestrator.workflows.measure import bench, nettest, rails
 from orchestrator.workflows.monitor.scraper import Scraper
 from orchestrator.workflows.plan import plan
 from orchestrator.workflows.status import history, loads, reports, why
@@ -231,6 +233,14 @@ def _nettest(session: Session) -> None:
     judge_links([step], heard.figures, places, {})
 
 
+def _rails(session: Session) -> None:
+    both = {name: [RailPort(node=name, device="mlx5_0", port=1, rate_gbps=100.0)] for name in (GOOD, ODD)}
+    heard = rails._Heard(ways(both))
+    rails._follow(session, ASKED, heard)
+    heard.note()
+    judge(heard.order, heard.said, enough=0.8)
+
+
 def _tune_run(session: Session) -> None:
     order: Any = ASKED
     ours = SimpleNamespace(ground=SimpleNamespace(gang=_gang()), token="", _take=nothing)
@@ -335,6 +345,8 @@ def every_verb() -> Mapping[str, Verb]:
                       every(_bench)),
         "nettest": Verb(said(NettestLine(step=0, group=0, us=1.0), NettestLine(done=0), NettestLine(ended=0)),
                         every(_nettest)),
+        "rails": Verb(said(RailsLine(run=0, text="x"), RailsLine(run=1, status=1), RailsLine(ended=True)),
+                      every(_rails)),
         "listen": Verb(value(listening), _ways),
         "dial": Verb(value([dialed.as_json()]), _ways),
         "push-offer": Verb(said({"port": 7, "secret": "abc"}, {"files": [["a/b", "c/d", 5]]}, {"complete": True}),

@@ -101,6 +101,7 @@ def show(tested: Tested, screen: Screen) -> None:
         say(printable(f"  {words}"))
     _tests(result, screen)
     _links(result, screen)
+    _rails(result, screen)
     for finding in findings(result):
         say(printable(f"  {finding.id}: {finding.title}"))
         if finding.effect:
@@ -140,7 +141,7 @@ def _links(result: Result, screen: Screen) -> None:
     for title in ("Gb/s", "expected"):
         table.add_column(title, justify="right")
     table.add_column("")
-    for kind in dict.fromkeys(link.between for link in result.links):
+    for kind in dict.fromkeys(link.between for link in result.links if not link.start.port):
         links = [link for link in result.links if link.between is kind]
         for link in _shown(links):
             expected = f"{link.expected.value:.3g} {link.expected.basis}" if link.expected else "-"
@@ -150,6 +151,29 @@ def _links(result: Result, screen: Screen) -> None:
         table.add_row(Text(f"  {kind.value}, {len(links)} links"), Text(f"{min(bests):.3g} to {max(bests):.3g}"))
     if result.links:
         screen.out.print(table)
+
+
+def _rails(result: Result, screen: Screen) -> None:
+    """A row for each RDMA port: the slowest of its measurements in each direction."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from orchestrator.nettest.rails import rails
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("  RDMA port, by ib_write_bw in host memory")
+    for title in ("sends Gb/s", "receives", "expected"):
+        table.add_column(title, justify="right")
+    table.add_column("")
+    rows = rails(result.links)
+    for rail in rows:
+        expected = f"{rail.expected.value:.3g} {rail.expected.basis}" if rail.expected else "-"
+        cells = (f"  {rail.end}", f"{rail.send:.3g}", f"{rail.receive:.3g}", expected)
+        table.add_row(*(Text(printable(cell)) for cell in cells), _verdict(rail.verdict.value))
+    if rows:
+        screen.out.print(table)
+    if result.rails_note:
+        screen.out.print(printable(f"  {result.rails_note}"))
 
 
 MOST_LINKS = 12

@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.engines import nccl_log
 from orchestrator.engines.nccl_log import Transport
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.nettest.rails import Rail, rails
 from orchestrator.nettest.schedule import BYTES_A_NUMBER, TOKENS, Between
 from orchestrator.nettest.verdict import Expectation, Link, Odd, Test, Verdict, odd, overall
 
@@ -32,7 +33,8 @@ class Result:
     transport: by node, in words; counted: (nodes NCCL counts, nodes it should count by the topology), None on CPUs
     moved:     findings about NCCL's transport
     bisected:  the node that is slow in every half of the nodes that it is in
-    seconds:   of the whole command; steps_s: of the measurements in it
+    rails_note: why RDMA ports were not measured, or not all
+    seconds:   of the whole command; steps_s: of the ranks' measurements in it; rails_s: of the RDMA ports'
     """
 
     gang: str
@@ -44,8 +46,10 @@ class Result:
     moved: tuple[Finding, ...]
     bisected: Odd | None = None
     shape: Shape
+    rails_note: str = ""
     seconds: float
     steps_s: float
+    rails_s: float = 0.0
 
     @property
     def verdict(self) -> Verdict:
@@ -71,10 +75,10 @@ def _slow(result: Result) -> Iterator[Finding]:
     if one is not None:
         node = one.node or one.start.split()[0]
         yield Finding(
-            id="NETTEST-SLOW-NODE" if one.node and one.gpu is None else "NETTEST-SLOW-LINK",
+            id="NETTEST-SLOW-LINK" if _devices(one) or not one.node else "NETTEST-SLOW-NODE",
             severity=Severity.SLOW,
             node=node,
-            devices=() if one.gpu is None else (f"GPU {one.gpu}",),
+            devices=_devices(one),
             title=f"{one.name} is slow, and nothing else is: {one.why}",
             evidence=evidence,
             effect=cost,
@@ -108,7 +112,19 @@ def _slow(result: Result) -> Iterator[Finding]:
             )
 
 
+def _devices(one: Odd) -> tuple[str, ...]:
+    if one.port:
+        return (one.port,)
+    return () if one.gpu is None else (f"GPU {one.gpu}",)
+
+
 def _place(one: Odd) -> str:
+    if one.port:
+        device = one.port.partition(":")[0]
+        return (
+            f"check the cable and switch port of {one.port} on {one.node}, the PCIe link of that card (`l40s-deploy "
+            f"doctor`) and its error counters (/sys/class/infiniband/{device}/ports/*/hw_counters)"
+        )
     if one.node and one.gpu is not None:
         return f"check the PCIe link and power of GPU {one.gpu} on {one.node}, and the NIC beside it"
     if one.node:
@@ -138,8 +154,8 @@ def price(result: Result) -> str:
 
 def words(link: Link) -> str:
     """One line: 'node1 to node2: 18.9 and 19.1 Gb/s, expected 92 (calculated: ...)'."""
-    tries = " and ".join(f"{one:.3g}" for one in link.gbps)
-    return f"{link.start} to {link.end}, {link.between.value}: {tries} Gb/s, {_wanted(link.expected, 'Gb/s')}"
+    tries = link.why or " and ".join(f"{one:.3g}" for one in link.gbps) + " Gb/s"
+    return f"{link.start} to {link.end}, {link.between.value}: {tries}, {_wanted(link.expected, 'Gb/s')}"
 
 
 def test_words(test: Test) -> str:
@@ -201,16 +217,21 @@ def as_json(result: Result) -> dict[str, Any]:
         "transport": dict(result.transport),
         "tests": [_test_json(test) for test in result.tests],
         "links": [_link_json(link) for link in result.links],
+        "rails": [_rail_json(rail) for rail in rails(result.links)],
+        "rails_note": result.rails_note,
         "bisected": result.bisected.node if result.bisected else None,
         "odd": None if one is None else {**_odd_json(one), "why": one.why},
         "findings": [finding.as_json() for finding in findings(result)],
         "price": price(result),
         "seconds": round(result.seconds, 3),
         "measuring_s": round(result.steps_s, 3),
+        "measuring_rails_s": round(result.rails_s, 3),
     }
 
 
 def _odd_json(one: Odd) -> dict[str, Any]:
+    if one.port:
+        return {"node": one.node, "port": one.port}
     return {"node": one.node, "gpu": one.gpu} if one.node else {"from": one.start, "to": one.end}
 
 
@@ -240,6 +261,20 @@ def _link_json(link: Link) -> dict[str, Any]:
         **_source(link.expected),
         "limit_gbps": round(link.limit, 4) or None,
         "verdict": link.verdict.value,
+        **({"why": link.why} if link.why else {}),
+    }
+
+
+def _rail_json(rail: Rail) -> dict[str, Any]:
+    return {
+        "node": rail.end.node,
+        "port": rail.end.port,
+        "memory": "host",
+        "send_gbps": round(rail.send, 4),
+        "receive_gbps": round(rail.receive, 4),
+        "expected_gbps": rail.expected.value if rail.expected else None,
+        **_source(rail.expected),
+        "verdict": rail.verdict.value,
     }
 
 

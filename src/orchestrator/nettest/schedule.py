@@ -30,6 +30,8 @@ class Between(Enum):
     SAME_NODE = "two GPUs of one node"
     NODES = "the same GPU of two nodes"
     OTHER_HALF = "GPUs in different halves of two nodes"
+    RAIL = "the same RDMA port of two nodes, host memory"
+    OTHER_RAIL = "different RDMA ports of two nodes, host memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,19 +56,25 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One end of a link. gpu: NVML's index; None on a CPU"""
+    """One end of a link. gpu: NVML's index; None on a CPU; port: of an RDMA device (mlx5_0:1), which has no rank"""
 
     node: str
     rank: int
     gpu: int | None = None
+    port: str = ""
 
     def __str__(self) -> str:
+        if self.port:
+            return f"{self.node} {self.port}"
         return self.node if self.gpu is None else f"{self.node} GPU {self.gpu}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One direction between two ranks, in all its tries. gbps: of each try, in Gb/s; limit: below it is slow"""
+    """One direction between two ranks or ports, in all its tries.
+
+    gbps: of each try, in Gb/s; limit: below it is slow; why: in words, where there is no figure
+    """
 
     start: End
     end: End
@@ -77,6 +83,7 @@ class Link:
     expected: Expectation | None
     limit: float
     verdict: Verdict
+    why: str = ""
 
     @property
     def best(self) -> float:
@@ -110,13 +117,16 @@ class Odd:
 
     node: str = ""
     gpu: int | None = None
+    port: str = ""
     start: str = ""
     end: str = ""
     why: str
 
     @property
     def name(self) -> str:
-        """'node2', 'node1 GPU 3', 'node1 - node2'."""
+        """'node2', 'node1 GPU 3', 'node1 mlx5_0:1', 'node1 - node2'."""
+        if self.port:
+            return f"{self.node} {self.port}"
         if self.node:
             return self.node if self.gpu is None else f"{self.node} GPU {self.gpu}"
         return f"{self.start} - {self.end}"
@@ -231,14 +241,22 @@ def odd(found: Sequence[Link]) -> Odd | None:
     A GPU or a node is named where it is slow towards more than one other; two nodes where their other links are not.
     """
     slow = [link for link in found if link.verdict is Verdict.SLOW]
-    if not slow:
-        return None
+    rails = [link for link in slow if link.start.port]
+    if rails and len(rails) < len(slow):
+        one = _common(rails)
+        nodes = {one.node} if one and one.node else {node for link in rails for node in _nodes(link)}
+        if one is not None and all(nodes & set(_nodes(link)) for link in slow):
+            return one  # a slow port makes the GPUs' ways over it slow
+    return _common(slow) if slow else None
+
+
+def _common(slow: Sequence[Link]) -> Odd | None:
     worst = min(slow, key=lambda link: link.best / link.limit)
-    why = f"{worst.start} to {worst.end}: {worst.best:.3g} Gb/s, {_than(worst)}"
+    why = f"{worst.start} to {worst.end}: {worst.why or f'{worst.best:.3g} Gb/s'}, {_than(worst)}"
     common = set.intersection(*({link.start, link.end} for link in slow))
     if len(common) == 1 and len(_peers(slow, common)) > 1:
         end = next(iter(common))
-        return Odd(node=end.node, gpu=end.gpu, why=why)
+        return Odd(node=end.node, gpu=end.gpu, port=end.port, why=why)
     if len(common) == 2:
         return Odd(start=str(worst.start), end=str(worst.end), why=why)
     pairs = {_nodes(link) for link in slow}

@@ -35,6 +35,7 @@ VERBS = {
     "ask": "orchestrator.node.verbs.ask",
     "bench": "orchestrator.node.verbs.bench",
     "nettest": "orchestrator.node.verbs.nettest",
+    "rails": "orchestrator.node.in_place.rails",
     "listen": "orchestrator.node.network.listen",
     "dial": "orchestrator.node.network.dial",
     "push-offer": "orchestrator.node.push.offer",

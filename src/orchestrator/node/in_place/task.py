@@ -62,7 +62,7 @@ def carry_out(asked: GangRequest, order: InPlaceOrder, said: Message, task: Task
     """
     lock.refuse_a_former_holder(asked)
     state = files.state_dir(asked.state_dir)
-    _refuse_beside_an_engine(files.current_run(state, asked.gang), task)
+    refuse_beside_an_engine(files.current_run(state, asked.gang), task.beside)
     folder = files.run_dir(state, asked.gang, f"{task.word}-{os.getpid()}")
     run = run_of({**order.run.as_json(), "engine_user": stage.engine_user(order.run.engine_user)}, folder)
     with os_told(state):
@@ -73,14 +73,14 @@ def carry_out(asked: GangRequest, order: InPlaceOrder, said: Message, task: Task
         _start(run, order, said, task)
 
 
-def _refuse_beside_an_engine(folder: str | None, task: Task) -> None:
-    """An armed agent has started nothing yet."""
+def refuse_beside_an_engine(folder: str | None, fix: str) -> None:
+    """Raises Failure where an engine of the run in this folder is up; an armed agent has started nothing yet."""
     if folder is None or not processes.alive(*report.agent(folder)):
         return
     found = files.read_as(Report, f"{folder}/{REPORT_FILE}")
     if found is None or found.state not in (AgentState.STAGED, AgentState.ARMED):
         what = f"an engine of this gang is running ({found.state.value if found else 'unreadable'}): both would be slow"
-        raise Failure("running", what, folder, task.beside)
+        raise Failure("running", what, folder, fix)
 
 
 def _refuse_unready(run: Run) -> None:

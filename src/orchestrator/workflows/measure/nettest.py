@@ -40,6 +40,7 @@ from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.in_place import in_place_of, planned_requests, refuse_running
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.look.nccl import VERSIONS
+from orchestrator.workflows.measure import rails
 from orchestrator.workflows.plan.plan import PlanRequest
 from orchestrator.workflows.status.reports import where
 
@@ -158,6 +159,9 @@ def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, beg
     steps = schedule(places, ground.shape.hidden_size)
     heard = _Heard(ground.gang.name, steps, {place.node: place.ranks for place in places}, progress)
     _run(fleet, ground, places, steps, heard)
+    began_ports = time.monotonic()
+    ports = rails.measure(fleet, ground.gang, ground.requests, ground.topologies, enough=enough)
+    ports_s = time.monotonic() - began_ports
     request = ground.requests[ground.gang.leader.name]
     expected = expectations(steps, places, _machines(ground)) if request.device == "cuda" else {}
     if request.device == "cuda":
@@ -167,7 +171,8 @@ def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, beg
         gang=ground.gang.name,
         nodes=tuple(ground.requests),
         ranks=sum(len(place.ranks) for place in places),
-        links=judge_links(steps, heard.figures, places, expected, enough=enough),
+        links=(*judge_links(steps, heard.figures, places, expected, enough=enough), *ports.links),
+        rails_note=ports.note,
         tests=judge_tests(steps, heard.figures, places, expected, enough=enough),
         transport=_transport(ground, heard),
         moved=_moved(ground, heard),
@@ -175,6 +180,7 @@ def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, beg
         shape=ground.shape,
         seconds=time.monotonic() - began,
         steps_s=heard.seconds,
+        rails_s=ports_s,
     )
     record = {**report.as_json(result), "plan_id": request.plan_id, "model": request.model, "stack": request.stack}
     return Tested(result=result, record=record, file=str(write_nettest(record, at)))

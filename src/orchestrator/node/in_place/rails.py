@@ -1,0 +1,131 @@
+"""Verb `rails`: this node's ends of a bandwidth test of RDMA ports, in the engine's place and as its user.
+
+Request: {"state_dir", "gang", "order": RailsOrder}. Lines: RailsLine, a run at a time; {} twice a second. The receiving
+end of a run listens for the other one. A run whose other end does not come is the last one: the nodes are no longer at
+the same place in the order. When nobody reads any more, or the deadline has passed, the program is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import socket
+import subprocess
+import time
+from functools import partial
+from typing import Any
+
+from orchestrator.node import files, kernel
+from orchestrator.node.agent.run import Run, run_of
+from orchestrator.node.engine import beside, guardian
+from orchestrator.node.in_place import task
+from orchestrator.node.os_failure import os_told
+from orchestrator.node.requests import request_of
+from orchestrator.node.telling import TICK_S, reader_is_gone, tell
+from orchestrator.node.verbs import lock, stage
+from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, RailsRequest
+
+PROGRAM = "ib_write_bw"
+_PLACES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+BYTES, TIMES = 1 << 20, 250
+"""2.1 Gbit: 21 ms at 100 Gb/s, two seconds at 1 Gb/s."""
+AGAIN_S = 0.1
+KEPT = 8 << 10
+STOPPED = -1
+_NOBODY_LISTENS = "Couldn't connect to"
+"""src/perftest_communication.c, ethernet_client_connect."""
+
+
+def stream(request: dict[str, Any]) -> None:
+    """Run this node's ends, one after the other."""
+    asked = request_of(RailsRequest, request)
+    order = asked.order
+    lock.refuse_a_former_holder(asked)
+    state = files.state_dir(asked.state_dir)
+    task.refuse_beside_an_engine(files.current_run(state, asked.gang), "stop it with `l40s-deploy down`")
+    program = shutil.which(PROGRAM, path=_PLACES)
+    if program is None:
+        tell(RailsLine(missing=PROGRAM, ended=True).as_json())
+        return
+    folder = files.run_dir(state, asked.gang, f"rails-{os.getpid()}")
+    run = run_of({**order.run.as_json(), "engine_user": stage.engine_user(order.run.engine_user)}, folder)
+    with os_told(state):
+        kernel.adopt_orphans()
+        for name, least in run.limits.items():
+            guardian.raise_limit(name, least)
+        left = _all(run, order, program)
+    tell(RailsLine(left=left, ended=True).as_json())
+
+
+def _all(run: Run, order: RailsOrder, program: str) -> int:
+    """How many runs were given up."""
+    end = time.monotonic() + order.deadline_s
+    for number, rail in enumerate(order.runs):
+        until = min(end, time.monotonic() + order.wait_s)
+        status, text = _one(run, _words(program, order, rail), until)
+        tell(RailsLine(run=rail.id, text=text, status=status).as_json())
+        if status == STOPPED or _NOBODY_LISTENS in text:
+            return len(order.runs) - number - 1
+        if status and rail.peer:
+            _release(rail.peer, order.tcp_port)
+    return 0
+
+
+def _words(program: str, order: RailsOrder, rail: RailRun) -> list[str]:
+    words = [program, "-d", rail.device, "-i", str(rail.port), "-p", str(order.tcp_port)]
+    words += ["-s", str(BYTES), "-n", str(TIMES), "-F", "--report_gbits"]
+    words += ["-x", str(rail.gid)] if rail.gid >= 0 else []
+    return [*words, "--", rail.peer] if rail.peer else words
+
+
+def _one(run: Run, words: list[str], until: float) -> tuple[int, str]:
+    """Exit status, or STOPPED, and what it printed; again where the other end does not listen yet."""
+    while True:
+        status, text = _program(run, words, until)
+        if _NOBODY_LISTENS not in text or time.monotonic() + AGAIN_S > until:
+            return status, text
+        if reader_is_gone(AGAIN_S):
+            raise BrokenPipeError
+
+
+def _program(run: Run, words: list[str], until: float) -> tuple[int, str]:
+    child = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd="/",
+        env={"PATH": _PLACES, "LANG": "C.UTF-8"},
+        preexec_fn=partial(beside.become, run, os.getpid()),  # noqa: PLW1509 - one thread
+    )
+    assert child.stdout is not None
+    output, text, stopped = child.stdout.fileno(), b"", False
+    try:
+        while True:
+            ready, _, _ = select.select([output], [], [], TICK_S)
+            data = os.read(output, 65536) if ready else b""
+            text = (text + data)[-KEPT:]
+            if ready and not data:
+                break
+            if not ready:
+                tell({})
+            if reader_is_gone(0):
+                raise BrokenPipeError
+            if time.monotonic() > until:
+                stopped = True
+                break
+        if not stopped:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.1, until - time.monotonic()))
+    finally:
+        beside.end(child)
+    status = STOPPED if stopped or child.returncode is None else child.returncode
+    return status, text.decode("utf-8", "replace")
+
+
+def _release(peer: str, port: int) -> None:
+    """The other end may still wait for a program that failed before it came: a connection that says nothing ends it."""
+    with contextlib.suppress(OSError):
+        socket.create_connection((peer, port), timeout=1.0).close()

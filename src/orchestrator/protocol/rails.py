@@ -1,0 +1,61 @@
+"""A bandwidth test of RDMA ports between nodes: what the controller orders, and what a node says meanwhile."""
+
+from __future__ import annotations
+
+from orchestrator.protocol.quick import dataclass
+from orchestrator.protocol.shape import Message
+from orchestrator.protocol.staging import StagingRequest
+from orchestrator.protocol.verbs import GangRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RailRun(Message):
+    """One end of one `ib_write_bw`. peer: address of the node to send to, '' to be the one who receives
+
+    gid: index of the GID to use, -1 for the program's choice
+    """
+
+    id: int
+    device: str
+    port: int
+    gid: int = -1
+    peer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RailsOrder(Message):
+    """One node's part, in an order that all nodes share.
+
+    run:      as for an engine, whose user and limits the program has
+    tcp_port: where the receiving end listens for the other
+    wait_s:   for one run, with the wait for the other end; deadline_s: for all
+    """
+
+    run: StagingRequest
+    tcp_port: int
+    runs: tuple[RailRun, ...]
+    wait_s: float
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RailsRequest(GangRequest):
+    """With the gang's lock."""
+
+    order: RailsOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RailsLine(Message):
+    """One line of a node.
+
+    run, text, status: what the program of one run printed, and how it ended (-1: it was stopped)
+    missing: the program that is not installed; left: runs that were given up; ended: nothing more comes
+    """
+
+    run: int = -1
+    text: str = ""
+    status: int = 0
+    missing: str = ""
+    left: int = 0
+    ended: bool = False

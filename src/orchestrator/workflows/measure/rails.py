@@ -1,0 +1,166 @@
+"""The RDMA ports of a gang, two at a time, by perftest's `ib_write_bw` on the nodes themselves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from orchestrator.model.errors import NodeError
+from orchestrator.model.inventory import GangSpec
+from orchestrator.model.topology import Topology
+from orchestrator.nettest.rails import RailPort, Said, Way, judge, played, ways
+from orchestrator.nettest.verdict import Link
+from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, RailsRequest
+from orchestrator.protocol.staging import StagingRequest
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import messages
+from orchestrator.remote.session import Session
+from orchestrator.workflows.gang.locks import fence
+from orchestrator.workflows.in_place import in_place_of
+from orchestrator.workflows.status.reports import where
+
+WAIT_S = 8.0
+"""For one run: the other end may be in an earlier one. At 1 Gb/s a run takes two seconds."""
+DEADLINE_S = 60.0
+PACKAGE = "perftest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """links: every way that was measured; note: what was not, and what to do, in words"""
+
+    links: tuple[Link, ...] = ()
+    note: str = ""
+
+
+def measure(
+    fleet: Fleet,
+    gang: GangSpec,
+    requests: Mapping[str, StagingRequest],
+    topologies: Mapping[str, Topology],
+    *,
+    enough: float,
+) -> Measured:
+    """Between every two nodes port after port, where there are RDMA ports and perftest. Raises the failure of a node
+    that is lost or refuses."""
+    ports = {name: _ports(name, request, topologies.get(name)) for name, request in requests.items()}
+    addresses = {name: address for request in requests.values() for address, name in request.addresses.items()}
+    if (without := _without(ports, addresses)) is not None:
+        return Measured(note=without)
+    order = ways(ports)
+    heard = _Heard(order)
+    fenced = fence(fleet, gang.name)
+
+    def one(session: Session) -> None:
+        name = session.spec.name
+        runs = tuple(
+            RailRun(id=way.id, device=ours.device, port=ours.port, gid=ours.gid,
+                    peer=addresses[way.end.node] if ours is way.start else "")
+            for way in order
+            for ours in (way.start, way.end)
+            if ours.node == name
+        )  # fmt: skip
+        asked = RailsOrder(
+            run=in_place_of(requests[name]),
+            tcp_port=gang.leader.ports.dist_init,
+            runs=runs,
+            wait_s=WAIT_S,
+            deadline_s=DEADLINE_S,
+        )
+        _follow(session, RailsRequest(**where(session.spec, gang.name), token=fenced, order=asked), heard)
+
+    done = fleet.on_every(one, only=list(requests))
+    for failure in done.failures.values():
+        raise failure
+    return Measured(links=judge(order, heard.said, enough=enough), note=heard.note())
+
+
+def _ports(node: str, request: StagingRequest, topology: Topology | None) -> tuple[RailPort, ...]:
+    """Those of the plan; all that are up where it names none."""
+    if topology is None:
+        return ()
+    named = request.env.get("NCCL_IB_HCA", "").lstrip("=").split(",")
+    up = [port for port in topology.rdma if port.active and not port.virtual]
+    chosen = [port for port in up if port.name in named or port.device in named] or up
+    gid = request.env.get("NCCL_IB_GID_INDEX", "")
+    return tuple(
+        RailPort(
+            node=node,
+            device=port.device,
+            port=port.port,
+            rate_gbps=port.rate_gbps,
+            gid=int(gid) if gid.isdigit() else -1,
+        )
+        for port in chosen
+    )
+
+
+def _without(ports: Mapping[str, tuple[RailPort, ...]], addresses: Mapping[str, str]) -> str | None:
+    """Why there is nothing to measure."""
+    if len(ports) < 2:
+        return "RDMA ports are measured between nodes, and this gang has one"
+    lacking = [name for name, found in ports.items() if not found]
+    if lacking:
+        return (
+            f"no RDMA port is up on {', '.join(lacking)}: the ports' own bandwidth was not measured. Where "
+            "there should be one: l40s-deploy doctor"
+        )
+    if any(":" in addresses.get(name, ":") for name in ports):
+        return "ib_write_bw finds its other end by IPv4 alone, and these nodes have IPv6: set l40s_address"
+    return None
+
+
+@dataclass
+class _Heard:
+    """What the nodes have said, together. Written by one thread a node."""
+
+    order: tuple[Way, ...]
+    said: dict[int, Said] = field(default_factory=dict)
+    missing: set[str] = field(default_factory=set)
+    left: dict[str, int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, node: str, line: RailsLine) -> None:
+        """The sender's word counts; where it has none, the receiver's."""
+        with self._lock:
+            if line.missing:
+                self.missing.add(node)
+            if line.left:
+                self.left[node] = line.left
+            if line.run < 0:
+                return
+            way = next((way for way in self.order if way.id == line.run), None)
+            if way is None or node not in (way.start.node, way.end.node):
+                raise NodeError(
+                    f"it reported run {line.run}, which is none of its own", where=node, fix="l40s-deploy nettest again"
+                )
+            if node == way.start.node or (line.status and way.id not in self.said):
+                self.said[way.id] = Said(line.text, line.status)
+
+    def note(self) -> str:
+        """What was not measured; '' where all was."""
+        if self.missing:
+            return (
+                f"RDMA ports were not measured: ib_write_bw is not installed on {', '.join(sorted(self.missing))}; "
+                f"install it there: sudo apt-get install -y {PACKAGE}"
+            )
+        words = []
+        if played(self.said):
+            words.append("these figures are a stand-in's: there is no RDMA here")
+        if self.left:
+            nodes = ", ".join(f"{node} ({count})" for node, count in sorted(self.left.items()))
+            words.append(f"measurements given up: {nodes}; the other end did not come, or the time was over")
+        return "; ".join(words)
+
+
+def _follow(session: Session, request: RailsRequest, heard: _Heard) -> None:
+    """Until the node's runs are over, or a node turns out to lack the program: it ends ours when we stop reading."""
+    with closing(messages(session, "rails", request, RailsLine)) as lines:
+        for line in lines:
+            heard.take(session.spec.name, line)
+            if line.ended or heard.missing:
+                return
+    raise NodeError("its part of the test of RDMA ports ended without a result", where=session.spec.name,
+                    fix="l40s-deploy nettest again; if it persists, look at the memory of that node")  # fmt: skip
