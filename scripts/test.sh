@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# All tests: the quick ones two at a time; those with processes of their own (agents, sshds), with a lab or the real
-# engine, three at a time: they wait for each other more than for a processor. What shares a lab or a long set-up is in
-# one file, and a file stays with one worker. Marked `alone` is what measures an interval of this machine's own: nothing
-# runs beside it.
+# All tests, in one run: tests/support/schedule.py says in which order. One worker computes (the quick tests), the others
+# wait more than they compute (for agents, sshds, labs, the real engine). WORKERS changes their number. What shares a lab
+# or a long set-up is in one file, and a file stays with one worker. Marked `alone` is what measures an interval of this
+# machine's own: nothing runs beside it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unset PYTHONDONTWRITEBYTECODE # thousands of processes run the same modules
@@ -14,11 +14,5 @@ if ! command -v chromium >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-ge
     printf 'test: chromium cannot be installed (try apt-get update); the tests that need a browser are skipped\n'
 fi
 
-run() { .venv/bin/python -m pytest -q "$@"; }
-
-run -n 2 -m "not lab and not engine and not processes and not alone" tests
-# One of some two thousand still fails now and then for the machine's sake: what failed runs once more, alone, and both
-# runs are shown. To be removed when three runs in a row need it no more.
-run -n 3 --dist loadfile --no-loadscope-reorder -m "(processes or lab or engine) and not installs and not long and not alone" tests ||
-  run --last-failed --last-failed-no-failures none -m "(processes or lab or engine) and not installs and not long and not alone" tests
-run -m "alone and not installs" tests
+.venv/bin/python -m pytest -q -n "${WORKERS:-4}" -m "not installs and not long and not alone" tests
+env -u RECORD_DURATIONS .venv/bin/python -m pytest -q -m "alone and not installs" tests

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.support import schedule
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("busy-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -20,21 +23,18 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup(1) what it runs, to a terminal that closes
 
 HERE = Path(__file__).resolve().parent
-WITH_PROCESSES = (
-    "contract",
-    "gpu",
-    "unit/host_setup",
-    "unit/lab/standin",
-    "unit/loading/test_ansible_random.py",
-    "unit/loading/test_ansible_yaml.py",
-    "unit/loading/test_sources.py",
-    "unit/node/agent",
-    "unit/node/checkpoint/test_checkpoint_memory.py",
-    "unit/node/checkpoint/test_checkpoint_target.py",
-    "unit/remote",
-    "unit/workflows",
-    "packaging",
-)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """xdist's controller alone writes durations down."""
+    if os.environ.get(schedule.RECORD) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(schedule.Recorder())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> schedule.LongestFirst:
+    """Every run with several workers has our order."""
+    return schedule.LongestFirst(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             place = item.path.relative_to(HERE).as_posix()
         except ValueError:
             continue
-        if place.startswith(WITH_PROCESSES):
+        if place.startswith(schedule.WITH_PROCESSES):
             item.add_marker(pytest.mark.processes)
 
 

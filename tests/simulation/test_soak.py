@@ -23,7 +23,7 @@ from tests.simulation.controllers import STAGE, Controller, Event, SimulatedFlee
 from tests.simulation.gang import Fault, Gang, simulated
 from tests.simulation.world import World
 from tests.support.hostile import resident_bytes
-from tests.support.waiting import slack
+from tests.support.waiting import smaller
 
 from orchestrator.gang.guarding import Policy
 from orchestrator.workflows.gang.locks import GangLock
@@ -109,7 +109,7 @@ def serves_anew(gang: Gang, before: str) -> bool:
 
 
 def test_a_guard_brings_a_gang_back_500_times_and_nothing_grows() -> None:
-    turns = int(os.environ.get("DEATHS") or TURNS / min(slack(), 10.0))
+    turns = int(os.environ.get("DEATHS") or TURNS / min(smaller(), 10.0))
     world = World(seed="soak")
     gang, rng = Gang(world, 2), random.Random("soak")
     with simulated(world), controlled(gang) as (first, second):

@@ -12,6 +12,8 @@ from typing import Any
 
 IDLE_START_S = 0.03
 """What starting a bare Python takes on an idle machine of the size that CI has (2 cores), measured as below."""
+OWN_LOAD = 2.0
+"""Processes that want to run for each processor, at most, while nothing but the tests runs there."""
 
 
 def slack() -> float:
@@ -21,6 +23,12 @@ def slack() -> float:
     processor.
     """
     return max(1.0, _start_slack(), os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def smaller() -> float:
+    """By how much a sample of cases shrinks, so that it ends in time; at least 1. As much load as the workers of
+    `make test` make by themselves shrinks nothing."""
+    return max(1.0, slack() / OWN_LOAD)
 
 
 @functools.cache

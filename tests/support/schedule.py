@@ -1,0 +1,103 @@
+"""In which order the files of `make test` run: the longest first, so that none hangs at the end alone.
+
+Most of the long ones wait (for an engine, for leases) more than they compute. So one worker takes the files that only
+compute while the others wait, and helps them afterwards. A file stays with one worker, for its labs and set-ups.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
+
+TESTS = Path(__file__).resolve().parents[1]
+DURATIONS = TESTS / "durations.json"
+RECORD = "RECORD_DURATIONS"
+"""`RECORD_DURATIONS=1 make test`, on an idle machine, writes that file anew."""
+LEAST_S = 5.0
+"""What is shorter is not recorded."""
+WITH_PROCESSES = (
+    "contract",
+    "gpu",
+    "unit/host_setup",
+    "unit/lab/standin",
+    "unit/loading/test_ansible_random.py",
+    "unit/loading/test_ansible_yaml.py",
+    "unit/loading/test_sources.py",
+    "unit/node/agent",
+    "unit/node/checkpoint/test_checkpoint_memory.py",
+    "unit/node/checkpoint/test_checkpoint_target.py",
+    "unit/remote",
+    "unit/workflows",
+    "packaging",
+)
+"""Places whose tests start processes of their own (sshds, agents, engines, ansible)."""
+WAITING = (*WITH_PROCESSES, "chaos", "engine", "lab")
+"""Places whose tests wait more than they compute."""
+EACH_ALONE = ("contract/test_contract.py",)
+"""Files whose tests share nothing: each goes to whoever is free."""
+
+
+def durations() -> dict[str, float]:
+    """Seconds of the long ones, by scope."""
+    found: dict[str, float] = json.loads(DURATIONS.read_text())
+    return found
+
+
+def scope_of(nodeid: str) -> str:
+    """What stays with one worker: a file by its place below tests/, or a test of one whose tests go each alone."""
+    nodeid = nodeid.removeprefix("tests/")
+    place = nodeid.partition("::")[0]
+    return nodeid if place in EACH_ALONE else place
+
+
+def ordered(scopes: Iterable[str], known: Mapping[str, float]) -> list[str]:
+    """The longest first; of those of unknown length first what waits, otherwise as they were."""
+    return sorted(scopes, key=lambda scope: (-known.get(scope, LEAST_S / 2), not scope.startswith(WAITING)))
+
+
+def next_of(queue: Iterable[str], *, quick: bool) -> str:
+    """What a worker takes next. quick: it takes what only computes, as long as there is some."""
+    scopes = list(queue)
+    computing = (scope for scope in scopes if not scope.startswith(WAITING))
+    return next(computing, scopes[0]) if quick else scopes[0]
+
+
+class LongestFirst(LoadFileScheduling):  # type: ignore[misc]
+    """xdist's by file, in our order."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if not self.assigned_work.get(node):
+            for scope in ordered(self.workqueue, durations()):
+                self.workqueue.move_to_end(scope)
+        quick = node.gateway.id == "gw0" and len(self.nodes) > 1
+        self.workqueue.move_to_end(next_of(self.workqueue, quick=quick), last=False)
+        super()._assign_work_unit(node)
+
+
+class Recorder:
+    """What each scope took, in one whole run."""
+
+    def __init__(self) -> None:
+        self.took: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.took[scope_of(report.nodeid)] += report.duration  # type: ignore[assignment]
+
+    def pytest_sessionfinish(self, session: Any) -> None:
+        DURATIONS.write_text(written(self.took))
+
+
+def written(took: Mapping[str, float]) -> str:
+    """The file's text."""
+    long = {scope: round(seconds) for scope, seconds in took.items() if seconds >= LEAST_S}
+    return json.dumps(dict(sorted(long.items(), key=lambda one: (-one[1], one[0]))), indent=2) + "\n"
