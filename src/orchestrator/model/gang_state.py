@@ -17,5 +17,4 @@ class GangState(str, Enum):
     DEGRADED = "degraded"
     DRAINING = "draining"
     STOPPING = "stopping"
-    RESTARTING = "restarting"
     FAILED = "failed"
