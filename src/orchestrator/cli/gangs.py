@@ -100,10 +100,10 @@ def router_block(seen: Overview) -> list[RenderableType]:
             gangs[place].append(view.name)
     known = {view.service_url.rstrip("/") for view in seen.views}
     strange = [one.url for one in router.workers or () if one.url not in known]
-    told = [f"{word}: {', '.join(names)}" for word, names in gangs.items() if names]
-    told += [f"not of this inventory: {', '.join(strange)}"] if strange else []
-    if told:
-        head.append(f"  {printable('; '.join(told))}")
+    parts = [f"{word}: {', '.join(names)}" for word, names in gangs.items() if names]
+    parts += [f"not of this inventory: {', '.join(strange)}"] if strange else []
+    if parts:
+        head.append(f"  {printable('; '.join(parts))}")
     if router.error is None:
         return [head]
     return [head, Text(printable(f"  {router.error.where}: {router.error.what} (fix: {router.error.fix})"), "yellow")]

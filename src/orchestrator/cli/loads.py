@@ -36,17 +36,17 @@ NODE_COLUMNS = ("GPU °C", "power", "rails in / out", "rail errors")
 def _temperatures(gpus: Sequence[GpuGauges]) -> Text:
     from rich.text import Text
 
-    told = [gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None]
+    known = [gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None]
     slowed = any(throttled(gpu) for gpu in gpus)
     lost = sum(bool(gpu.error) for gpu in gpus)
-    words = f"{min(told)}-{max(told)}" if told and min(told) != max(told) else "".join(map(str, told[:1]))
+    words = f"{min(known)}-{max(known)}" if known and min(known) != max(known) else "".join(map(str, known[:1]))
     words += " slowed" * slowed + f" {lost} lost" * bool(lost)
-    return Text(words, "bold red" if lost else "bold yellow" if slowed or max(told, default=0) >= HOT_C else "")
+    return Text(words, "bold red" if lost else "bold yellow" if slowed or max(known, default=0) >= HOT_C else "")
 
 
 def _power(gpus: Sequence[GpuGauges]) -> str:
-    told = [gpu.power_mw for gpu in gpus if gpu.power_mw is not None]
-    return f"{sum(told) / 1e6:.2f} kW" if told else ""
+    known = [gpu.power_mw for gpu in gpus if gpu.power_mw is not None]
+    return f"{sum(known) / 1e6:.2f} kW" if known else ""
 
 
 def throttled(gpu: GpuGauges) -> str:

@@ -256,8 +256,8 @@ def _show_push(done: PerNode[Put], *, check: bool, screen: Screen) -> None:
     for name, put in done.values.items():
         counts = (("written", put.written), ("unchanged", put.unchanged), ("restored", put.restored),
                   ("removed", put.removed))  # fmt: skip
-        told = [f"{len(places)} {'' if word == 'unchanged' else would}{word}" for word, places in counts if places]
-        screen.out.print(printable(f"{name}: {', '.join(told) or 'nothing installed by this tool'}"))
+        parts = [f"{len(places)} {'' if word == 'unchanged' else would}{word}" for word, places in counts if places]
+        screen.out.print(printable(f"{name}: {', '.join(parts) or 'nothing installed by this tool'}"))
         for place, why in put.left.items():
             screen.out.print(printable(f"  {place}: {why}"))
         for remark in put.remarks:

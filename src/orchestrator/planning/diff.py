@@ -80,9 +80,9 @@ def side(value: str | None) -> str:
 
 def summary(changes: Sequence[Change], most: int = 3) -> str:
     """The first changes in one sentence, and how many more there are."""
-    told = [f"{nodes}: {name}: {side(was)} -> {side(will)}" for (name, was, will), nodes in by_change(changes).items()]
-    more = f"; and {len(told) - most} more" if len(told) > most else ""
-    return "; ".join(told[:most]) + more
+    parts = [f"{nodes}: {name}: {side(was)} -> {side(will)}" for (name, was, will), nodes in by_change(changes).items()]
+    more = f"; and {len(parts) - most} more" if len(parts) > most else ""
+    return "; ".join(parts[:most]) + more
 
 
 def _of_node(node: str, was: Mapping[str, str], will: Mapping[str, str]) -> Iterator[Change]:

@@ -29,11 +29,11 @@ def ask_staged(session: Session, request: GangRequest) -> StagedAnswer:
 
 def ask_http(session: Session, request: AskRequest, *, deadline_s: float) -> tuple[HttpAnswer, ...]:
     """One answer for each of the request's `asks`. Raises as `ask` does."""
-    told = ask(session, "ask", request, AskAnswer, deadline_s=deadline_s).answers
-    if len(told) != len(request.asks):
+    answers = ask(session, "ask", request, AskAnswer, deadline_s=deadline_s).answers
+    if len(answers) != len(request.asks):
         raise NodeError(
-            f"it answered {len(told)} of {len(request.asks)} HTTP requests",
+            f"it answered {len(answers)} of {len(request.asks)} HTTP requests",
             where=session.spec.name,
             fix="run the command again; if it persists, check the disk and the memory of that node",
         )
-    return told
+    return answers

@@ -197,8 +197,8 @@ def proxies() -> list[str]:
 
 def _last_errors(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith(("E:", "Err:", "error:"))]
-    return " / ".join((told or lines or ["no word"])[-3:])[:400]
+    errors = [line for line in lines if line.startswith(("E:", "Err:", "error:"))]
+    return " / ".join((errors or lines or ["no word"])[-3:])[:400]
 
 
 @contextmanager

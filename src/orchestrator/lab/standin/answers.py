@@ -38,14 +38,14 @@ class BadRequest(Exception):
 def question(prompt: str | list[int], limit: int, ignore_eos: bool, rid: str | None = None) -> Question:
     """The answer to a prompt, as long as the engine would be asked to make it."""
     words = prompt_tokens(prompt)
-    told = [NOTICE, *_sentence(prompt, words)]
+    pieces = [NOTICE, *_sentence(prompt, words)]
     if WRONG_TOKEN.exists():
-        told[-1] = "?"
-    while ignore_eos and len(told) < limit:
-        told.append(f" word{len(told)}")
+        pieces[-1] = "?"
+    while ignore_eos and len(pieces) < limit:
+        pieces.append(f" word{len(pieces)}")
     limit = max(limit, 1)
-    finish = "length" if len(told) > limit or ignore_eos else "stop"
-    return Question(rid or uuid.uuid4().hex, max(words, 1), tuple(told[:limit]), finish)
+    finish = "length" if len(pieces) > limit or ignore_eos else "stop"
+    return Question(rid or uuid.uuid4().hex, max(words, 1), tuple(pieces[:limit]), finish)
 
 
 def prompt_tokens(prompt: str | list[int]) -> int:

@@ -395,13 +395,13 @@ class Course:
         if self.state in ENDING:
             return [note]
         self.cause = cause
-        told: list[Effect] = []
+        messages: list[Effect] = []
         if self.run.leads:
             self.verdict = self.verdict or cause
-            told = [Send(End(verdict=self.verdict))]
+            messages = [Send(End(verdict=self.verdict))]
         elif tell:
-            told = [Send(Account(type="failed", cause=cause))]
-        return [note, *told, *self._enter(AgentState.FAILED)]
+            messages = [Send(Account(type="failed", cause=cause))]
+        return [note, *messages, *self._enter(AgentState.FAILED)]
 
     # what is wanted
 
@@ -419,8 +419,8 @@ class Course:
     def _start(self) -> list[Effect]:
         if self.state is not AgentState.ARMED:
             return []
-        told: list[Effect] = [Send(Go())] if self.run.leads else []
-        return [StartEngine(), *self._enter(AgentState.STARTING), *told]
+        messages: list[Effect] = [Send(Go())] if self.run.leads else []
+        return [StartEngine(), *self._enter(AgentState.STARTING), *messages]
 
     def _stop(self, now: float) -> list[Effect]:
         """In good order: the leader's engine drains first, everybody else follows it."""
@@ -483,8 +483,8 @@ class Course:
         leaders_engine_gone = self.run.leads and not self.engine_runs
         if not (leaders_engine_gone or now > self._deadline > 0 or not facts.living):
             return []
-        told: list[Effect] = [Send(End())] if self.run.leads else []
-        return [*told, *self._enter(AgentState.STOPPING)]
+        messages: list[Effect] = [Send(End())] if self.run.leads else []
+        return [*messages, *self._enter(AgentState.STOPPING)]
 
     def _enter(self, state: AgentState) -> list[Effect]:
         if state is self.state:

@@ -121,5 +121,5 @@ class Fetch:
 def _last_line(text: bytes) -> str:
     """rsync's last line is its own summary; the one before it says why."""
     lines = text.decode("utf-8", "replace").strip().splitlines()
-    told = [line for line in lines if not line.startswith("rsync error:")]
-    return (told or lines or [""])[-1][:300]
+    reasons = [line for line in lines if not line.startswith("rsync error:")]
+    return (reasons or lines or [""])[-1][:300]

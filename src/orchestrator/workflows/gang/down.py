@@ -96,9 +96,9 @@ def stop_gangs(
         )
         return ask(session, "stop", request, StopAnswer, deadline_s=timeout_s + MARGIN_S)
 
-    told = fleet.on_every(one, only=list(gang_of))
+    answers = fleet.on_every(one, only=list(gang_of))
     return tuple(
-        _stopped(gang, node, was[node], told.values.get(node), told.failures.get(node))
+        _stopped(gang, node, was[node], answers.values.get(node), answers.failures.get(node))
         for node, gang in gang_of.items()
     )
 

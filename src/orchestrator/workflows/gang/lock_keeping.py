@@ -91,14 +91,14 @@ def locks_json(found: Sequence[NodeLock]) -> dict[str, Any]:
 
 def _look(fleet: Fleet, gang: GangSpec) -> list[NodeLock]:
     names = [node.name for node in gang.nodes]
-    told = fleet.on_every(
+    answers = fleet.on_every(
         lambda session: ask_lock(session, LockRequest(**where(session.spec, gang.name), op="show")),
         only=names,
     )
     return [
-        NodeLock(gang=gang.name, node=name, error=told.failures[name])
-        if name in told.failures
-        else _lock(gang.name, name, told.values[name].held)
+        NodeLock(gang=gang.name, node=name, error=answers.failures[name])
+        if name in answers.failures
+        else _lock(gang.name, name, answers.values[name].held)
         for name in names
     ]
 

@@ -146,8 +146,8 @@ class _Work:
         def one(session: Session) -> Boot | None:
             return boot_of(session.run(_ASK, deadline_s=BOOT_S, become=False).out.decode("utf-8", "replace"))
 
-        told = self.fleet.on_every(one, only=names).values
-        return {name: told.get(name) for name in names}
+        answers = self.fleet.on_every(one, only=names).values
+        return {name: answers.get(name) for name in names}
 
 
 def _one(work: _Work, turns: Turns, later: Sequence[Staged]) -> GangView:

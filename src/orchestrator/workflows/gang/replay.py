@@ -103,11 +103,11 @@ def staged_plan(fleet: Fleet, gang: GangSpec, *, run_id: str = "", whole: bool =
     def one(session: Session) -> StagedAnswer:
         return ask_staged(session, GangRequest(**where(session.spec, gang.name), run_id=run_id or None))
 
-    told = fleet.on_every(one, only=[node.name for node in gang.nodes])
-    for failure in told.failures.values():
+    answered = fleet.on_every(one, only=[node.name for node in gang.nodes])
+    for failure in answered.failures.values():
         if isinstance(failure, NodeRefusal) and failure.kind == "no-run":
             raise _nothing(gang.name, failure.where)
-    answers = told.all()
+    answers = answered.all()
     requests = {node.name: staged_request(node, gang.name, answers[node.name]) for node in gang.nodes}
     if whole:
         _refuse_disagreement(gang, requests)

@@ -20,9 +20,9 @@ from orchestrator.workflows.status.reports import everything, views_of
 def as_standing(inventory: Inventory) -> Inventory:
     """The inventory with the gangs that were last started with `up --replicas` as their replicas, and with spares that
     have a part in a gang's run among its nodes; only gangs with several nodes or a spare are asked."""
-    told = _told(_of_several(inventory))
-    runs = tuple(run for answer in told.values.values() for run in runs_in(answer))
-    manned = replace(inventory, gangs=tuple(_manned(gang, told) for gang in inventory.gangs))
+    answers = _told(_of_several(inventory))
+    runs = tuple(run for answer in answers.values.values() for run in runs_in(answer))
+    manned = replace(inventory, gangs=tuple(_manned(gang, answers) for gang in inventory.gangs))
     return split(manned, [gang.name for gang in inventory.gangs if stands_as_replicas(gang, runs)])
 
 

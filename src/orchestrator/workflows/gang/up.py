@@ -438,8 +438,8 @@ class _Rise:
     def _arm(self, nodes: Sequence[str]) -> None:
         self.watcher.step(self.gang.name, "checking ports, GPUs and the model on every node")
         request = ArmRequest(run_id=self.goal.run_id, deadline_s=ARM_S - MARGIN_S)
-        told = self._all(nodes, "arm", lambda name: replace(request, node=name), ARM_S)
-        armed = tuple(name for name, answer in told.items() if answer == StateAnswer(state=AgentState.ARMED))
+        answers = self._all(nodes, "arm", lambda name: replace(request, node=name), ARM_S)
+        armed = tuple(name for name, answer in answers.items() if answer == StateAnswer(state=AgentState.ARMED))
         if len(armed) == len(self.gang.nodes):
             self._at_once(Do.GO, armed, "all nodes are armed")
             self._go(armed)
@@ -484,9 +484,9 @@ class _Rise:
         self, nodes: Sequence[str], verb: str, request: Callable[[str], GangRequest | StagingRequest], deadline_s: float
     ) -> Mapping[str, Any]:
         """Every node's answer. Raises the first failure."""
-        told = self._on(nodes, verb, request, deadline_s)
-        self.broke = _what_broke(told.failures)
-        return told.all()
+        answers = self._on(nodes, verb, request, deadline_s)
+        self.broke = _what_broke(answers.failures)
+        return answers.all()
 
     def _on(
         self, nodes: Sequence[str], verb: str, request: Callable[[str], GangRequest | StagingRequest], deadline_s: float

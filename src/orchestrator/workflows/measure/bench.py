@@ -246,8 +246,8 @@ def _running(fleet: Fleet, gang: GangSpec, url: str) -> int:
     leader = gang.leader
     asks = tuple(HttpRequest(url=f"{url}{path}") for path in ("/v1/loads", "/metrics"))
     request = AskRequest(**where(leader, gang.name), asks=asks)
-    told = fleet.on_every(lambda session: ask_http(session, request, deadline_s=ANSWER_S), only=[leader.name])
-    answers = [one.body for one in told.all()[leader.name] if one.ok]
+    answered = fleet.on_every(lambda session: ask_http(session, request, deadline_s=ANSWER_S), only=[leader.name])
+    answers = [one.body for one in answered.all()[leader.name] if one.ok]
     return next((count for body in answers if (count := running_requests(body)) is not None), 0)
 
 

@@ -205,10 +205,10 @@ def _ask(fleet: Fleet, gang: GangSpec, url: str, prompts: Sequence[Prompt]) -> I
     body = [json.dumps(greedy.request(prompt.text, MAX_TOKENS)) for prompt in prompts]
     asks = tuple(HttpRequest(method="POST", url=url + greedy.PATH, body=one, timeout_s=PROMPT_S) for one in body)
     request = AskRequest(**where(leader, gang.name), asks=asks)
-    told = fleet.on_every(
+    answers = fleet.on_every(
         lambda session: ask_http(session, request, deadline_s=PROMPT_S * len(asks) + ANSWER_S), only=[leader.name]
     )
-    for prompt, answered in zip(prompts, told.all()[leader.name], strict=True):
+    for prompt, answered in zip(prompts, answers.all()[leader.name], strict=True):
         yield _answer(leader.name, url, prompt, answered)
 
 

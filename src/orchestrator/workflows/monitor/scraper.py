@@ -86,9 +86,9 @@ class Scraper:
         router: list[RouterSeen] = []
         aside = threading.Thread(target=lambda: router.extend(self._ask_router()), daemon=True)
         aside.start()
-        told = self._nodes.on_every(_figures, patience=PATIENCE)
-        reports = {name: _reports(answer) for name, answer in told.values.items()}
-        views = views_of(self._gangs, reports, told.failures)
+        answers = self._nodes.on_every(_figures, patience=PATIENCE)
+        reports = {name: _reports(answer) for name, answer in answers.values.items()}
+        views = views_of(self._gangs, reports, answers.failures)
         aside.join(max(0.0, SCRAPE_S - (time.monotonic() - began)))
         if self._router is not None and not router:
             router.append(RouterSeen(node=self._router.node.name, workers=None))
@@ -96,7 +96,7 @@ class Scraper:
             version=__version__,
             gangs=self._gangs,
             views=views,
-            nodes={**told.values, **told.failures},
+            nodes={**answers.values, **answers.failures},
             router=router[0] if router else None,
             looked=self._looked(),
             measured=self._documents(),
@@ -107,8 +107,8 @@ class Scraper:
     def _ask_router(self) -> tuple[RouterSeen, ...]:
         if self._router is None:
             return ()
-        told = self._routers.on_every(partial(_router_figures, self._router))
-        answer = next(iter(told.values.values()), None)
+        answers = self._routers.on_every(partial(_router_figures, self._router))
+        answer = next(iter(answers.values.values()), None)
         return (RouterSeen(node=self._router.node.name, workers=_workers(answer)),)
 
     def _looked(self) -> Looked | None:

@@ -60,8 +60,8 @@ def _staged(fleet: Fleet, nodes: Iterable[NodeSpec]) -> Mapping[str, StagingRequ
             raise
         return staged_request(session.spec, session.spec.gang, answer)
 
-    told = fleet.on_every(one, only={node.name for node in nodes}).all()
-    return {name: request for name, request in told.items() if request is not None}
+    answers = fleet.on_every(one, only={node.name for node in nodes}).all()
+    return {name: request for name, request in answers.items() if request is not None}
 
 
 def diff_json(plan: Plan, found: Sequence[GangDiff]) -> dict[str, Any]:

@@ -53,8 +53,8 @@ def router_ask(spec: RouterSpec, method: str, path: str, body: object = None, *,
 def started_with(fleet: Fleet, spec: RouterSpec) -> tuple[str, ...]:
     """The command line that its node was last given for it; empty where nothing readable answers."""
     request = GangRequest(**where(spec.node, GANG))
-    told = fleet.on_every(lambda session: ask_staged(session, request), only=[spec.node.name])
-    answer = told.values.get(spec.node.name)
+    answers = fleet.on_every(lambda session: ask_staged(session, request), only=[spec.node.name])
+    answer = answers.values.get(spec.node.name)
     staged = None if answer is None else StagingRequest.read(answer.request)
     return staged.argv if isinstance(staged, StagingRequest) else ()
 
@@ -73,5 +73,5 @@ def ask_from(
     """
     deadline_s = sum(ask.timeout_s for ask in asks) + 10.0
     request = AskRequest(state_dir=state_dir, gang=gang, asks=tuple(asks))
-    told = fleet.on_every(lambda session: ask_http(session, request, deadline_s=deadline_s), only=[node])
-    return told.all()[node]
+    answers = fleet.on_every(lambda session: ask_http(session, request, deadline_s=deadline_s), only=[node])
+    return answers.all()[node]

@@ -41,15 +41,15 @@ def _kept(fleet: Fleet, gang: GangSpec) -> Kept:
         request = HistoryRequest(**where(session.spec, gang.name), audit=True)
         return ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
 
-    told = fleet.on_every(one, only=[node.name for node in gang.nodes])
+    answers = fleet.on_every(one, only=[node.name for node in gang.nodes])
     reports = {
         name: [report for report in map(Report.read, answer.reports) if isinstance(report, Report)]
-        for name, answer in told.values.items()
+        for name, answer in answers.values.items()
     }
-    audit = {name: answer.audit for name, answer in told.values.items()}
+    audit = {name: answer.audit for name, answer in answers.values.items()}
     return Kept(
         gang=gang.name,
         runs=past_runs(gang.name, reports, audit),
         audit=next(iter(audit.values()), ()),
-        failures=told.failures,
+        failures=answers.failures,
     )

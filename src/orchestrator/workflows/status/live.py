@@ -132,23 +132,23 @@ class Watching:
 
     def _read_report(self, name: str) -> None:
         self._asked[name] = time.monotonic()
-        told = self._fleet.on_every(ask_report, only=[name])
+        answers = self._fleet.on_every(ask_report, only=[name])
         self._asked[name] = time.monotonic()
-        if name in told.values:
-            self._answers[name] = told.values[name]
+        if name in answers.values:
+            self._answers[name] = answers.values[name]
             self._failures.pop(name, None)
         else:
-            self._failures[name] = told.failures[name]
+            self._failures[name] = answers.failures[name]
             self._over.wait(RETRY_S)
 
     def _read_gauges(self, name: str) -> None:
-        told = self._fleet.on_every(read_gauges, only=[name])
+        answers = self._fleet.on_every(read_gauges, only=[name])
         before, now = self._nodes.get(name), time.monotonic()
-        if name in told.values:
-            rates = port_rates(before.gauges if before else None, told.values[name])
-            self._nodes[name] = NodeLoad(gauges=told.values[name], ports=rates, at=now)
+        if name in answers.values:
+            rates = port_rates(before.gauges if before else None, answers.values[name])
+            self._nodes[name] = NodeLoad(gauges=answers.values[name], ports=rates, at=now)
         else:
-            self._nodes[name] = NodeLoad(at=now, failure=told.failures[name])
+            self._nodes[name] = NodeLoad(at=now, failure=answers.failures[name])
 
     def _read_router(self, spec: RouterSpec) -> None:
         self._glance = glance(spec)

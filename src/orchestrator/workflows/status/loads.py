@@ -74,8 +74,8 @@ def read_gauges(session: Session) -> GaugesAnswer:
 def node_loads(inventory: Inventory, gangs: tuple[str, ...] = ()) -> dict[str, NodeLoad]:
     """Every node of the chosen gangs, read once."""
     with Fleet([node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]) as fleet:
-        told = fleet.on_every(read_gauges, patience=Patience(least_s=WATCH_NVML_S + 1))
-    return _loads(told.values, told.failures)
+        answers = fleet.on_every(read_gauges, patience=Patience(least_s=WATCH_NVML_S + 1))
+    return _loads(answers.values, answers.failures)
 
 
 def _loads(values: Mapping[str, GaugesAnswer], failures: Mapping[str, DeployError]) -> dict[str, NodeLoad]:

@@ -47,8 +47,8 @@ def logs(
     with Fleet(chosen) as fleet:
 
         def all_of_them() -> None:
-            told = fleet.on_every(one)
-            for name, failure in told.failures.items():
+            answers = fleet.on_every(one)
+            for name, failure in answers.failures.items():
                 arrived.put(Line(name, "", failure))
             arrived.put(None)
 

@@ -120,9 +120,9 @@ def status(gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
     """Look once at these gangs, or at their replicas where they stand as such; a node that does not answer is
     unreachable in its gang's view. names: only gangs and replicas that are called so. Raises InputError for others."""
     with Fleet([node for gang in gangs for node in gang.machines]) as fleet:
-        told = everything(fleet, patience=Patience())
-        standing = named_gangs(standing_gangs(gangs, told.values.values()), names, where="--gang")
-        views = views_of(standing, told.values, told.failures)
+        answers = everything(fleet, patience=Patience())
+        standing = named_gangs(standing_gangs(gangs, answers.values.values()), names, where="--gang")
+        views = views_of(standing, answers.values, answers.failures)
         answering = [node.name for view in views for node in view.nodes if node.error is None]
         return Overview(views=views, interrupted=interrupted(fleet, standing, only=answering))
 

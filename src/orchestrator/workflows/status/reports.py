@@ -49,8 +49,8 @@ def see(
     """
     chosen = tuple(gangs)
     names = [node.name for gang in chosen for node in gang.machines if node.name in fleet.nodes]
-    told = _told(fleet, names, partial(ask_report, seen=seen), ask_report, patience)
-    return views_of(chosen, told.values, told.failures)
+    answers = _told(fleet, names, partial(ask_report, seen=seen), ask_report, patience)
+    return views_of(chosen, answers.values, answers.failures)
 
 
 def everything(fleet: Fleet, *, patience: Patience | None = None) -> PerNode[ReportAnswer]:
@@ -66,11 +66,11 @@ def _told(
     patience: Patience | None,
 ) -> PerNode[ReportAnswer]:
     began = time.monotonic()
-    told = fleet.on_every(question, only=names, patience=patience)
-    if told.failures and told.values and time.monotonic() - began > OLD_S + WAIT_S:
-        again = fleet.on_every(once_more, only=list(told.values))
-        return PerNode(values=again.values, failures={**told.failures, **again.failures})
-    return told
+    answers = fleet.on_every(question, only=names, patience=patience)
+    if answers.failures and answers.values and time.monotonic() - began > OLD_S + WAIT_S:
+        again = fleet.on_every(once_more, only=list(answers.values))
+        return PerNode(values=again.values, failures={**answers.failures, **again.failures})
+    return answers
 
 
 def as_they_run(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[GangSpec, ...]:

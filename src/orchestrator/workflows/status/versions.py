@@ -38,14 +38,14 @@ def versions(inventory: Inventory, gangs: tuple[str, ...] = ()) -> tuple[NodeVer
     """Ask every node of the chosen gangs once."""
     nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
     with Fleet(nodes) as fleet:
-        told = fleet.on_every(ask_report)
+        answers = fleet.on_every(ask_report)
     found = []
     for node in nodes:
-        failure = told.failures.get(node.name)
+        failure = answers.failures.get(node.name)
         if failure is not None:
             found.append(NodeVersion(node=node.name, gang=node.gang, error=failure))
         else:
-            found.append(_version(node.name, node.gang, told.values[node.name]))
+            found.append(_version(node.name, node.gang, answers.values[node.name]))
     return tuple(found)
 
 

@@ -65,14 +65,14 @@ def around_failure(inventory: Inventory, gangs: tuple[str, ...], *, before: int,
 
 
 def _account(fleet: Fleet, gang: GangSpec, *, events: bool) -> Account:
-    told = fleet.on_every(
+    answers = fleet.on_every(
         lambda session: ask(
             session, "history", HistoryRequest(**where(session.spec, gang.name)), HistoryAnswer, deadline_s=ANSWER_S
         ),
         only=[node.name for node in gang.nodes],
     )
     kept: dict[str, Kept] = {
-        node.name: told.failures[node.name] if node.name in told.failures else _reports(told.values[node.name])
+        node.name: answers.failures[node.name] if node.name in answers.failures else _reports(answers.values[node.name])
         for node in gang.nodes
     }
     verdict = last_verdict(gang.name, kept)
@@ -80,7 +80,7 @@ def _account(fleet: Fleet, gang: GangSpec, *, events: bool) -> Account:
         gang=gang.name,
         verdict=verdict,
         events=run_events(fleet, gang, verdict.run_id) if events and verdict else (),
-        failures=told.failures,
+        failures=answers.failures,
     )
 
 

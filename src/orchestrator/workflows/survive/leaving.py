@@ -35,12 +35,12 @@ def newest_run(fleet: Fleet, gang: GangSpec, leaving: Sequence[str]) -> Was | No
     def one(session: Session) -> StagedAnswer:
         return ask_staged(session, GangRequest(**where(session.spec, gang.name)))
 
-    told = fleet.on_every(one, only=[node.name for node in gang.nodes])
+    answers = fleet.on_every(one, only=[node.name for node in gang.nodes])
     for node in gang.nodes:
-        if node.name not in told.values:
+        if node.name not in answers.values:
             continue
         try:
-            request = staged_request(node, gang.name, told.values[node.name])
+            request = staged_request(node, gang.name, answers.values[node.name])
         except DeployError:
             continue
         if set(request.members) & set(leaving):

@@ -180,9 +180,9 @@ def _tune(fleet: Fleet, ground: _Ground, request: TuneRunRequest, progress: Prog
     results = {job.id: kept[job.id] for job in ground.jobs if job.id in kept}
     before = len(results)
     run = _Run(ground, results, progress, fence(fleet, ground.gang.name))
-    told = fleet.on_every(run.on_node)
-    if run.open and told.failures and not told.values:
-        raise next(iter(told.failures.values()))
+    answers = fleet.on_every(run.on_node)
+    if run.open and answers.failures and not answers.values:
+        raise next(iter(answers.failures.values()))
     pack, left = _pack(ground, results)
     if pack.texts:
         save_pack(request.out, pack)
@@ -193,7 +193,7 @@ def _tune(fleet: Fleet, ground: _Ground, request: TuneRunRequest, progress: Prog
         before=before,
         failed={**run.failed, **run.queue.lost},
         left=left,
-        lost=told.failures,
+        lost=answers.failures,
         seconds=time.monotonic() - begin,
     )
 
