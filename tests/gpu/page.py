@@ -22,12 +22,19 @@ times of 700 GB, or of a large model's tokens per second.
 """
 
 
-_NOTES = """\
+_NOTES = {
+    "per-rank files": """\
 On *per-rank files*: both failures are at 64x64. On 2026-11-23 at 02:07 the tokens of five random prompts differed from
 the plain start's, and since then the product refuses such files there. At 02:34 the step held log-probabilities of
-prompts against float32, which are right either way; it compares tokens since. What is wrong, and the kernel's own
-figures: [decisions/0010](decisions/0010-no-per-rank-files-for-fp8-mla.md).
-"""
+prompts against float32, which are right either way. It compares tokens since, and found the same five prompts again.
+What is wrong, and the kernel's own figures: [decisions/0010](decisions/0010-no-per-rank-files-for-fp8-mla.md).
+""",
+    "degrade": """\
+On *degrade*: the guard had the gang served by the other node alone, the alphabet went on there, and status said
+warming of both nodes when the step's 88 s from the other one's power-on were over. It waits longer since, and was not
+played again.
+""",
+}
 
 
 def page(figures: Figures) -> str:
@@ -97,8 +104,7 @@ def _failures(figures: Figures) -> Iterator[str]:
         yield "Nothing."
     yield from (f"- {one.at}, {one.step}: {_cell(one.said)}{_since(figures, one)}" for one in wrong)
     yield ""
-    if any(one.step == "per-rank files" for one in wrong):
-        yield _NOTES
+    yield from (note for step, note in _NOTES.items() if any(one.step == step for one in wrong))
 
 
 def _since(figures: Figures, failure: Result) -> str:

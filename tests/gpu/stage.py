@@ -46,6 +46,16 @@ class Otherwise(Exception):
         self.figures = figures
 
 
+@contextlib.contextmanager
+def with_what_was_seen(figures: dict[str, Any]) -> Iterator[None]:
+    """What goes otherwise inside is told with these figures too, as they are then."""
+    try:
+        yield
+    except Otherwise as error:
+        error.figures = {**figures, **error.figures}
+        raise
+
+
 @dataclass(frozen=True)
 class Shape:
     """So many gangs, nodes in all, and GPUs on each."""
