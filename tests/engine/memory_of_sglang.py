@@ -115,7 +115,24 @@ def answer(row):
     pool = _of_windows(pools, holder, said) if config.is_hybrid_swa else _plain(pools, holder, row, said)
     tokens = pool.calculate_pool_sizes(free, said["page_size"]).max_total_num_tokens
     tokens = kv.KVCacheConfigurator._apply_token_constraints(holder, tokens)
-    return {"fraction": fraction, "tokens": tokens}
+    return {
+        "fraction": fraction, "tokens": tokens, "request_table": _request_table(kv, holder, said, tokens),
+        "attention_groups": said["attn_dp_size"], "chunk": said["chunked_prefill_size"],
+    }  # fmt: skip
+
+
+def _request_table(kv, holder, said, tokens):
+    """Bytes of ReqToTokenPool.req_to_token, by the engine's own number of requests and columns."""
+    import sglang.srt.mem_cache.allocation_sizing as sizing
+
+    kv.get_schedule = lambda: SimpleNamespace(max_running_requests=said["max_running_requests"])
+    holder.attn_dp_size = said["attn_dp_size"]
+    sizing.max_speculative_num_draft_tokens = lambda: said["speculative_num_draft_tokens"]
+    sizing.get_alloc_page_size = lambda: said["page_size"]
+    sizing.get_spec = lambda: SimpleNamespace(speculative_algorithm=said["speculative_algorithm"])
+    requests = kv.KVCacheConfigurator.resolve_max_num_reqs(holder, tokens)
+    columns = holder.model_config.context_len + sizing.get_req_to_token_extra_context_len()
+    return (requests + 1) * columns * 4
 
 
 def _of_windows(pools, holder, said):

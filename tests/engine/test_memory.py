@@ -31,7 +31,8 @@ GROUPED = "grouped-query attention"
 
 
 class Row(NamedTuple):
-    """A model, its layout, flags after `--`, flags of the profile and of l40s_args; nodes of 8 GPUs where not 4."""
+    """A model, its layout, flags after `--`, flags of the profile and of l40s_args; nodes of 8 GPUs where not 4; groups
+    of attention data parallelism, expert parallel degree."""
 
     model: str
     layout: str
@@ -40,6 +41,8 @@ class Row(NamedTuple):
     inventory: str = ""
     gpus: int = 8
     nodes: int = 0
+    attention: int = 1
+    expert: int = 1
 
 
 FRACTION = "--mem-fraction-static 0.8"
@@ -67,8 +70,20 @@ ROWS = [
     Row(BLOCK64, "32", "--max-total-tokens 900000"),
     Row(BLOCK64, "32", "--max-running-requests 16"),
     Row(BLOCK64, "32", "--context-length 32768"),
-    Row(BLOCK64, "32", "--attn-dp-size 4"),
-    Row(BLOCK64, "32", "--attn-dp-size 2 --cuda-graph-max-bs-decode 64"),
+    Row(BLOCK64, "32", attention=4),
+    Row(BLOCK64, "32", attention=16),
+    Row(BLOCK64, "32", "--cuda-graph-max-bs-decode 64", attention=2),
+    Row(BLOCK64, "32", "--chunked-prefill-size 8192 --max-running-requests 64", attention=4),
+    Row(BLOCK64, "32", "--kv-cache-dtype fp8_e4m3 --context-length 65536", attention=8),
+    Row(BLOCK64, "32", "--speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-eagle-topk 1"
+        " --speculative-num-draft-tokens 4", attention=4),
+    Row(INT8, "32", attention=4),
+    Row(STOCK, "32", attention=4, expert=2),
+    Row(STOCK, "8x4", attention=2),
+    Row("MiniMax-M2", "8", nodes=1, attention=2, expert=8),
+    Row("GLM-4.6-FP8", "32", attention=4),
+    Row("gpt-oss-120b", "8", nodes=1, attention=4),
+    Row(GROUPED, "8", "--max-running-requests 32", gpus=2, attention=4),
     Row(BLOCK64, "32", "--speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-eagle-topk 1"
         " --speculative-num-draft-tokens 4"),
     Row(INT8, "32"),
@@ -138,8 +153,10 @@ def planned(row: Row) -> GangPlan:
     nodes = row.nodes or 4 if row.gpus == 8 else int(tensor) * int(stages or 1) // row.gpus
     spec = gang(nodes, gpus=row.gpus, overrides=Overrides(args=tuple(row.inventory.split())))
     options = PlanOptions(
-        tensor_parallel=int(tensor), pipeline_parallel=int(stages or 1), extra_args=tuple(row.extra.split()),
-        hosts={node.name: HostFacts(user="root", home="/root", cpu_count=64) for node in spec.nodes},
+        tensor_parallel=int(tensor), pipeline_parallel=int(stages or 1), expert_parallel=row.expert,
+        attention_data_parallel=row.attention, extra_args=tuple(row.extra.split()),
+        hosts={node.name: HostFacts(user="root", home="/root", cpu_count=64, config=_config(profile_of(row)))
+               for node in spec.nodes},
     )  # fmt: skip
     return build_plan([spec], profile_of(row), STACK, topologies(spec), options).gangs[0]
 
@@ -183,9 +200,15 @@ def test_there_are_rows_enough_and_one_for_every_shipped_model() -> None:
     assert served - {row.model for row in ROWS} == {"tiny-deepseek-v3"}, "that one is the lab's, for CPU"
 
 
-@pytest.mark.parametrize("number", range(len(ROWS)), ids=[" ".join(filter(None, row[:5])) for row in ROWS])
-def test_fraction_and_tokens_are_the_engines(compared: list[tuple[GangPlan, dict[str, Any]]], number: int) -> None:
+@pytest.mark.parametrize("number", range(len(ROWS)), ids=[" ".join(map(str, filter(None, row))) for row in ROWS])
+def test_fraction_tokens_and_request_table_are_the_engines(
+    compared: list[tuple[GangPlan, dict[str, Any]]], number: int
+) -> None:
     plan, engine = compared[number]
     assert "error" not in engine, engine
     assert plan.memory.static_fraction == pytest.approx(engine["fraction"], abs=0.0005)
     assert plan.memory.kv_tokens == pytest.approx(engine["tokens"], rel=0.02)
+    assert plan.memory.request_table == engine["request_table"]
+    assert plan.layout.attention_data_parallel == engine["attention_groups"]
+    if plan.layout.attention_data_parallel > 1:
+        assert f"prefills {engine['chunk']:,} tokens at once" in plan.memory.explanation[-1]

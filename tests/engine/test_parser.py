@@ -93,6 +93,7 @@ def rendered(version: str, folder: Path) -> Iterator[tuple[str, tuple[str, ...]]
                 tensor_parallel=16,
                 pipeline_parallel=2 if new else 1,
                 expert_parallel=2 if new else 1,
+                attention_data_parallel=4,
                 whole_dense=new,
                 nnodes=2,
                 node_rank=1,

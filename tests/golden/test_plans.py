@@ -66,6 +66,7 @@ def _plan(case: dict[str, Any]) -> Plan:
         tensor_parallel=case.get("tp"),
         pipeline_parallel=case.get("pp"),
         expert_parallel=case.get("ep"),
+        attention_data_parallel=case.get("attn_dp"),
         extra_args=tuple(case.get("extra_args", ())),
         hosts=hosts,
         api_keys={spec.name: case["api_key"] for spec in gangs} if "api_key" in case else {},

@@ -97,7 +97,8 @@ def _weights(each: Listed) -> str:
 
 
 def _layout(fit: Fit) -> str:
-    tokens = "" if fit.kv_tokens is None else f" {fit.kv_tokens // 1000}k"
+    groups = f"{fit.degrees.attention}x" if fit.degrees.attention > 1 else ""
+    tokens = "" if fit.kv_tokens is None else f" {groups}{fit.kv_tokens // 1000}k"
     speed = ""
     if fit.speeds is not None:
         least, most = min(fit.speeds.tokens_per_s), max(fit.speeds.tokens_per_s)

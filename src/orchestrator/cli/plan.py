@@ -46,6 +46,12 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pp", type=_degree, metavar="N", help="pipeline parallel degree")
     parser.add_argument("--ep", type=_degree, metavar="N", help="expert parallel degree")
     parser.add_argument(
+        "--attn-dp",
+        type=_degree,
+        metavar="N",
+        help="attention data parallel degree: groups of ranks that attend to requests of their own",
+    )
+    parser.add_argument(
         "--layout", metavar="NAME", default="", help="a layout that the model's profile names (`models` lists them)"
     )
     parser.add_argument(
@@ -73,6 +79,7 @@ def request_of(args: argparse.Namespace) -> PlanRequest:
             args.tp,
             args.pp,
             args.ep,
+            args.attn_dp,
             args.layout,
             args.replicas,
             args.gang,
@@ -89,9 +96,9 @@ def request_of(args: argparse.Namespace) -> PlanRequest:
         raise InputError(
             "no model was given", where="command line", fix="add --model NAME; run `l40s-deploy models` for the list"
         )
-    if args.layout and (args.tp or args.pp or args.ep):
+    if args.layout and (args.tp or args.pp or args.ep or args.attn_dp):
         raise InputError(
-            "--layout was combined with --tp, --pp or --ep",
+            "--layout was combined with --tp, --pp, --ep or --attn-dp",
             where="command line",
             fix="use --layout alone, or the degrees",
         )
@@ -101,6 +108,7 @@ def request_of(args: argparse.Namespace) -> PlanRequest:
         tp=args.tp,
         pp=args.pp,
         ep=args.ep,
+        attn_dp=args.attn_dp,
         layout=args.layout,
         replicas=args.replicas,
         extra_args=tuple(args.engine_args),
@@ -197,7 +205,9 @@ def _show_speeds(plan: Plan, fits: Mapping[str, tuple[Fit, ...]], screen: Screen
             screen.out.print(printable(f"{gang.name} at {fit.degrees}: {words(fit.speeds)}"))
         if len(fits.get(gang.name, ())) > 1:
             screen.out.print(
-                printable(f"layouts that {gang.name} can have, calculated (--layout NAME, or --tp, --pp, --ep):")
+                printable(
+                    f"layouts that {gang.name} can have, calculated (--layout NAME, or --tp, --pp, --ep, --attn-dp):"
+                )
             )
             for each in fits[gang.name]:
                 screen.out.print(printable(f"  {'*' if each is fit else ' '} {fit_words(each)}"))

@@ -94,7 +94,8 @@ def _configure_status(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_degrees(parser: argparse.ArgumentParser) -> None:
-    for flag, words in (("--tp", "tensor"), ("--pp", "pipeline"), ("--ep", "expert")):
+    kinds = (("--tp", "tensor"), ("--pp", "pipeline"), ("--ep", "expert"), ("--attn-dp", "attention data"))
+    for flag, words in kinds:
         parser.add_argument(flag, type=_degree, metavar="N", help=f"{words} parallel degree, as for `plan`")
 
 
@@ -161,6 +162,7 @@ def _run(args: argparse.Namespace, screen: Screen) -> int:
         tp=args.tp,
         pp=args.pp,
         ep=args.ep,
+        attn_dp=args.attn_dp,
         gangs=tuple(args.gang),
         batches=args.batch,
         most=args.candidates,
@@ -277,6 +279,7 @@ def _status(args: argparse.Namespace, screen: Screen) -> int:
         tp=args.tp,
         pp=args.pp,
         ep=args.ep,
+        attn_dp=args.attn_dp,
         gangs=tuple(args.gang),
         offline=args.offline,
     )

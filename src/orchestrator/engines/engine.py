@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.engines.known_flags import KnownFlags, known_flags
 from orchestrator.engines.launch_files import ARGUMENTS_FILE, CONFIG_FILE, STUB_FILE
-from orchestrator.engines.memory import Division, MemoryAsked
+from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable
 from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.errors import InputError
 from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder, StopOrder, Watch
@@ -51,6 +51,7 @@ class Intent:
     tensor_parallel: int
     pipeline_parallel: int = 1
     expert_parallel: int = 1
+    attention_data_parallel: int = 1
     micro_batch: int | None = None
     whole_dense: bool = False
     nnodes: int = 1
@@ -90,9 +91,25 @@ class Names:
     """Flag that reads further flags from a YAML file."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionGroups:
+    """How a version divides attention among groups of ranks, each with requests of its own.
+
+    flag:     takes the number of groups
+    switch:   flag that it needs beside it, '' for none
+    reduces:  all-reduces over all tensor parallel ranks a layer that are left; without groups there are two
+    """
+
+    flag: str
+    switch: str = ""
+    reduces: int
+
+
 OURS: Mapping[str, str] = {
     "--tp-size": "--tp N of this command",
     "--pp-size": "--pp N of this command",
+    "--attn-dp-size": "--attn-dp N of this command",
+    "--enable-dp-attention": "--attn-dp N of this command",
     "--nnodes": "the gang's group in the inventory",
     "--node-rank": "the order of the gang's group in the inventory",
     "--dist-init-addr": "l40s_address and l40s_dist_init_port in the inventory",
@@ -125,6 +142,8 @@ class Engine:
     bench:     modules of its own benchmarks: serving, one_batch
     bench_flags: what the first needs beside the load, so that a run does not hit the cache that its warm-up filled
     memory:    how it divides a GPU
+    request_table: how large its table of requests is
+    attention: how it divides attention among groups of ranks, None where it does not
     presharded: its `--load-format presharded` keeps every tensor of a model with MLA
     """
 
@@ -141,6 +160,8 @@ class Engine:
     tuned: Lookup
     bench: Mapping[str, str]
     memory: Callable[[MemoryAsked], Division]
+    request_table: Callable[[RequestsAsked], RequestTable]
+    attention: AttentionGroups | None = None
     bench_flags: tuple[str, ...] = ()
     presharded: bool = False
     shared_names: tuple[str, ...] = ()
@@ -191,6 +212,8 @@ class Engine:
             options += self._pipeline(intent)
         if intent.expert_parallel > 1:
             options += self._experts(intent)
+        if intent.attention_data_parallel > 1:
+            options += self._attention_groups(intent.attention_data_parallel)
         if intent.nnodes > 1:
             options += [
                 Option("--dist-init-addr", (intent.dist_init,), "rendezvous on the leader, the same on every node"),
@@ -261,6 +284,19 @@ class Engine:
                 "dense layers are kept complete on every rank: split by TP, they would not end on a quantisation block"
             )
             options.append(Option("--moe-dense-tp-size", ("1",), reason))
+        return options
+
+    def _attention_groups(self, groups: int) -> list[Option]:
+        if self.attention is None:
+            raise InputError(
+                f"SGLang {self.version} has no attention data parallelism, but --attn-dp {groups} was requested",
+                where="command line",
+                fix="use --attn-dp 1, or a stack with SGLang 0.5",
+            )
+        options = [Option(self.attention.flag, (str(groups),), "layout: attention data parallel degree")]
+        if self.attention.switch:
+            reason = f"without it {self.attention.flag} means copies of the whole model"
+            options.append(Option(self.attention.switch, (), reason))
         return options
 
     def _presharded(self, folder: str) -> list[Option]:

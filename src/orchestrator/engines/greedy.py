@@ -61,7 +61,7 @@ def layout_of(argv: list[str]) -> str:
         "TP": ("--tp", "--tp-size", "--tensor-parallel-size"),
         "PP": ("--pp", "--pp-size", "--pipeline-parallel-size"),
         "EP": ("--ep", "--ep-size", "--expert-parallel-size"),
-        "DP": ("--dp", "--dp-size", "--data-parallel-size"),
+        "DP": ("--dp", "--dp-size", "--data-parallel-size", "--attn-dp-size", "--attention-data-parallel-size"),
     }
     found = {
         letters: next((value for flag, value in pairwise(argv) if flag in flags), "1")

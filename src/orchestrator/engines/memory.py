@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryAsked:
     """What decides how an engine divides a GPU.
 
-    flags:   every flag of the command line, by its first spelling, with its values
+    flags:   every flag of the command line but the layout's, by its first spelling, with its values
+    attention_groups: groups of ranks that attend to requests of their own
     gpu_mib: the GPU's memory in MiB, as NVML says it
     mla:     the model has multi-head latent attention
     vision:  layers and hidden size of a multimodal model's encoder
@@ -20,6 +22,7 @@ class MemoryAsked:
     flags: Mapping[str, tuple[str, ...]]
     tensor_parallel: int
     pipeline_parallel: int
+    attention_groups: int = 1
     gpu_mib: int
     mla: bool
     vision: tuple[int, int] | None = None
@@ -48,6 +51,8 @@ class Division:
     max_tokens:  most tokens that the KV cache is allowed, None for as many as fit
     kv_bytes:    of one element of the KV cache
     attention_parts: how many ways attention is cut by tensor parallelism (fewer under attention data parallelism)
+    embedding_parts: how many ways the embedding is cut
+    chunk:       tokens that one attention group prefills at once, None where prefill is not divided
     window_share: tokens that a sliding-window layer keeps for each one that a full layer keeps
     draft:       a multi-token prediction layer is loaded as the draft, and has a KV cache of its own
     """
@@ -57,8 +62,65 @@ class Division:
     max_tokens: int | None = None
     kv_bytes: int = 2
     attention_parts: int = 1
+    embedding_parts: int = 1
+    chunk: int | None = None
     window_share: float = 1.0
     draft: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestsAsked:
+    """What decides how large the table of requests is.
+
+    flags:   as in MemoryAsked
+    attention_groups: as in MemoryAsked
+    context: tokens that one request may have
+    tokens:  those of the KV cache
+    """
+
+    flags: Mapping[str, tuple[str, ...]]
+    attention_groups: int = 1
+    context: int
+    tokens: int
+
+    def number(self, flag: str) -> int | None:
+        """A flag's only value as an integer; None where it is not given."""
+        return int(self.flags[flag][0]) if self.flags.get(flag) else None
+
+    @property
+    def guess(self) -> int:
+        """Requests that every version makes room for where nobody says how many: 512 full contexts' worth of the KV
+        cache, but 2048 to 4096."""
+        return max(min(int(self.tokens / self.context * 512), 4096), 2048)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTable:
+    """req_to_token: where each token of a request lies in the KV cache, as int32."""
+
+    rows: int
+    columns: int
+
+    @property
+    def bytes(self) -> int:
+        """On every GPU."""
+        return self.rows * self.columns * 4
+
+
+_CONTEXT_KEYS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
+"""CONTEXT_LENGTH_KEYS of srt/utils/hf_transformers (0.4.4: srt/hf_transformers_utils.py)."""
+
+
+def context_length(config: Mapping[str, Any]) -> int | None:
+    """The context length that the engine reads out of a config.json (get_context_length); None where it has none."""
+    text = config.get("text_config")
+    config = text if isinstance(text, Mapping) else config
+    scaling, factor = config.get("rope_scaling"), 1.0
+    if isinstance(scaling, Mapping) and "original_max_position_embeddings" not in scaling:
+        given = scaling.get("factor", 1)
+        factor = given if isinstance(given, int | float) and scaling.get("rope_type") != "llama3" else 1.0
+    found = next((value for key in _CONTEXT_KEYS if type(value := config.get(key)) is int and value > 0), None)
+    return int(factor * found) if found else None
 
 
 def element_bytes(kv_cache_dtype: str) -> int:

@@ -6,8 +6,8 @@ from functools import cache
 
 from orchestrator.engines.causes import COMMON, REMARKS
 from orchestrator.engines.dialect import Dialect
-from orchestrator.engines.engine import GRAPH_STEPS, Engine, Names
-from orchestrator.engines.memory import Division, MemoryAsked, element_bytes
+from orchestrator.engines.engine import GRAPH_STEPS, AttentionGroups, Engine, Names
+from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable, element_bytes
 from orchestrator.engines.tuned_files import Lookup
 
 NAME = "sglang-0.4.4"
@@ -35,7 +35,7 @@ def _engine(version: str) -> Engine:
             ("--cuda-graph-max-bs-decode", "use --cuda-graph-max-bs, this version's name"),
             ("--pp-size", _NO_PIPELINES),
             ("--pipeline-parallel-size", _NO_PIPELINES),
-            ("--attn-dp-size", "use --enable-dp-attention with --dp-size"),
+            ("--attn-dp-size", "the plan sets it, by its layout"),
             ("--tp", "write the full name --tp-size"),
             ("--trust-remote", "write the full name --trust-remote-code"),
             ("--model", "write the full name --model-path"),
@@ -75,6 +75,10 @@ def _engine(version: str) -> Engine:
         ),
         bench={"serving": "sglang.bench_serving", "one_batch": "sglang.bench_one_batch_server"},
         memory=_memory,
+        request_table=_request_table,
+        # srt/layers/dp_attention.py: _dp_gather fills a buffer by an all-reduce over all ranks, and
+        # srt/models/deepseek_v2.py adds up the experts' parts by another
+        attention=AttentionGroups(flag="--dp-size", switch="--enable-dp-attention", reduces=2),
         # A worker has no handler: SIGTERM ends its launcher at once (and leaves its ranks in post1, which have no
         # PDEATHSIG yet), so only the leader is told, and what is left is ended by the agents.
         stop={"leader_signal": "TERM", "drain_s": 30, "shutdown_s": 10, "worker_signal": None},
@@ -82,21 +86,32 @@ def _engine(version: str) -> Engine:
     )
 
 
+_CHUNK = 8192
+
+
 def _memory(asked: MemoryAsked) -> Division:
-    """srt/server_args.py (__post_init__): by tensor parallel degree."""
+    """srt/server_args.py (__post_init__): by tensor parallel degree. Attention groups have the whole embedding on every
+    rank (srt/models/deepseek_v2.py: enable_tp)."""
     steps = ((16, 0.79), (8, 0.81), (4, 0.85), (2, 0.87))
     own = next((value for least, value in steps if asked.tensor_parallel >= least), 0.88)
     fraction = own if asked.given is None else asked.given
     why = f"sglang 0.4.4's own for TP{asked.tensor_parallel}" if asked.given is None else "--mem-fraction-static"
-    attention = asked.number("--dp-size") if "--enable-dp-attention" in asked.flags else None
+    chunk = asked.number("--chunked-prefill-size") or _CHUNK
     return Division(
         fraction=fraction,
         explanation=f"static fraction {fraction:g}: {why}",
         max_tokens=asked.number("--max-total-tokens"),
         kv_bytes=element_bytes(asked.text("--kv-cache-dtype")),
-        attention_parts=max(1, asked.tensor_parallel // (attention or 1)),
+        attention_parts=asked.tensor_parallel // asked.attention_groups,
+        embedding_parts=asked.tensor_parallel if asked.attention_groups == 1 else 1,
+        chunk=chunk // asked.attention_groups if chunk > 0 else None,
         draft=bool(asked.text("--speculative-algorithm")),
     )
+
+
+def _request_table(asked: RequestsAsked) -> RequestTable:
+    """srt/model_executor/model_runner.py (init_memory_pool)."""
+    return RequestTable(rows=(asked.number("--max-running-requests") or asked.guess) + 1, columns=asked.context + 4)
 
 
 DIALECT = Dialect(

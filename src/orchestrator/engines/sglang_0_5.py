@@ -10,8 +10,8 @@ from functools import cache, partial
 
 from orchestrator.engines.causes import COMMON, PCIE_IPC, REMARKS
 from orchestrator.engines.dialect import Dialect
-from orchestrator.engines.engine import GRAPH_STEPS, Engine, Names
-from orchestrator.engines.memory import Division, MemoryAsked, element_bytes
+from orchestrator.engines.engine import GRAPH_STEPS, AttentionGroups, Engine, Names
+from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable, element_bytes
 from orchestrator.engines.since import since
 from orchestrator.engines.tuned_files import Lookup
 
@@ -57,8 +57,16 @@ _NO_PREFILL_GRAPHS = since(
     ("0.5.17", (*_PREFILL_OFF, "--enable-two-batch-overlap")),
 )  # fmt: skip
 """Flags that leave prefill without CUDA graphs."""
+_ATTENTION = since(
+    ("0.5.10", AttentionGroups(flag="--dp-size", switch="--enable-dp-attention", reduces=1)),
+    ("0.5.23", AttentionGroups(flag="--attn-dp-size", reduces=1)),
+)
+"""A decode step gathers the groups' tokens for the experts and scatters the sums: together one all-reduce
+(srt/layers/dp_attention.py: _dp_gather_via_all_gather, dp_reduce_scatter_tensor)."""
 _DRAFT_MIB = since(("0.5.10", 4096), ("0.5.17", 0))
 """What is set aside for speculative decoding."""
+_DRAFTED = 48
+"""Requests at once with speculative decoding, where nobody says how many."""
 _WINDOW_SHARE = 0.8
 """--swa-full-tokens-ratio where nobody gives one (arg_groups/fields/schedule.py; earlier srt/server_args.py)."""
 _SHUTDOWN_S = since(("0.5.10", 10), ("0.5.23", 20))
@@ -75,7 +83,7 @@ _RENAMED = (
     ("--cuda-graph-bs", "use --cuda-graph-bs-decode, its name in this version"),
     ("--cuda-graph-max-bs-decode", "use --cuda-graph-max-bs, its name in this version"),
     ("--cuda-graph-bs-decode", "use --cuda-graph-bs, its name in this version"),
-    ("--attn-dp-size", "use --enable-dp-attention with --dp-size"),
+    ("--attn-dp-size", "the plan sets it, by its layout"),
     ("--enable-ep-moe", "use --ep-size N"),
     ("--enable-flashinfer-mla", "use --attention-backend flashinfer"),
     ("--disable-mla", f"{_GONE}; MLA can't be turned off"),
@@ -152,6 +160,8 @@ def _engine(version: str) -> Engine:
         bench=_BENCH.at(version),
         bench_flags=_BENCH_FLAGS.at(version),
         memory=partial(_memory, version),
+        request_table=_request_table,
+        attention=_ATTENTION.at(version),
         stop={"leader_signal": "TERM", "drain_s": 30, "shutdown_s": _SHUTDOWN_S.at(version), "worker_signal": None},
         barrier_s=480,
     )
@@ -172,7 +182,7 @@ class _Graphs:
 def _memory(version: str, asked: MemoryAsked) -> Division:
     """arg_groups/memory_hook.py (handle_gpu_memory_settings, reserve_for_graph_mb) of 0.5.23; earlier versions have it
     in srt/server_args.py, the same but for the ranges above."""
-    attention = _attention_groups(asked)
+    attention = asked.attention_groups
     chunk = asked.number("--chunked-prefill-size") or _sizes(asked)[1]
     graphs = _graphs(version, asked, chunk)
     draft = asked.text("--speculative-algorithm") not in ("", "NGRAM")
@@ -185,10 +195,21 @@ def _memory(version: str, asked: MemoryAsked) -> Division:
         else f"static fraction {given:g}: --mem-fraction-static",
         max_tokens=asked.number("--max-total-tokens"),
         kv_bytes=element_bytes(asked.text("--kv-cache-dtype")),
-        attention_parts=max(1, asked.tensor_parallel // attention),
+        attention_parts=asked.tensor_parallel // attention,
+        embedding_parts=asked.tensor_parallel // attention,
+        chunk=chunk // attention if chunk > 0 else None,
         window_share=_window_share(asked),
         draft=draft,
     )
+
+
+def _request_table(asked: RequestsAsked) -> RequestTable:
+    """mem_cache/kv_cache_configurator.py (resolve_max_num_reqs), memory_pool.py (ReqToTokenPool: a row for padding) and
+    allocation_sizing.py (get_req_to_token_extra_context_len, pages of one token)."""
+    most = asked.number("--max-running-requests") or (_DRAFTED if asked.flags.get("--speculative-algorithm") else None)
+    rows = asked.guess if most is None else max(1, most // asked.attention_groups)
+    draft = asked.number("--speculative-num-draft-tokens") or 0
+    return RequestTable(rows=min(rows, asked.tokens // 2) + 1, columns=asked.context + 4 + draft)
 
 
 def _window_share(asked: MemoryAsked) -> float:
@@ -232,12 +253,6 @@ def _vision_factor(layers: int, hidden: int) -> float:
     return 0.95 * max(0.8, min(1.05, 1.0 - 0.1 * over))
 
 
-def _attention_groups(asked: MemoryAsked) -> int:
-    return asked.number("--attn-dp-size") or (
-        asked.number("--dp-size") or 1 if "--enable-dp-attention" in asked.flags else 1
-    )
-
-
 def _sizes(asked: MemoryAsked) -> tuple[int, int, int, int]:
     return next(row for row in _SIZES if asked.gpu_mib < row[0] * 1024)
 
@@ -248,7 +263,7 @@ def _decode_size(asked: MemoryAsked) -> int:
     own = small if asked.tensor_parallel < 4 else large
     running = asked.number("--max-running-requests")
     if asked.text("--speculative-algorithm") and running is None:
-        running = 48
+        running = _DRAFTED
     sizes = asked.flags.get("--cuda-graph-bs-decode") or asked.flags.get("--cuda-graph-bs")
     if sizes:
         return max(map(int, sizes))

@@ -10,11 +10,16 @@ from orchestrator.model.profile import Canary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Degrees of parallelism and which node holds which ranks."""
+    """Degrees of parallelism and which node holds which ranks.
+
+    attention_data_parallel: groups into which the tensor parallel ranks are divided for attention, each with its own
+        requests and KV cache; experts and dense layers stay cut over all ranks
+    """
 
     tensor_parallel: int
     pipeline_parallel: int = 1
     expert_parallel: int = 1
+    attention_data_parallel: int = 1
     nnodes: int
     gpus_per_node: int
 
@@ -24,6 +29,8 @@ class Memory:
     """One GPU's budget in bytes, with the arithmetic in words; None where it could not be computed.
 
     static_fraction: of the memory before the weights, what the engine takes for weights and KV cache
+    request_table: where each request's tokens lie (req_to_token), out of the reserve; None where no context length is
+        known
     """
 
     gpu_total: int | None = None
@@ -32,6 +39,7 @@ class Memory:
     static_fraction: float | None = None
     kv_tokens: int | None = None
     reserve: int | None = None
+    request_table: int | None = None
     explanation: tuple[str, ...] = ()
 
 

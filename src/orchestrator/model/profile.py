@@ -85,6 +85,7 @@ class Vision:
 class NamedLayout:
     """A layout that the profile's author names, for `plan --layout NAME`.
 
+    attention_data_parallel: groups of ranks that attend to requests of their own
     micro_batch: most requests in a pipeline stage at once, None for the plan's own figure
     flags, env:  what this layout asks for beside the profile's, as (name, value)
     versions:    prefix of the engine versions that can, '' for all
@@ -95,6 +96,7 @@ class NamedLayout:
     tensor_parallel: int
     pipeline_parallel: int = 1
     expert_parallel: int = 1
+    attention_data_parallel: int = 1
     micro_batch: int | None = None
     flags: tuple[tuple[str, str], ...] = ()
     env: tuple[tuple[str, str], ...] = ()
@@ -141,6 +143,7 @@ class ModelProfile:
     tensor_parallel: int | None = None
     pipeline_parallel: int | None = None
     expert_parallel: int | None = None
+    attention_data_parallel: int | None = None
     micro_batch: int | None = None
     tried: tuple[str, ...] = ()
     measured: tuple[tuple[str, str], ...] = ()

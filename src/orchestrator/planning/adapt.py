@@ -38,18 +38,20 @@ def _candidates(
     gpus = nodes * gpus_per_node
     pipeline = profile.pipeline_parallel or 1
     tensor = profile.tensor_parallel or max(1, gpus // pipeline)
-    yield profile, Degrees(tensor, pipeline, profile.expert_parallel or 1)
+    attention = profile.attention_data_parallel or 1
+    yield profile, Degrees(tensor, pipeline, profile.expert_parallel or 1, attention)
     for one in profile.layouts:
         try:
             candidate = named.laid_out(profile, one.name, stack)
         except InputError:
             continue  # of another engine version
-        yield candidate, Degrees(one.tensor_parallel, one.pipeline_parallel, one.expert_parallel)
+        yield candidate, named.degrees_named(one)
     for degrees in layout.working(profile, gpus=gpus, nodes=nodes, able=able):
         candidate = replace(
             profile,
             tensor_parallel=degrees.tensor,
             pipeline_parallel=degrees.pipeline,
             expert_parallel=degrees.expert,
+            attention_data_parallel=degrees.attention,
         )
         yield candidate, degrees

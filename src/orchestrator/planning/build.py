@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.engines.engine import Engine, Intent, Option
+from orchestrator.engines.memory import context_length
 from orchestrator.engines.registry import engine_of, unlisted
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
@@ -30,7 +31,9 @@ Fact = tuple[str, str, str]
 def abilities(engine: Engine) -> layout.Abilities:
     """What layouts an engine's versions can do."""
     return layout.Abilities(
-        pipelines=engine.names.pipeline_parallel is not None, experts=engine.names.expert_parallel is not None
+        pipelines=engine.names.pipeline_parallel is not None,
+        experts=engine.names.expert_parallel is not None,
+        attention=engine.attention is not None,
     )
 
 
@@ -67,8 +70,7 @@ def build_plan(
 def _laid_out(profile: ModelProfile, gang: GangSpec, stack: Stack, options: PlanOptions) -> ModelProfile:
     """The profile with the layout that was asked for; a replica takes the one that the profile names for its GPUs."""
     chosen = options.layout
-    pinned = options.tensor_parallel or options.pipeline_parallel or options.expert_parallel
-    if gang.replica_of and not chosen and not pinned:
+    if gang.replica_of and not chosen and not options.pinned:
         chosen = named.on_one_node(profile, gang.leader.gpus, stack)
     return named.laid_out(profile, chosen, stack) if chosen else profile
 
@@ -114,7 +116,7 @@ class _Gang:
         _check_ports(self.gang)
         self._check_gpu_counts()
         self.gpus = {node.name: self._gpus(node) for node in self.gang.nodes}
-        if self.options.adapt and not self._pinned:
+        if self.options.adapt and not (self.options.layout or self.options.pinned):
             self.profile = self._adapted()
         seen = [gpu for gpus in self.gpus.values() for gpu in gpus]
         named.refuse(self.profile, self.stack, seen, f"gang {self.gang.name}")
@@ -173,7 +175,11 @@ class _Gang:
 
     def _budget(self, of: Layout) -> Memory:
         where, total = f"gang {self.gang.name}", self._gpu_total()
-        return memory.budget(self.profile, self.stack, of, flags=self.flags, gpu_total=total, where=where)
+        config = self.options.hosts.get(self.gang.leader.name, HostFacts()).config
+        context = context_length(config) if config is not None else None
+        return memory.budget(
+            self.profile, self.stack, of, flags=self.flags, gpu_total=total, where=where, context=context
+        )
 
     def _fits(self, candidate: Layout) -> bool:
         try:
@@ -191,13 +197,6 @@ class _Gang:
                 where="inventory: l40s_gpus",
                 fix="give every node of a gang the same l40s_gpus",
             )
-
-    @property
-    def _pinned(self) -> bool:
-        """Somebody chose the layout."""
-        options = self.options
-        degrees = (options.tensor_parallel, options.pipeline_parallel, options.expert_parallel)
-        return bool(options.layout) or degrees != (None, None, None)
 
     def _adapted(self) -> ModelProfile:
         nodes, each = len(self.gang.nodes), self.gang.leader.gpus
@@ -222,6 +221,7 @@ class _Gang:
             tensor=self.options.tensor_parallel,
             pipeline=self.options.pipeline_parallel,
             expert=self.options.expert_parallel,
+            attention=self.options.attention_data_parallel,
             fits=self._fits,
             where=f"gang {self.gang.name}",
         )
@@ -390,6 +390,7 @@ class _Gang:
             tensor_parallel=self.layout.tensor_parallel,
             pipeline_parallel=self.layout.pipeline_parallel,
             expert_parallel=self.layout.expert_parallel,
+            attention_data_parallel=self.layout.attention_data_parallel,
             micro_batch=self.profile.micro_batch,
             whole_dense=self._whole[0],
             nnodes=self.layout.nnodes,

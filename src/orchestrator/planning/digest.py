@@ -29,6 +29,8 @@ def plan_id(plan: Plan) -> str:
 def _gang(gang: GangPlan) -> dict[str, Any]:
     content = asdict(replace(gang, nodes=()))
     del content["memory"], content["engine_version"]
+    if gang.layout.attention_data_parallel == 1:  # so that a plan without it keeps the id that earlier releases gave it
+        del content["layout"]["attention_data_parallel"]
     content["nodes"] = [_node(node) for node in gang.nodes]
     return content
 

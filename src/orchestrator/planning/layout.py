@@ -5,13 +5,14 @@ heads divide by TP (srt/distributed/utils.py, ensure_divisibility); every quanti
 ends on a block (srt/layers/quantization/fp8.py, validate_block_quant_shapes; fp8_utils.validate_fp8_block_shape);
 the vocabulary is padded to multiples of 64 x TP when it does not divide (vocab_parallel_embedding.py), so it
 never forbids a layout; TP x PP divides by the number of nodes. Expert parallelism cuts an expert TP / EP ways
-(model_executor/model_runner_components/moe_ep_setup.py) and lets dense layers and shared experts stay whole.
+(model_executor/model_runner_components/moe_ep_setup.py) and lets dense layers and shared experts stay whole. Attention
+data parallelism cuts attention, and nothing else, TP / DP ways (arg_groups/parallel_hook.py: handle_data_parallelism).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from orchestrator.checkpoint.parallel import DENSE, MOE, Cut, cuts
 from orchestrator.model.errors import InputError
@@ -21,22 +22,26 @@ from orchestrator.model.profile import ModelProfile, Part
 
 @dataclass(frozen=True, slots=True)
 class Degrees:
-    """Tensor and pipeline parallel degrees, whose product is the number of GPUs, and expert parallel ones."""
+    """Tensor and pipeline parallel degrees, whose product is the number of GPUs; expert parallel ones; and attention
+    data parallel ones: the groups into which the tensor parallel ranks are divided for attention."""
 
     tensor: int
     pipeline: int = 1
     expert: int = 1
+    attention: int = 1
 
     def __str__(self) -> str:
         name = f"TP{self.tensor}" if self.pipeline == 1 else f"PP{self.pipeline} x TP{self.tensor}"
-        return name if self.expert == 1 else f"{name} with EP{self.expert}"
+        more = [f"EP{self.expert}"] * (self.expert > 1) + [f"attention DP{self.attention}"] * (self.attention > 1)
+        return f"{name} with {' and '.join(more)}" if more else name
 
     @property
     def flags(self) -> str:
         """How an operator asks for it."""
         words = [f"--pp {self.pipeline}"] if self.pipeline > 1 else []
         words.append(f"--tp {self.tensor}")
-        return " ".join(words + ([f"--ep {self.expert}"] if self.expert > 1 else []))
+        words += [f"--ep {self.expert}"] if self.expert > 1 else []
+        return " ".join(words + ([f"--attn-dp {self.attention}"] if self.attention > 1 else []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +50,14 @@ class Abilities:
 
     pipelines: bool = True
     experts: bool = True
+    attention: bool = True
 
 
 def degrees_of(layout: Layout) -> Degrees:
     """A layout's degrees."""
-    return Degrees(layout.tensor_parallel, layout.pipeline_parallel, layout.expert_parallel)
+    return Degrees(
+        layout.tensor_parallel, layout.pipeline_parallel, layout.expert_parallel, layout.attention_data_parallel
+    )
 
 
 def head_dim(profile: ModelProfile) -> int:
@@ -68,26 +76,32 @@ def kept_whole(profile: ModelProfile, tensor: int) -> tuple[bool, bool]:
     )
 
 
-def obstacles(profile: ModelProfile, tensor: int, expert: int = 1) -> tuple[str, ...]:
+def obstacles(profile: ModelProfile, tensor: int, expert: int = 1, attention: int = 1) -> tuple[str, ...]:
     """Why these degrees can't be, one sentence of arithmetic each; empty where they can."""
-    return tuple(_obstacles(profile, tensor, expert))
+    return tuple(_obstacles(profile, tensor, expert, attention))
 
 
-def _obstacles(profile: ModelProfile, tensor: int, expert: int) -> Iterator[str]:
+def _obstacles(profile: ModelProfile, tensor: int, expert: int, attention: int) -> Iterator[str]:
     dims = profile.dimensions
-    if dims.num_attention_heads % tensor:
-        yield f"{dims.num_attention_heads} attention heads are not divisible by {tensor}"
+    if tensor % attention:
+        yield f"TP{tensor} is not divisible by attention DP{attention}"
+        return
+    together = tensor // attention
+    if dims.num_attention_heads % together:
+        yield f"{dims.num_attention_heads} attention heads are not divisible by {together}"
     mla = dims.kv_lora_rank > 0
-    if not mla and max(dims.num_key_value_heads, tensor) % min(dims.num_key_value_heads, tensor):
-        yield f"{dims.num_key_value_heads} key-value heads do not spread evenly over {tensor} ranks"
+    if not mla and max(dims.num_key_value_heads, together) % min(dims.num_key_value_heads, together):
+        yield f"{dims.num_key_value_heads} key-value heads do not spread evenly over {together} ranks"
     if expert > 1:
         yield from _expert_obstacles(profile, tensor, expert)
         if tensor % expert:
             return
-    for cut in _quantised_cuts(profile, tensor):
+    ways = {MOE: tensor // expert, DENSE: tensor}
+    of_attention = [cut for cut in _quantised_cuts(profile, together) if cut.what not in ways]
+    for cut in (*(cut for cut in _quantised_cuts(profile, tensor) if cut.what in ways), *of_attention):
         if expert > 1 and cut.what == DENSE:
             continue  # stays whole where it does not fit
-        yield from _misfit(profile, cut.what, cut.size, tensor // expert if cut.what == MOE else tensor)
+        yield from _misfit(profile, cut.what, cut.size, ways.get(cut.what, together))
 
 
 def _expert_obstacles(profile: ModelProfile, tensor: int, expert: int) -> Iterator[str]:
@@ -146,6 +160,21 @@ def working(profile: ModelProfile, *, gpus: int, nodes: int, able: Abilities) ->
     return tuple(found)
 
 
+def with_attention_a_node(
+    profile: ModelProfile, degrees: Sequence[Degrees], *, gpus_per_node: int, able: Abilities
+) -> tuple[Degrees, ...]:
+    """After each of these degrees whose tensor parallel group spans nodes, the same with one attention group a node,
+    where that works: attention then reduces inside a node, and each node has a KV cache of its own."""
+    found = []
+    for each in degrees:
+        found.append(each)
+        groups, rest = divmod(each.tensor, gpus_per_node)
+        spans = able.attention and groups > 1 and not rest and each.attention == 1
+        if spans and not obstacles(profile, each.tensor, each.expert, groups):
+            found.append(replace(each, attention=groups))
+    return tuple(found)
+
+
 def choose(
     profile: ModelProfile,
     *,
@@ -155,6 +184,7 @@ def choose(
     tensor: int | None = None,
     pipeline: int | None = None,
     expert: int | None = None,
+    attention: int | None = None,
     fits: Callable[[Layout], bool] = lambda _: True,
     where: str,
 ) -> Layout:
@@ -166,7 +196,9 @@ def choose(
     gpus = nodes * gpus_per_node
     pipeline = pipeline or profile.pipeline_parallel or 1
     tensor = tensor or profile.tensor_parallel or max(1, gpus // pipeline)
-    degrees = Degrees(tensor, pipeline, expert or profile.expert_parallel or 1)
+    degrees = Degrees(
+        tensor, pipeline, expert or profile.expert_parallel or 1, attention or profile.attention_data_parallel or 1
+    )
     if against := reasons(profile, degrees, nodes, gpus_per_node, able):
         raise InputError(
             f"{degrees} does not work for {profile.name}: " + "; ".join(against),
@@ -182,6 +214,7 @@ def layout_of(degrees: Degrees, nodes: int, gpus_per_node: int) -> Layout:
         tensor_parallel=degrees.tensor,
         pipeline_parallel=degrees.pipeline,
         expert_parallel=degrees.expert,
+        attention_data_parallel=degrees.attention,
         nnodes=nodes,
         gpus_per_node=gpus_per_node,
     )
@@ -204,7 +237,9 @@ def reasons(profile: ModelProfile, degrees: Degrees, nodes: int, gpus_per_node: 
         found.append(f"{degrees.pipeline} stages over {nodes} nodes end in the middle of a node")
     if degrees.expert > 1 and not able.experts:
         found.append("this engine version does not support this many expert-parallel ranks")
-    found += obstacles(profile, degrees.tensor, degrees.expert)
+    if degrees.attention > 1 and not able.attention:
+        found.append("this engine version has no attention data parallelism")
+    found += obstacles(profile, degrees.tensor, degrees.expert, degrees.attention)
     return found
 
 

@@ -2,8 +2,9 @@
 
 The parts are counted from the checkpoint's dimensions as SGLang lays them out: attention's A projections, the
 router and the norms are whole on every rank, everything else is cut by TP; the KV cache of MLA is whole on every
-rank. The pool is what the engine itself computes (0.4.4: model_runner.profile_max_num_token; 0.5.23:
-mem_cache/kv_cache_configurator.py), with the static fraction that the dialect knows.
+rank. Attention data parallelism cuts attention over the ranks of one group alone. The pool is what the engine itself
+computes (0.4.4: model_runner.profile_max_num_token; 0.5.23: mem_cache/kv_cache_configurator.py), with the static
+fraction that the dialect knows.
 Checked against the articles' log of DeepSeek-R1-Channel-INT8 at TP32: 21.27 GB weights, 201,723 tokens.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from orchestrator.engines.memory import Division, MemoryAsked
+from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
@@ -35,11 +36,19 @@ Flags = Mapping[str, tuple[str, ...]]
 
 
 def budget(
-    profile: ModelProfile, stack: Stack, layout: Layout, *, flags: Flags, gpu_total: int | None, where: str
+    profile: ModelProfile,
+    stack: Stack,
+    layout: Layout,
+    *,
+    flags: Flags,
+    gpu_total: int | None,
+    where: str,
+    context: int | None = None,
 ) -> Memory:
     """The budget of the fullest GPU in bytes, as the engine computes it from its whole command line.
 
-    flags: what the engine is started with, whoever asked for it; gpu_total: NVML's total, None where no GPU was seen
+    flags: what the engine is started with, whoever asked for it; gpu_total: NVML's total, None where no GPU was seen;
+    context: tokens that a request may have by config.json, None where nobody read it
     Raises InputError where the weights leave no room for a KV cache.
     """
     division = _division(profile, stack, layout, flags, gpu_total)
@@ -79,9 +88,9 @@ def budget(
     if division.max_tokens is not None and division.max_tokens < tokens:
         tokens = division.max_tokens
         lines.append(f"KV tokens: {tokens:,} by --max-total-tokens")
-    groups = layout.tensor_parallel // division.attention_parts
-    if groups > 1:
-        lines.append(f"attention in {groups} groups: each has a KV cache of {tokens:,} tokens of its own")
+    table, words = _request_table(stack, layout, flags, context, tokens)
+    lines += words
+    lines += _of_groups(layout, division, flags, tokens)
     return Memory(
         gpu_total=gpu_total,
         weights=weights,
@@ -89,8 +98,37 @@ def budget(
         static_fraction=division.fraction,
         kv_tokens=tokens,
         reserve=reserve,
+        request_table=table,
         explanation=tuple(lines),
     )
+
+
+def _request_table(
+    stack: Stack, layout: Layout, flags: Flags, context: int | None, tokens: int
+) -> tuple[int | None, list[str]]:
+    """Bytes of req_to_token, which is made after the KV pool and so out of the reserve; and words about it."""
+    given = flags.get("--context-length")
+    length = int(given[0]) if given else context
+    if length is None or tokens == 0:
+        return None, ["request table (req_to_token): not calculated, the context length was not read"]
+    groups = layout.attention_data_parallel
+    asked = RequestsAsked(flags=flags, attention_groups=groups, context=length, tokens=tokens)
+    table = engine_of(stack).request_table(asked)
+    words = f"request table (req_to_token), out of the reserve: {table.rows:,} x {table.columns:,} x 4 bytes"
+    return table.bytes, [f"{words} = {_gib(table.bytes)} GiB"]
+
+
+def _of_groups(layout: Layout, division: Division, flags: Flags, tokens: int) -> list[str]:
+    """What attention data parallelism divides, and what it multiplies."""
+    groups = layout.attention_data_parallel
+    if groups == 1:
+        return []
+    words = f"attention in {groups} groups: each has a KV cache of {tokens:,} tokens of its own"
+    if division.chunk is not None:
+        words += f", prefills {division.chunk:,} tokens at once"
+    if flags.get("--max-running-requests"):
+        words += f", runs at most {max(1, int(flags['--max-running-requests'][0]) // groups)} requests"
+    return [words]
 
 
 def _division(profile: ModelProfile, stack: Stack, layout: Layout, flags: Flags, gpu_total: int | None) -> Division:
@@ -99,6 +137,7 @@ def _division(profile: ModelProfile, stack: Stack, layout: Layout, flags: Flags,
             flags=flags,
             tensor_parallel=layout.tensor_parallel,
             pipeline_parallel=layout.pipeline_parallel,
+            attention_groups=layout.attention_data_parallel,
             gpu_mib=(gpu_total or 0) // _MIB or _ASSUMED_MIB,
             mla=bool(profile.dimensions.kv_lora_rank),
             vision=(profile.vision.layers, profile.vision.hidden_size) if profile.vision else None,
@@ -110,7 +149,7 @@ def kv_bytes_per_token(profile: ModelProfile, layout: Layout, division: Division
     """Bytes of one token's KV cache on one GPU of the stage with the most layers; bf16 where no division says else."""
     dims = profile.dimensions
     layers = -(-dims.num_hidden_layers // layout.pipeline_parallel)
-    size, parts = 2, layout.tensor_parallel
+    size, parts = 2, layout.tensor_parallel // layout.attention_data_parallel
     if division is not None:
         size, parts = division.kv_bytes, division.attention_parts
         layers += dims.num_nextn_predict_layers if division.draft else 0
@@ -136,7 +175,7 @@ def _of_windows(profile: ModelProfile, division: Division) -> str:
 def weights_per_gpu(profile: ModelProfile, layout: Layout, division: Division | None = None) -> int:
     """Bytes of weights on the fullest GPU (the last stage: expert layers and the output head)."""
     dims, tensor = profile.dimensions, layout.tensor_parallel
-    attention = division.attention_parts if division is not None else tensor
+    attention = tensor // layout.attention_data_parallel
     layers = -(-dims.num_hidden_layers // layout.pipeline_parallel)
     dense = layers if not dims.n_routed_experts else dims.first_k_dense_replace
     if layout.pipeline_parallel > 1 and dims.n_routed_experts:
@@ -146,12 +185,13 @@ def weights_per_gpu(profile: ModelProfile, layout: Layout, division: Division | 
     total += dense * _mlp(profile, "dense", dims.intermediate_size, 1 if whole_dense else tensor)
     sparse = _experts(profile, tensor, 1 if whole_shared else tensor)
     total += (layers - dense) * sparse
-    vocabulary = dims.vocab_size * dims.hidden_size * 2 // tensor
+    vocabulary = dims.vocab_size * dims.hidden_size * 2
+    embedding = vocabulary // (division.embedding_parts if division is not None else attention)
     total += profile.vision.bytes if profile.vision else 0
     if division is not None and division.draft and dims.num_nextn_predict_layers:
         projection = 2 * dims.hidden_size * dims.hidden_size * 2
         total += dims.num_nextn_predict_layers * (_attention(profile, attention) + sparse + projection)
-    return total + (2 if layout.pipeline_parallel == 1 else 1) * vocabulary
+    return total + vocabulary // tensor + (embedding if layout.pipeline_parallel == 1 else 0)
 
 
 def routed_experts_per_gpu(profile: ModelProfile, layout: Layout) -> int:

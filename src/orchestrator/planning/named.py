@@ -9,6 +9,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S, facts_of
 from orchestrator.model.profile import ModelProfile, NamedLayout, Refusal, Stack
 from orchestrator.model.topology import Gpu
+from orchestrator.planning.layout import Degrees
 
 
 def laid_out(profile: ModelProfile, name: str, stack: Stack) -> ModelProfile:
@@ -23,7 +24,9 @@ def laid_out(profile: ModelProfile, name: str, stack: Stack) -> ModelProfile:
         raise InputError(
             f"the profile {profile.name} has no layout {name!r}",
             where=where,
-            fix=f"use one of: {known}" if known else "use --tp, --pp and --ep: this profile names no layouts",
+            fix=f"use one of: {known}"
+            if known
+            else "use --tp, --pp, --ep and --attn-dp: this profile names no layouts",
         )
     if not stack.engine_version.startswith(chosen.versions):
         raise InputError(
@@ -36,6 +39,7 @@ def laid_out(profile: ModelProfile, name: str, stack: Stack) -> ModelProfile:
         tensor_parallel=chosen.tensor_parallel,
         pipeline_parallel=chosen.pipeline_parallel,
         expert_parallel=chosen.expert_parallel,
+        attention_data_parallel=chosen.attention_data_parallel,
         micro_batch=chosen.micro_batch,
         flags=(*profile.flags, *(("", flag, value) for flag, value in chosen.flags)),
         env=(*profile.env, *(("", variable, value) for variable, value in chosen.env)),
@@ -53,14 +57,17 @@ def on_one_node(profile: ModelProfile, gpus: int, stack: Stack) -> str:
     return next(fitting, "")
 
 
-def name_of(profile: ModelProfile, tensor: int, pipeline: int, expert: int) -> str:
+def name_of(profile: ModelProfile, degrees: Degrees) -> str:
     """The name that the profile gives these degrees alone, without flags or environment beside them; '' for none."""
     plain = (each for each in profile.layouts if not each.flags and not each.env)
-    return next((each.name for each in plain if _degrees(each) == (tensor, pipeline, expert)), "")
+    return next((each.name for each in plain if degrees_named(each) == degrees), "")
 
 
-def _degrees(layout: NamedLayout) -> tuple[int, int, int]:
-    return layout.tensor_parallel, layout.pipeline_parallel, layout.expert_parallel
+def degrees_named(layout: NamedLayout) -> Degrees:
+    """A named layout's degrees."""
+    return Degrees(
+        layout.tensor_parallel, layout.pipeline_parallel, layout.expert_parallel, layout.attention_data_parallel
+    )
 
 
 def refusal(profile: ModelProfile, stack: Stack, gpus: Iterable[Gpu] = ()) -> Refusal | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
@@ -14,7 +15,7 @@ from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning import commands, layout, memory, named, page_cache
 from orchestrator.planning.build import abilities
 from orchestrator.planning.roofline import Speeds, speeds
-from orchestrator.planning.traffic import bytes_a_token
+from orchestrator.planning.traffic import REDUCES_A_LAYER, bytes_a_token
 
 L40S_BYTES = L40S.nvml_mib << 20
 """What NVML says a 48 GB L40S has."""
@@ -26,7 +27,7 @@ class Fit:
 
     name:      what the profile calls it, '' for nothing
     weights:   bytes on the fullest GPU
-    kv_tokens: None for an engine on CPU
+    kv_tokens: of each attention group; None for an engine on CPU
     default:   what `plan` takes where nobody pins anything
     speeds:    calculated; None where nothing can be said
     sent:      bytes that the nodes send to each other for a generated token, calculated
@@ -100,16 +101,14 @@ def offer(
     except InputError as wrong:
         refusal, advice = wrong.what, wrong.fix
     fits = []
-    for degrees in (
-        () if named.refusal(profile, stack) else layout.working(profile, gpus=nodes * each, nodes=nodes, able=able)
-    ):
+    for degrees in _degrees(profile, stack, able, nodes, each):
         candidate = layout.layout_of(degrees, nodes, each)
         tokens = tokens_of(candidate)
         if tokens != 0:
             fits.append(
                 Fit(
                     degrees=degrees,
-                    name=named.name_of(profile, degrees.tensor, degrees.pipeline, degrees.expert),
+                    name=named.name_of(profile, degrees),
                     weights=memory.weights_per_gpu(profile, candidate),
                     kv_tokens=tokens,
                     measured=(stack.name, str(degrees)) in profile.measured,
@@ -117,7 +116,7 @@ def offer(
                     speeds=_speeds(
                         profile, stack, candidate, gpu, all_reduce if degrees.tensor == nodes * each else None
                     ),
-                    sent=bytes_a_token(profile.dimensions, candidate),
+                    sent=bytes_a_token(profile.dimensions, candidate, whole_reduces=_whole_reduces(engine)),
                     read=page_cache.to_read(memory.checkpoint_bytes(profile), candidate),
                 )
             )
@@ -136,7 +135,33 @@ def offer(
 def _speeds(
     profile: ModelProfile, stack: Stack, candidate: Layout, gpu: str, all_reduce: Mapping[int, float] | None
 ) -> Speeds | None:
-    return speeds(profile, candidate, gpu, all_reduce=all_reduce) if stack.device == "cuda" else None
+    if stack.device != "cuda":
+        return None
+    whole = _whole_reduces(engine_of(stack))
+    return speeds(profile, candidate, gpu, all_reduce=all_reduce, whole_reduces=whole)
+
+
+def _whole_reduces(engine: Engine) -> int:
+    return engine.attention.reduces if engine.attention else REDUCES_A_LAYER
+
+
+def _degrees(
+    profile: ModelProfile, stack: Stack, able: layout.Abilities, nodes: int, gpus_per_node: int
+) -> tuple[layout.Degrees, ...]:
+    """What works: by the checkpoint's arithmetic, with attention groups a node, and with the profile's own names."""
+    if named.refusal(profile, stack):
+        return ()
+    found = layout.working(profile, gpus=nodes * gpus_per_node, nodes=nodes, able=able)
+    if stack.device == "cuda":
+        found = layout.with_attention_a_node(profile, found, gpus_per_node=gpus_per_node, able=able)
+    own = (
+        named.degrees_named(one)
+        for one in profile.layouts
+        if stack.engine_version.startswith(one.versions) and not one.flags and not one.env
+    )
+    return tuple(
+        dict.fromkeys((*found, *(one for one in own if not layout.reasons(profile, one, nodes, gpus_per_node, able))))
+    )
 
 
 def _kv_tokens(

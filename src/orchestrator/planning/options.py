@@ -51,6 +51,7 @@ class PlanOptions:
     tensor_parallel: int | None = None
     pipeline_parallel: int | None = None
     expert_parallel: int | None = None
+    attention_data_parallel: int | None = None
     layout: str = ""
     adapt: bool = False
     preshard: bool = False
@@ -58,3 +59,9 @@ class PlanOptions:
     debug: bool = True
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
     api_keys: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def pinned(self) -> bool:
+        """Somebody chose a degree."""
+        degrees = (self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.attention_data_parallel)
+        return any(degree is not None for degree in degrees)

@@ -5,6 +5,8 @@ share of the experts included, at 75 % of its memory bandwidth. All-reduces: two
 (launches, small tiles, attention) is a constant and a share for each request, a layer: fitted to the four speeds that
 the articles measured with right wiring (DeepSeek-R1 INT8, SGLang 0.4.4, TP32 on 4 x 8 L40S), the only points there are.
 Under PP so many micro-batches go round, each with its part of the requests, and no time is lost between stages.
+With attention data parallelism one all-reduce of a layer goes over all ranks, where every group's tokens are filled up
+to the largest one's, and the other over a token's own group; SGLang 0.4.4 has both over all ranks.
 
 How wrong it is: see `leave_one_out`, which fits three of the four points and predicts the fourth.
 """
@@ -19,6 +21,7 @@ from orchestrator.model.gpu_facts import L40S, facts_of
 from orchestrator.model.plan import Layout
 from orchestrator.model.profile import Dimensions, ModelProfile
 from orchestrator.planning.memory import routed_experts_per_gpu, weights_per_gpu
+from orchestrator.planning.traffic import REDUCES_A_LAYER
 from orchestrator.topology.speed import Traffic, all_reduce_s
 
 BATCHES = (1, 4, 32, 128)
@@ -34,7 +37,6 @@ MEMORY_GBS = {
 INSIDE_S, INSIDE_GBS = 35e-6, 11.0
 """An all-reduce of 8 GPUs in one node without NVLink: latency as between NCCL's figures for 4 GPUs below one switch and
 for 32 ranks, bandwidth as the articles measured across the sockets."""
-_REDUCES_A_LAYER = 2
 _BYTES_A_NUMBER = 2
 _LAYERS = 61
 _WHOLE, _EXPERTS, _HIT = int(21.27 * (1 << 30)), 58 * 256 * (3 * 7168 * 64 + 4 * (2 * 64 + 7168)), 8 / 256
@@ -64,12 +66,18 @@ class Speeds:
 
 
 def speeds(
-    profile: ModelProfile, layout: Layout, gpu: str = L40S.name, *, all_reduce: Mapping[int, float] | None = None
+    profile: ModelProfile,
+    layout: Layout,
+    gpu: str = L40S.name,
+    *,
+    all_reduce: Mapping[int, float] | None = None,
+    whole_reduces: int = REDUCES_A_LAYER,
 ) -> Speeds | None:
     """None where nothing can be said: a GPU whose memory bandwidth nobody wrote down, expert parallelism, or attention
     other than MLA, of which there is no measured point.
 
     all_reduce: seconds by tokens, measured by `nettest` over all ranks of this very layout
+    whole_reduces: as for `traffic.bytes_a_token`
     """
     facts = facts_of(gpu)
     bandwidth = MEMORY_GBS.get(facts.name if facts else gpu)
@@ -77,7 +85,16 @@ def speeds(
         return None
     rest = fitted(POINTS)
     found = {
-        batch: batch / step_s(profile, layout, math.ceil(batch / layout.pipeline_parallel), bandwidth, rest, all_reduce)
+        batch: batch
+        / step_s(
+            profile,
+            layout,
+            math.ceil(batch / layout.pipeline_parallel),
+            bandwidth,
+            rest,
+            all_reduce,
+            whole_reduces=whole_reduces,
+        )
         for batch in BATCHES
     }
     measured = ", all-reduces by the last nettest" if all_reduce else ""
@@ -97,12 +114,20 @@ def step_s(
     bandwidth: float,
     rest: Rest,
     measured: Mapping[int, float] | None = None,
+    *,
+    whole_reduces: int = REDUCES_A_LAYER,
 ) -> float:
     """One token for each of `batch` requests through all stages: meanwhile every stage has done the same for the other
     micro-batches."""
     layers = profile.dimensions.num_hidden_layers
-    reduce_s = (measured or {}).get(batch) or reduces_s(profile.dimensions, layout, batch)
-    return weights_s(profile, layout, batch, bandwidth) + layers * _REDUCES_A_LAYER * reduce_s + layers * rest.of(batch)
+    groups = layout.attention_data_parallel
+    whole = whole_reduces if groups > 1 else REDUCES_A_LAYER
+    filled = groups * math.ceil(batch / groups) if whole < REDUCES_A_LAYER else batch
+    reduce_s = whole * ((measured or {}).get(filled) or reduces_s(profile.dimensions, layout, filled))
+    if whole < REDUCES_A_LAYER:
+        group = replace(layout, tensor_parallel=layout.tensor_parallel // groups, attention_data_parallel=1)
+        reduce_s += (REDUCES_A_LAYER - whole) * reduces_s(profile.dimensions, group, filled // groups)
+    return weights_s(profile, layout, batch, bandwidth) + layers * (reduce_s + rest.of(batch))
 
 
 def weights_s(profile: ModelProfile, layout: Layout, batch: int, bandwidth: float) -> float:
@@ -155,7 +180,7 @@ def _left_s(batch: int, speed: float) -> float:
 def _known_s(batch: int) -> float:
     """Weights and all-reduces of a step of the articles' engine."""
     read = _read_bytes(_WHOLE, _EXPERTS, _HIT, batch)
-    return read / (OF_MEMORY * MEMORY_GBS[L40S.name] * 1e9) + _LAYERS * _REDUCES_A_LAYER * _over_rails(batch)
+    return read / (OF_MEMORY * MEMORY_GBS[L40S.name] * 1e9) + _LAYERS * REDUCES_A_LAYER * _over_rails(batch)
 
 
 def leave_one_out(points: Mapping[int, float] = POINTS) -> dict[int, float]:

@@ -191,6 +191,7 @@ class Asked(Message):
     tp: int | None = None
     pp: int | None = None
     ep: int | None = None
+    attn_dp: int | None = None
     layout: str = ""
     extra_args: tuple[str, ...] = ()
 

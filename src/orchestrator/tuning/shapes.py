@@ -61,7 +61,7 @@ def linears(profile: ModelProfile, layout: Layout, lookup: Lookup) -> tuple[Gemm
 
 
 def _attention(profile: ModelProfile, layout: Layout, lookup: Lookup) -> Iterator[Gemm]:
-    dims, tensor = profile.dimensions, layout.tensor_parallel
+    dims, tensor = profile.dimensions, layout.tensor_parallel // layout.attention_data_parallel
     heads, hidden = dims.num_attention_heads, dims.hidden_size
     if not dims.kv_lora_rank:
         size = head_dim(profile)

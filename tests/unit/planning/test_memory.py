@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.support.reference_cluster import GPU_BYTES
 
+from orchestrator.engines.memory import context_length
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
@@ -123,11 +125,75 @@ def test_a_draft_costs_a_layer_of_weights_and_of_cache() -> None:
 
 
 def test_attention_in_groups_is_cut_into_fewer_parts() -> None:
-    flags = {**GRAPHS_32, "--attn-dp-size": ("4",)}
-    grouped = budget(FINE, NEW, TP32, flags=flags, gpu_total=GPU_BYTES, where="")
+    in_four = replace(TP32, attention_data_parallel=4)
+    flags = {**GRAPHS_32, "--max-running-requests": ("64",)}
+    grouped = budget(FINE, NEW, in_four, flags=flags, gpu_total=GPU_BYTES, where="")
     plain = budget(FINE, NEW, TP32, flags=GRAPHS_32, gpu_total=GPU_BYTES, where="")
     assert grouped.weights is not None and plain.weights is not None and grouped.weights > plain.weights
+    assert grouped.static_fraction is not None and grouped.static_fraction < (plain.static_fraction or 0)
     assert "in 4 groups" in grouped.explanation[-1]
+    assert "prefills 1,024 tokens at once, runs at most 16 requests" in grouped.explanation[-1]
+
+
+@pytest.mark.parametrize(
+    ("stack", "more"), [(NEW, 129280 * 7168 * 2 * (1 / 8 - 1 / 32)), (OLD, 129280 * 7168 * 2 * 31 / 32)]
+)
+def test_attention_groups_hold_more_of_the_embedding(stack: Stack, more: float) -> None:
+    """0.5 cuts it over one group's ranks, 0.4.4 not at all; without a model's attention that is all that grows."""
+    grouped, plain = (
+        budget(
+            FINE, stack, replace(TP32, attention_data_parallel=groups), flags=GRAPHS_32, gpu_total=GPU_BYTES, where=""
+        )
+        for groups in (4, 1)
+    )
+    assert grouped.weights is not None and plain.weights is not None
+    of_attention = weights_per_gpu(FINE, replace(TP32, attention_data_parallel=4)) - weights_per_gpu(FINE, TP32)
+    of_attention -= 129280 * 7168 * 2 // 8 - 129280 * 7168 * 2 // 32
+    assert grouped.weights - plain.weights == pytest.approx(of_attention + more, abs=4)
+
+
+def test_the_table_of_requests_is_counted_out_of_the_reserve() -> None:
+    """SGLang's req_to_token: 2048 requests and a row for padding, of 163,840 tokens and 4 more, int32."""
+    found = budget(FINE, NEW, TP32, flags=GRAPHS_32, gpu_total=GPU_BYTES, where="", context=163_840)
+    assert found.request_table == 2049 * 163_844 * 4
+    assert any("2,049 x 163,844 x 4 bytes = 1.25 GiB" in line for line in found.explanation)
+    for stack, flags, groups, wanted in (
+        (NEW, {"--max-running-requests": ("64",)}, 4, 17 * 163_844 * 4),
+        (NEW, {"--context-length": ("8192",)}, 1, 4097 * 8196 * 4),
+        (NEW, {"--speculative-algorithm": ("EAGLE",), "--speculative-num-draft-tokens": ("4",)}, 1, 49 * 163_848 * 4),
+        (OLD, {}, 1, 2049 * 163_844 * 4),
+        (OLD, {"--max-running-requests": ("64",)}, 4, 65 * 163_844 * 4),
+    ):
+        layout = replace(TP32, attention_data_parallel=groups)
+        table = budget(FINE, stack, layout, flags=flags, gpu_total=GPU_BYTES, where="", context=163_840).request_table
+        assert table == wanted, (stack.name, flags)
+
+
+def test_without_a_context_length_the_table_of_requests_is_not_counted() -> None:
+    found = budget(FINE, NEW, TP32, flags=GRAPHS_32, gpu_total=GPU_BYTES, where="")
+    assert found.request_table is None and "not calculated" in found.explanation[-1]
+
+
+@pytest.mark.parametrize(
+    ("config", "length"),
+    [
+        (
+            {
+                "max_position_embeddings": 163_840,
+                "rope_scaling": {"factor": 40, "original_max_position_embeddings": 4096},
+            },
+            163_840,
+        ),
+        ({"max_position_embeddings": 4096, "rope_scaling": {"factor": 4, "type": "linear"}}, 16_384),
+        ({"max_position_embeddings": 4096, "rope_scaling": {"factor": 4, "rope_type": "llama3"}}, 4096),
+        ({"text_config": {"max_position_embeddings": 262_144}}, 262_144),
+        ({"model_max_length": 32_768, "max_position_embeddings": 4096}, 32_768),
+        ({"max_position_embeddings": "many"}, None),
+        ({}, None),
+    ],
+)
+def test_the_context_length_is_read_as_the_engine_reads_it(config: dict[str, Any], length: int | None) -> None:
+    assert context_length(config) == length
 
 
 def test_sliding_windows_keep_fewer_tokens_than_full_layers() -> None:

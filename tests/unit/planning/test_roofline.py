@@ -18,8 +18,10 @@ TP32 = Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8)
 PP4 = Layout(tensor_parallel=8, pipeline_parallel=4, nnodes=4, gpus_per_node=8)
 
 
-def of(layout: Layout = TP32, gpu: str = "NVIDIA L40S", **more: dict[int, float]) -> dict[int, float]:
-    found = speeds(ARTICLES, layout, gpu, **more)
+def of(
+    layout: Layout = TP32, gpu: str = "NVIDIA L40S", all_reduce: dict[int, float] | None = None, whole: int = 2
+) -> dict[int, float]:
+    found = speeds(ARTICLES, layout, gpu, all_reduce=all_reduce, whole_reduces=whole)
     assert found is not None
     return dict(found.tokens_per_s)
 
@@ -46,6 +48,14 @@ def test_a_measured_all_reduce_takes_the_place_of_the_calculated_one() -> None:
     slow = of(all_reduce={1: 200e-6})
     assert slow[1] == pytest.approx(1 / (1 / of()[1] + 122 * (200 - 48) * 1e-6), rel=0.01)
     assert slow[128] == of()[128]
+
+
+def test_attention_groups_a_node_halve_the_network_and_read_more_weights() -> None:
+    """At 128 requests half of the all-reduces stay in a node; one request alone fills up three idle groups' rows."""
+    grouped = replace(TP32, attention_data_parallel=4)
+    new, old, plain = of(grouped, whole=1), of(grouped, whole=2), of(TP32)
+    assert new[128] > plain[128] > old[128], "0.4.4 keeps both all-reduces, and reads more weights of attention"
+    assert old[1] < plain[1]
 
 
 @given(st.sampled_from(BATCHES), st.sampled_from(["NVIDIA L40S", "NVIDIA H200", "NVIDIA A100 80GB PCIe"]))

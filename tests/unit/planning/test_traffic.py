@@ -34,6 +34,31 @@ def test_what_crosses_nodes_is_counted(tensor: int, pipeline: int, nodes: int, s
     assert bytes_a_token(STOCK.dimensions, layout) == sent
 
 
+@pytest.mark.parametrize(
+    ("groups", "whole", "ring"),
+    [
+        (4, 1, 4 * 2 * 31 / 32),
+        (2, 1, 4 * 2 * 31 / 32 + 2 * 2 * 15 / 16),
+        (4, 2, 2 * 4 * 2 * 31 / 32),
+        (1, 1, 2 * 4 * 2 * 31 / 32),
+    ],
+)
+def test_attention_groups_keep_an_all_reduce_to_themselves(groups: int, whole: int, ring: float) -> None:
+    layout = Layout(tensor_parallel=32, attention_data_parallel=groups, nnodes=4, gpus_per_node=8)
+    assert bytes_a_token(STOCK.dimensions, layout, whole_reduces=whole) == int(61 * ring * NUMBER)
+
+
+def test_attention_groups_a_node_are_offered_where_a_tensor_parallel_group_spans_nodes() -> None:
+    fits = {str(fit.degrees): fit for fit in offer(STOCK, load_stack("sglang-0.5.23"), gang()).fits}
+    grouped, plain = fits["TP32 with EP2 and attention DP4"], fits["TP32 with EP2"]
+    assert grouped.sent * 2 == plain.sent
+    assert grouped.degrees.flags == "--tp 32 --ep 2 --attn-dp 4"
+    assert "in each of 4 groups" in fit_words(grouped)
+    (document,) = layouts_json((grouped,))
+    assert (document["tp"], document["ep"], document["attn_dp"]) == (32, 2, 4)
+    assert "PP4 x TP8 with attention DP1" not in fits and "PP4 x TP8" in fits
+
+
 def test_a_stage_a_node_reads_a_quarter_and_says_its_name() -> None:
     fits = {str(fit.degrees): fit for fit in offer(STOCK, load_stack("sglang-0.5.23"), gang()).fits}
     staged, spread = fits["PP4 x TP8"], fits["TP32 with EP2"]

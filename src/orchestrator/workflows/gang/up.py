@@ -110,6 +110,7 @@ class UpRequest:
             tp=plan.tp,
             pp=plan.pp,
             ep=plan.ep,
+            attn_dp=plan.attn_dp,
             layout=plan.layout,
             extra_args=plan.extra_args,
         )

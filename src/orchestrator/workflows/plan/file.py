@@ -50,6 +50,7 @@ def _request(path: Path, document: Mapping[str, Any]) -> PlanRequest:
         tp=_degree(asked["tp"]),
         pp=_degree(asked["pp"]),
         ep=_degree(asked["ep"]),
+        attn_dp=_degree(asked.get("attn_dp")),
         layout=str(asked.get("layout", "")),
         replicas=asked.get("replicas") is True,
         extra_args=tuple(str(word) for word in asked["extra_args"]),

@@ -55,7 +55,8 @@ def chosen(fits: tuple[Fit, ...], gang: GangPlan) -> Fit | None:
 def fit_words(fit: Fit) -> str:
     """'PP4 x TP8 (node-stages): 667k KV tokens, 86 kB a token between nodes, 40 to 998 tokens/s at 1 and 128 requests,
     172 GB to read on each node (34 s at 5 GB/s)'."""
-    parts = [] if fit.kv_tokens is None else [f"{fit.kv_tokens // 1000}k KV tokens"]
+    groups = f" in each of {fit.degrees.attention} groups" if fit.degrees.attention > 1 else ""
+    parts = [] if fit.kv_tokens is None else [f"{fit.kv_tokens // 1000}k KV tokens{groups}"]
     parts.append(f"{fit.sent / 1000:.0f} kB a token between nodes")
     if fit.speeds is not None:
         least, most = min(fit.speeds.tokens_per_s), max(fit.speeds.tokens_per_s)
@@ -74,7 +75,7 @@ def layouts_json(fits: tuple[Fit, ...]) -> list[dict[str, Any]]:
             "tp": fit.degrees.tensor,
             "pp": fit.degrees.pipeline,
             "ep": fit.degrees.expert,
-            "attn_dp": 1,
+            "attn_dp": fit.degrees.attention,
             "layout": fit.name or None,
             "kv_tokens": fit.kv_tokens,
             **costs_json(fit),

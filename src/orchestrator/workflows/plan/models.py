@@ -85,6 +85,7 @@ def _offer(each: Offer) -> dict[str, Any]:
                 "tensor_parallel": fit.degrees.tensor,
                 "pipeline_parallel": fit.degrees.pipeline,
                 "expert_parallel": fit.degrees.expert,
+                "attention_data_parallel": fit.degrees.attention,
                 "weights_bytes_per_gpu": fit.weights,
                 "kv_tokens": fit.kv_tokens,
                 "measured": fit.measured,

@@ -53,6 +53,7 @@ class PlanRequest:
     tp: int | None = None
     pp: int | None = None
     ep: int | None = None
+    attn_dp: int | None = None
     layout: str = ""
     replicas: bool = False
     extra_args: tuple[str, ...] = ()
@@ -92,6 +93,7 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> Plann
         tensor_parallel=request.tp,
         pipeline_parallel=request.pp,
         expert_parallel=request.ep,
+        attention_data_parallel=request.attn_dp,
         layout=request.layout,
         adapt=any(gang.short for gang in gangs),
         preshard=request.preshard,

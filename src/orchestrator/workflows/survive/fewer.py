@@ -65,7 +65,7 @@ def go_on(
     fewer = any(one.short for one in left.gangs if one.name == gang.name)
     plan = replace(_as_asked(gang, asked), without=tuple(left_out))
     if fewer:
-        plan = replace(plan, tp=None, pp=None, ep=None, layout="")
+        plan = replace(plan, tp=None, pp=None, ep=None, attn_dp=None, layout="")
     return _up(left, plan, asked, terms, watcher)
 
 
@@ -82,6 +82,7 @@ def _as_asked(gang: GangSpec, asked: Asked) -> PlanRequest:
         tp=asked.tp,
         pp=asked.pp,
         ep=asked.ep,
+        attn_dp=asked.attn_dp,
         layout=asked.layout,
         extra_args=asked.extra_args,
         gangs=(gang.name,),
@@ -105,7 +106,7 @@ def _up(inventory: Inventory, plan: PlanRequest, asked: Asked, terms: Terms, wat
 
 def words_to_return(gang: GangSpec, asked: Asked) -> str:
     """The command that returns the gang to all of its nodes."""
-    degrees = (("--tp", asked.tp), ("--pp", asked.pp), ("--ep", asked.ep))
+    degrees = (("--tp", asked.tp), ("--pp", asked.pp), ("--ep", asked.ep), ("--attn-dp", asked.attn_dp))
     options = [("--model", asked.model), ("--stack", asked.stack), ("--layout", asked.layout)]
     options += [(flag, str(degree)) for flag, degree in degrees if degree]
     words = [word for flag, value in options if value for word in (flag, value)]

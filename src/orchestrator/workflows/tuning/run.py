@@ -59,6 +59,7 @@ class TuneRunRequest:
     tp: int | None = None
     pp: int | None = None
     ep: int | None = None
+    attn_dp: int | None = None
     gangs: tuple[str, ...] = ()
     batches: tuple[int, ...] = ()
     most: int | None = None
@@ -129,7 +130,13 @@ class _Ground:
 
 def _ground(inventory: Inventory, fleet: Fleet, gang: GangSpec, request: TuneRunRequest) -> _Ground:
     asked = PlanRequest(
-        model=request.model, stack=request.stack, tp=request.tp, pp=request.pp, ep=request.ep, gangs=(gang.name,)
+        model=request.model,
+        stack=request.stack,
+        tp=request.tp,
+        pp=request.pp,
+        ep=request.ep,
+        attn_dp=request.attn_dp,
+        gangs=(gang.name,),
     )
     planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="tuning")
     plan = planned.plan.gangs[0]

@@ -51,6 +51,7 @@ class TuningRequest:
     tp: int | None = None
     pp: int | None = None
     ep: int | None = None
+    attn_dp: int | None = None
     gangs: tuple[str, ...] = ()
     offline: bool = False
 
@@ -246,6 +247,7 @@ def _layout(gang: GangSpec, profile: ModelProfile, stack: Stack, request: Tuning
         tensor=request.tp,
         pipeline=request.pp,
         expert=request.ep,
+        attention=request.attn_dp,
         where=f"gang {gang.name}, stack {stack.name}",
     )
 
