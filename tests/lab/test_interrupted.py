@@ -103,8 +103,17 @@ def interrupt(lab: SmallLab, command: list[str], number: int, after_s: float) ->
 
 
 def places(lab: SmallLab) -> dict[str, Any]:
-    told = lab.json("status")
-    return {gang["name"]: (gang["state"], gang["router"]) for gang in told["gangs"]}
+    """State and place behind the router; `status` waits for a busy router two seconds and says null then."""
+    from tests.support.waiting import until
+
+    seen: dict[str, Any] = {}
+
+    def router_answers() -> bool:
+        seen.update({gang["name"]: (gang["state"], gang["router"]) for gang in lab.json("status")["gangs"]})
+        return all(place is not None for _, place in seen.values())
+
+    until(router_answers, 60.0, "the router says which gangs it has")
+    return seen
 
 
 def half_way(lab: SmallLab) -> list[str]:
