@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -73,8 +74,17 @@ VERBS = {name: summary for verbs in GROUPS.values() for name, summary in verbs.i
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; returns its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    """Run one command line; returns its exit code. argv: None for this process's own, with which it ends."""
+    if argv is not None:
+        return _main(list(argv))
+    gc.disable()  # imports make no garbage: to look for some takes a tenth of a short command's time
+    try:
+        return _main(sys.argv[1:])
+    finally:
+        gc.freeze()  # nor need the interpreter's last search look at what the process leaves
+
+
+def _main(words: list[str]) -> int:
     screen = Screen(as_json="--json" in words)
     try:
         config = load_config()
@@ -87,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args, unknown = parser.parse_known_args(words)
         if unknown:
             raise strange(unknown, args.verb)
+        gc.enable()
         with detaching():
             code = int(modules[args.verb].run(args, screen))
         sys.stdout.flush()
@@ -123,7 +134,8 @@ def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, Modu
         prog="l40s-deploy",
     )
     modules: dict[str, ModuleType] = {}
-    for name, summary in VERBS.items():
+    for name in [verb] if verb in VERBS else VERBS:
+        summary = VERBS[name]
         sub = verbs.add_parser(
             name, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         )
