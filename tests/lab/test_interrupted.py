@@ -29,7 +29,7 @@ MOMENTS = int(os.environ.get("MOMENTS", "3"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 SHARES = 4 if MOMENTS >= 40 else 1
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-PORT = 30190 + WORKER
+PORT = 30190 + 10 * WORKER
 ROUTER = f"http://127.0.0.1:{PORT}"
 BEGUN = ("rolling", "maintenance", "change")
 FINISHED_BY = ("resume", "up", "guard")
