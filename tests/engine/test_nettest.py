@@ -48,6 +48,9 @@ def test_healthy_links_are_as_fast_as_each_other(lab: SmallLab) -> None:
     assert all("Gloo over" in words for words in found["transport"].values())
     assert gang["price"].endswith("(calculated from this test)")
     assert json.loads(Path(gang["file"]).read_text())["verdict"] == "ok"
+    assert gang["overhead_s"].keys() == {"look and plan", "import torch", "join and end"}
+    assert all(seconds > 0 for seconds in gang["overhead_s"].values())
+    assert sum(gang["overhead_s"].values()) + gang["measuring_s"] + gang["measuring_rails_s"] < gang["seconds"]
     assert gang["rails"] == [] and "apt-get install -y perftest" in gang["rails_note"]
     assert not ranks(lab)
 

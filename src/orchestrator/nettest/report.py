@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.engines import nccl_log
@@ -35,6 +35,7 @@ class Result:
     bisected:  the node that is slow in every half of the nodes that it is in
     rails_note: why RDMA ports were not measured, or not all
     seconds:   of the whole command; steps_s: of the ranks' measurements in it; rails_s: of the RDMA ports'
+    overhead_s: what the command took besides, by what for
     """
 
     gang: str
@@ -50,6 +51,7 @@ class Result:
     seconds: float
     steps_s: float
     rails_s: float = 0.0
+    overhead_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:
@@ -226,6 +228,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "seconds": round(result.seconds, 3),
         "measuring_s": round(result.steps_s, 3),
         "measuring_rails_s": round(result.rails_s, 3),
+        "overhead_s": {what: round(seconds, 3) for what, seconds in result.overhead_s.items()},
     }
 
 

@@ -158,6 +158,7 @@ def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, beg
                          fix="nothing: start it with l40s-deploy up")  # fmt: skip
     steps = schedule(places, ground.shape.hidden_size)
     heard = _Heard(ground.gang.name, steps, {place.node: place.ranks for place in places}, progress)
+    began_ranks = time.monotonic()
     _run(fleet, ground, places, steps, heard)
     began_ports = time.monotonic()
     ports = rails.measure(fleet, ground.gang, ground.requests, ground.topologies, enough=enough)
@@ -181,6 +182,11 @@ def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, beg
         seconds=time.monotonic() - began,
         steps_s=heard.seconds,
         rails_s=ports_s,
+        overhead_s={
+            "look and plan": began_ranks - began,
+            "import torch": heard.imported_at - began_ranks,
+            "join and end": began_ports - heard.imported_at - heard.seconds,
+        },
     )
     record = {**report.as_json(result), "plan_id": request.plan_id, "model": request.model, "stack": request.stack}
     return Tested(result=result, record=record, file=str(write_nettest(record, at)))
@@ -270,6 +276,8 @@ class _Heard:
     ended: dict[str, str] = field(default_factory=dict)
     """Nodes whose ranks have ended with an error, and its last words."""
     step: int = 0
+    imported_at: float = 0.0
+    """When the last node's ranks had torch, on the monotonic clock."""
     _broken_at: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -289,6 +297,8 @@ class _Heard:
                 )
             if line.done >= 0:
                 self.step, self.seconds = min(line.done + 1, self.steps), line.seconds
+            if line.started:
+                self.imported_at = time.monotonic()
             self.logs[node] += line.log
             if line.died >= 0:
                 self.died.append((node, line.died, line.signal))
