@@ -34,6 +34,8 @@ FIRST_BYTES = 256 << 10
 """Of a first transfer or all-reduce: enough to tell a slow link, and soon over on one."""
 BURST = 8
 """Transfers between two looks at the clock, on GPUs: over NVLink one is shorter than the answer to it."""
+MOST_GROWTH = 4
+"""From a transfer to the next: what is saved up for a slow link lets small ones pass."""
 SUSPECT = 0.7
 """Of the link in the middle of its kind."""
 MORE_TRIES = 4
@@ -262,6 +264,8 @@ class _Rank:
         begin, times = time.monotonic(), list[float]()
         while not times or (len(times) < MOST_REPEATS and time.monotonic() - begin < box):
             times.append(self._transfer(peer, size))
+            if (more := min(_fitting(wanted, min(times) / size, box / 3), MOST_GROWTH * size)) > size:
+                size, times = more, []  # the first ones had to wait for something else: small ones are not the link
         self._order(peer, 0)
         took = statistics.median(times) if self.cuda else min(times)  # of a CPU, what else runs there is no matter
         if beside != 0.0:

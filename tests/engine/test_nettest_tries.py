@@ -60,6 +60,7 @@ def _tried(lab: SmallLab) -> dict[str, Any]:
     return {
         "odd": gang["odd"] and {key: value for key, value in gang["odd"].items() if key in ("from", "to", "node")},
         "findings": [finding["id"] for finding in gang["findings"]],
+        "slow": [link for link in gang["links"] if link["verdict"] == "slow"],
         "seconds": gang["seconds"],
         "measuring_s": gang["measuring_s"],
         "took_s": took,
