@@ -1,0 +1,32 @@
+"""What the router's own machine tells of it, over the node application itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from orchestrator.engines import router as words
+from orchestrator.model.inventory import NodeSpec, Ports, Reach, RouterSpec
+from orchestrator.node.agent.run import RUN_FILE
+from orchestrator.remote.fleet import Fleet
+from orchestrator.workflows.router import routing
+from orchestrator.workflows.router.host import GANG, router_gang, started_with
+from orchestrator.workflows.router.routing import Router
+
+
+def test_a_router_tells_what_it_was_started_with(tmp_path: Path) -> None:
+    reach = Reach(connection="local", host="localhost")
+    node = NodeSpec(name="front", gang=GANG, node_rank=0, reach=reach, ports=Ports(), state_dir=str(tmp_path))
+    spec = RouterSpec(node=node)
+    gang = tmp_path / "gangs" / GANG
+    with Fleet(router_gang(spec).nodes) as fleet:
+        assert started_with(fleet, spec) == ()
+        (gang / "runs" / "r1").mkdir(parents=True)
+        (gang / "current").write_text("r1")
+        front = routing._front(spec)
+        (staged,) = routing._rising(Router(spec), "/ready", front).requests("r1", "00").values()
+        (gang / "runs" / "r1" / RUN_FILE).write_text(json.dumps(staged.kept()))
+        assert started_with(fleet, spec) == staged.argv
+        assert words.health_path_of(staged.argv) == "/ready"
+        (gang / "runs" / "r1" / RUN_FILE).write_text(json.dumps({"argv": "not a list"}))
+        assert started_with(fleet, spec) == ()
