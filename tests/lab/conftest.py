@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.waiting import slack
 
 L40S_DEPLOY = [sys.executable, "-m", "orchestrator.cli.main"]
 
@@ -37,7 +38,10 @@ class RunningLab:
         return {name: facts for gang in gangs.values() for name, facts in gang["hosts"].items()}
 
     def run(self, *words: str, check: bool = True, deadline_s: float = 90.0) -> subprocess.CompletedProcess[str]:
-        """`l40s-deploy lab WORDS --name NAME`; without another word a lab is of level 1, whatever is cached here."""
+        """`l40s-deploy lab WORDS --name NAME`; without another word a lab is of level 1, whatever is cached here.
+
+        deadline_s: on an idle machine.
+        """
         if words[:1] == ("up",) and "--level" not in words:
             words = (*words, "--level", "1")
         done = subprocess.run(
@@ -45,7 +49,7 @@ class RunningLab:
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=deadline_s,
+            timeout=deadline_s * slack(),
             check=False,
         )
         assert done.returncode == 0 or not check, done.stderr
@@ -59,7 +63,7 @@ class RunningLab:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=60 * slack(),
             check=False,
         )
 
@@ -84,7 +88,7 @@ class RunningLab:
             ],
             input=stdin,
             capture_output=True,
-            timeout=30,
+            timeout=30 * slack(),
             check=False,
         )
         assert done.returncode == 0, done.stderr.decode()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.waiting import slack
 
 from .conftest import L40S_DEPLOY, RunningLab, needs_root
 
@@ -18,7 +19,9 @@ pytestmark = [pytest.mark.lab, needs_root]
 def doctor(lab: RunningLab, *words: str) -> tuple[int, dict[str, Any], float]:
     command = [*L40S_DEPLOY, "doctor", "--json", "-i", str(lab.directory / "inventory.yml"), *words]
     began = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=lab.environment(), check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60 * slack(), env=lab.environment(), check=False
+    )
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout), time.monotonic() - began
 
@@ -56,7 +59,7 @@ def test_the_right_cluster_has_nothing_wrong(labs: Callable[[str], RunningLab]) 
     assert code == 0
     assert {finding["severity"] for finding in said["findings"]} <= {"note"}
     assert {(one["nNodes"], one["localRanks"]) for one in said["nccl"]} == {(8, 4)}
-    assert seconds < 12  # 3 s on a quiet machine
+    assert seconds < 12 * slack()  # 3 s on a quiet machine
 
 
 def test_rails_that_switches_keep_apart_stop_the_start(labs: Callable[[str], RunningLab]) -> None:
