@@ -46,6 +46,13 @@ def dimensions(config: Mapping[str, Any]) -> Dimensions:
     return Dimensions(**values)
 
 
+def layer_kinds(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """layer_types of config.json, a word for each layer ("full_attention", "sliding_attention", "linear_attention");
+    empty where it does not say."""
+    kinds = _text(config).get("layer_types")
+    return tuple(str(kind) for kind in kinds[:_MOST_LAYERS]) if isinstance(kinds, list) else ()
+
+
 def head_dim(config: Mapping[str, Any], size: Dimensions) -> int:
     """Size of one attention head of a model without MLA; 0 where it can't be told."""
     return _number(_text(config), ("head_dim",), _MOST) or size.hidden_size // max(1, size.num_attention_heads)

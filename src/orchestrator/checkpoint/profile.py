@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.checkpoint.dimensions import impossible
+from orchestrator.checkpoint.dimensions import impossible, layer_kinds
 from orchestrator.checkpoint.judgement import Judgement
 from orchestrator.model.errors import InputError
-from orchestrator.model.profile import Canary, Dimensions, ModelProfile, Part, Quantisation
+from orchestrator.model.profile import Attention, Canary, Dimensions, ModelProfile, Part, Quantisation
 
 _NEEDED = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
@@ -18,6 +18,15 @@ _NEEDED = (
 _GRAPHS = 32
 """The batch sizes of the articles on 32 L40S."""
 _PROMPT = "The capital of France is"
+_OWN_WINDOW_POOL = frozenset(
+    {
+        "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "GptOssForCausalLM", "GraniteMoeSWAForCausalLM",
+        "GraniteSWAForCausalLM", "IQuestQ1ForCausalLM", "LagunaForCausalLM", "MellumForCausalLM", "Step3p5ForCausalLM",
+        "Step3p7ForConditionalGeneration",
+    }
+)  # fmt: skip
+"""Architectures whose sliding-window layers have a KV pool of their own, by layer_types (srt/configs/model_config.py of
+SGLang 0.5.23: is_hybrid_swa_model, get_hybrid_layer_ids). Others keep all layers in one pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,8 @@ def draft(judgement: Judgement, *, name: str, directory: str, source: str) -> Dr
             block=_block(judgement) if quantisation == "fp8-block" else (0, 0),
             group=group,
             parts=_parts(judgement) if group else (),
-            attention="mla" if judgement.dimensions.kv_lora_rank else "gqa",
+            attention=_attention(judgement),
+            window_layers=_window_layers(judgement),
             dimensions=judgement.dimensions,
             bytes=_bytes(judgement.facts),
             shards=int(judgement.facts["shards"]["named"]),
@@ -65,6 +75,19 @@ def draft(judgement: Judgement, *, name: str, directory: str, source: str) -> Dr
         ),
         unknown,
     )
+
+
+def _attention(judgement: Judgement) -> Attention:
+    if set(layer_kinds(judgement.facts["config"])) - {"full_attention"}:
+        return "hybrid"
+    return "mla" if judgement.dimensions.kv_lora_rank else "gqa"
+
+
+def _window_layers(judgement: Judgement) -> int:
+    if judgement.architecture not in _OWN_WINDOW_POOL:
+        return 0
+    layers = layer_kinds(judgement.facts["config"])[: judgement.dimensions.num_hidden_layers]
+    return layers.count("sliding_attention")
 
 
 def _block(judgement: Judgement) -> tuple[int, int]:

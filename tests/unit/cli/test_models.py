@@ -91,6 +91,32 @@ def test_the_profile_of_a_known_checkpoint_is_the_one_that_we_ship(
 
 
 @pytest.mark.parametrize(
+    ("architecture", "kinds", "attention", "windows"),
+    [
+        ("GptOssForCausalLM", ["sliding_attention", "full_attention"], "hybrid", 2),
+        ("Gemma3ForCausalLM", ["sliding_attention", "full_attention"], "hybrid", 0),  # the engine has one pool for it
+        ("Qwen3NextForCausalLM", ["linear_attention", "full_attention"], "hybrid", 0),
+        ("Qwen3MoeForCausalLM", ["full_attention"], "gqa", 0),
+        ("GptOssForCausalLM", "sliding_attention", "gqa", 0),
+    ],
+)
+def test_layers_of_several_kinds(
+    home: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    architecture: str,
+    kinds: list[str] | str,
+    attention: str,
+    windows: int,
+) -> None:
+    types = [*kinds, *kinds] if isinstance(kinds, list) else kinds
+    changes = {"architectures": [architecture], "layer_types": types, "num_hidden_layers": 4}
+    said(capsys, "add", str(checkpoint(tmp_path / "m", changes)))
+    profile = load_profile("m")
+    assert (profile.attention, profile.window_layers) == (attention, windows)
+
+
+@pytest.mark.parametrize(
     ("changes", "quantisation"),
     [
         ({"quantization_config": {"quant_method": "w8a8_int8"}}, "int8-channel"),
