@@ -50,7 +50,8 @@ def test_healthy_links_are_as_fast_as_each_other(lab: SmallLab) -> None:
     assert json.loads(Path(gang["file"]).read_text())["verdict"] == "ok"
     assert gang["overhead_s"].keys() == {"look and plan", "import torch", "join and end"}
     assert all(seconds > 0 for seconds in gang["overhead_s"].values())
-    assert sum(gang["overhead_s"].values()) + gang["measuring_s"] + gang["measuring_rails_s"] < gang["seconds"]
+    parts = sum(gang["overhead_s"].values()) + gang["measuring_s"] + gang["measuring_rails_s"]
+    assert parts < gang["seconds"] + 0.01  # each is rounded
     assert gang["rails"] == [] and "apt-get install -y perftest" in gang["rails_note"]
     assert not ranks(lab)
 

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.small_lab import L40S_DEPLOY, SmallLab, small_lab
+from tests.support.waiting import slack
 from tests.support.wheels import small_stack, wheel
 
 pytestmark = [
     pytest.mark.lab,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1500),
     pytest.mark.skipif(os.geteuid() != 0, reason="nodes that boot systemd need root"),
 ]
 
@@ -68,7 +69,7 @@ class Nodes:
             start_new_session=True,  # no terminal to ask at
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=240 * slack(),
             check=False,
         )
         assert done.returncode == code, done.stdout + done.stderr
@@ -109,7 +110,7 @@ def _bundle(folder: Path) -> tuple[Path, Path]:
         [*L40S_DEPLOY, *words, "--find-links", str(stack.parent / "wheels")],
         env={**os.environ, "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull},
         check=True,
-        timeout=120,
+        timeout=120 * slack(),
     )
     return stack, bundle
 

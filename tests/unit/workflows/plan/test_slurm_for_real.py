@@ -70,7 +70,10 @@ def test_a_fault_of_a_node_ends_the_job_before_an_engine_starts(cluster: Slurm) 
 
 def test_a_rank_that_dies_takes_the_other_node_along(cluster: Slurm) -> None:
     there = cluster.folder / "started"
-    words = f"echo $$ >{there}.$SLURMD_NODENAME; test $SLURMD_NODENAME = node0 || exit 3; exec sleep 600"
+    words = (
+        f"echo $$ >{there}.$SLURMD_NODENAME; test $SLURMD_NODENAME = node0 && exec sleep 600; "
+        f"until test -s {there}.node0; do sleep 0.1; done; exit 3"
+    )
     number = cluster.submit(job(two_nodes(cluster.folder, "/bin/sh", "-c", words)))
     ended = cluster.ended(number)
     assert ended.state == "FAILED", ended
