@@ -70,7 +70,8 @@ def test_a_slow_rdma_port_is_named(lab: SmallLab) -> None:
         for node in lab.hosts():
             lab.on(node, f"rm -f {place} /run/slow-rails")
     (gang,) = found["gangs"]
-    assert found["odd"]["node"] == "node2" and found["odd"]["port"] == f"{port}:1"
+    assert found["odd"] is not None, found["findings"]
+    assert (found["odd"]["node"], found["odd"]["port"]) == ("node2", f"{port}:1")
     assert [one["id"] for one in found["findings"]] == ["NETTEST-SLOW-LINK"]
     assert "stand-in" in gang["rails_note"] and "given up" not in gang["rails_note"]
     slow = [(one["node"], one["port"]) for one in gang["rails"] if one["verdict"] == "slow"]

@@ -30,9 +30,11 @@ prompts against float32, which are right either way. It compares tokens since, a
 What is wrong, and the kernel's own figures: [decisions/0010](decisions/0010-no-per-rank-files-for-fp8-mla.md).
 """,
     "degrade": """\
-On *degrade*: the guard had the gang served by the other node alone, the alphabet went on there, and status said
-warming of both nodes when the step's 88 s from the other one's power-on were over. It waits longer since, and was not
-played again.
+On *degrade*: the first time, the guard had the gang served by the other node alone, the alphabet went on there, and
+status said warming of both nodes when the step's 88 s from the other one's power-on were over; it waits longer since.
+The second time the engine was healthy on the other node 78 s after the loss, and the step took status at its word
+before the gang's canary was through; it waits for *degraded* since, and was not played again. So the way there was
+seen twice and the way back never, on GPUs.
 """,
 }
 

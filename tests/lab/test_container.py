@@ -225,7 +225,7 @@ def _nothing_left(gang: Cluster, podman: Path) -> None:
     name = containers.name_of(run_of(gang.staging(0), gang.state_dir(0)))
 
     def gone() -> bool:
-        words = [str(podman / "podman"), "ps", "--all", "--format", "{{.Names}} {{.Status}}"]
+        words = [str(podman / "podman"), "ps", "--all", "--sync", "--format", "{{.Names}} {{.Status}}"]
         listed = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True).stdout
         return not any(line.startswith(name) and " Up" in line for line in listed.splitlines())
 
