@@ -25,7 +25,7 @@ class Begun:
     was_run:  the run that it had
     command:  as typed, with who typed it, where and when (epoch seconds of that machine)
     options:  of the command, for whoever finishes it
-    by_hand:  its operator left it deliberately, to work on the nodes: nothing finishes it but a command
+    by_hand:  its operator left it while it was down, to work on its nodes: nothing finishes it but a command
     """
 
     gang: str

@@ -162,8 +162,13 @@ def _one(work: _Work, turns: Turns, later: Sequence[Staged]) -> GangView:
         take_again(work.fleet, work.gang)
         _settled(work)
 
-    def how_to_go_on(step: Step) -> str:
+    def failed(step: Step) -> str:
         return "" if step is Step.ASIDE else _how_to_go_on(work, later, serves=step is Step.BACK)
+
+    def left(step: Step) -> str:
+        if step is Step.START:
+            return f"{work.gang.name} is on its way up; `l40s-deploy restart --resume` adds it to the router"
+        return failed(step)
 
     turn = Turn(
         places=(Place(gang=work.gang, url=work.plan.service_url, serving=bool(view.service_healthy)),),
@@ -172,8 +177,8 @@ def _one(work: _Work, turns: Turns, later: Sequence[Staged]) -> GangView:
         drain_s=work.request.drain_s,
         timeout_s=work.request.timeout_s,
         work=done_to_nodes,
-        failed=how_to_go_on,
-        left=how_to_go_on,
+        failed=failed,
+        left=left,
     )
     return turns.take(turn).views[0]
 

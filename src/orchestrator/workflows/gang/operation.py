@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.gang.begun import Begun, What, read, together
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import DeployError, Detached, Unreachable
+from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
 from orchestrator.remote.fleet import Fleet
@@ -64,6 +64,12 @@ class Operation:
         """These gangs are as they were before their turn."""
         self._keep(gangs, turning=False)
 
+    def stopped_by_hand(self, gangs: Iterable[str]) -> None:
+        """Their operator has ended a maintenance while these gangs were down: their nodes are his to work on."""
+        if self.what is What.MAINTENANCE:
+            with suppress(DeployError):
+                self._keep(gangs, by_hand=True)
+
     def finished(self, gangs: Iterable[str]) -> None:
         """These gangs serve again."""
         for name in gangs:
@@ -75,9 +81,6 @@ class Operation:
     ) -> None:
         if error is None or (isinstance(error, DeployError) and not isinstance(error, Unreachable)):
             self.finished(list(self._open))
-        elif self.what is What.MAINTENANCE and isinstance(error, KeyboardInterrupt) and not isinstance(error, Detached):
-            with suppress(DeployError):
-                self._keep(self._open, by_hand=True)
 
     def _keep(self, gangs: Iterable[str], **change: Any) -> None:
         for name in tuple(gangs):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import DeployError
+from orchestrator.model.errors import DeployError, Detached
 from orchestrator.model.inventory import GangSpec
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import up
@@ -116,7 +116,9 @@ class Turns:
             if words := turn.failed(step):
                 failure.what += f"\n    {words}"
             raise
-        except BaseException:
+        except BaseException as ended:
+            if step in (Step.STOP, Step.WORK) and _by_hand(ended):
+                self.operation.stopped_by_hand(turn.names)
             self._recover(turn, step)
             if words := turn.left(step):
                 self.watcher.step(", ".join(turn.names), words)
@@ -148,6 +150,11 @@ class Turns:
                 self.operation.untouched(turn.names)
             elif self.router is not None:
                 say_failures(take_in_all(self.router, see(self.fleet, turn.gangs)), self.watcher)
+
+
+def _by_hand(ended: BaseException) -> bool:
+    """Ctrl-C, and not a terminal that has gone away."""
+    return isinstance(ended, KeyboardInterrupt) and not isinstance(ended, Detached)
 
 
 def set_aside(

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orchestrator.gang.guarding import may_finish
 from orchestrator.gang.returning import Boot
 from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState
+from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import maintenance
 from orchestrator.workflows.gang import restart as restarting
 from orchestrator.workflows.gang.down import DownRequest, down
 from orchestrator.workflows.gang.maintenance import MaintenanceRequest, maintain
+from orchestrator.workflows.gang.operation import interrupted
 
 if TYPE_CHECKING:
     from tests.support.local_gang import LocalGang
@@ -126,6 +129,33 @@ def test_what_ends_it_says_that_the_gang_is_stopped_and_how_to_go_on(
     assert words in ended.value.what
     assert "start it again with `l40s-deploy restart --gang gang0`" in ended.value.what
     assert gang.view().state is GangState.ABSENT
+
+
+@pytest.mark.parametrize(
+    ("moment", "by_hand", "words"),
+    [("the --run command", True, "gang0 is stopped"), ("go", False, "gang0 is on its way up")],
+)
+def test_ctrl_c_leaves_the_nodes_to_their_operator_only_while_the_gang_is_down(
+    local: Local, moment: str, by_hand: bool, words: str
+) -> None:
+    """One that is on its way up is for the next command, or a guard, to take into the router."""
+    gang = local()
+    gang.up()
+    told = Told()
+
+    def ctrl_c(said: str) -> None:
+        if said.startswith(moment):
+            told.on_step = lambda _: None
+            raise KeyboardInterrupt
+
+    told.on_step = ctrl_c
+    with pytest.raises(KeyboardInterrupt):
+        maintain(gang.inventory, MaintenanceRequest(run="true", wait_s=20), told)
+    assert told.words[-1].startswith(words)
+    with Fleet(gang.inventory.nodes) as fleet:
+        (left,) = interrupted(fleet, gang.inventory.gangs)
+    assert left.turning and left.by_hand is by_hand
+    assert may_finish(left) is not by_hand
 
 
 def test_a_node_that_stays_away_is_unreachable(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
