@@ -65,6 +65,8 @@ def gang_block(
         blocks.append(Text.assemble("service ", printable(view.service_url), f" ({word}{_routed(view, router)})"))
     if view.serves and (start := took(node.began for node in view.nodes)):
         blocks.append(Text(printable(f"start: {start.words}"), "dim"))
+    if view.proved:
+        blocks.append(Text(printable(f"in use, by the engine's log: {'; '.join(view.proved)}"), "dim"))
     if busy:
         blocks.append(Text(printable(busy), "bold"))
     blocks.append(nodes_table(view, loads))

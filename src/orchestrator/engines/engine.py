@@ -37,6 +37,22 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """A log line that shows that something optional is in use.
+
+    id:       of the remark (`Cause`) that says the opposite
+    pattern:  searched in each log line
+    text:     what is in use
+    variable: of the environment; a plan that sets it to 1 asks for it
+    """
+
+    id: str
+    pattern: str
+    text: str
+    variable: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     """What one node's engine should do, in no version's words.
 
@@ -133,6 +149,7 @@ class Engine:
     renamed:   flags of other versions -> what to use in this one
     ours:      flags that the plan sets -> where an operator sets the value
     causes:    signatures of failures; remarks: lines that cost speed and end nothing
+    proofs:    lines that show that an option is in use
     http:      paths on the leader: alive, generate, models, completions, metrics, info; ready: falls when it drains;
                loads: how many requests it has. Where a version lacks one, it is left out
     variables: environment variables by meaning: address (rank 0 tells the others), whole_shared (shared experts are
@@ -161,6 +178,7 @@ class Engine:
     bench: Mapping[str, str]
     memory: Callable[[MemoryAsked], Division]
     request_table: Callable[[RequestsAsked], RequestTable]
+    proofs: tuple[Proof, ...] = ()
     attention: AttentionGroups | None = None
     bench_flags: tuple[str, ...] = ()
     presharded: bool = False
@@ -350,8 +368,10 @@ class Engine:
             return ((CONFIG_FILE, f"api-key: {json.dumps(api_key)}\n"),)
         return (STUB_FILE, stub), (ARGUMENTS_FILE, f"--api-key\n{api_key}\n")
 
-    def watch(self) -> Watch:
+    def watch(self, env: Mapping[str, str] | None = None) -> Watch:
         """What a node agent must know to watch this engine: patterns, endpoints, stop order.
+
+        env: of its start, which says what is to be proved; None for everything that can be
 
         `rank_title` finds no number where tensor parallel is 1: the title is `sglang::scheduler` then.
         """
@@ -364,6 +384,11 @@ class Engine:
             requests=self.requests,
             causes=tuple(CausePattern(**asdict(cause)) for cause in self.causes),
             remarks=tuple(CausePattern(**asdict(remark)) for remark in self.remarks),
+            proofs=tuple(
+                CausePattern(id=one.id, pattern=one.pattern, text=one.text)
+                for one in self.proofs
+                if env is None or env.get(one.variable) == "1"
+            ),
             http=self.http,
             probe=ProbeOrder(**self.probe),
             stop=StopOrder(**self.stop),

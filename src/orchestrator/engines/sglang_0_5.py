@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, partial
 
-from orchestrator.engines.causes import COMMON, PCIE_IPC, REMARKS
+from orchestrator.engines.causes import COMMON, PCIE_IPC, PCIE_IPC_IN_USE, REMARKS
 from orchestrator.engines.dialect import Dialect
 from orchestrator.engines.engine import GRAPH_STEPS, AttentionGroups, Engine, Names
 from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable, element_bytes
@@ -131,6 +131,7 @@ def _engine(version: str) -> Engine:
         ),
         causes=COMMON,
         remarks=(*REMARKS, *PCIE_IPC),
+        proofs=PCIE_IPC_IN_USE,
         http={
             "alive": "/health",
             "generate": "/health_generate",

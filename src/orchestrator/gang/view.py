@@ -71,6 +71,7 @@ class GangView:
     spares:    nodes that wait to take the place of another; one that has taken it is among the nodes
     progress:  one sentence on who is behind, '' where nobody is or nothing is to be waited for
     remarks:   what an operator should know although the state does not change for it
+    proved:    what the plan asks for and the engine's log shows to be in use, with the nodes where not all show it
     """
 
     name: str
@@ -93,6 +94,7 @@ class GangView:
     spares: tuple[NodeView, ...] = ()
     progress: str = ""
     remarks: tuple[str, ...] = ()
+    proved: tuple[str, ...] = ()
 
     @property
     def unreachable(self) -> tuple[NodeView, ...]:
@@ -183,6 +185,7 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
         transport=transport(current) if state in _SERVING else (),
         progress=pace.progress(rising),
         remarks=(*_left_out(everybody, missing, state), *_remarks(current, nodes, run_id, reports)),
+        proved=_proved(current),
     )
 
 
@@ -409,8 +412,20 @@ def _remarks(
 
 def _same_remarks(current: Mapping[str, Report]) -> list[str]:
     """What the agents remark on, once for all nodes that say the same."""
-    sayers: dict[str, list[str]] = {}
-    for name, report in current.items():
-        for remark in report.remarks if report.alive else ():
-            sayers.setdefault(remark, []).append(name)
-    return [f"{', '.join(names)}: {remark}" for remark, names in sayers.items()]
+    said = _sayers({name: report.remarks for name, report in current.items() if report.alive})
+    return [f"{', '.join(names)}: {remark}" for remark, names in said.items()]
+
+
+def _proved(current: Mapping[str, Report]) -> tuple[str, ...]:
+    living = {name: report.proved for name, report in current.items() if report.alive}
+    said = _sayers(living)
+    return tuple(text if len(names) == len(living) else f"{text} ({', '.join(names)})" for text, names in said.items())
+
+
+def _sayers(said: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Who says what: names by text."""
+    found: dict[str, list[str]] = {}
+    for name, texts in said.items():
+        for text in texts:
+            found.setdefault(text, []).append(name)
+    return found

@@ -187,6 +187,8 @@ class Report(Message):
     refusals: tuple[Refusal, ...] = ()
     remarks: tuple[str, ...] = ()
     """What the agent's checks found and did not refuse."""
+    proved: tuple[str, ...] = ()
+    """What the plan asks for and the engine's log shows to be in use."""
     silent: tuple[str, ...] = ()
     """Nodes of the gang that this agent has not heard from for longer than it should."""
     links: Mapping[str, str] = field(default_factory=dict)

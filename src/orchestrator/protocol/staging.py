@@ -75,6 +75,7 @@ class Watch(Message):
     barrier_s:    how long loaded ranks wait for the others, 0 where they do not
     allowed_s:    seconds that each phase of a healthy start of this model may take on slow hardware
     shared_names: patterns (glob) of files that it leaves in shared memory and whose names hold no process id
+    proofs:       log lines that show that what the plan asks for is in use; id: of the remark that says the opposite
     """
 
     dialect: str = ""
@@ -85,6 +86,7 @@ class Watch(Message):
     requests: str = ""
     causes: tuple[CausePattern, ...] = ()
     remarks: tuple[CausePattern, ...] = ()
+    proofs: tuple[CausePattern, ...] = ()
     http: Mapping[str, str] = field(default_factory=dict)
     probe: ProbeOrder = ProbeOrder()
     stop: StopOrder = StopOrder()

@@ -121,6 +121,13 @@ def test_a_node_that_does_not_answer_is_exit_code_4_beside_the_others(run: Run, 
         assert "degraded (unreachable)" in out
 
 
+def test_what_the_log_has_proved_is_said(run: Run) -> None:
+    view = gang(proved=("the PCIe-IPC all-reduce",))
+    code, out, _ = run(view)
+    assert code == 0 and "in use, by the engine's log: the PCIe-IPC all-reduce" in out
+    assert json.loads(run(view, "--json")[1])["gangs"][0]["proved"] == ["the PCIe-IPC all-reduce"]
+
+
 def test_a_hung_engine_a_stopped_rank_and_a_straggler_show(run: Run) -> None:
     stopped = RankReport(tp_rank=1, gpu=0, pid=71, state=RankState.STOPPED, gpu_memory_bytes=GIB)
     hung = gang("degraded", (node("a", 0), node("b", 1, ranks=(stopped,))), trouble="hung", cause=CAUSE)

@@ -122,3 +122,28 @@ def test_a_pause_is_announced_and_ended_by_the_engines_own_lines(name: str) -> N
     for line in ("[2026-11-20 10:05:00 TP0] Update weights end.", "[TP0] Decode batch, #running-req: 1"):
         assert watch.shows_work(line) and not watch.announces_pause(line)
     assert not any(watch.announces_pause(line) for line in ORDINARY)
+
+
+IN_USE = "[2026-11-20 10:00:00 TP0] FlashInfer PCIe-IPC workspace built (world=8, max_numel=917504, hidden=7168)"
+ENABLED = "FlashInfer PCIe-IPC all-reduce enabled (world=8, workspace sized on first reduction)"
+ASKED = {"SGLANG_ENABLE_PCIE_IPC_ALLREDUCE": "1"}
+
+
+def test_what_is_asked_for_is_proved_by_the_line_that_comes_once_it_works() -> None:
+    watch = LogWatch.of(engine("sglang-0.5").watch(ASKED))
+    watch.feed(ENABLED, 1.0)
+    assert watch.proved == [] and "log does not show that it is in use" in watch.unproved[0]
+    for rank in range(2):
+        watch.feed(IN_USE.replace("TP0", f"TP{rank}"), 2.0)
+    assert watch.proved == ["the PCIe-IPC all-reduce"] and watch.unproved == []
+
+
+@pytest.mark.parametrize("line", [line for name, line in REMARKABLE if name == "PCIE-IPC-OFF"])
+def test_what_the_log_denies_is_one_remark_and_not_two(line: str) -> None:
+    watch = LogWatch.of(engine("sglang-0.5").watch(ASKED))
+    watch.feed(line, 1.0)
+    assert (watch.proved, watch.unproved, len(watch.remarked)) == ([], [], 1)
+
+
+def test_what_nobody_asks_for_needs_no_proof() -> None:
+    assert engine("sglang-0.5").watch({}).proofs == ()

@@ -139,6 +139,12 @@ def test_the_straggler_is_named(answers: tuple[Answer, Answer], words: str) -> N
     assert progress == words
 
 
+def test_what_every_nodes_log_proves_is_proved_and_else_with_the_nodes() -> None:
+    all_of_them = look(*(report(rank, "ready", proved=("it",)) for rank in range(2)))
+    assert all_of_them.proved == ("it",)
+    assert look(report(0, "ready", proved=("it",)), report(1, "ready")).proved == ("it (node0)",)
+
+
 def test_left_behind_held_memory_and_silence_are_remarks() -> None:
     held = ("GPU 3: 2.0 GiB are in use by process 9 (gone)",)
     seen = look(report(0, "ready", silent=("node1",)), report(1, "failed", left_behind=(7, 8), held=held))

@@ -50,6 +50,8 @@ class LogWatch:
     phases: Sequence[tuple[str, re.Pattern[str]]] = ()
     causes: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
     remarks: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
+    proofs: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
+    """Of what the plan asks for, those that the log has neither shown nor denied yet."""
     rank_prefix: re.Pattern[str] | None = None
     requests: re.Pattern[str] | None = None
     work: re.Pattern[str] | None = None
@@ -57,6 +59,8 @@ class LogWatch:
     phase: Phase = field(default_factory=Phase)
     remarked: list[str] = field(default_factory=list)
     """What the log has said that costs speed and ends nothing, each once, with what to do."""
+    proved: list[str] = field(default_factory=list)
+    """What the plan asks for and the log has shown to be in use."""
     _position: int = -1
     tracebacks: Tracebacks = field(default_factory=Tracebacks)
     _recent: deque[tuple[int | None, str]] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
@@ -72,6 +76,7 @@ class LogWatch:
             phases=[(entry.phase, _compiled(entry.pattern)) for entry in watch.phases],
             causes=[(_compiled(entry.pattern), entry) for entry in watch.causes],
             remarks=[(_compiled(entry.pattern), entry) for entry in watch.remarks],
+            proofs=[(_compiled(entry.pattern), entry) for entry in watch.proofs],
             rank_prefix=_compiled(watch.rank_prefix) if watch.rank_prefix else None,
             requests=_compiled(watch.requests) if watch.requests else None,
             work=_compiled("|".join(f"(?:{one})" for one in works)) if works else None,
@@ -98,6 +103,7 @@ class LogWatch:
         owner = self.tracebacks.feed(line, self._rank_of(line), now)
         self._recent.append((owner, line))
         self._look_for_remarks(line)
+        self._look_for_proofs(line)
         known = self._look_for_causes(line, owner, now)
         self._look_for_exceptions(owner, now, known=known)
         return self._look_for_phases(line, now)
@@ -173,6 +179,23 @@ class LogWatch:
         if seen:
             self.remarked += [f"{entry.text}: {entry.fix}" for entry in seen]
             self.remarks = [(pattern, entry) for pattern, entry in self.remarks if entry not in seen]
+            denied = {entry.id for entry in seen}
+            self.proofs = [(pattern, entry) for pattern, entry in self.proofs if entry.id not in denied]
+
+    def _look_for_proofs(self, line: str) -> None:
+        seen = [entry for pattern, entry in self.proofs if pattern.search(line)]
+        if seen:
+            self.proved += [entry.text for entry in seen]
+            self.proofs = [(pattern, entry) for pattern, entry in self.proofs if entry not in seen]
+
+    @property
+    def unproved(self) -> list[str]:
+        """What the plan asks for and the log has neither shown nor denied, in words with what to do."""
+        return [
+            f"the plan asks for {entry.text}, and the engine's log does not show that it is in use: compare its speed"
+            " with and without, by `l40s-deploy bench`"
+            for _, entry in self.proofs
+        ]
 
     def _look_for_causes(self, line: str, owner: int | None, now: float) -> bool:
         """True where the line is a known cause's."""

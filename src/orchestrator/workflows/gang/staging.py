@@ -45,8 +45,7 @@ def staging_requests(
     """By node name. key: the run's secret for the leader link, in hex. hung_after_s: None for
     what the engine's dialect says. asked: what the plan was made for."""
     specs = {node.name: node for node in gang.nodes}
-    watch = replace(dialect(plan.dialect).engine(plan.engine_version).watch(), allowed_s=allowed_s(plan.model_bytes))
-    watch = watch.hung_after(hung_after_s)
+    engine, allowed = dialect(plan.dialect).engine(plan.engine_version), allowed_s(plan.model_bytes)
     packages = _packages(plan.stack)
     return {
         node.name: StagingRequest(
@@ -81,7 +80,7 @@ def staging_requests(
             lease_s=plan.lease_s,
             service=ServiceOrder(url=plan.service_url) if node.node_rank == 0 else None,
             canary=_canary(plan) if node.node_rank == 0 else None,
-            watch=watch,
+            watch=replace(engine.watch(dict(node.env)), allowed_s=allowed).hung_after(hung_after_s),
             api_key=plan.api_key or None,
             secrets=_secrets(gang, plan, node),
             launch_script=scripts[node.name],
