@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.gang import WATCH
 from tests.support.waiting import slack, until
 
 from orchestrator.protocol.verbs import StopAnswer
@@ -381,6 +382,16 @@ def test_a_stopped_parent_is_remarked_on(gang: Gang) -> None:
     until(lambda: any(f"(pid {parent}) was stopped by a signal" in words for words in cluster.report(0)["remarks"]))
     os.kill(parent, signal.SIGCONT)
     until(lambda: not any("stopped" in words for words in cluster.report(0)["remarks"]))
+
+
+def test_what_the_log_proves_is_reported_and_what_it_does_not_is_remarked_on(gang: Gang) -> None:
+    cluster = gang(nodes=1)
+    proofs = [{"id": "A", "pattern": "warming up", "text": "this"}, {"id": "B", "pattern": "never", "text": "that"}]
+    cluster.changes[0] = {"watch": {**WATCH, "proofs": proofs}}
+    cluster.ready()
+    until(lambda: cluster.report(0)["proved"] == ["this"])
+    until(lambda: any(words.startswith("the plan asks for that") for words in cluster.report(0)["remarks"]))
+    assert not any("asks for this" in words for words in cluster.report(0)["remarks"])
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT], ids=["full", "read-only", "quota"])
