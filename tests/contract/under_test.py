@@ -105,6 +105,11 @@ class Node:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
+    def freeze(self, pid: int) -> None:
+        """Stop a process of the node, every thread: one that runs takes the signal when the kernel next looks."""
+        os.kill(pid, signal.SIGSTOP)
+        self.until(lambda: set(_states(pid)) == {"T"}, f"{pid} stops")
+
     # -- processes ------------------------------------------------------------------------------------------------
 
     def children(self) -> dict[int, str]:
@@ -400,3 +405,12 @@ def _kill(family: dict[int, int]) -> None:
 def _watch(name: str) -> Watch:
     """Of the version that the stand-in plays for this dialect."""
     return dialect(name).engine({"sglang-0.4.4": "0.4.4.post1", "sglang-0.5": "0.5.23"}[name]).watch()
+
+
+def _states(pid: int) -> list[str]:
+    """Of its threads, as proc_pid_stat(5) has them."""
+    found = []
+    for file in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            found.append(file.read_text().rpartition(")")[2].split()[0])
+    return found

@@ -103,15 +103,24 @@ def average_gbps(text: str) -> float | None:
     return float(rows[-1]) * _UNITS[header[2]] if rows else None
 
 
+def alone(text: str, status: int) -> bool:
+    """The other end did not come: that says nothing of the ports.
+
+    The two ends meet over TCP before anything goes through the ports (src/perftest_communication.c,
+    ethernet_client_connect), and the table's head follows that (ctx_print_test_info).
+    """
+    return "Couldn't connect to" in text or (status < 0 and "BW Test" not in text)
+
+
 def played(texts: Mapping[int, Said]) -> bool:
     """They came from an emulated cluster's stand-in."""
     return any(_STAND_IN in said.text for said in texts.values())
 
 
 def judge(found: Sequence[Way], texts: Mapping[int, Said], *, enough: float) -> tuple[Link, ...]:
-    """Every way that was tried, beside its ports' rate. Where no port reaches any other one of another place, the
-    rails are apart, and that is not judged."""
-    tried = [way for way in found if way.id in texts]
+    """Every way on which both ends met, beside its ports' rate. Where no port reaches any other one of another place,
+    the rails are apart, and that is not judged."""
+    tried = [way for way in found if way.id in texts and not alone(texts[way.id].text, texts[way.id].status)]
     gbps = {way.id: average_gbps(texts[way.id].text) for way in tried}
     crossed = [way for way in tried if way.between is Between.OTHER_RAIL]
     apart = bool(crossed) and all(gbps[way.id] is None for way in crossed)

@@ -135,7 +135,7 @@ def _interrupted(engine: EngineUnderTest, see: See) -> None:
 def _told_while_hung(engine: EngineUnderTest, see: See) -> None:
     leader, worker = _serving(engine, settings={"SGLANG_HEALTH_CHECK_TIMEOUT": "1"})
     rank = worker.child("sglang::scheduler_TP1")
-    os.kill(rank, signal.SIGSTOP)
+    worker.freeze(rank)
     see("health", leader.status("/health"))
     leader.signal(signal.SIGTERM)
     see("leader", leader.exit_code())
@@ -151,7 +151,7 @@ def _told_while_hung(engine: EngineUnderTest, see: See) -> None:
 def _default_timeout(engine: EngineUnderTest, see: See) -> None:
     leader, _ = _serving(engine)
     rank = leader.child("sglang::scheduler_TP0")
-    os.kill(rank, signal.SIGSTOP)
+    leader.freeze(rank)
     see("health", leader.status("/health"))
     see("line", leader.says("couldn't get a response from detokenizer for last 20 seconds"))
     os.kill(rank, signal.SIGCONT)

@@ -169,14 +169,14 @@ def _deaf_worker(worker: Node, see: See) -> None:
 
 def _hung(leader: Node, worker: Node, see: See) -> None:
     rank = worker.child("sglang::scheduler_TP1")
-    os.kill(rank, signal.SIGSTOP)
+    worker.freeze(rank)
     see("hung-flags-before", leader.statuses(*_FLAGS))
     see("hung-health", leader.status("/health"))
     see("hung-line", _shape(leader, rf"couldn't get a response from detokenizer for last {_HEALTH_TIMEOUT_S} seconds"))
     see("hung-flags-after", leader.statuses(*_FLAGS))
     see("hung-worker", worker.status("/health"))
     see("hung-generation", leader.status("/generate", body=generation(1), timeout=1))
-    worker.signal(signal.SIGSTOP)
+    worker.freeze(worker.pid)
     see("stopped-worker", worker.status("/health", timeout=1))
     worker.signal(signal.SIGCONT)
     os.kill(rank, signal.SIGCONT)

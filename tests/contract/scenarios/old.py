@@ -38,7 +38,7 @@ def _life(engine: EngineUnderTest, see: See) -> None:
 
 def _hung(leader: Node, worker: Node, see: See) -> None:
     rank = worker.child("sglang::scheduler_TP1")
-    os.kill(rank, signal.SIGSTOP)
+    worker.freeze(rank)
     see("hung-health", leader.status("/health"))
     see("hung-generate", leader.status("/health_generate"))
     see("hung-worker", worker.status("/health"))

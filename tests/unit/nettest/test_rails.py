@@ -141,3 +141,16 @@ def test_ports_of_unknown_rate_are_compared_with_each_other() -> None:
     one = odd(judge(order, speeds, enough=0.8))
     assert one is not None and one.name == "node3 mlx5_0:1"
     assert {link.verdict for link in judge(order[:1], speeds, enough=0.8)} == {Verdict.NONE}
+
+
+def test_an_end_that_did_not_come_says_nothing_of_a_port() -> None:
+    """The sender finds nobody, or the receiver waits until it is stopped."""
+    order = ways(ports(4, 2))
+    nobody = Said((RECORDED / "nobody-listens.txt").read_text(), 1)
+    waited = Said(f"\n{'*' * 36}\n* Waiting for client to connect... *\n{'*' * 36}\n", -1)
+    late = {way.id: (nobody, waited)[way.id % 2] for way in order if "node3" in (way.start.node, way.end.node)}
+    links = judge(order, printed(lambda _: 96.0, order) | late, enough=0.8)
+    assert len(links) == len(order) - len(late) and {link.verdict for link in links} == {Verdict.OK}
+    assert "node3" not in {row.end.node for row in rails(links)}
+    connected = Said(printed(lambda _: 96.0, order)[0].text.partition(" #bytes")[0], -1)
+    assert [link.verdict for link in judge(order[:1], {0: connected}, enough=0.8)] == [Verdict.SLOW]

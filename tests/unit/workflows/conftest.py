@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         def engine(self, _: str) -> Dialect:
             return self
 
-        def watch(self) -> Watch:
+        def watch(self, _: Mapping[str, str]) -> Watch:
             return message(Watch, WATCH)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

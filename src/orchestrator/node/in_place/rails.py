@@ -32,6 +32,8 @@ _PLACES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BYTES, TIMES = 1 << 20, 250
 """2.1 Gbit: 21 ms at 100 Gb/s, two seconds at 1 Gb/s."""
 AGAIN_S = 0.1
+RELEASE_S = 3.0
+"""For the other end to begin to wait. Where it has failed too, this time is lost."""
 KEPT = 8 << 10
 STOPPED = -1
 _NOBODY_LISTENS = "Couldn't connect to"
@@ -69,7 +71,7 @@ def _all(run: Run, order: RailsOrder, program: str) -> int:
         if status == STOPPED or _NOBODY_LISTENS in text:
             return len(order.runs) - number - 1
         if status and rail.peer:
-            _release(rail.peer, order.tcp_port)
+            _release(rail.peer, order.tcp_port, min(end, time.monotonic() + RELEASE_S))
     return 0
 
 
@@ -125,7 +127,14 @@ def _program(run: Run, words: list[str], until: float) -> tuple[int, str]:
     return status, text.decode("utf-8", "replace")
 
 
-def _release(peer: str, port: int) -> None:
-    """The other end may still wait for a program that failed before it came: a connection that says nothing ends it."""
-    with contextlib.suppress(OSError):
-        socket.create_connection((peer, port), timeout=1.0).close()
+def _release(peer: str, port: int, until: float) -> None:
+    """The other end may still wait for a program that failed before it came, or not wait yet: a connection that says
+    nothing ends it."""
+    while True:
+        with contextlib.suppress(OSError):
+            socket.create_connection((peer, port), timeout=1.0).close()
+            return
+        if time.monotonic() + AGAIN_S > until:
+            return
+        if reader_is_gone(AGAIN_S):
+            raise BrokenPipeError

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.topology import Topology
-from orchestrator.nettest.rails import RailPort, Said, Way, judge, played, ways
+from orchestrator.nettest.rails import RailPort, Said, Way, alone, judge, played, ways
 from orchestrator.nettest.verdict import Link
 from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, RailsRequest
 from orchestrator.protocol.staging import StagingRequest
@@ -21,9 +21,9 @@ from orchestrator.workflows.gang.locks import fence
 from orchestrator.workflows.in_place import in_place_of
 from orchestrator.workflows.status.reports import where
 
-WAIT_S = 8.0
-"""For one run: the other end may be in an earlier one. At 1 Gb/s a run takes two seconds."""
-DEADLINE_S = 60.0
+WAIT_S = 20.0
+"""For one run: the other end may be in an earlier one, or on its way. At 1 Gb/s a run takes two seconds."""
+DEADLINE_S = 120.0
 PACKAGE = "perftest"
 
 
@@ -127,8 +127,9 @@ class _Heard:
         with self._lock:
             if line.missing:
                 self.missing.add(node)
-            if line.left:
-                self.left[node] = line.left
+            left = line.left + (line.run >= 0 and alone(line.text, line.status))
+            if left:
+                self.left[node] = self.left.get(node, 0) + left
             if line.run < 0:
                 return
             way = next((way for way in self.order if way.id == line.run), None)

@@ -30,6 +30,7 @@ NODE = """import sys
 from orchestrator.node import dispatch
 from orchestrator.node.in_place import rails
 rails._PLACES = sys.argv[1]
+rails.RELEASE_S = 30.0
 sys.exit(dispatch.serve(["rails"]))
 """
 
@@ -98,6 +99,16 @@ def test_both_ends_meet_and_change_places_and_a_failed_run_is_the_only_one(ends:
     assert first[1]["status"] == 1 and "Unable to find" in first[1]["text"] and second[1]["status"] == 1
     assert average_gbps(second[2]["text"]) == pytest.approx(97.0)
     assert ends.nothing_left()
+
+
+def test_an_end_that_comes_late_to_a_failed_run_is_not_left_waiting(ends: Ends) -> None:
+    one = ends.start("node0", run(0, "mlx5_9", to=HERE), run(1, "mlx5_0"))
+    until(ends.begun, 30, "the sender has begun")
+    until(ends.nothing_left, 30, "the sender has failed")
+    two = ends.start("node1", run(0, "mlx5_1"), run(1, "mlx5_0", to=HERE))
+    first, second = ends.said(one), ends.said(two)
+    assert [line["status"] for line in (*first, *second)] == [1, 0, 0, 1, 0, 0]
+    assert first[-1]["left"] == second[-1]["left"] == 0 and ends.nothing_left()
 
 
 @pytest.mark.parametrize("peer", ["", HERE])
