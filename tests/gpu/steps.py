@@ -625,9 +625,7 @@ STEPS = (
     ),
     Step("nettest", "between the nodes", lambda stage, _: measuring.nettest(stage), two_nodes, 90, alone=True, gpus=2),
     Step("one node", "tensor parallel over all GPUs of one node", one_node_of_all, one_node, 90, gpus=2),
-    Step(
-        "graphs", "what graphs cost and bring", lambda stage, _: graphs.graphs(stage), one_node, 330, alone=True, gpus=2
-    ),
+    Step("graphs", "what graphs cost and bring", lambda stage, _: graphs.graphs(stage), one_node, 330, alone=True),
     Step(
         "torch.compile",
         "what it costs and brings",
@@ -635,7 +633,6 @@ STEPS = (
         one_node,
         150,
         alone=True,
-        gpus=2,
     ),
     Step("slowed", "NCCL on sockets", lambda stage, _: measuring.slowed(stage), one_node, 200, alone=True, gpus=2),
 )

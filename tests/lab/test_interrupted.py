@@ -155,7 +155,7 @@ def test_whatever_comes_after_a_killed_restart_ends_with_every_gang_serving_behi
         assert load.good and not load.bad, f"{moment}\n{load.bad}"
         assert not half_way(lab), moment
         if how == "guard":  # it leaves what a command has not touched to the next one
-            lab.deploy("restart", "--resume")
+            lab.deploy(*(["up", "--model", lab.model] if what == "change" else ["restart", "--resume"]))
         assert not any(one["interrupted"] for one in lab.json("status")["gangs"]), moment
 
 
