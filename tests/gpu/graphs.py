@@ -11,8 +11,8 @@ from tests.gpu.stage import BLOCKS, REBLOCKED, Otherwise, Stage, with_what_was_s
 
 from orchestrator.model.benchmark import Load
 
-FEW = Load(input=128, output=128, prompts=64, rate=1000, concurrency=4)
-MANY = Load(input=128, output=128, prompts=256, rate=1000, concurrency=32)
+FEW = Load(input=128, output=64, prompts=16, rate=1000, concurrency=4)
+MANY = Load(input=128, output=64, prompts=128, rate=1000, concurrency=32)
 NONE = ("--", "--disable-cuda-graph")
 COMPILED = ("--", "--enable-torch-compile", "--torch-compile-max-bs", "4")
 SETTINGS: tuple[tuple[str, int | None, tuple[str, ...]], ...] = (
