@@ -1,6 +1,6 @@
 #!/bin/sh
 # tiny-deepseek-v3 by sglang-0.5.23-cpu on node1: node rank 1 of 2 in gang gang0.
-# Written by l40s-deploy from plan 56215908b031. To run a gang by hand, run each node's script on its
+# Written by l40s-deploy from plan f6751e08b88b. To run a gang by hand, run each node's script on its
 # node within a few minutes of each other; the leader then serves http://10.0.0.11:8000
 set -eu
 
@@ -60,6 +60,7 @@ export TORCHDYNAMO_DISABLE=1
 #   --cuda-graph-backend-decode: stack sglang-0.5.23-cpu
 #   --cuda-graph-backend-prefill: stack sglang-0.5.23-cpu
 #   --disable-custom-all-reduce: stack sglang-0.5.23-cpu
+#   --sleep-on-idle: stack sglang-0.5.23-cpu
 cd -- /var/lib/l40s-deploy
 exec /opt/l40s/venvs/sglang-0.5.23-cpu/bin/python3 -m sglang.launch_server \
     --model-path /workspace/tiny-deepseek-v3 \
@@ -77,4 +78,5 @@ exec /opt/l40s/venvs/sglang-0.5.23-cpu/bin/python3 -m sglang.launch_server \
     --max-total-tokens 4096 \
     --cuda-graph-backend-decode disabled \
     --cuda-graph-backend-prefill disabled \
-    --disable-custom-all-reduce
+    --disable-custom-all-reduce \
+    --sleep-on-idle
