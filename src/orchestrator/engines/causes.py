@@ -96,6 +96,15 @@ COMMON = (
         fix="use more GPUs, or increase --mem-fraction-static as far as `l40s-deploy plan` allows",
     ),
     Cause(
+        id="KERNEL-COMPILE",
+        pattern=r"PassManager::run failed|Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph failed: "
+        r"(?:\w{1,64}\.){0,8}(?:InductorError|SubprocException|LoweringException|BackendCompilerFailed)\b",
+        text="a GPU kernel did not compile; with torch.compile, SGLang 0.5.17 failed so at DeepSeek's FP8 attention",
+        fix="remove --enable-torch-compile, or torch_compile_max_bs of the profile, where"
+        " `l40s-deploy plan --show argv` shows it; otherwise read which kernel it was with"
+        " `l40s-deploy logs --around-failure`",
+    ),
+    Cause(
         id="GRAPH-CAPTURE",
         pattern=r"Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph failed",
         text="CUDA graph capture failed, usually for lack of memory",

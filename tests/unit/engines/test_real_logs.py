@@ -2,6 +2,7 @@
 
 logs/<stack>/worker-killed.*.log: SGLang 0.5.23 on CPU, two nodes with one rank each; it came up, answered, and then
 the worker's scheduler was killed with SIGKILL. Only warnings of Python packages are left out, and paths shortened.
+logs/<stack>/torch-compile.log: SGLang 0.5.17 on one H200, started with --enable-torch-compile; paths shortened.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ def lines(stack: str, name: str) -> list[str]:
     return [line for line in re.split(r"[\r\n]+", text) if line]
 
 
-def watched(log: list[str]) -> tuple[LogWatch, list[str]]:
+def watched(log: list[str], version: str = "0.5.23") -> tuple[LogWatch, list[str]]:
     """The watch after all lines, and the phases it went through."""
-    watch, phases = LogWatch.of(dialect("sglang-0.5").engine("0.5.23").watch()), []
+    watch, phases = LogWatch.of(dialect("sglang-0.5").engine(version).watch()), []
     watch.begin(0.0)
     for line in log:
         watch.feed(line, 0.0)
@@ -64,3 +65,11 @@ def test_the_loss_of_a_peer_is_secondary() -> None:
     suspicion = watched(lines("sglang-0.5.23-cpu", "worker-killed.leader.log"))[0].suspect(0.0)
     assert suspicion is not None
     assert (suspicion.id, suspicion.secondary) == ("PEER-LOST", True)
+
+
+def test_a_kernel_that_does_not_compile_is_no_lack_of_memory() -> None:
+    watch, phases = watched(lines("sglang-0.5.17-triton", "torch-compile.log"), "0.5.17")
+    suspicion = watch.suspect(0.0)
+    assert phases[-1] == "graphs"
+    assert suspicion is not None
+    assert (suspicion.id, suspicion.secondary) == ("KERNEL-COMPILE", False)
