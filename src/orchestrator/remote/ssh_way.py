@@ -36,8 +36,11 @@ _STRANGERS = 6
 """Connections to one server that have not logged in yet. sshd begins to drop them at 10 (MaxStartups 10:30:100)."""
 _LOOK_S = 0.5
 _AGAIN_AFTER_S = (0.2, 0.6)
+_AGAIN_WHERE_WE_CAME_IN_S = (*_AGAIN_AFTER_S, 1.2, 2.4)
+"""An SSH server that has let us in and now drops us is a busy one; anything else may be none at all."""
 
 _turns: dict[tuple[str, int], threading.BoundedSemaphore] = {}
+_let_us_in: set[tuple[str, int]] = set()
 
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)  # its threads write tracebacks; we say it in words
 
@@ -96,7 +99,7 @@ def shown_key(target: Target, deadline_s: float) -> tuple[str, bytes]:
             through = _logged_in(hop, through, deadline, closers)
         hop = target
         transport = _transport(hop, through, deadline, closers)
-        return _exchange(hop, transport, deadline, host_key.known_keys(hop))
+        return _exchange(transport, deadline, host_key.known_keys(hop))
     except Passed:
         raise _silent(hop, deadline_s) from None
     except (paramiko.SSHException, EOFError, OSError) as fault:
@@ -110,22 +113,25 @@ def _logged_in(
 ) -> paramiko.Transport:
     """A busy sshd still counts connections that have logged in a moment ago, and drops a new one before its banner:
     that is tried again."""
-    for pause_s in (*_AGAIN_AFTER_S, None):
+    tries = 0
+    while True:
+        tries += 1
         mine: list[Callable[[], object]] = []
         try:
             transport = _transport(hop, through, deadline, mine)
             _prove(hop, transport, deadline)
         except (paramiko.SSHException, EOFError, ConnectionError) as fault:
+            pauses = _AGAIN_WHERE_WE_CAME_IN_S if (hop.host, hop.port) in _let_us_in else _AGAIN_AFTER_S
             left = deadline.left()
-            if pause_s is None or not _dropped(fault) or (left is not None and left <= pause_s):
+            if tries > len(pauses) or not _dropped(fault) or (left is not None and left <= pauses[tries - 1]):
                 raise
             _close_all(mine)
-            time.sleep(pause_s)
+            time.sleep(pauses[tries - 1])
         else:
+            _let_us_in.add((hop.host, hop.port))
             return transport
         finally:
             closers += mine  # closing one twice does no harm
-    raise AssertionError("the last try returns or raises")
 
 
 def _dropped(fault: Exception) -> bool:
@@ -259,14 +265,12 @@ def _proxy(command: str, closers: list[Callable[[], object]]) -> socket.socket:
 def _prove(hop: Target, transport: paramiko.Transport, deadline: Deadline) -> None:
     """Key exchange, their key, our key."""
     known = host_key.known_keys(hop)
-    kind, key = _exchange(hop, transport, deadline, known)
+    kind, key = _exchange(transport, deadline, known)
     host_key.check(hop, kind, key, known)
     _log_in(hop, transport, deadline)
 
 
-def _exchange(
-    hop: Target, transport: paramiko.Transport, deadline: Deadline, known: Sequence[KnownKey]
-) -> tuple[str, bytes]:
+def _exchange(transport: paramiko.Transport, deadline: Deadline, known: Sequence[KnownKey]) -> tuple[str, bytes]:
     """The server's host key, as (kind, key), of a kind that we know where there is one."""
     security = transport.get_security_options()
     security.key_types = host_key.preferred(security.key_types, known)
@@ -278,7 +282,7 @@ def _exchange(
     deadline.wait(done)
     if not transport.is_active():
         deadline.left()
-        raise _no_ssh(hop, transport.get_exception())
+        raise transport.get_exception() or EOFError("the connection was closed")
     key = transport.get_remote_server_key()
     return key.get_name(), key.asbytes()
 

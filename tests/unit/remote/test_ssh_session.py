@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shlex
@@ -18,6 +19,7 @@ import pytest
 from tests.support.waiting import slack
 
 from orchestrator.model.errors import HostKeyError, InputError, NodeError, Unreachable
+from orchestrator.remote import ssh_way
 from orchestrator.remote.connect import connect
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.heartbeat import Heartbeat
@@ -252,14 +254,17 @@ def test_what_is_no_ssh_server_is_told(greeting: bytes, sshd: Sshd) -> None:
         server.settimeout(20)
 
         def greet() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(greeting)
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.sendall(greeting)
 
         thread = threading.Thread(target=greet)
         thread.start()
         with pytest.raises(Unreachable, match="not an SSH server"):
             connect(sshd.spec(port=server.getsockname()[1]), deadline_s=20)
+        server.shutdown(socket.SHUT_RDWR)
         thread.join()
 
 
@@ -407,6 +412,55 @@ def test_many_nodes_behind_one_gate_that_admits_few_strangers(sshd: Sshd, start_
         done = fleet.on_every(lambda session: session.run("true", deadline_s=60).status)
     assert not done.failures
     assert len(done.values) == 16
+
+
+@contextlib.contextmanager
+def dropping(sshd: Sshd, drops: list[bool]) -> Iterator[int]:
+    """A port before sshd: takes one of `drops` for each connection, and closes it at once or lets it through."""
+    with contextlib.ExitStack() as ends:
+        listener = ends.enter_context(socket.create_server((sshd.address, 0)))
+
+        def carry(one: socket.socket, other: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                while data := one.recv(65536):
+                    other.sendall(data)
+                other.shutdown(socket.SHUT_WR)
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    client = ends.enter_context(listener.accept()[0])
+                    if drops.pop(0):
+                        client.close()
+                        continue
+                    server = ends.enter_context(socket.create_connection((sshd.address, sshd.port)))
+                    for way in ((client, server), (server, client)):
+                        threading.Thread(target=carry, args=way, daemon=True).start()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield int(listener.getsockname()[1])
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_busy_sshd_is_asked_longer_where_it_has_let_us_in(
+    sshd: Sshd, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both drop four connections in a row, as a gate does that is slow to learn that somebody has logged in."""
+    monkeypatch.setattr(ssh_way, "_AGAIN_AFTER_S", (0.01, 0.01))
+    monkeypatch.setattr(ssh_way, "_AGAIN_WHERE_WE_CAME_IN_S", (0.01, 0.01, 0.01, 0.01))
+    drops = [False] * known + [True] * 4 + [False] * 2
+    with dropping(sshd, drops) as port:
+        spec = sshd.spec(port=port, ssh_options=(("stricthostkeychecking", "no"),))
+        if known:
+            for _ in range(2):
+                open_session(spec, deadline_s=20).close()
+        else:
+            with pytest.raises(Unreachable, match="closes the connection"):
+                open_session(spec, deadline_s=20)
+    assert len(drops) == (1 if known else 3)
 
 
 def test_a_jump_host_that_dies_ends_the_session(sshd: Sshd, start_sshd: Start) -> None:
