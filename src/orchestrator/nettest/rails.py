@@ -43,9 +43,11 @@ class RailPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One measurement: `start` writes into `end`'s memory."""
+    """One measurement: `start` writes into `end`'s memory. round: in which each node has one partner, and no other
+    node's program finds it listening"""
 
     id: int
+    round: int
     between: Between
     start: RailPort
     end: RailPort
@@ -65,18 +67,19 @@ def ways(ports: Mapping[str, Sequence[RailPort]]) -> tuple[Way, ...]:
     Each port with its namesakes (the same place in the node's list) of up to MOST_ROUNDS nodes, there and back; once
     with the next port of the first of them.
     """
-    found = list[tuple[Between, RailPort, RailPort]]()
+    found = list[tuple[int, Between, RailPort, RailPort]]()
     places = [Place(node=node, ranks=()) for node in ports]
     for number, pairs in enumerate(rounds(places)):
         if number == MOST_ROUNDS:
             break
         both = [(ports[one.node], ports[two.node]) for one, two in pairs]
         for rail in range(max((min(len(one), len(two)) for one, two in both), default=0)):
-            found += _turn(both, rail, 0, Between.RAIL)
+            found += [(number, *turn) for turn in _turn(both, rail, 0, Between.RAIL)]
             if number == 0:
-                found += _turn(both, rail, 1, Between.OTHER_RAIL)
+                found += [(number, *turn) for turn in _turn(both, rail, 1, Between.OTHER_RAIL)]
     return tuple(
-        Way(id=number, between=between, start=start, end=end) for number, (between, start, end) in enumerate(found)
+        Way(id=place, round=number, between=between, start=start, end=end)
+        for place, (number, between, start, end) in enumerate(found)
     )
 
 

@@ -78,6 +78,9 @@ def test_every_port_has_partners_and_every_node_keeps_one_order(nodes: int, coun
     crossed = [way for way in order if way.between is Between.OTHER_RAIL]
     assert bool(crossed) == (count > 1) and all(way.start.device != way.end.device for way in crossed)
     assert len(order) <= nodes // 2 * count * 2 * 4, "three rounds and one across at most"
+    for number in {way.round for way in order}:
+        pairs = {frozenset((way.start.node, way.end.node)) for way in order if way.round == number}
+        assert sum(map(len, pairs)) == len(frozenset().union(*pairs)), "a node has one partner in a round"
 
 
 def test_nodes_with_fewer_ports_share_what_they_have() -> None:

@@ -1,0 +1,66 @@
+"""Rounds of the test of RDMA ports: no node begins one before all have ended the one before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.model.per_node import PerNode
+from orchestrator.nettest.rails import RailPort
+from orchestrator.protocol.rails import RailsLine, RailsRequest
+from orchestrator.workflows.measure import rails
+
+NODES = ("node0", "node1", "node2", "node3")
+
+
+class Fleet:
+    """Each node in a thread of its own, as the real one has it."""
+
+    def on_every(self, work: Callable[[Any], None], only: Sequence[str]) -> PerNode[None]:
+        threads = [threading.Thread(target=work, args=(SimpleNamespace(spec=node(name)),)) for name in only]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return PerNode({}, {})
+
+
+def node(name: str) -> Any:
+    return SimpleNamespace(name=name)
+
+
+def test_a_node_that_is_early_waits_for_the_others_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next partner may still listen for another node, at the same port."""
+    told: list[tuple[str, str]] = []
+    asked: dict[str, list[set[int]]] = {name: [] for name in NODES}
+
+    def messages(session: Any, verb: str, request: RailsRequest, line: type[RailsLine]) -> Any:
+        name = session.spec.name
+        told.append(("begin", name))
+        asked[name].append({run.id for run in request.order.runs})
+        for run in request.order.runs:
+            yield RailsLine(run=run.id, text="", status=0)
+        told.append(("end", name))
+        yield RailsLine(ended=True)
+
+    monkeypatch.setattr(rails, "messages", messages)
+    monkeypatch.setattr(rails, "fence", lambda *_: "")
+    monkeypatch.setattr(rails, "where", lambda *_: {"state_dir": "/s", "gang": "gang0"})
+    monkeypatch.setattr(rails, "in_place_of", lambda _: {})
+    monkeypatch.setattr(
+        rails, "_ports", lambda name, *_: (RailPort(node=name, device="mlx5_0", port=1, rate_gbps=100.0),)
+    )
+    addresses = {f"10.0.0.{number}": name for number, name in enumerate(NODES)}
+    requests = {name: SimpleNamespace(addresses=addresses) for name in NODES}
+    gang = SimpleNamespace(name="gang0", leader=SimpleNamespace(ports=SimpleNamespace(dist_init=5000)))
+    measured = rails.measure(Fleet(), gang, requests, {}, enough=0.8)  # type: ignore[arg-type]
+    assert len(measured.links) == 12
+    rounds = [told[place : place + 8] for place in range(0, len(told), 8)]
+    assert len(rounds) == 3
+    for one in rounds:
+        assert sorted(one) == sorted((what, name) for what in ("begin", "end") for name in NODES)
+    assert all(len(asked[name]) == 3 and not set.intersection(*asked[name]) for name in NODES)
