@@ -6,7 +6,7 @@ import os
 import signal
 
 from tests.contract.contract import Row, Scenario, See
-from tests.contract.under_test import EngineUnderTest, Node, generation
+from tests.contract.under_test import EngineUnderTest, Node, Request, generation
 
 _WEB = "srt/entrypoints/http_server.py"
 _ENGINE = "srt/entrypoints/engine.py, _launch_subprocesses"
@@ -56,15 +56,21 @@ def _dead_rank(leader: Node, worker: Node, see: See) -> None:
     see("leader", f"{leader.status('/health')}, {'lives' if leader.process.poll() is None else 'ended'}")
 
 
+_LONG = 500
+"""Tokens of a generation that outlasts the request for another one: the leader drains as long as it runs."""
+
+
 def _told(engine: EngineUnderTest, see: See) -> None:
-    leader, worker = engine.start()
+    leader, worker = engine.start(settings={"STANDIN_ORPHAN_S": "20"})
     engine.ready()
     worker.signal(signal.SIGTERM)
     see("worker", worker.exit_code())
     see("left", ", ".join(worker.orphans()))
+    running = Request(leader, _LONG).under_way()
     leader.signal(signal.SIGTERM)
     leader.until_says("Draining requests")
     see("new", leader.status("/generate", body=generation(1), timeout=10))
+    running.ended()
     see("leader", leader.exit_code())
     see("line", leader.says(r"Gracefully exiting\.\.\. remaining number of requests 0"))
 
