@@ -20,7 +20,7 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python -m pytest -q -n 2 -m "not lab and not engine and not processes" tests
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not lab and not engine and not processes" tests
 
 check: lint types unit ## lint, types and unit tests, under a minute
 

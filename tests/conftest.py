@@ -32,9 +32,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> schedule.LongestFirst:
-    """Every run with several workers has our order."""
-    return schedule.LongestFirst(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> schedule.LongestFirst | None:
+    """A run by files (`--dist loadfile`) has our order; any other one is spread as xdist does it."""
+    return schedule.LongestFirst(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
