@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from orchestrator.engines.engine import Cause, Proof
 
+_CAPTURE_FAILED = r"Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph failed"
+
 COMMON = (
     Cause(
         id="FLAG-REFUSED",
@@ -97,7 +99,7 @@ COMMON = (
     ),
     Cause(
         id="KERNEL-COMPILE",
-        pattern=r"PassManager::run failed|Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph failed: "
+        pattern=rf"PassManager::run failed|{_CAPTURE_FAILED}: "
         r"(?:\w{1,64}\.){0,8}(?:InductorError|SubprocException|LoweringException|BackendCompilerFailed)\b",
         text="a GPU kernel did not compile; with torch.compile, SGLang 0.5.17 failed so at DeepSeek's FP8 attention",
         fix="remove --enable-torch-compile, or torch_compile_max_bs of the profile, where"
@@ -106,7 +108,7 @@ COMMON = (
     ),
     Cause(
         id="GRAPH-CAPTURE",
-        pattern=r"Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph failed",
+        pattern=_CAPTURE_FAILED,
         text="CUDA graph capture failed, usually for lack of memory",
         fix="reduce cuda_graph_max_bs in the model profile, or --mem-fraction-static",
     ),

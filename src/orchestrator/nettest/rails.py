@@ -74,9 +74,9 @@ def ways(ports: Mapping[str, Sequence[RailPort]]) -> tuple[Way, ...]:
             break
         both = [(ports[one.node], ports[two.node]) for one, two in pairs]
         for rail in range(max((min(len(one), len(two)) for one, two in both), default=0)):
-            found += [(number, *turn) for turn in _turn(both, rail, 0, Between.RAIL)]
+            found += _turn(number, both, rail, 0)
             if number == 0:
-                found += [(number, *turn) for turn in _turn(both, rail, 1, Between.OTHER_RAIL)]
+                found += _turn(number, both, rail, 1)
     return tuple(
         Way(id=place, round=number, between=between, start=start, end=end)
         for place, (number, between, start, end) in enumerate(found)
@@ -84,14 +84,15 @@ def ways(ports: Mapping[str, Sequence[RailPort]]) -> tuple[Way, ...]:
 
 
 def _turn(
-    both: Sequence[tuple[Sequence[RailPort], Sequence[RailPort]]], rail: int, beside: int, between: Between
-) -> Iterator[tuple[Between, RailPort, RailPort]]:
+    number: int, both: Sequence[tuple[Sequence[RailPort], Sequence[RailPort]]], rail: int, beside: int
+) -> Iterator[tuple[int, Between, RailPort, RailPort]]:
+    between = Between.OTHER_RAIL if beside else Between.RAIL
     for back in (False, True):
         for pair in both:
             start, end = reversed(pair) if back else pair
             shared = min(len(start), len(end))
             if rail < shared and (not beside or shared > 1):
-                yield between, start[rail], end[(rail + beside) % shared]
+                yield number, between, start[rail], end[(rail + beside) % shared]
 
 
 def average_gbps(text: str) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,14 +56,14 @@ def measure(
     heard = _Heard(order)
     fenced = fence(fleet, gang.name)
 
-    def one(session: Session, number: int) -> None:
+    def one(session: Session, turn: Sequence[Way]) -> None:
         name = session.spec.name
         runs = tuple(
             RailRun(id=way.id, device=ours.device, port=ours.port, gid=ours.gid,
                     peer=addresses[way.end.node] if ours is way.start else "")
-            for way in order
+            for way in turn
             for ours in (way.start, way.end)
-            if ours.node == name and way.round == number
+            if ours.node == name
         )  # fmt: skip
         asked = RailsOrder(
             run=in_place_of(requests[name]),
@@ -75,8 +75,9 @@ def measure(
         _follow(session, RailsRequest(**where(session.spec, gang.name), token=fenced, order=asked), heard)
 
     for number in sorted({way.round for way in order}):
-        nodes = {end.node for way in order if way.round == number for end in (way.start, way.end)}
-        done = fleet.on_every(partial(one, number=number), only=sorted(nodes))
+        turn = [way for way in order if way.round == number]
+        nodes = {end.node for way in turn for end in (way.start, way.end)}
+        done = fleet.on_every(partial(one, turn=turn), only=sorted(nodes))
         for failure in done.failures.values():
             raise failure
         if heard.missing:
