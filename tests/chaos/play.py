@@ -36,8 +36,9 @@ PATIENCE_S = "2"
 """An engine's own patience with a probe; three of them without an answer are a hung engine."""
 
 MOMENT_S = 60.0
-SHOWN_S = 60.0
-"""For a state to be shown: a lease, a look at a node that is gone, and a busy machine."""
+SHOWN_S = 120.0
+"""For a state to be shown: a lease, a look at a node that is gone, and a busy machine; and where NCCL goes on over
+another port, no engine is called hung for 75 s (OVER_NOTICE in node/engine/vitality.py)."""
 GONE_S = 20.0
 OUTLAST_S = 1.5 * LEASE_S
 VERB_S = 150.0
