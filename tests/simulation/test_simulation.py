@@ -16,8 +16,11 @@ from tests.simulation import commanding
 from tests.simulation.explore import Explored, pairs, sampled, single
 from tests.simulation.gang import AT_ONCE, EPSILON_S, FAULTS, LATE_S, LEASE_S, PAIRS, Fault, Gang, Violated, simulated
 from tests.simulation.seeded import BUGS, CONTROLLERS_BUGS, Bug, ControllersBug
-from tests.simulation.world import World
+from tests.simulation.world import BEGIN_S, World
 from tests.support.waiting import slack, smaller
+
+from orchestrator.node.network.link import RETRY_S
+from orchestrator.protocol.report import AgentState
 
 STEPS = 200_000
 """In each of three tests; with those of the small cases it is a million on the reference machine, in two minutes."""
@@ -57,6 +60,17 @@ def test_one_fault_of_any_kind_anywhere_at_any_moment(size: int) -> None:
     for fault in random.Random(1).sample(cases, min(len(cases), share(len(cases)) + 40)):
         explored.play((fault,), size, 0)
     nothing_violated(explored)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_members_join_a_leader_that_comes_last_without_waiting_for_a_tick(seed: int) -> None:
+    """Nodes of a simulated gang are armed within 0.2 s of each other."""
+    world = World(seed=seed)
+    with simulated(world):
+        gang = Gang(world, 4)
+        gang.arm()
+        world.run(world.now + 5.0, gang.check, done=lambda: set(gang.states()) == {AgentState.ARMED.value})
+        assert world.now - BEGIN_S < 0.2 + RETRY_S + 0.05
 
 
 def test_two_faults_of_two_nodes() -> None:

@@ -41,7 +41,7 @@ from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.failure import Failure
 from orchestrator.node.look import kernel_log
 from orchestrator.node.network import obituary
-from orchestrator.node.network.link import Hub, Spoke
+from orchestrator.node.network.link import RETRY_S, Hub, Spoke
 from orchestrator.node.network.rails import Rails
 from orchestrator.node.network.sockets import Sockets
 from orchestrator.protocol.link import Digest, Pulse
@@ -193,6 +193,7 @@ class Agent:
         """Listen for the others, or begin to reach for the leader's agent."""
         if not self.run.leads:
             self.spoke = Spoke(self.run, self.run.link_key(), self.run.leader_name, self.sockets)
+            self.follow_link(self.now())
             return []
         self.hub = Hub(self.run, self.run.link_key(), self.sockets)
         try:
@@ -219,7 +220,7 @@ class Agent:
         if self.course.over:
             return ENDING_TICK_S
         if not self.course.runs:
-            return TICK_S
+            return RETRY_S if self.spoke is not None and not self.spoke.joined else TICK_S
         tick = TICK_S if self.tree.complete else SEARCH_EVERY_S
         return INQUEST_TICK_S if self.course.inquest.until else tick
 

@@ -234,6 +234,7 @@ class Course:
                 return self._judge(now, event)
             case Checked():
                 self._checked_at = now
+                return self._advance(now, facts)
             case Ordered(order):
                 return self._obey(now, order)
             case EngineStarted():
@@ -244,6 +245,7 @@ class Course:
                 return self._enter(AgentState.WARMING)
             case Accepted():
                 self.accepted = True
+                return self._advance(now, facts)
             case Broke(cause):
                 return self._fail(cause)
             case Tick():

@@ -64,9 +64,8 @@ def entered(effects: Sequence[Effect]) -> list[str]:
 def test_a_leader_is_armed_at_once_and_a_member_once_it_has_joined() -> None:
     leader, member = (Course(linked_run(node)) for node in "ab")
     assert leader.step(1.0, Tick()) == [], "its checks go on"
-    for one in (leader, member):
-        one.step(2.0, course.Checked())
-    assert entered(leader.step(2.0, Tick())) == ["armed"]
+    assert entered(leader.step(2.0, course.Checked())) == ["armed"]
+    assert entered(member.step(2.0, course.Checked())) == []
     assert entered(member.step(2.0, Tick())) == []
     member.step(3.0, Joined("a"))
     assert entered(member.step(3.0, Tick())) == ["armed"]
@@ -110,13 +109,20 @@ def test_ready_is_when_every_rank_of_every_node_lives_and_the_canary_was_accepte
     leader, member = part("a", "starting"), part("b", "starting")
     assert entered(leader.step(101.0, course.Healthy())) == ["warming"]
     assert entered(member.step(101.0, says("a", Pulse(state=AgentState.WARMING)), COMPLETE)) == ["warming"]
-    leader.step(102.0, course.Accepted())
-    assert leader.step(102.0, Tick(), COMPLETE) == []
+    assert leader.step(102.0, course.Accepted(), COMPLETE) == [], "another's ranks are missing"
     leader.step(102.5, says("b", Digest(state=AgentState.WARMING, complete=True)))
     assert leader.step(102.5, Tick()) == [], "its own rank is missing"
     assert entered(leader.step(103.0, Tick(), COMPLETE)) == ["ready"]
     assert member.step(103.0, says("a", Pulse(state=AgentState.READY))) == []
     assert entered(member.step(104.0, says("a", Pulse(state=AgentState.READY)), COMPLETE)) == ["ready"]
+
+
+def test_a_complete_gang_is_ready_at_its_canary_and_not_at_the_next_tick() -> None:
+    leader = part("a", "starting")
+    leader.step(101.0, course.Healthy())
+    leader.step(101.5, says("b", Digest(state=AgentState.WARMING, complete=True)))
+    assert leader.step(102.0, Tick(), COMPLETE) == []
+    assert entered(leader.step(102.1, course.Accepted(), COMPLETE)) == ["ready"]
 
 
 @pytest.mark.parametrize(
