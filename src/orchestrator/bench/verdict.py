@@ -12,6 +12,10 @@ AS_EXPECTED, NOTEWORTHY = 0.9, 0.8
 """Share of the expected speed from which on a figure is as expected, and from which on it is only a note."""
 
 
+SHORT_S = 5.0
+"""Two runs of 8 requests within 0.7 s of the same engine, idle, differed by 17 % (the real SGLang on 2 processors)."""
+
+
 class Verdict(Enum):
     """Of one figure, and of a run."""
 
@@ -91,14 +95,17 @@ def causes(
     grown: Iterable[str] = (),
     network: str = "",
     wrong: Expected | None,
+    duration_s: float = SHORT_S,
 ) -> tuple[str, ...]:
-    """Why a run may be slow, the best evidence first: NCCL's transport of this start, tuned configs that the engine
-    misses, graphs smaller than the batch, clocks, counters of errors, the last network test, and what the figures
-    look like.
+    """Why a run may be slow, the best evidence first: that it was too short to tell, NCCL's transport of this
+    start, tuned configs that the engine misses, graphs smaller than the batch, clocks, counters of errors, the last
+    network test, and what the figures look like.
 
     throttled, grown: as `bench.machines` says; network: what the last test of this gang found slow, '' for nothing
     """
     found = [*transport]
+    if duration_s < SHORT_S:
+        found.insert(0, f"the run took {duration_s:.1f} s: so short a run is not the same twice; raise --prompts")
     found += [remark for remark in remarks if "tuned" in remark]
     if graph_batch is not None and graph_batch < load.concurrency:
         found.append(

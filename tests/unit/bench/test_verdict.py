@@ -85,6 +85,8 @@ def test_causes_come_in_the_order_of_their_evidence() -> None:
     assert [words.split()[0] for words in found] == ["traffic", "no", "CUDA", "node0:", "node1:", "the", "the"]
     assert "the last network test: node1 - node2" in found[-2]
     assert causes(transport=(), remarks=(), graph_batch=128, load=Load(), wrong=None) == ()
+    short, tcp = causes(transport=("TCP",), remarks=(), graph_batch=None, load=Load(), wrong=None, duration_s=0.74)
+    assert "took 0.7 s" in short and "--prompts" in short and tcp == "TCP"
 
 
 @given(st.floats(0.001, 1e9), st.floats(0.001, 1e9))

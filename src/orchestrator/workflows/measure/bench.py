@@ -210,6 +210,7 @@ def _causes(
         grown=grown(record["machines"]["before"], record["machines"]["after"]),
         network=slow_before(record["gang"], record["nodes"]),
         wrong=looks_like_wrong_wiring(record["serving"], entries),
+        duration_s=record["serving"]["duration_s"],
     )
 
 
