@@ -125,7 +125,7 @@ def staged_request(node: NodeSpec, gang: str, answer: StagedAnswer) -> StagingRe
         raise NodeError(
             f"what was staged there can't be read: {found}",
             where=node.name,
-            fix="run `l40s-deploy down`, then `run `l40s-deploy up --model NAME``",
+            fix="run `l40s-deploy down`, then `l40s-deploy up --model NAME`",
         )
     unknown = unknown_keys(StagingRequest, raw)
     if unknown:
@@ -139,7 +139,7 @@ def staged_request(node: NodeSpec, gang: str, answer: StagedAnswer) -> StagingRe
 
 def _nothing(gang: str, place: str) -> InputError:
     return InputError(
-        f"gang {gang} was never started, so it cannot be restarted",
+        f"gang {gang} was never started: no plan is staged on its nodes",
         where=place,
         fix="run `l40s-deploy up --model NAME`",
     )
