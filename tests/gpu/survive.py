@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from tests.gpu.stage import Otherwise, Stage, with_what_was_seen
+from tests.support.guarding import guarding, serving
 from tests.support.small_lab import L40S_DEPLOY
 
 LEASE_S = 6
@@ -37,12 +36,12 @@ def _degraded(stage: Stage, lost: str, left: str, figures: dict[str, Any]) -> st
     up_s = stage.up("--tp", str(each), "--pp", "2", "--replace")
     whole = stage.gang()
     figures |= {"up_s": round(up_s, 1), "start": whole["start"]}
-    with guarding(stage, figures):
+    with _guarded(stage, figures):
         stage.lab.deploy("lab", "break", "--name", stage.lab.name, lost, "power-off")
         began = time.monotonic()
         on_one, figures["served_again_s"] = stage.seen(
             "gang0",
-            lambda one: one["run_id"] != whole["run_id"] and one["state"] == "degraded" and _serving(one, [left]),
+            lambda one: one["run_id"] != whole["run_id"] and one["state"] == "degraded" and serving(one, [left]),
             LEASE_S + AFTER_S + START_S, f"served by {left} alone",
         )  # fmt: skip
         figures |= {"reason": [on_one["degraded_reason"], on_one["serving_nodes"], on_one["missing"]]}
@@ -54,7 +53,7 @@ def _degraded(stage: Stage, lost: str, left: str, figures: dict[str, Any]) -> st
         stage.lab.deploy("lab", "heal", "--name", stage.lab.name, lost, "power-off")
         powered = time.monotonic()
         back, _ = stage.seen(
-            "gang0", lambda one: one["state"] == "ready" and _serving(one, [lost, left]),
+            "gang0", lambda one: one["state"] == "ready" and serving(one, [lost, left]),
             START_S, "ready on both nodes",
         )  # fmt: skip
         figures |= {"back_s": round(time.monotonic() - powered, 1), "start again": back["start"]}
@@ -66,24 +65,13 @@ def _degraded(stage: Stage, lost: str, left: str, figures: dict[str, Any]) -> st
     return f"{words} power came back; the alphabet goes on each time"
 
 
-def _serving(gang: dict[str, Any], nodes: list[str]) -> bool:
-    members = sorted((node["node_rank"], node["name"]) for node in gang["nodes"] if node["node_rank"] is not None)
-    return bool(gang["service"] and gang["service"]["healthy"]) and [name for _, name in members] == nodes
-
-
 @contextmanager
-def guarding(stage: Stage, figures: dict[str, Any]) -> Iterator[None]:
+def _guarded(stage: Stage, figures: dict[str, Any]) -> Iterator[None]:
     """A guard beside us; the last lines of what it says are kept."""
     said = stage.lab.folder / "guard.txt"
     words = ("guard", "--degrade-after", f"{AFTER_S}s", "--restore", "auto", "--golden-every", "0")
-    with said.open("w") as file:
-        guard = subprocess.Popen([*L40S_DEPLOY, *words], env=stage.lab.environment, stdout=file, stderr=file)
-        try:
+    try:
+        with guarding([*L40S_DEPLOY, *words], stage.lab.environment, said):
             yield
-        finally:
-            figures["guard"] = said.read_text().splitlines()[-12:]
-            guard.send_signal(signal.SIGINT)
-            try:
-                guard.wait(30)
-            except subprocess.TimeoutExpired:
-                guard.kill()
+    finally:
+        figures["guard"] = said.read_text().splitlines()[-12:]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from tests.support.guarding import guarding, serving
 from tests.support.waiting import slack, until
 
 from .conftest import RunningLab, needs_root
@@ -36,18 +34,12 @@ def operator(labs: Callable[[str], RunningLab]) -> Operator:
 
 
 @contextmanager
-def guarding(operator: Operator, *options: str) -> Iterator[Path]:
-    """A guard beside us; where it writes what it says."""
+def watched(operator: Operator) -> Iterator[Path]:
+    """A guard that goes on without a node and comes back by itself; where it writes what it says."""
     said = operator.lab.directory / "guard.txt"
-    with said.open("w") as file:
-        guard = subprocess.Popen(
-            operator.command("guard", *options), env=operator.lab.environment(), stdout=file, stderr=file
-        )
-        try:
-            yield said
-        finally:
-            guard.send_signal(signal.SIGINT)
-            guard.wait(30)
+    words = operator.command("guard", "--degrade-after", f"{AFTER_S}s", "--restore", "auto")
+    with guarding(words, operator.lab.environment(), said):
+        yield said
 
 
 def completion(url: str) -> str:
@@ -57,15 +49,10 @@ def completion(url: str) -> str:
         return str(json.load(answer)["choices"][0]["text"])
 
 
-def serving(gang: dict[str, Any], nodes: list[str]) -> bool:
-    members = sorted((node["node_rank"], node["name"]) for node in gang["nodes"] if node["node_rank"] is not None)
-    return bool(gang["service"]["healthy"]) and [name for _, name in members] == nodes
-
-
 def test_a_guard_goes_on_without_a_dead_leader_and_returns_when_it_is_back(operator: Operator) -> None:
     lost = "node0"
     left = [name for name in FOUR if name != lost]
-    with guarding(operator, "--degrade-after", f"{AFTER_S}s", "--restore", "auto") as said:
+    with watched(operator) as said:
         before = operator.gang(0)["run_id"]
         operator.lab.run("break", lost, "power-off")
         gang = operator.until(
@@ -139,7 +126,7 @@ def test_a_spare_takes_the_place_of_a_dead_node_and_gives_it_back(operator: Oper
     assert (gang["state"], [(one["name"], one["state"]) for one in gang["spares"]]) == ("ready", [("node3", "idle")])
     assert [node["name"] for node in gang["nodes"]] == ["node0", "node1", "node2"]
 
-    with guarding(three, "--degrade-after", f"{AFTER_S}s", "--restore", "auto") as said:
+    with watched(three) as said:
         before = gang["run_id"]
         three.lab.run("break", lost, "power-off")
         gang = three.until(

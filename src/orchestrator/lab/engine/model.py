@@ -1,4 +1,4 @@
-"""A DeepSeek-V3 of about 1 MB, made on the spot: every part of the architecture, and text that can be checked.
+"""A DeepSeek-V3 of about 2 MB, made on the spot: every part of the architecture, and text that can be checked.
 
 It has what the large one has (MLA attention, a dense layer, routed experts with a shared one, bf16), with widths that
 1, 2, 4 and 8 tensor-parallel ranks can divide. Its weights are random but for one thing: the output row of each letter
@@ -25,7 +25,7 @@ BEGIN, END = "<s>", "</s>"
 
 INDEX_FILE = "model.safetensors.index.json"
 
-HIDDEN, LAYERS, HEADS, DENSE_WIDTH = 128, 2, 8, 256
+HIDDEN, LAYERS, HEADS, DENSE_WIDTH = 128, 3, 8, 256
 QUERY_RANK, KEY_VALUE_RANK, NOPE, ROPE, VALUE = 64, 64, 32, 32, 32
 EXPERTS, EXPERT_WIDTH = 8, 64
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # tiny-deepseek-v3 by sglang-0.5.23-cpu on node1: node rank 1 of 2 in gang gang0.
-# Written by l40s-deploy from plan f6751e08b88b. To run a gang by hand, run each node's script on its
+# Written by l40s-deploy from plan 854a7a3d1272. To run a gang by hand, run each node's script on its
 # node within a few minutes of each other; the leader then serves http://10.0.0.11:8000
 set -eu
 
