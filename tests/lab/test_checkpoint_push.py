@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.support.small_lab import SmallLab, small_lab
 from tests.support.waiting import until
 
@@ -295,3 +296,23 @@ def test_a_flipped_byte_is_repaired_by_the_command_that_verify_names(lab: SmallL
     assert lab.deploy("checkpoint", "verify", "flipped", "--fresh", check=False).returncode == 0
     assert lab.on("node2", SUMS.format("flipped")) == sums
     assert not behind(lab)
+
+
+def test_a_spare_is_given_and_held_to_what_its_gang_has(lab: SmallLab) -> None:
+    with_a_spare = yaml.safe_load(lab.inventory.read_text())
+    (gang,) = with_a_spare["all"]["children"]["gangs"]["children"].values()
+    gang["hosts"]["node3"]["l40s_role"] = "spare"
+    plain = lab.inventory.read_text()
+    lab.inventory.write_text(yaml.safe_dump(with_a_spare))
+    try:
+        sums = made(lab, "kept", 3, 100_000)
+        assert {node["name"] for node in push(lab, "node0:/workspace/kept")["nodes"]} >= set(OTHERS)
+        assert lab.on("node3", SUMS.format("kept")) == sums
+        lab.on("node3", "rm /workspace/kept/shard-2.bin")
+        verified = lab.deploy("checkpoint", "verify", "kept", "--json", check=False)
+        assert verified.returncode == 7
+        assert {odd for one in json.loads(verified.stdout)["differences"] for odd in one["odd"]} == {"node3"}
+        push(lab, "node0:/workspace/kept", "--repair")
+        assert lab.on("node3", SUMS.format("kept")) == sums
+    finally:
+        lab.inventory.write_text(plain)

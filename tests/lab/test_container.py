@@ -221,13 +221,15 @@ def test_an_image_that_is_not_there_is_refused_before_anything_starts(gang: Clus
 
 
 def _nothing_left(gang: Cluster, podman: Path) -> None:
+    """podman may still list a container as up whose conmon was killed too: what counts is that it does not run."""
     gang.nothing_left(30)
     name = containers.name_of(run_of(gang.staging(0), gang.state_dir(0)))
 
     def gone() -> bool:
-        words = [str(podman / "podman"), "ps", "--all", "--sync", "--format", "{{.Names}} {{.Status}}"]
+        words = [str(podman / "podman"), "ps", "--all", "--sync", "--format", "{{.Names}} {{.Pid}} {{.Status}}"]
         listed = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True).stdout
-        return not any(line.startswith(name) and " Up" in line for line in listed.splitlines())
+        mine = [line.split(" ", 2) for line in listed.splitlines() if line.startswith(name)]
+        return not any(status.startswith("Up") and Path(f"/proc/{pid}").exists() for _, pid, status in mine)
 
     until(gone, 30, "the container is gone")
 

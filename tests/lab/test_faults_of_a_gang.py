@@ -130,14 +130,19 @@ def test_a_rail_that_is_cut_under_a_serving_gang_fails_no_request_and_restarts_n
     lab.serve()
     before = lab.gang()
     strike(lab, "break", "node1", "port-down")
-    (rail,) = until(lambda: lab.gang()["rails"], 30, "status names the rail")
-    assert (rail["node"], rail["up"]) == ("node1", False)
-    assert rail["port"].startswith("mlx5_") and "tokens/s" in rail["text"]
-    assert answer(lab, before["service"]["url"])
-    seen = lab.gang()
-    assert (seen["state"], seen["run_id"], seen["degraded_reason"]) == ("ready", before["run_id"], "rails")
-    assert f"RDMA port {rail['port']} is down" in lab.deploy("status", check=False).stdout.replace("\n", " ")
-    strike(lab, "heal", "node1")
+    try:
+        (rail,) = until(lambda: lab.gang()["rails"], 30, "status names the rail")
+        assert (rail["node"], rail["up"]) == ("node1", False)
+        assert rail["port"].startswith("mlx5_") and "tokens/s" in rail["text"]
+        assert answer(lab, before["service"]["url"])
+        seen = until(
+            lambda: (one := lab.gang())["degraded_reason"] == "rails" and one, 30, "every node answers in time"
+        )
+        assert (seen["state"], seen["run_id"]) == ("ready", before["run_id"])
+        down = f"RDMA port {rail['port']} is down"
+        until(lambda: down in lab.deploy("status", check=False).stdout.replace("\n", " "), 30, "status says so")
+    finally:
+        strike(lab, "heal", "node1")
     until(lambda: lab.gang()["rails"][0]["up"], 30, "the port is back")
     assert "l40s-deploy restart" in lab.gang()["rails"][0]["text"]
     assert lab.gang()["run_id"] == before["run_id"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from tests.support.waiting import slack, until
 
 if TYPE_CHECKING:
     from tests.support.small_lab import SmallLab
@@ -154,6 +155,25 @@ def test_maintenance_of_one_gang_that_loses_its_power_meanwhile_and_the_others_s
     after = lab.json("status")["gangs"]
     assert [gang["state"] for gang in after] == ["ready"] * 3
     assert [was["run_id"] != now["run_id"] for was, now in zip(before, after, strict=True)] == [False, True, False]
+    assert len(workers(lab)) == 3
+
+
+@pytest.mark.parametrize("fault", [("kill-rank", "0"), ("power-off",)], ids=lambda fault: fault[0])
+def test_of_a_gang_that_dies_only_the_requests_in_flight_fail(lab: SmallLab, fault: tuple[str, ...]) -> None:
+    from tests.support.load import Load
+    from tests.support.small_lab import MODEL
+
+    last, clients = lab.gang(1)["run_id"], 6
+    with Load(ROUTER, MODEL, clients=clients, pause_s=0.02) as load:
+        until(lambda: load.good > 10 * clients, 60 * slack(), lambda: str(load.bad))
+        lab.deploy("lab", "break", "--name", lab.name, "node1", *fault)
+        died = load.good
+        until(lambda: load.good > died + 50 * clients, 120 * slack(), lambda: str(load.bad))
+    assert len(load.bad) <= clients, load.bad
+    if fault[0] == "power-off":
+        lab.deploy("lab", "heal", "--name", lab.name, "node1", *fault)
+    lab.deploy("guard", "--once", "--golden-every", "0")
+    assert lab.gang(1)["state"] == "ready" and lab.gang(1)["run_id"] != last
     assert len(workers(lab)) == 3
 
 

@@ -70,9 +70,9 @@ def test_sigterm_drains_the_leader_and_stops_all_nodes(engine: Any) -> None:
 
 
 def test_sigterm_while_loading_ends_a_node_at_once(engine: Any) -> None:
-    leader, worker = engine.start(env={"STANDIN_SPEED": "0.5"})
-    for node in (leader, worker):
-        until(partial(_loads, node), "loading")
+    nodes = engine.start(env={"STANDIN_SPEED": "0.5"})
+    until(lambda: all(_loads(node) for node in nodes), "loading: who loses the other before never does")
+    for node in nodes:
         node.process.send_signal(signal.SIGTERM)
         end_with(node, -signal.SIGTERM)
         until(partial(_left_nothing, node), "no orphans")
