@@ -14,6 +14,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 MODEL = "DeepSeek-V3-0324-Block64x64"
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed program has its modules compiled
 
 
 def command(*words: str) -> list[str]:
