@@ -15,20 +15,22 @@ CORE = {
     "topology", "rules", "planning", "engines", "gang", "rendering", "checkpoint", "tuning", "golden", "bench",
     "nettest", "monitoring",
 }  # fmt: skip
-SHARED = {"model", "protocol"}
+BASE = {"quick"}
+SHARED = {"model", "protocol", *BASE}
 OUTSIDE = {"remote", "host_setup", "node", "records", "loading"}
-MAY_IMPORT = {
+MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"cli", "workflows", "lab", "loading", *SHARED, *CORE},
     "workflows": {"workflows", *SHARED, *OUTSIDE, *CORE},
     "lab": {"lab", "workflows", *SHARED, *OUTSIDE, *CORE},
     "remote": {"remote", "loading", *SHARED},
-    "host_setup": {"host_setup", "loading", "model"},
-    "node": {"node", "protocol"},
-    "records": {"records", "node", "model"},
-    "loading": {"loading", "model"},
+    "host_setup": {"host_setup", "loading", "model", *BASE},
+    "node": {"node", "protocol", *BASE},
+    "records": {"records", "node", "model", *BASE},
+    "loading": {"loading", "model", *BASE},
     **{core: {*SHARED, *CORE} for core in CORE},
-    "model": {"model"},
-    "protocol": {"protocol"},
+    "model": {"model", *BASE},
+    "protocol": {"protocol", *BASE},
+    **{base: set() for base in BASE},
 }
 HOME = {
     "paramiko": {"remote"},

@@ -13,6 +13,7 @@ from typing import Any
 from tests.simulation.network import Net, SimulatedSockets
 from tests.simulation.world import World
 
+from orchestrator import quick
 from orchestrator.node.agent.agent import Agent
 from orchestrator.node.agent.disk import Job, Now
 from orchestrator.node.agent.record import Record
@@ -25,7 +26,6 @@ from orchestrator.node.engine.vitality import Probe
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.network.obituary import REPORT_S, Obituary
 from orchestrator.node.network.rails import Rails
-from orchestrator.protocol import quick
 from orchestrator.protocol.report import AgentState, RankState, Report
 from orchestrator.protocol.run_files import Order
 from orchestrator.protocol.staging import ServiceOrder

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.quick import dataclass
 from orchestrator.topology.speed import Traffic, price
 
 _NETWORK = re.compile(r"^Using network (\S+)")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from orchestrator import quick
 from orchestrator.gang.pace import PHASES
 from orchestrator.gang.view import NodeView
 
@@ -16,7 +17,7 @@ _TELLING = 3
 """Shards after which a pace says something."""
 
 
-@dataclass(frozen=True, slots=True)
+@quick.dataclass(frozen=True, slots=True)
 class Reading:
     """How far a node is with its weight files. Each node reads all of them. rate: bytes a second, 0 where unknown"""
 
@@ -47,7 +48,7 @@ def left_s(node: NodeView, now: Reading | None, last: Mapping[str, float]) -> fl
     return max(0.0, ready - last[node.phase.name] - node.phase_s)
 
 
-@dataclass(frozen=True, slots=True)
+@quick.dataclass(frozen=True, slots=True)
 class Took:
     """What a start that came to ready took. seconds: from staging until ready; phases: of each, in their order; the
     slowest node counts."""

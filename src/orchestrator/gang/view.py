@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from orchestrator.gang import pace, rails
 from orchestrator.gang.contact import Contact, contact, sentence
@@ -12,6 +12,7 @@ from orchestrator.model.errors import DeployError
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.report import AgentState, Cause, PageCache, Phase, Rail, RankReport, Report
+from orchestrator.quick import dataclass
 
 STALE_PROBE_S = 60.0
 """A leader's last HTTP probe older than this says nothing any more: twice the engine's own 20 s and our pause."""

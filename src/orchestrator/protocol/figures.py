@@ -7,9 +7,9 @@ from dataclasses import field
 from typing import Any
 
 from orchestrator.protocol.gauges import GaugesAnswer, XidCount
-from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.shape import Message
 from orchestrator.protocol.verbs import GangRequest, HttpAnswer, HttpRequest, LockHolder
+from orchestrator.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from dataclasses import field
 from enum import Enum
 from typing import Any
 
-from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.shape import Message
+from orchestrator.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

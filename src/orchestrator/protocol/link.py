@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.release import side
 from orchestrator.protocol.report import AgentState, Cause, Phase
 from orchestrator.protocol.shape import Message, Unreadable
+from orchestrator.quick import dataclass
 
 FORMAT = 1
 """Counts up where an agent of the release before could no longer follow: unknown messages and keys are passed over."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from orchestrator.protocol.in_place import InPlaceOrder
-from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.shape import Message
 from orchestrator.protocol.verbs import GangRequest
+from orchestrator.quick import dataclass
 
 ALL_REDUCE = "all-reduce"
 PAIRS = "pairs"

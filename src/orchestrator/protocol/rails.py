@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.shape import Message
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import GangRequest
+from orchestrator.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

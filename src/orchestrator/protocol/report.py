@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 
-from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.shape import Message
+from orchestrator.quick import dataclass
 
 FORMAT = 1
 SILENT_S = 10.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.shape import Message
 from orchestrator.protocol.staging import Secrets
 from orchestrator.protocol.verbs import Because
+from orchestrator.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

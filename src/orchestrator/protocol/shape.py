@@ -12,9 +12,10 @@ import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
+
+from orchestrator.quick import dataclass
 
 MOST_SECONDS = 1e11
 """All numbers with a fraction are seconds here, of an epoch or of a duration; this is the year 5138."""
@@ -27,7 +28,7 @@ M = TypeVar("M", bound="Message")
 Reader = Callable[[object], Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unreadable:
     """What is wrong with a message. where: the key, as in `report.phase.since`; what: found and wanted, in words."""
 

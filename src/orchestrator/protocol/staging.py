@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 
-from orchestrator.protocol.quick import dataclass
 from orchestrator.protocol.shape import Message
+from orchestrator.quick import dataclass
 
 LOG_LIMIT = 64 * 1024 * 1024
 

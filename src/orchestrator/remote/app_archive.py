@@ -14,8 +14,9 @@ import marshal
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from orchestrator.quick import dataclass
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest date that a zip file can hold: no clock in the result
@@ -72,11 +73,12 @@ def byte_code(name: str, source: bytes) -> bytes:
 
 
 def sources() -> dict[str, bytes]:
-    """Every file of the archive by its name inside: the node and protocol packages, pynvml, and the entry point."""
+    """Every file of the archive by its name inside: the node and protocol packages, what they stand on, pynvml, the
+    entry point."""
     node = _PACKAGE / "node"
     ours = [*node.rglob("*.py"), *(_PACKAGE / "protocol").rglob("*.py")]
     files = {f"orchestrator/{path.relative_to(_PACKAGE)}": path for path in ours}
-    files["orchestrator/__init__.py"] = _PACKAGE / "__init__.py"
+    files |= {f"orchestrator/{name}": _PACKAGE / name for name in ("__init__.py", "quick.py")}
     files["__main__.py"] = node / "__main__.py"
     files["pynvml.py"] = _pynvml()
     return {name: path.read_bytes() for name, path in files.items()}

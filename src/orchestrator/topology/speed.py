@@ -9,8 +9,9 @@ NCCL src/graph/tuning.cc (ncclTopoTuneModel) for the latency of a rightly wired 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from orchestrator.quick import dataclass
 
 BATCHES = (1, 4, 32, 128)
 RANKS = 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from orchestrator.engines import router as words
@@ -19,6 +19,7 @@ from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.model.replicas import concerned
+from orchestrator.quick import dataclass
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.workflows.deadlines import GLANCE_ASK_S, GLANCE_S
 from orchestrator.workflows.gang.operation import interrupted

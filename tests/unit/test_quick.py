@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.protocol import quick
+from orchestrator import quick
 
 
 @quick.dataclass(frozen=True, slots=True)
