@@ -25,6 +25,9 @@ KIB = 1024
 PROBE = ("log", "counters", "pause", "resumed")
 MOST = 2.5
 """Twice the text may take this many times as long."""
+CLEARLY_S = 1e-8
+"""A character. What is searched faster is not searched again from each of its places: that takes ten times as long
+where the text has but some hundred such places."""
 HOSTILE = [
     "ibv_poll_cq",
     "ibv_reg_mr",
@@ -148,13 +151,24 @@ def seconds(pattern: re.Pattern[str], text: str, least_s: float = 0.002) -> floa
 
 
 def ratio(pattern: re.Pattern[str], short: str, long: str) -> float:
-    """How many times as long the longer text takes; measured with more care where it seems too much."""
-    found = seconds(pattern, long, 0.0005) / seconds(pattern, short, 0.0005)
+    """How many times as long the longer text takes; measured with more care where it seems too much: each of the two
+    at its best, since whatever else runs here makes either one slower."""
+    best_short, best_long = seconds(pattern, short, 0.0005), seconds(pattern, long, 0.0005)
     tries = 0
-    while found > MOST and tries < 3:
-        found = min(found, seconds(pattern, long) / seconds(pattern, short))
+    while best_long > MOST * best_short and tries < 5:
+        one_short, one_long = seconds(pattern, short), seconds(pattern, long)
+        if one_long <= MOST * one_short:
+            return one_long / one_short
+        best_short, best_long = min(best_short, one_short), min(best_long, one_long)
         tries += 1
-    return found
+    return best_long / best_short
+
+
+def clearly_bounded(pattern: re.Pattern[str], text: str) -> bool:
+    """One search of it is so quick that it needs no second one."""
+    began = time.process_time()
+    pattern.search(text)
+    return time.process_time() - began < CLEARLY_S * len(text)
 
 
 @pytest.mark.parametrize("pattern", [pytest.param(pattern, id=name) for name, pattern in patterns().items()])
@@ -162,7 +176,7 @@ def test_twice_the_text_takes_twice_the_time(pattern: str) -> None:
     compiled = re.compile(pattern)
     for seed in adversaries(pattern):
         for short, long in zip(texts(seed, 32 * KIB), texts(seed, 64 * KIB), strict=True):
-            assert ratio(compiled, short, long) <= MOST, f"{seed[:80]!r}"
+            assert clearly_bounded(compiled, long) or ratio(compiled, short, long) <= MOST, f"{seed[:80]!r}"
 
 
 @pytest.mark.parametrize("pattern", ["ibv_poll_cq.*(failed|error)", r"a\w* failed", r"shards:.*\|\s*\d+/"])
@@ -170,7 +184,7 @@ def test_the_test_finds_patterns_that_are_not_bounded(pattern: str) -> None:
     compiled = re.compile(pattern)
     size = 4 * KIB
     assert any(
-        ratio(compiled, short, long) > MOST
+        not clearly_bounded(compiled, long) and ratio(compiled, short, long) > MOST
         for seed in adversaries(pattern)
         for short, long in zip(texts(seed, size), texts(seed, 2 * size), strict=True)
     )

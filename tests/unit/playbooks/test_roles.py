@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.waiting import slack
 
 from orchestrator.host_setup import runner
 from orchestrator.host_setup.runner import HostResult, Step, run_playbook
@@ -117,7 +118,7 @@ def run_role(
     here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     inventory = {"all": {"hosts": {name: here | {"folder": str(host.folder)} for name, host in hosts.items()}}}
     heard = steps.append if steps is not None else lambda _: None
-    return run_playbook("play.yml", inventory=inventory, variables=variables, deadline_s=60, on_step=heard)
+    return run_playbook("play.yml", inventory=inventory, variables=variables, deadline_s=60 * slack(), on_step=heard)
 
 
 def test_containers_are_installed_only_where_no_program_for_them_is_and_nothing_goes(
@@ -203,7 +204,7 @@ def test_a_check_before_the_interpreter_is_there_leaves_out_what_needs_it(
 
     def check(*tags: str) -> PerNode[HostResult]:
         return run_playbook(
-            "prepare.yml", inventory=inventory, variables=variables, tags=tags, check=True, deadline_s=60,
+            "prepare.yml", inventory=inventory, variables=variables, tags=tags, check=True, deadline_s=60 * slack(),
             on_step=steps.append,
         )  # fmt: skip
 
