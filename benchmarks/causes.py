@@ -17,7 +17,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.support.preloaded import Preloaded
 from tests.support.small_lab import SmallLab, small_lab
 
 SHAPES = (1, 2, 8)
@@ -46,17 +45,12 @@ def kills(gpus: int, count: int, deaths: str) -> Iterator[str]:
     """What is wrong with each kill's cause, '' where it is right."""
     shape = SmallLab(f"causes{gpus}", nodes=NODES, gpus=gpus, deaths=deaths, env=SPEED)
     with small_lab(shape.name, of=shape) as lab:
-        lab.preloaded = Preloaded(lab.environment)
-        try:
-            for turn in range(count):
-                rank = turn * (2 * gpus + 1) % (gpus * NODES)
-                words = strike(lab, rank)
-                if words:
-                    print(f"  kill {turn + 1}, TP{rank} of node{rank // gpus}: {words}", flush=True)
-                yield words
-        finally:
-            lab.preloaded.close()
-            lab.preloaded = None
+        for turn in range(count):
+            rank = turn * (2 * gpus + 1) % (gpus * NODES)
+            words = strike(lab, rank)
+            if words:
+                print(f"  kill {turn + 1}, TP{rank} of node{rank // gpus}: {words}", flush=True)
+            yield words
 
 
 def strike(lab: SmallLab, rank: int) -> str:

@@ -16,7 +16,7 @@ from tests.chaos.disks import Disks
 from tests.chaos.rows import PLACES, Row
 from tests.chaos.watch import NodeGone, Watch
 from tests.support.load import Load
-from tests.support.preloaded import Preloaded
+from tests.support.preloaded import preloaded
 from tests.support.small_lab import ENVIRONMENT, MODEL, SmallLab
 
 from orchestrator.lab.breaking.breaking import break_node, heal_node
@@ -85,7 +85,6 @@ class Stage:
     def raised(cls, lab: SmallLab) -> Stage:
         """After `lab up`: the inventory with a short lease, and a man at every node's console."""
         lab.write_inventory(vars={"l40s_lease": LEASE_S})
-        lab.preloaded = Preloaded(lab.environment)
         stage = cls(lab, Watch(lab))
         stage.watch.baseline()
         return stage
@@ -120,9 +119,6 @@ class Stage:
         self.let_go()
         self.watch.close()
         self.disks.close()
-        if self.lab.preloaded is not None:
-            self.lab.preloaded.close()
-            self.lab.preloaded = None
 
     def fault(self, verb: str, node: str, *words: str) -> None:
         """`lab break` or `lab heal`; the end of what upset it, too."""
@@ -213,8 +209,7 @@ class Command:
 
     def __post_init__(self) -> None:
         self.file = self.lab.folder / f"said-{self.name}"
-        assert self.lab.preloaded is not None
-        self.process = self.lab.preloaded.start(self.words, self.file, self.file)
+        self.process = preloaded().start(self.words, self.file, self.file, self.lab.environment)
 
     @property
     def said(self) -> str:

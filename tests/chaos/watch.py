@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.small_lab import L40S_DEPLOY, SmallLab
+from tests.support.preloaded import L40S_DEPLOY
+from tests.support.small_lab import SmallLab
 
 SCRIPT = (Path(__file__).resolve().parent / "watchman.py").read_text()
 ANSWER_S = 30.0

@@ -127,28 +127,3 @@ def test_an_interrupted_test_leaves_nothing(lab: SmallLab) -> None:
     assert test.returncode == 130 and "interrupted" in said
     until(lambda: not ranks(lab), 30, "nothing of it is left")
     nettest(lab)
-
-
-def test_a_gang_that_runs_is_not_tested_and_bench_and_golden_measure_it(lab: SmallLab) -> None:
-    lab.serve()
-    try:
-        done = lab.deploy("nettest", check=False)
-        bench_and_golden(lab)
-    finally:
-        lab.deploy("down")
-    assert done.returncode == 2 and "slow each other down" in done.stderr
-
-
-LOAD = ("--input", "20", "--output", "10", "--prompts", "8", "--rate", "100", "--concurrency", "4")
-
-
-def bench_and_golden(lab: SmallLab) -> None:
-    """The engine's own client, and accepted answers, against the real engine: the gang is up already."""
-    first = json.loads(lab.deploy("bench", *LOAD, "--json", timeout=600).stdout)
-    assert (first["verdict"], first["stand_in"], first["stack"]) == ("not judged", False, "sglang-0.5.23-cpu")
-    assert first["serving"]["output_tok_s"] > 0 and first["machines"]["before"].keys() == lab.hosts().keys()
-    gated = lab.deploy("bench", *LOAD, "--json", "--gate", check=False, timeout=600)
-    assert gated.returncode in (0, 7), gated.stderr
-    assert first["id"] in json.loads(gated.stdout)["against"]
-    assert lab.deploy("golden", "accept", timeout=600).returncode == 0
-    assert json.loads(lab.deploy("golden", "check", "--json", timeout=600).stdout)["verdict"] == "same"

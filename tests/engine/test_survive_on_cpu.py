@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from tests.support.guarding import guarding, serving
 from tests.support.load import complete
-from tests.support.small_lab import ENGINE_MODEL, L40S_DEPLOY, SmallLab, small_lab
+from tests.support.preloaded import L40S_DEPLOY
+from tests.support.small_lab import ENGINE_MODEL, SmallLab, small_lab
 from tests.support.waiting import slack, until
 
 from orchestrator.lab.engine.model import CANARY_PROMPT, CANARY_TEXT

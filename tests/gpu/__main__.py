@@ -24,7 +24,7 @@ from tests.gpu import page
 from tests.gpu.figures import Figures, Result
 from tests.gpu.stage import HOME, MODELS, ORIGINAL, REBLOCKED, GpuLab, Gpus, Stage, engine_python
 from tests.gpu.steps import STEPS, Step, model_made, not_done, played
-from tests.support.small_lab import L40S_DEPLOY
+from tests.support.preloaded import L40S_DEPLOY
 
 FIGURES = Path(__file__).parent / "figures.json"
 CLOSING_S = 20.0

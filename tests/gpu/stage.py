@@ -17,7 +17,8 @@ from typing import Any
 import yaml
 from tests.gpu import checkpoint
 from tests.support.load import Load, complete
-from tests.support.small_lab import L40S_DEPLOY, SmallLab
+from tests.support.preloaded import L40S_DEPLOY
+from tests.support.small_lab import SmallLab
 
 from orchestrator.lab.node.living import find_node
 from orchestrator.lab.processes import Identity, wait_until

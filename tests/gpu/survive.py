@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.gpu.stage import Otherwise, Stage, with_what_was_seen
 from tests.support.guarding import guarding, serving
-from tests.support.small_lab import L40S_DEPLOY
+from tests.support.preloaded import L40S_DEPLOY
 
 LEASE_S = 6
 AFTER_S = 5

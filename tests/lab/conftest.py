@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support import preloaded
+from tests.support.preloaded import L40S_DEPLOY
 from tests.support.waiting import slack
-
-L40S_DEPLOY = [sys.executable, "-m", "orchestrator.cli.main"]
 
 
 @dataclass(frozen=True)
@@ -44,14 +43,7 @@ class RunningLab:
         """
         if words[:1] == ("up",) and "--level" not in words:
             words = (*words, "--level", "1")
-        done = subprocess.run(
-            [*L40S_DEPLOY, "lab", *words, "--name", self.name],
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=deadline_s * slack(),
-            check=False,
-        )
+        done = preloaded.run(("lab", *words, "--name", self.name), self.environment(), deadline_s * slack())
         assert done.returncode == 0 or not check, done.stderr
         return done
 

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import preloaded
+from tests.support.preloaded import L40S_DEPLOY
+from tests.support.waiting import slack
 
-from .conftest import L40S_DEPLOY, RunningLab, needs_root
+from .conftest import RunningLab, needs_root
 
 pytestmark = [pytest.mark.lab, needs_root]
 
@@ -43,8 +46,8 @@ def lab(labs: Callable[[str], RunningLab], mine: Path) -> RunningLab:
 
 
 def l40s(lab: RunningLab, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [*L40S_DEPLOY, *words, "--inventory", str(lab.directory / "inventory.yml")]
-    return subprocess.run(command, env=lab.environment(), capture_output=True, text=True, timeout=60, check=False)
+    words = (*words, "--inventory", str(lab.directory / "inventory.yml"))
+    return preloaded.run(words, lab.environment(), 60 * slack())
 
 
 def looked_at(lab: RunningLab) -> list[dict[str, Any]]:

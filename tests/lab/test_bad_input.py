@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.support import preloaded
+from tests.support.waiting import slack
 
-from .conftest import L40S_DEPLOY, RunningLab, needs_root
+from .conftest import RunningLab, needs_root
 
 pytestmark = [pytest.mark.lab, needs_root]
 
@@ -35,14 +35,8 @@ def nothing_is_started(lab: RunningLab) -> Iterator[None]:
 
 
 def up(lab: RunningLab, inventory: Path | None = None, model: str = MODEL) -> tuple[int, str]:
-    done = subprocess.run(
-        [*L40S_DEPLOY, "up", "-i", str(inventory or lab.directory / "inventory.yml"), "--model", model],
-        env={**os.environ, "L40S_LAB_ROOT": str(lab.root)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    words = ("up", "-i", str(inventory or lab.directory / "inventory.yml"), "--model", model)
+    done = preloaded.run(words, lab.environment(), 60 * slack())
     assert "Traceback" not in done.stderr
     return done.returncode, done.stderr
 
@@ -173,12 +167,7 @@ def test_a_busy_gpu_names_the_process(lab: RunningLab) -> None:
 
 
 def test_json_says_the_same_as_one_document(lab: RunningLab) -> None:
-    done = subprocess.run(
-        [*L40S_DEPLOY, "up", "-i", str(lab.directory / "inventory.yml"), "--model", "nope", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    words = ("up", "-i", str(lab.directory / "inventory.yml"), "--model", "nope", "--json")
+    done = preloaded.run(words, lab.environment(), 60 * slack())
     assert done.returncode == 2
     assert set(json.loads(done.stderr.splitlines()[-1])["error"]) >= {"what", "where", "fix"}

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support import preloaded
 from tests.support.waiting import slack
 
-from .conftest import L40S_DEPLOY, RunningLab, needs_root
+from .conftest import RunningLab, needs_root
 
 pytestmark = [pytest.mark.lab, needs_root]
 
 
 def doctor(lab: RunningLab, *words: str) -> tuple[int, dict[str, Any], float]:
-    command = [*L40S_DEPLOY, "doctor", "--json", "-i", str(lab.directory / "inventory.yml"), *words]
+    command = ("doctor", "--json", "-i", str(lab.directory / "inventory.yml"), *words)
     began = time.monotonic()
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60 * slack(), env=lab.environment(), check=False
-    )
+    done = preloaded.run(command, lab.environment(), 60 * slack())
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout), time.monotonic() - began
 

@@ -18,10 +18,12 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support import preloaded
+from tests.support.preloaded import L40S_DEPLOY
 from tests.support.small_lab import small_lab
 from tests.support.waiting import slack, until
 
-from .conftest import L40S_DEPLOY, RunningLab, needs_root
+from .conftest import RunningLab, needs_root
 
 pytestmark = [pytest.mark.lab, needs_root]
 
@@ -42,9 +44,7 @@ class Operator:
         return [*L40S_DEPLOY, *words, "-i", str(self.inventory)]
 
     def type(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            self.command(*words), env=self.lab.environment(), capture_output=True, text=True, timeout=90, check=False
-        )
+        done = preloaded.run((*words, "-i", str(self.inventory)), self.lab.environment(), 90 * slack())
         assert code in (None, done.returncode), f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.support.small_lab import L40S_DEPLOY, SmallLab, small_lab
+from tests.support.preloaded import L40S_DEPLOY
+from tests.support.small_lab import SmallLab, small_lab
 
 from orchestrator.loading.inventory import load_inventory
 

@@ -45,7 +45,6 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SmallLab]:
-    from tests.support.preloaded import Preloaded
     from tests.support.router import NotInstalled, router_environment, router_group
     from tests.support.small_lab import SmallLab, small_lab
 
@@ -57,14 +56,11 @@ def lab() -> Iterator[SmallLab]:
     described = SmallLab(name, gangs=3, nodes=1)
     with small_lab(name, of=described) as made:
         made.write_inventory(router=router_group(environment, made.folder / "router", PORT))
-        made.preloaded = Preloaded(made.environment)
         made.serve()
         try:
             yield made
         finally:
             made.deploy("router", "down", check=False)
-            made.preloaded.close()
-            made.preloaded = None
 
 
 def words(lab: SmallLab, what: str, turn: int) -> list[str]:
@@ -90,11 +86,11 @@ def finish(lab: SmallLab, how: str) -> None:
 
 def interrupt(lab: SmallLab, command: list[str], number: int, after_s: float) -> str:
     """Start a command and send it a signal; what it said until then."""
+    from tests.support.preloaded import preloaded
     from tests.support.waiting import slack
 
-    assert lab.preloaded is not None
     out = lab.folder / "interrupted.out"
-    running = lab.preloaded.start(command, out, out)
+    running = preloaded().start(command, out, out, lab.environment)
     end = time.monotonic() + after_s
     while running.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
@@ -160,12 +156,12 @@ def test_whatever_comes_after_a_killed_restart_ends_with_every_gang_serving_behi
 
 
 def test_status_names_the_command_that_finishes_it(lab: SmallLab) -> None:
+    from tests.support.preloaded import preloaded
     from tests.support.waiting import until
 
-    assert lab.preloaded is not None
     out = lab.folder / "killed.out"
     out.touch()
-    running = lab.preloaded.start(["restart", "--rolling"], out, out)
+    running = preloaded().start(["restart", "--rolling"], out, out, lab.environment)
     until(lambda: "staging" in out.read_text(), 60.0, "the first gang is stopped and staged")
     running.send_signal(signal.SIGHUP)
     assert running.wait(60) == 130
@@ -184,7 +180,7 @@ def test_status_names_the_command_that_finishes_it(lab: SmallLab) -> None:
 
 
 def test_a_reader_that_goes_away_detaches_as_ctrl_c_does(lab: SmallLab) -> None:
-    from tests.support.small_lab import L40S_DEPLOY
+    from tests.support.preloaded import L40S_DEPLOY
 
     typed = f"{' '.join(L40S_DEPLOY)} restart --rolling 2>&1 | head -n 3"
     done = subprocess.run(
@@ -197,7 +193,7 @@ def test_a_reader_that_goes_away_detaches_as_ctrl_c_does(lab: SmallLab) -> None:
 
 
 def test_a_listing_that_is_cut_short_is_nobodys_defect(lab: SmallLab) -> None:
-    from tests.support.small_lab import L40S_DEPLOY
+    from tests.support.preloaded import L40S_DEPLOY
 
     for verb in ("discover", "status --json", "plan --model " + lab.model):
         typed = f"{' '.join(L40S_DEPLOY)} {verb} | head -n 1; exit ${{PIPESTATUS[0]}}"

@@ -14,11 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.support.preloaded import L40S_DEPLOY
 
 from orchestrator.lab.life.home import Home
 from orchestrator.lab.processes import Identity, wait_until
 
-from .conftest import L40S_DEPLOY, RunningLab, needs_root
+from .conftest import RunningLab, needs_root
 
 pytestmark = [pytest.mark.lab, needs_root]
 

@@ -34,7 +34,7 @@ def lab() -> Iterator[SmallLab]:
 
 
 def test_a_restart_ends_with_the_table_of_four_ready_nodes(lab: SmallLab) -> None:
-    from tests.support.small_lab import L40S_DEPLOY
+    from tests.support.preloaded import L40S_DEPLOY
     from tests.support.terminal import COLUMNS, LINES, rendered
 
     typed = f"stty cols {COLUMNS} rows {LINES}; {shlex.join([*L40S_DEPLOY, 'restart'])}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -14,8 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support import preloaded
+from tests.support.waiting import slack
 
-from .conftest import L40S_DEPLOY, RunningLab, needs_root
+from .conftest import RunningLab, needs_root
 
 pytestmark = [pytest.mark.lab, needs_root]
 
@@ -30,14 +31,8 @@ def lab(labs: Callable[[str], RunningLab]) -> RunningLab:
 
 
 def plan(lab: RunningLab, *words: str, code: int = 0) -> str:
-    done = subprocess.run(
-        [*L40S_DEPLOY, "plan", "-i", str(lab.directory / "inventory.yml"), *words],
-        env=lab.environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    words = ("plan", "-i", str(lab.directory / "inventory.yml"), *words)
+    done = preloaded.run(words, lab.environment(), 60 * slack())
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr if code else done.stdout
 
@@ -128,14 +123,7 @@ def keyed_inventory(lab: RunningLab, folder: Path, key: str) -> Path:
 
 
 def command(lab: RunningLab, inventory: Path, verb: str, *words: str) -> str:
-    done = subprocess.run(
-        [*L40S_DEPLOY, verb, "-i", str(inventory), *words],
-        env=lab.environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = preloaded.run((verb, "-i", str(inventory), *words), lab.environment(), 120 * slack())
     assert done.returncode == 0, done.stderr
     return done.stdout
 

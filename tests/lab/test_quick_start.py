@@ -21,7 +21,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from tests.support.model_hub import REPO, ModelHub, model_hub
-from tests.support.small_lab import DIMENSIONS, ENVIRONMENT, L40S_DEPLOY, SmallLab, small_lab
+from tests.support.preloaded import L40S_DEPLOY
+from tests.support.small_lab import DIMENSIONS, ENVIRONMENT, SmallLab, small_lab
 from tests.support.waiting import slack
 from tests.support.wheels import wheel
 

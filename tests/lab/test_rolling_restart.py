@@ -137,7 +137,8 @@ def test_the_first_gang_goes_back_when_it_fails_with_the_changed_plan(lab: Small
 
 def test_maintenance_of_one_gang_that_loses_its_power_meanwhile_and_the_others_serve(lab: SmallLab) -> None:
     from tests.support.load import Load
-    from tests.support.small_lab import L40S_DEPLOY, MODEL
+    from tests.support.preloaded import L40S_DEPLOY
+    from tests.support.small_lab import MODEL
 
     before = lab.json("status")["gangs"]
     lab_verb = " ".join([*L40S_DEPLOY, "lab"])

@@ -1,11 +1,13 @@
 """`l40s-deploy` commands as forks of a process that has made its imports already.
 
-Each is a process of its own with its own arguments, files and end, as from a shell; only the half second of a core that
-Python needs to import everything is not spent a thousand times. `python -m tests.support.preloaded` is the far side.
+Each is a process of its own with its own arguments, environment, files and end, as from a shell; only the half second
+of a core that Python needs to import everything is not spent a thousand times. `python -m tests.support.preloaded` is
+the far side; it ends with us. What needs a terminal, an input or a session of its own is started as `L40S_DEPLOY`.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
@@ -13,6 +15,8 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -21,7 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-VERBS = ("up", "down", "status", "restart", "guard")
+from tests.support.waiting import slack
+
+L40S_DEPLOY = [sys.executable, "-m", "orchestrator.cli.main"]
+"""The real thing, from its first line on."""
+VERBS = ("up", "down", "status", "restart", "guard", "lab", "doctor", "plan")
 """Whose imports are made; any other command makes its own after the fork."""
 LAZY = ("orchestrator.cli.gangs", "orchestrator.cli.live", "rich.console", "rich.live", "rich.table", "rich.text")
 """What these import when they first need it."""
@@ -31,10 +39,10 @@ ANSWER_S = 30.0
 class Preloaded:
     """Our side: starts commands, hears of their ends. For one thread."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self) -> None:
+        self.owner = os.getpid()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.preloaded"],
-            env=dict(environment),
             cwd=Path(__file__).resolve().parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -43,29 +51,36 @@ class Preloaded:
         self._ended: dict[int, int] = {}
         self._began: list[int] = []
 
-    def start(self, words: Sequence[str], out: Path, err: Path) -> Running:
+    @property
+    def alive(self) -> bool:
+        """Whether it is ours, and its far side lives: a fork of us needs one of its own."""
+        return self.owner == os.getpid() and self._process.poll() is None
+
+    def start(self, words: Sequence[str], out: Path, err: Path, environment: Mapping[str, str]) -> Running:
         """A command whose output goes into these files."""
         assert self._process.stdin is not None
-        order = {"words": list(words), "out": str(out), "err": str(err)}
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        order = {"words": list(words), "out": str(out), "err": str(err), "cwd": str(Path.cwd())}
+        self._process.stdin.write(json.dumps({**order, "environment": dict(environment)}).encode() + b"\n")
         self._process.stdin.flush()
-        end = time.monotonic() + ANSWER_S
+        end = time.monotonic() + ANSWER_S * slack()
         while not self._began:
             self._hear(end)
         return Running(self, self._began.pop(0))
 
-    def run(self, words: Sequence[str], folder: Path, timeout: float) -> subprocess.CompletedProcess[str]:
-        """A command to its end. folder: where its output may lie meanwhile. Raises TimeoutExpired, having ended it."""
-        out, err = folder / "preloaded.out", folder / "preloaded.err"
-        running = self.start(words, out, err)
-        try:
-            status = running.wait(timeout)
-        except subprocess.TimeoutExpired:
-            running.kill()
-            running.wait(ANSWER_S)
-            raise
-        said = (out.read_text(errors="replace"), err.read_text(errors="replace"))
-        return subprocess.CompletedProcess(list(words), status, *said)
+    def run(
+        self, words: Sequence[str], environment: Mapping[str, str], timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """A command to its end. Raises TimeoutExpired, having ended it."""
+        with tempfile.TemporaryDirectory(prefix="preloaded-") as folder:
+            out, err = Path(folder) / "out", Path(folder) / "err"
+            running = self.start(words, out, err, environment)
+            try:
+                status = running.wait(timeout)
+            except subprocess.TimeoutExpired:
+                running.kill()
+                running.wait(ANSWER_S)
+                raise
+            return subprocess.CompletedProcess(list(words), status, *map(_read, (out, err)))
 
     def close(self) -> None:
         """End the far side."""
@@ -129,6 +144,31 @@ class Running:
         self.send_signal(signal.SIGKILL)
 
 
+_ours: list[Preloaded] = []
+
+
+def preloaded() -> Preloaded:
+    """This process's own, started when it is first asked for."""
+    if not _ours or not _ours[0].alive:
+        _ours[:] = [Preloaded()]
+        atexit.register(_ours[0].close)
+    return _ours[0]
+
+
+def run(words: Sequence[str], environment: Mapping[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
+    """`l40s-deploy WORDS` to its end: preloaded where this is the thread that may ask for it."""
+    if threading.current_thread() is threading.main_thread():
+        return preloaded().run(words, environment, timeout)
+    return subprocess.run(
+        [*L40S_DEPLOY, *words],
+        env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+
+
+def _read(path: Path) -> str:
+    return path.read_text("utf-8", errors="replace")
+
+
 def serve() -> None:
     """The far side: an order a line; tells what began and what ended."""
     for name in [f"orchestrator.cli.{verb}" for verb in VERBS] + list(LAZY):
@@ -181,6 +221,9 @@ def _fork(order: Mapping[str, Any]) -> int:
         os.dup2(os.open(order["out"], modes, 0o644), 1)
         os.dup2(1 if order["err"] == order["out"] else os.open(order["err"], modes, 0o644), 2)
         os.closerange(3, 256)
+        os.chdir(order["cwd"])
+        os.environ.clear()
+        os.environ.update(order["environment"])
         status = _command(order["words"])
     except BaseException:
         traceback.print_exc()

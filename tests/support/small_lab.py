@@ -10,7 +10,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.support.preloaded import Preloaded
+from tests.support import preloaded
+from tests.support.preloaded import L40S_DEPLOY
 from tests.support.waiting import slack
 
 from orchestrator.lab.hardware import wiring
 
-L40S_DEPLOY = [sys.executable, "-m", "orchestrator.cli.main"]
 MODEL = "mini-v3"
 DIMENSIONS = {
     "hidden_size": 512,
@@ -67,8 +66,6 @@ class SmallLab:
     gpus: int = 2
     env: dict[str, str] = field(default_factory=dict)
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="small-lab-")))
-    preloaded: Preloaded | None = None
-    """Whoever plays a thousand commands has them forked."""
 
     def __post_init__(self) -> None:
         self.inventory = self.folder / "hosts.yml"
@@ -129,19 +126,7 @@ class SmallLab:
 
     def deploy(self, *words: str, check: bool = True, timeout: float = 180.0) -> subprocess.CompletedProcess[str]:
         """`l40s-deploy WORDS`. timeout: on an idle machine, in seconds."""
-        timeout *= slack()
-        done = (
-            self.preloaded.run(words, self.folder, timeout)
-            if self.preloaded is not None
-            else subprocess.run(
-                [*L40S_DEPLOY, *words],
-                env=self.environment,
-                capture_output=True,
-                text=True,
-                timeout=timeout,
-                check=False,
-            )
-        )
+        done = preloaded.run(words, self.environment, timeout * slack())
         assert done.returncode == 0 or not check, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
