@@ -110,7 +110,7 @@ class LocalGang(Cluster):
             return raise_gangs(fleet, [self.gang], self.plan(plan_id), request, notes or Notes())
 
     def view(self) -> GangView:
-        with Fleet(self.gang.nodes) as fleet:
+        with Fleet(self.gang.nodes, hands_over=True) as fleet:  # to the next look
             (view,) = see(fleet, [self.gang])
         return view
 

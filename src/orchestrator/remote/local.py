@@ -9,6 +9,8 @@ import selectors
 import signal
 import subprocess
 import tempfile
+import threading
+import weakref
 from collections.abc import Iterator, Sequence
 
 from orchestrator.model.errors import Unreachable
@@ -31,6 +33,7 @@ class LocalSession:
 
     def __init__(self, spec: NodeSpec) -> None:
         self.spec = spec
+        self._conversations: list[LocalConversation] = []
 
     def run(
         self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float, become: bool | None = None
@@ -38,7 +41,7 @@ class LocalSession:
         """As Session.run."""
         deadline = Deadline(deadline_s)
         out, err = bytearray(), bytearray()
-        process = self._start(command_line(command, self.spec.reach, become), subprocess.PIPE)
+        process = _start(command_line(command, self.spec.reach, become), subprocess.PIPE)
         try:
             for is_error, chunk in _traffic(process, stdin, deadline):
                 (err if is_error else out).extend(chunk)
@@ -46,7 +49,7 @@ class LocalSession:
                     raise session.too_much(self.spec.name, shown(command), session.MOST_OUTPUT)
             status = process.wait(deadline.left())
         except (Passed, subprocess.TimeoutExpired):
-            raise self._too_slow(command, deadline_s) from None
+            raise _too_slow(self.spec, command, deadline_s) from None
         finally:
             _end(process)
         refusal = sudo_refusal(self.spec.name, self.spec.reach, status, bytes(err))
@@ -58,36 +61,131 @@ class LocalSession:
         """As Session.stream."""
         deadline = Deadline(deadline_s)
         with tempfile.TemporaryFile() as errors:
-            process = self._start(command_line(command, self.spec.reach, None), errors.fileno())
+            process = _start(command_line(command, self.spec.reach, None), errors.fileno())
             try:
                 yield from lines(chunk for _, chunk in _traffic(process, stdin, deadline))
                 status = process.wait(deadline.left())
             except (Passed, subprocess.TimeoutExpired):
-                raise self._too_slow(command, deadline_s or 0) from None
+                raise _too_slow(self.spec, command, deadline_s or 0) from None
             finally:
                 _let_go(process)
                 _end(process)
             errors.seek(max(0, errors.seek(0, os.SEEK_END) - _STDERR_KEPT))
             _raise_failure(self.spec, command, status, errors.read())
 
+    def converse(self, command: str | Sequence[str]) -> LocalConversation:
+        """A command that stays; it ends with the session."""
+        self._conversations.append(LocalConversation(self.spec, command))
+        return self._conversations[-1]
+
     def close(self) -> None:
-        """Nothing stays open between commands."""
+        """End what stays between commands."""
+        for conversation in self._conversations:
+            conversation.close()
 
-    def _start(self, line: str, stderr: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            ["/bin/sh", "-c", line],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            start_new_session=True,
-        )
 
-    def _too_slow(self, command: str | Sequence[str], seconds: float) -> Unreachable:
-        return Unreachable(
-            f"`{shown(command)}` did not end within {seconds:g} s",
-            where=self.spec.name,
-            fix="check the load of this machine (`uptime`), then try again",
-        )
+class LocalConversation:
+    """See session.Conversation. One line at a time. It does not keep its session: who asks has it."""
+
+    def __init__(self, spec: NodeSpec, command: str | Sequence[str]) -> None:
+        self._spec = spec
+        self._command = command
+        self._asking = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._rest = bytearray()
+
+    def ask(self, line: bytes, *, deadline_s: float) -> bytes | None:
+        """As Conversation.ask."""
+        deadline = Deadline(deadline_s)
+        with self._asking:
+            try:
+                _write(self._running(), line + b"\n", deadline)
+                return self._answer(deadline)
+            except Passed:
+                self._over()
+                raise _too_slow(self._spec, self._command, deadline_s) from None
+
+    def close(self) -> None:
+        """End the command; the next line would start it again. Who waits for an answer sees its end."""
+        if self._asking.acquire(blocking=False):
+            try:
+                self._over()
+            finally:
+                self._asking.release()
+        elif (process := self._process) is not None:
+            _kill(process)
+
+    def _over(self) -> None:
+        process, self._process, self._rest = self._process, None, bytearray()
+        if process is not None:
+            _dismiss(process)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            self._process = _start(command_line(self._command, self._spec.reach, None), subprocess.DEVNULL)
+            weakref.finalize(self, _dismiss, self._process)
+        return self._process
+
+    def _answer(self, deadline: Deadline) -> bytes | None:
+        searched, source = 0, _end_of(self._process, "stdout")
+        while (end := self._rest.find(b"\n", searched)) < 0:
+            searched = len(self._rest)
+            if searched > session.MOST_ANSWER:
+                self._over()
+                raise session.too_much(self._spec.name, shown(self._command), session.MOST_ANSWER)
+            if not select.select([source], [], [], deadline.left())[0]:
+                raise Passed
+            chunk = os.read(source, _CHUNK)
+            if not chunk:
+                self._over()
+                return None
+            self._rest += chunk
+        answer = bytes(self._rest[:end])
+        del self._rest[: end + 1]
+        return answer
+
+
+def _start(line: str, stderr: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["/bin/sh", "-c", line],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        start_new_session=True,
+    )
+
+
+def _too_slow(spec: NodeSpec, command: str | Sequence[str], seconds: float) -> Unreachable:
+    return Unreachable(
+        f"`{shown(command)}` did not end within {seconds:g} s",
+        where=spec.name,
+        fix="check the load of this machine (`uptime`), then try again",
+    )
+
+
+def _end_of(process: subprocess.Popen[bytes] | None, name: str) -> int:
+    pipe = getattr(process, name)
+    assert pipe is not None
+    return int(pipe.fileno())
+
+
+def _write(process: subprocess.Popen[bytes], data: bytes, deadline: Deadline) -> None:
+    """All of it, by writes that can't block; nothing where nobody reads. Raises Passed."""
+    left, target = memoryview(data), _end_of(process, "stdin")
+    while left:
+        if not select.select([], [target], [], deadline.left())[1]:
+            raise Passed
+        left = _feed(target, left)
+
+
+def _dismiss(process: subprocess.Popen[bytes]) -> None:
+    """End a command that stays: without input it ends by itself, in time or not."""
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_NOTICES_S)
+    _end(process)
 
 
 def _raise_failure(spec: NodeSpec, command: str | Sequence[str], status: int, err: bytes) -> None:
@@ -147,10 +245,14 @@ def _let_go(process: subprocess.Popen[bytes]) -> None:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End the process group that we started, if its leader still runs, and take its status."""
     if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill(process)
         process.wait()
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             with contextlib.suppress(OSError):
                 stream.close()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -11,6 +11,8 @@ from orchestrator.quick import dataclass
 
 MOST_OUTPUT = 512 << 20
 """Bytes of a command's output that are taken: above every list and file that a node is asked for."""
+MOST_ANSWER = 64 << 20
+"""Bytes of one line of a conversation: the light verbs' answers are reports and locks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,6 @@ from orchestrator.remote.session import CommandFailed, Completed
 from orchestrator.remote.ssh_target import target_of
 from orchestrator.remote.ssh_way import Way, open_way
 
-MOST_ANSWER = 64 << 20
-"""Bytes of one line of a conversation: the light verbs' answers are reports and locks."""
 _CHUNK = 65536
 _STDERR_KEPT = 65536
 _FED_INLINE = 1 << 20
@@ -187,7 +185,7 @@ class SshConversation:
         while True:
             self._arrived.forget()
             finished = channel.closed or channel.eof_received
-            while channel.recv_ready() and len(self._rest) <= MOST_ANSWER:
+            while channel.recv_ready() and len(self._rest) <= session.MOST_ANSWER:
                 self._rest += channel.recv(_CHUNK)
             while channel.recv_stderr_ready():
                 channel.recv_stderr(_CHUNK)
@@ -196,9 +194,9 @@ class SshConversation:
                 answer = bytes(self._rest[:end])
                 del self._rest[: end + 1]
                 return answer
-            if len(self._rest) > MOST_ANSWER:
+            if len(self._rest) > session.MOST_ANSWER:
                 self._ended(ours, channel)
-                raise session.too_much(ours.spec.name, shown(self._command), MOST_ANSWER)
+                raise session.too_much(ours.spec.name, shown(self._command), session.MOST_ANSWER)
             if finished:
                 self._ended(ours, channel)
                 return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.model.errors import NodeError
-from orchestrator.remote import session, ssh_session
+from orchestrator.remote import session
 from orchestrator.remote.ssh_session import SshConversation, SshSession, open_session
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.processes
 @pytest.fixture
 def node(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshSession]:
     monkeypatch.setattr(session, "MOST_OUTPUT", MOST)
-    monkeypatch.setattr(ssh_session, "MOST_ANSWER", MOST)
+    monkeypatch.setattr(session, "MOST_ANSWER", MOST)
     opened = open_session(sshd.spec(), deadline_s=20)
     yield opened
     opened.close()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.waiting import slack
+from tests.support.waiting import slack, until
 
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.remote import session as sessions
 from orchestrator.remote.connect import connect
+from orchestrator.remote.local import LocalSession
 from orchestrator.remote.session import CommandFailed, Completed
 
 
@@ -96,3 +99,61 @@ def test_a_stream_has_a_deadline_and_can_be_left(spec: NodeSpec, eventually: Cal
     pid = int(next(lines))
     lines.close()  # type: ignore[attr-defined]
     eventually(lambda: gone(pid))
+
+
+STAYS = 'echo $$; while read -r line; do echo "$line back"; done'
+
+
+def test_a_command_that_stays_answers_line_after_line_and_ends_with_its_session(spec: NodeSpec) -> None:
+    session = LocalSession(spec)
+    talk = session.converse(f"read -r line; {STAYS}")
+    pid = int(talk.ask(b"begin", deadline_s=20) or 0)
+    assert [talk.ask(line, deadline_s=20) for line in (b"one", b"x" * 200_000)] == [
+        b"one back",
+        b"x" * 200_000 + b" back",
+    ]
+    session.close()
+    assert gone(pid)
+    assert int(talk.ask(b"begin", deadline_s=20) or pid) != pid, "the next line starts it again"
+    session.close()
+
+
+def test_a_command_that_has_ended_gives_no_answer(spec: NodeSpec) -> None:
+    talk = LocalSession(spec).converse("read -r line; exit 3")
+    assert [talk.ask(b"x", deadline_s=20) for _ in range(2)] == [None, None]
+
+
+def test_a_command_that_stays_and_does_not_answer_in_time_is_ended(
+    spec: NodeSpec, tmp_path: Path, eventually: Callable[..., None]
+) -> None:
+    file = tmp_path / "pid"
+    talk = LocalSession(spec).converse(f"echo $$ >{file}; exec sleep 60")
+    with pytest.raises(Unreachable, match="did not end within 1 s"):
+        talk.ask(b"x", deadline_s=1)
+    eventually(lambda: gone(int(file.read_text())))
+
+
+def test_a_line_without_an_end_is_this_nodes_failure(spec: NodeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MOST_ANSWER", 1 << 20)
+    with pytest.raises(NodeError, match="wrote more than 1 MB"):
+        LocalSession(spec).converse("read -r line; exec tr '\\0' x </dev/zero").ask(b"x", deadline_s=60)
+
+
+def test_a_command_that_stays_ends_with_a_session_that_nobody_keeps(spec: NodeSpec) -> None:
+    session = LocalSession(spec)
+    pid = int(session.converse(f"read -r line; {STAYS}").ask(b"begin", deadline_s=20) or 0)
+    del session
+    gc.collect()
+    assert gone(pid)
+
+
+def test_who_waits_for_an_answer_sees_that_the_session_was_closed(spec: NodeSpec) -> None:
+    session, answers = LocalSession(spec), queue.SimpleQueue[bytes | None]()
+    talk = session.converse("read -r line; echo $$; exec sleep 60")
+    pid = int(talk.ask(b"begin", deadline_s=20) or 0)
+    waiting = threading.Thread(target=lambda: answers.put(talk.ask(b"x", deadline_s=60)))
+    waiting.start()
+    until(talk._asking.locked, 10)
+    session.close()
+    assert answers.get(timeout=20) is None and gone(pid)
+    waiting.join()
