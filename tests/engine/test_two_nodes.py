@@ -1,6 +1,6 @@
-"""The real SGLang on two emulated nodes, from nothing to serving, through a killed rank, measured, and back to nothing.
+"""The real SGLang on two emulated nodes, from nothing to serving, measured, and through a killed rank back to nothing.
 
-Two launches of the engine are all that this run of the test suite can afford, so it is one story.
+One launch of the engine is all that this run of the test suite can afford, so it is one story.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def lab() -> Iterator[SmallLab]:
         yield made
 
 
-def test_from_nothing_through_a_killed_rank_to_nothing(lab: SmallLab) -> None:
+def test_from_nothing_to_a_measured_service_and_through_a_killed_rank_to_nothing(lab: SmallLab) -> None:
     lab.serve()
     gang = lab.gang()
     assert (gang["state"], gang["model"], gang["cause"]) == ("ready", ENGINE_MODEL, None)
@@ -41,6 +41,7 @@ def test_from_nothing_through_a_killed_rank_to_nothing(lab: SmallLab) -> None:
     ]
     assert {node["name"]: ranks(node) for node in gang["nodes"]} == {"node0": [(0, "alive")], "node1": [(1, "alive")]}
     assert complete(gang["service"]["url"], ENGINE_MODEL, CANARY_PROMPT, len(CANARY_TEXT)) == CANARY_TEXT
+    bench_and_golden_measure_it_and_nettest_does_not(lab)
 
     node, killed = lab.rank(1)
     assert "sglang::scheduler_TP1" in lab.on(node, f"ps -o args= -p {killed}")
@@ -51,11 +52,7 @@ def test_from_nothing_through_a_killed_rank_to_nothing(lab: SmallLab) -> None:
     assert cause["fix"]
     until(lambda: not lab.engine_processes(), FAIL_S, "no process of the engine is left")
 
-    lab.serve()
-    assert lab.gang()["state"] == "ready"
-    bench_and_golden_measure_it_and_nettest_does_not(lab)
     lab.deploy("down")
-    assert not lab.engine_processes()
     gang = lab.gang()
     assert gang["state"] == "absent"
     assert not gang["service"]["healthy"]

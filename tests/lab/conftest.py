@@ -90,9 +90,9 @@ class RunningLab:
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="level 1 needs root")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], RunningLab]]:
-    """Makes lab handles; every lab that was asked for is down at the end."""
+    """Makes lab handles; every lab that a file asked for is down at its end."""
     made: list[RunningLab] = []
 
     def make(name: str) -> RunningLab:

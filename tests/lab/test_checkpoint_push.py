@@ -134,7 +134,7 @@ def test_a_controller_that_was_killed_leaves_nothing_that_looks_complete_and_the
     assert not behind(lab)
 
 
-@pytest.mark.parametrize("victim", ["rsync", "push-receive"])
+@pytest.mark.parametrize("victim", [pytest.param("rsync", marks=pytest.mark.long), "push-receive"])
 def test_a_node_in_the_middle_is_killed(lab: SmallLab, victim: str) -> None:
     """rsync alone is started again; without its own process the node has failed, and the others go on without it."""
     name = f"middle-{victim}"
@@ -172,6 +172,7 @@ def test_a_full_disk_in_the_middle_is_told_and_the_others_go_on_without_it(lab: 
     assert not behind(lab)
 
 
+@pytest.mark.long
 def test_the_source_is_killed(lab: SmallLab) -> None:
     sums = made(lab, "source")
     running = begin(lab, "source")

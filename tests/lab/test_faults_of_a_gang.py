@@ -19,6 +19,10 @@ from .conftest import needs_root
 
 pytestmark = [pytest.mark.lab, needs_root]
 
+ALWAYS = ((1, 0), (8, 1))
+"""GPUs a node and the node rank of the killed one: the smallest gang's leader and a member of the largest; `make long`
+plays the others too."""
+
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SmallLab]:
@@ -183,13 +187,21 @@ def test_a_port_that_is_dropped_for_a_while_holds_a_guard_back_and_does_not_end_
     assert gang["state"] == "ready" and gang["run_id"] != before
 
 
-@pytest.fixture(scope="module", params=[1, 2, 8], ids="{}-gpus".format)
+@pytest.fixture(scope="module")
 def dying(request: pytest.FixtureRequest) -> Iterator[SmallLab]:
     with small_lab(f"deaths{request.param}", nodes=4, gpus=request.param, deaths="cuda") as made:
         yield made
 
 
-@pytest.mark.parametrize("place", [1, 0], ids=["a-members", "the-leaders"])
+@pytest.mark.parametrize(
+    ("dying", "place"),
+    [
+        pytest.param(gpus, place, id=f"{gpus}-gpus-{whose}", marks=[] if (gpus, place) in ALWAYS else [pytest.mark.long])
+        for gpus in (1, 2, 8)
+        for place, whose in ((1, "a-members"), (0, "the-leaders"))
+    ],
+    indirect=["dying"],
+)
 def test_of_ranks_that_die_as_cuda_lets_them_the_killed_one_is_the_cause(dying: SmallLab, place: int) -> None:
     dying.serve()
     victim = place * dying.gpus + dying.gpus // 2

@@ -15,7 +15,9 @@ IDLE_START_S = 0.03
 OWN_LOAD = 2.0
 """Processes that want to run for each processor, at most, while nothing but the tests runs there."""
 
-LONGEST_PAUSE_S = 2.0
+PAUSE = 2.0
+"""Times as long as a look took is waited until the next one."""
+LONGEST_PAUSE_S = 3.0
 """Between two looks."""
 
 
@@ -52,11 +54,11 @@ def until(
 ) -> Any:
     """The condition's first true value; fails the test, with `what` in words, where there is none in time.
 
-    A look that takes long is followed by as long a pause: what is waited for runs on the same processors.
+    A look that takes long is followed by a longer pause: what is waited for runs on the same processors.
     """
     begin = looked = time.monotonic()
     while not (value := done()):
-        pause_s = max(step_s, min(LONGEST_PAUSE_S, time.monotonic() - looked))
+        pause_s = max(step_s, min(LONGEST_PAUSE_S, PAUSE * (time.monotonic() - looked)))
         if time.monotonic() - begin > deadline_s * slack() and not (value := done()):
             said = what() if callable(what) else what
             raise AssertionError(f"not within {deadline_s:g} s (times {slack():.1f}): {said or done}")

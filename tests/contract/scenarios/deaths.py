@@ -163,7 +163,6 @@ DEATHS = (
     Scenario(
         name="rank-killed",
         told="SIGKILL to the worker's one rank while a generation runs.",
-        runs="always",
         play=_rank_killed,
         rows=(
             Row("in-flight", "the generation that ran", "cut"),
