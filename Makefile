@@ -37,9 +37,9 @@ demo-down: ## stop the demo's gang and remove its lab
 chaos: setup ## every row of the chaos table, in a lab of its own; writes docs/chaos.md
 	$(BIN)/python -m tests.chaos.chaos
 
-long: setup ## 200 interrupted restarts, 500 deaths under a guard, 300 pairs of faults, real engines that lose a node, the README's quick start
+long: setup ## what make test plays a part of, complete: interrupted restarts, deaths, pairs of faults, the quick start
 	MOMENTS=200 $(BIN)/python -m pytest -q -n 4 --maxschedchunk 1 -rP tests/lab/test_interrupted.py
-	DEATHS=500 $(BIN)/python -m pytest -q tests/simulation/test_soak.py
+	ALL_SAMPLES=1 DEATHS=500 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/simulation tests/fuzz
 	$(BIN)/python -m tests.chaos.chaos --two-faults 300
 	$(BIN)/python -m pytest -q -m long tests
 

@@ -12,6 +12,8 @@ from typing import Any
 
 IDLE_START_S = 0.03
 """What starting a bare Python takes on an idle machine of the size that CI has (2 cores), measured as below."""
+SAMPLE = 4.0
+"""How many times more cases `make long` plays of what `make test` plays a sample of."""
 OWN_LOAD = 2.0
 """Processes that want to run for each processor, at most, while nothing but the tests runs there."""
 
@@ -31,9 +33,9 @@ def slack() -> float:
 
 
 def smaller() -> float:
-    """By how much a sample of cases shrinks, so that it ends in time; at least 1. As much load as the workers of
-    `make test` make by themselves shrinks nothing."""
-    return max(1.0, slack() / OWN_LOAD)
+    """By how much a sample of cases shrinks, so that it ends in time: by SAMPLE, or not at all where ALL_SAMPLES is set,
+    as `make long` does. As much load as the workers of `make test` make by themselves shrinks nothing further."""
+    return max(1.0, slack() / OWN_LOAD) * (1.0 if os.environ.get("ALL_SAMPLES") else SAMPLE)
 
 
 @functools.cache
