@@ -6,7 +6,8 @@ RESULTS is the number of an open file: one JSON object a line, flushed. This pro
 process a GPU before CUDA is touched. The order's keys are those of `RanksOrder` (protocol/nettest.py). Every rank goes
 through the steps in the same order with a barrier after each; within its box of time a step takes as many bytes and
 repetitions as fit. Links that look slow beside the others of their kind are measured again at the end, each in turns
-with one that does not: something else may have had the processor. It ends with the first rank that fails.
+with one that does not, for AGAIN_S together: something else may have had the processor. It ends with the first rank
+that fails.
 """
 
 from __future__ import annotations
@@ -30,16 +31,22 @@ import torch.distributed as dist
 GRAPH_OPS = 20
 REPLAYS = 50
 MOST_REPEATS = 20
+SHARE = 1 / 3
+"""Of a box for one operation: the first ones open connections and tell the pace."""
 FIRST_BYTES = 256 << 10
 """Of a first transfer or all-reduce: enough to tell a slow link, and soon over on one."""
 BURST = 8
-"""Transfers between two looks at the clock, on GPUs: over NVLink one is shorter than the answer to it."""
+"""Most transfers between two looks at the clock, on GPUs: over NVLink one is shorter than the answer to it."""
 MOST_GROWTH = 4
 """From a transfer to the next: what is saved up for a slow link lets small ones pass."""
 SUSPECT = 0.7
 """Of the link in the middle of its kind."""
 MORE_TRIES = 4
 MOST_SUSPECTS = 24
+AGAIN_S = 20.0
+"""For all suspects together: a slow node with 8 GPUs makes 24, and four tries of each and of another take a minute."""
+NO_ROOM = f"a CUDA graph of {GRAPH_OPS} would not fit into the time of one size"
+CANT = "this NCCL or driver can't capture it in a CUDA graph"
 ENDS_S = 0.7
 """What the other ranks say of the first one's death comes within this."""
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG, prctl(2)
@@ -108,7 +115,8 @@ class _Rank:
         self.cuda = order["device"] == "cuda"
         if self.cuda:
             torch.cuda.set_device(place)
-        self.burst = BURST if self.cuda else 1
+        self.most = BURST if self.cuda else 1
+        """Transfers at once."""
         self.device = torch.device("cuda", place) if self.cuda else torch.device("cpu")
         torch.set_num_threads(1)
         self.store = self._join()
@@ -163,30 +171,30 @@ class _Rank:
                 self._gather(self.store, "done", "the end")
 
     def _again(self, begin: float) -> None:
-        """One suspect after the other, in turns with the link in the middle of its kind; every rank finds the same."""
+        """The suspects in rounds, each in turns with the link in the middle of its kind; every rank finds the same."""
         told: list[Any] = [None] * self.order["world"]
         dist.all_gather_object(told, self.pace, group=self.control)
-        for suspect, usual in _suspects({link: pace for one in told for link, pace in one.items()}):
-            for _ in range(MORE_TRIES):
-                beside = self._once_more(usual, 0.0)
-                if self._once_more(suspect, beside) >= SUSPECT * beside:
-                    break
+        suspects = _suspects({link: pace for one in told for link, pace in one.items()})
+        _look_again(suspects, self._once_more, tries=MORE_TRIES, budget_s=AGAIN_S)
         if self.rank == 0:
             _say(self.results, done=len(self.order["steps"]), seconds=round(time.monotonic() - begin, 3))
 
-    def _once_more(self, link: _Link, beside: float) -> float:
-        """Bytes a second, known to all ranks then. beside: of the link that was measured just before; 0: say nothing"""
+    def _once_more(self, link: _Link, beside: float) -> tuple[float, float]:
+        """(bytes a second, seconds that it took), known to all ranks then. beside: pace of the link that was measured
+        just before; 0: say nothing"""
         between, start, end = link
         step = next(
             step for step in self.order["steps"] if step["between"] == between and [start, end] in step["groups"]
         )
-        pace = torch.zeros(1, dtype=torch.float32)
+        found = torch.zeros(2, dtype=torch.float32)
+        begin = time.monotonic()
         if self.rank == start:
-            pace[0] = self._give(end, step, beside=beside)
+            found[0] = self._give(end, step, beside=beside)
+            found[1] = time.monotonic() - begin
         elif self.rank == end:
             self._take(start)
-        dist.broadcast(pace, start, group=self.control)
-        return float(pace.item())
+        dist.broadcast(found, start, group=self.control)
+        return float(found[0].item()), float(found[1].item())
 
     def _mine(self, step: dict[str, Any]) -> tuple[int, tuple[int, ...]]:
         """(place, ranks) of the group that this rank is in."""
@@ -204,44 +212,34 @@ class _Rank:
         place, ranks = self._mine(step)
         if len(ranks) < 2:
             return
-        group = self._group(ranks)
+        group, captured = self._group(ranks), self.cuda and step["captured"]
         dist.all_reduce(torch.zeros(1, device=self.device), group=group)  # opens the connections
         pace = self._first_pace(min(FIRST_BYTES, step["bytes"][0]), group)
         for wanted in step["bytes"]:
-            size = _fitting(wanted, pace, step["box_s"])
-            tensor = torch.zeros(size // 2, dtype=torch.float16, device=self.device)
-            once = self._slowest(_seconds(lambda: dist.all_reduce(tensor, group=group), self.cuda), tensor, group)  # noqa: B023
-            repeats = max(1, min(MOST_REPEATS, int(step["box_s"] / max(once, 1e-6))))
-            seconds, captured = self._repeated(tensor, group, repeats, capture=self.cuda and step["captured"])
-            slowest = self._slowest(seconds, tensor, group)
-            pace = slowest / size
+            reduction, once = _fitted(lambda size: _Reduction(self, size, group), wanted, pace, step["box_s"])
+            seconds, uncaptured = _reduced(reduction, once, step["box_s"], captured=captured)
+            slowest = self.slowest(seconds, group)
+            pace = slowest / reduction.size
             if self.rank == ranks[0]:
                 _say(
                     self.results,
                     step=step["id"],
                     group=place,
-                    bytes=size,
+                    bytes=reduction.size,
                     us=round(slowest * 1e6, 2),
-                    captured=captured,
+                    captured=captured and not uncaptured,
+                    uncaptured=uncaptured,
                 )
 
     def _first_pace(self, size: int, group: Any) -> float:
         """Seconds a byte of one small all-reduce: on a slow link a large one would not end in time."""
-        tensor = torch.zeros(size // 2, dtype=torch.float16, device=self.device)
-        once = _seconds(lambda: dist.all_reduce(tensor, group=group), self.cuda)
-        return self._slowest(once, tensor, group) / size
+        return _Reduction(self, size, group).once() / size
 
-    def _slowest(self, seconds: float, like: Any, group: Any) -> float:
+    def slowest(self, seconds: float, group: Any) -> float:
         """The same number on every rank of the group, so that all of them decide the same."""
-        found = torch.tensor([seconds], dtype=torch.float32, device=like.device)
+        found = torch.tensor([seconds], dtype=torch.float32, device=self.device)
         dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group)
         return float(found.item())
-
-    def _repeated(self, tensor: Any, group: Any, repeats: int, *, capture: bool) -> tuple[float, bool]:
-        """Median seconds of one all-reduce on this rank; captured: it was one of GRAPH_OPS in a CUDA graph."""
-        if capture and (graph := _captured(lambda: dist.all_reduce(tensor, group=group))) is not None:
-            return _median(graph.replay, max(2, min(REPLAYS, repeats)), cuda=True) / GRAPH_OPS, True
-        return _median(lambda: dist.all_reduce(tensor, group=group), repeats, cuda=self.cuda), False
 
     def _pairs(self, step: dict[str, Any]) -> None:
         _, pair = self._mine(step)
@@ -256,17 +254,10 @@ class _Rank:
 
     def _give(self, peer: int, step: dict[str, Any], *, beside: float | None = None) -> float:
         """Bytes a second; said where it is not only to be compared with."""
-        wanted, box = step["bytes"][0], step["box_s"]
-        size, seconds = min(FIRST_BYTES, wanted), 0.0
-        for _ in range(2):  # the first one opens the connection
-            seconds = self._transfer(peer, size)
-        size = _fitting(wanted, seconds / size, box / 3)
-        begin, times = time.monotonic(), list[float]()
-        while not times or (len(times) < MOST_REPEATS and time.monotonic() - begin < box):
-            times.append(self._transfer(peer, size))
-            if (more := min(_fitting(wanted, min(times) / size, box / 3), MOST_GROWTH * size)) > size:
-                size, times = more, []  # the first ones had to wait for something else: small ones are not the link
-        self._order(peer, 0)
+        size, times = _moved(
+            lambda size, count: self._transfer(peer, size, count), step["bytes"][0], step["box_s"], self.most
+        )
+        self._order(peer, 0, 0)
         took = statistics.median(times) if self.cuda else min(times)  # of a CPU, what else runs there is no matter
         if beside != 0.0:
             words = {"beside_us": round(size / beside * 1e6, 2)} if beside else {}
@@ -274,40 +265,146 @@ class _Rank:
             _say(self.results, step=step["id"], group=place, bytes=size, us=round(took * 1e6, 2), **words)
         return size / took
 
-    def _order(self, peer: int, size: int) -> None:
-        dist.send(torch.tensor([size], dtype=torch.int64), peer, group=self.control)
+    def _order(self, peer: int, size: int, count: int) -> None:
+        dist.send(torch.tensor([size, count], dtype=torch.int64), peer, group=self.control)
 
-    def _transfer(self, peer: int, size: int) -> float:
+    def _transfer(self, peer: int, size: int, count: int) -> float:
         """Seconds of one of some transfers until the peer has them all and has said so."""
-        self._order(peer, size)
+        self._order(peer, size, count)
         payload = torch.zeros(size, dtype=torch.uint8, device=self.device)
         if self.cuda:
             torch.cuda.synchronize()
-        answer = torch.zeros(1, dtype=torch.int64)
+        answer = torch.zeros(2, dtype=torch.int64)
         begin = time.perf_counter()
-        self._move(dist.isend, payload, peer)
+        self._move(dist.isend, payload, peer, count)
         dist.recv(answer, peer, group=self.control)
-        return (time.perf_counter() - begin) / self.burst
+        return (time.perf_counter() - begin) / count
 
     def _take(self, peer: int) -> None:
-        order = torch.zeros(1, dtype=torch.int64)
+        order = torch.zeros(2, dtype=torch.int64)
         while True:
             dist.recv(order, peer, group=self.control)
-            size = int(order.item())
+            size, count = (int(number) for number in order.tolist())
             if not size:
                 return
-            self._move(dist.irecv, torch.empty(size, dtype=torch.uint8, device=self.device), peer)
+            self._move(dist.irecv, torch.empty(size, dtype=torch.uint8, device=self.device), peer, count)
             dist.send(order, peer, group=self.control)
 
-    def _move(self, way: Callable[..., Any], payload: Any, peer: int) -> None:
+    def _move(self, way: Callable[..., Any], payload: Any, peer: int, count: int) -> None:
         """Through the communicator of all ranks: NCCL would make one for each pair otherwise."""
         if not self.cuda:
-            way(payload, peer).wait()
+            for _ in range(count):
+                way(payload, peer).wait()
             return
-        for _ in range(self.burst):
+        for _ in range(count):
             for request in dist.batch_isend_irecv([dist.P2POp(way, payload, peer)]):
                 request.wait()
         torch.cuda.synchronize()
+
+
+class _Reduction:
+    """All-reduces of one size, for `_reduced`."""
+
+    def __init__(self, rank: _Rank, size: int, group: Any) -> None:
+        self.rank, self.size, self.group = rank, size, group
+        self.tensor = torch.zeros(size // 2, dtype=torch.float16, device=rank.device)
+        self.graph: Any = None
+
+    def work(self) -> None:
+        """One."""
+        dist.all_reduce(self.tensor, group=self.group)
+
+    def once(self) -> float:
+        """Seconds of one on the slowest rank: every rank knows the same."""
+        return self.rank.slowest(self.seconds(), self.group)
+
+    def seconds(self) -> float:
+        """Of one, on this rank."""
+        return _seconds(self.work, self.rank.cuda)
+
+    def capture(self) -> bool:
+        """GRAPH_OPS of them in a CUDA graph, replayed once; False where this can't be."""
+        self.graph = _captured(self.work)
+        return self.graph is not None
+
+    def replay(self) -> float:
+        """Seconds of the graph, on this rank."""
+        return _seconds(self.graph.replay, cuda=True)
+
+
+def _fitted(make: Callable[[int], _Reduction], wanted: int, pace: float, box_s: float) -> tuple[_Reduction, float]:
+    """All-reduces of as many of the wanted bytes as fit, and seconds of one. pace: seconds a byte of a smaller one,
+    which had to wait for something else than the link perhaps."""
+    share, spent = box_s * SHARE, 0.0
+    size = _fitting(wanted, pace, share)
+    while True:
+        reduction = make(size)
+        spent += reduction.once()  # may open connections that only this size needs
+        once = reduction.once()
+        spent += once
+        more = min(_fitting(wanted, once / size, share), MOST_GROWTH * size)
+        if more <= size or spent > box_s:
+            return reduction, once
+        size = more
+
+
+def _reduced(reduction: _Reduction, once: float, box_s: float, *, captured: bool) -> tuple[float, str]:
+    """Median seconds of one on this rank, about a box together, and why it was not in a CUDA graph; '' where it was.
+
+    once: seconds of one
+    """
+    replays = _replays(once, box_s)
+    if captured and replays and reduction.capture():
+        return statistics.median(reduction.replay() for _ in range(replays)) / GRAPH_OPS, ""
+    repeats = max(1, min(MOST_REPEATS, int(box_s / max(once, 1e-6)) - 2))
+    seconds = statistics.median(reduction.seconds() for _ in range(repeats))
+    return seconds, "" if not captured else CANT if replays else NO_ROOM
+
+
+def _replays(once: float, box_s: float) -> int:
+    """How often a graph fits into the box, after once to warm it up; 0: it is not worth capturing."""
+    return max(0, min(REPLAYS, int(box_s / (GRAPH_OPS * max(once, 1e-6))) - 1))
+
+
+def _moved(transfer: Callable[[int, int], float], wanted: int, box_s: float, most: int) -> tuple[int, list[float]]:
+    """Bytes of a transfer, and the seconds that each burst of them took for one of its transfers; about a box together.
+
+    transfer: so many bytes, so often; seconds of one
+    """
+    size, count, seconds = min(FIRST_BYTES, wanted), 1, 0.0
+    for _ in range(2):  # the first one opens the connection
+        seconds = transfer(size, 1)
+    share = box_s * SHARE
+    size = _fitting(wanted, seconds / size, share)
+    begin, times = time.monotonic(), list[float]()
+    while not times or (len(times) < MOST_REPEATS and time.monotonic() - begin < box_s):
+        times.append(transfer(size, count))
+        best = min(times)
+        more = min(_fitting(wanted, best / size, share), MOST_GROWTH * size)
+        often = max(count, min(most, int(share / max(best, 1e-9)))) if more <= size else count
+        if more > size or often >= 2 * count:
+            size, count, times = max(size, more), often, []  # small ones, and single ones, are not the link
+    return size, times
+
+
+def _look_again(
+    suspects: list[tuple[_Link, _Link]],
+    once_more: Callable[[_Link, float], tuple[float, float]],
+    *,
+    tries: int,
+    budget_s: float,
+) -> None:
+    """Each suspect once, then those again that were slow again, for so many seconds in all."""
+    spent = 0.0
+    for _ in range(tries):
+        for suspect, usual in tuple(suspects):
+            if spent >= budget_s:
+                return
+            beside, took = once_more(usual, 0.0)
+            pace, also = once_more(suspect, beside)
+            spent += took + also
+            if pace >= SUSPECT * beside:
+                suspects.remove((suspect, usual))
 
 
 def _suspects(paces: dict[_Link, float]) -> list[tuple[_Link, _Link]]:
@@ -337,10 +434,6 @@ def _seconds(work: Callable[[], Any], cuda: bool) -> float:
     if cuda:
         torch.cuda.synchronize()
     return time.perf_counter() - begin
-
-
-def _median(work: Callable[[], Any], repeats: int, *, cuda: bool) -> float:
-    return statistics.median(_seconds(work, cuda) for _ in range(repeats))
 
 
 def _captured(work: Callable[[], Any]) -> Any:

@@ -125,7 +125,7 @@ def _tests(result: Result, screen: Screen) -> None:
         where = "" if test.where == "all" else f", {test.where}"
         size = f"{test.bytes}" if test.bytes == test.wanted else f"{test.bytes} (of {test.wanted})"
         expected = f"{test.expected.value:.0f} {test.expected.basis}" if test.expected else "-"
-        graph = " in CUDA graphs" if test.captured else ""
+        graph = " in CUDA graphs" if test.captured else ", not in CUDA graphs" if test.uncaptured else ""
         cells = (f"  {test.between.value}{where}{graph}", size, f"{test.us:.0f}", expected)
         table.add_row(*(Text(printable(cell)) for cell in cells), _verdict(test.verdict.value))
     screen.out.print(table)

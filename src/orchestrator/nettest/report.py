@@ -246,6 +246,7 @@ def _test_json(test: Test) -> dict[str, Any]:
         "bytes": test.bytes,
         "wanted_bytes": test.wanted,
         "captured": test.captured,
+        "uncaptured": test.uncaptured or None,
         "measured_us": test.us,
         "expected_us": test.expected.value if test.expected else None,
         **_source(test.expected),

@@ -30,7 +30,8 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One figure of the ranks. us: of one operation on the slowest rank; captured: in a CUDA graph
+    """One figure of the ranks. us: of one operation on the slowest rank; captured: in a CUDA graph; uncaptured: why it
+    was not, where it should have been
 
     beside_us: of the same transfer over another link of its kind just before; 0 where it was not repeated
     """
@@ -41,6 +42,7 @@ class Measured:
     us: float
     beside_us: float = 0.0
     captured: bool = False
+    uncaptured: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Test:
-    """One size of an all-reduce over some ranks. wanted: bytes that were to be reduced; bytes: that were"""
+    """One size of an all-reduce over some ranks. wanted: bytes that were to be reduced; bytes: that were; uncaptured:
+    why they were not in a CUDA graph, where they should have been"""
 
     between: Between
     where: str
@@ -104,6 +107,7 @@ class Test:
     captured: bool
     expected: Expectation | None
     verdict: Verdict
+    uncaptured: str = ""
 
     @property
     def share(self) -> float:
@@ -221,7 +225,8 @@ def judge_tests(
             ranks = step.groups[one.group]
             found.append(
                 Test(between=between, where=_where(between, ranks, where), ranks=len(ranks), wanted=wanted,
-                     bytes=one.bytes, us=one.us, captured=one.captured, expected=expectation, verdict=verdict)
+                     bytes=one.bytes, us=one.us, captured=one.captured, expected=expectation, verdict=verdict,
+                     uncaptured=one.uncaptured)
             )  # fmt: skip
     return tuple(found)
 

@@ -23,7 +23,7 @@ class NettestStep(Message):
     groups:   ranks; no rank is in two groups
     bytes:    sizes, one after the other; as many of them as fit into the box
     box_s:    seconds that one size may take
-    captured: in CUDA graphs, as an engine decodes
+    captured: in CUDA graphs, as an engine decodes, where they fit into the box
     """
 
     id: int
@@ -73,6 +73,7 @@ class NettestLine(Message):
     """One line of a node. A measurement has `step`, a rank's end `died` or `failed`, the node's end `ended`.
 
     group:   place in the step's groups; us: of one operation on the slowest rank
+    uncaptured: why an all-reduce that should be in a CUDA graph was not, in words
     beside_us: of the same transfer over another link of its kind, measured just before
     done:    the step that all ranks have behind them (the number of steps: the whole test), after so many seconds
     died:    rank that a signal ended; failed: one that ended with an error, in words
@@ -86,6 +87,7 @@ class NettestLine(Message):
     us: float = 0.0
     beside_us: float = 0.0
     captured: bool = False
+    uncaptured: str = ""
     done: int = -1
     seconds: float = 0.0
     died: int = -1

@@ -293,6 +293,7 @@ class _Heard:
                         us=line.us,
                         beside_us=line.beside_us,
                         captured=line.captured,
+                        uncaptured=line.uncaptured,
                     )
                 )
             if line.done >= 0:
