@@ -23,7 +23,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.rising import RisingProgress, say_losses
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.model.errors import DeployError
+from orchestrator.model.errors import DeployError, Undone
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.plan import Plan
@@ -80,7 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nettest",
         action="store_true",
-        help="test the network of each gang that starts before its ranks do; refuse with exit code 7 if it is slow",
+        help="test the network of each gang before its ranks start; refuse with exit code 7 if it is slow",
     )
     add_nettest_min(parser)
     add_no_golden(parser)
@@ -118,8 +118,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             if args.strict:
                 refuse_transport(inventory, outcome.views, command=request.command)
             failure = _behind_the_router(inventory, outcome, shown, request)
-    except KeyboardInterrupt:
-        return _interrupted(request, screen)
+    except KeyboardInterrupt as interrupted:
+        return _interrupted(interrupted, request, screen)
     checked = still_right.asked_again(inventory, outcome.views, args, screen) if _started(outcome) else ()
     _show(outcome, screen, still_right.as_json(checked), wanted.without)
     code = still_right.say(checked, screen)
@@ -153,9 +153,16 @@ def _dry_run(plan: Plan, screen: Screen) -> int:
     return 0
 
 
-def _interrupted(request: UpRequest, screen: Screen) -> int:
+def _interrupted(interrupted: KeyboardInterrupt, request: UpRequest, screen: Screen) -> int:
     if request.undo_on_interrupt:
         screen.say("interrupted: everything that was started has been stopped")
+    elif isinstance(interrupted, Undone):
+        screen.say(
+            f"interrupted: no rank of {', '.join(interrupted.gangs)} was started, and nothing of it is left running"
+        )
+        if interrupted.goes_on:
+            screen.say("  the other gangs continue on their own: l40s-deploy status")
+        screen.say("  start it: repeat the same `up`")
     else:
         screen.say("detached: everything that was started continues on its own")
         screen.say("  check: l40s-deploy status; attach again: repeat the same `up`; stop: l40s-deploy down")

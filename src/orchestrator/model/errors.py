@@ -33,6 +33,15 @@ class Detached(KeyboardInterrupt):
     """The terminal is gone, or somebody told us to end: as Ctrl-C, but nobody is there to read what we say."""
 
 
+class Undone(KeyboardInterrupt):
+    """As Ctrl-C, before any rank of some gangs was started: nothing of them is left. goes_on: other gangs of the same
+    command rise by themselves"""
+
+    def __init__(self, gangs: tuple[str, ...], *, goes_on: bool) -> None:
+        super().__init__()
+        self.gangs, self.goes_on = gangs, goes_on
+
+
 class InputError(DeployError):
     """An inventory, profile, flag or command line that cannot be used as it is."""
 

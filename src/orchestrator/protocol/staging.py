@@ -9,6 +9,8 @@ from orchestrator.protocol.shape import Message
 from orchestrator.quick import dataclass
 
 LOG_LIMIT = 64 * 1024 * 1024
+ARMED_FOR_S = 120.0
+"""An armed agent that nobody tells to start ends by itself after so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +156,7 @@ class CacheOrder(Message):
     first, last: pipeline stages of this node's ranks, of `stages`
     presharded: folder of per-rank files, read instead where it is complete; '' for none
     ranks: this node's ranks among all of the gang
+    from_go: only from *go* on: until then something is measured that reading would slow down
     """
 
     folder: str
@@ -162,6 +165,7 @@ class CacheOrder(Message):
     stages: int = 1
     presharded: str = ""
     ranks: tuple[int, ...] = ()
+    from_go: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +243,7 @@ class StagingRequest(Message):
     leader: Endpoint
     """Of the leader's agent."""
     lease_s: float = 30.0
-    armed_for_s: float = 120.0
+    armed_for_s: float = ARMED_FOR_S
     service: ServiceOrder | None = None
     canary: CanaryOrder | None = None
     watch: Watch = Watch()
@@ -267,6 +271,11 @@ class StagingRequest(Message):
     def leader_name(self) -> str:
         """The node whose agent the others connect to."""
         return self.members[0] if self.members else "the leader"
+
+    def tested_for(self, seconds: float) -> StagingRequest:
+        """The same, where between *armed* and *go* something is measured for up to so many seconds; 0: nothing is."""
+        cache = self.cache and replace(self.cache, from_go=seconds > 0)
+        return replace(self, armed_for_s=ARMED_FOR_S + seconds, cache=cache)
 
     def kept(self) -> dict[str, object]:
         """run.json: all but what other files hold."""

@@ -28,6 +28,12 @@ MARGIN_S = 10.0
 """By which a node's own deadline is shorter than ours, so that it answers why."""
 NETTEST_S = 240.0
 """For a gang's ranks; the boxes of the steps make some 15 s of 4 nodes."""
+RAILS_ROUND_S = 60.0
+"""For a round of RDMA ports: all nodes end it before one begins the next, since a sender that is early would find the
+port of a node that still waits for another one."""
+TEST_BEFORE_GO_S = NETTEST_S + 3 * RAILS_ROUND_S + 30.0
+"""For a gang's whole network test: its ranks, the rounds of its RDMA ports (MOST_ROUNDS of nettest/rails.py), and to
+start both."""
 INSPECT_S = 300.0
 """For the headers of all shards; a cold network file system takes its time."""
 SAME_ROOT_S = 30.0

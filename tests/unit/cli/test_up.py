@@ -22,6 +22,7 @@ from orchestrator.model.errors import (
     InputError,
     LockHeld,
     NodeError,
+    Undone,
     Unreachable,
 )
 from orchestrator.model.gang_state import GangState
@@ -110,6 +111,14 @@ def test_interrupted_it_says_how_to_go_on(run: Run) -> None:
     assert (code, out) == (130, "") and "detached" in err and "l40s-deploy status" in err
     code, _, err = run(KeyboardInterrupt(), "--undo-on-interrupt")
     assert code == 130 and "has been stopped" in err
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_interrupted_before_a_rank_started_it_does_not_say_that_it_continues(run: Run, goes_on: bool) -> None:
+    code, _, err = run(Undone(("g1",), goes_on=goes_on))
+    assert code == 130 and "no rank of g1 was started, and nothing of it is left" in err
+    assert ("other gangs continue" in err) is goes_on and "everything" not in err
+    assert "has been stopped" in run(Undone(("g1",), goes_on=False), "--undo-on-interrupt")[2]
 
 
 def test_a_failure_names_the_node_and_rank_and_who_can_not_be_reached() -> None:

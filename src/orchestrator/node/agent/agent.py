@@ -292,7 +292,7 @@ class Agent:
 
     def enter(self, state: AgentState) -> None:
         """In another state: everybody hears of it at once."""
-        if state is AgentState.ARMED:
+        if state is self.ahead.begins:
             self.ahead.start()
         if state is AgentState.READY:
             self.log.watch.finish(clock.now())  # a worker's log says nothing of it

@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass, field, replace
 
 from orchestrator.node import itself
-from orchestrator.protocol.report import PageCache
+from orchestrator.protocol.report import AgentState, PageCache
 from orchestrator.protocol.staging import CacheOrder
 
 
@@ -26,6 +26,11 @@ class ReadAhead:
     _dropped: subprocess.Popen[bytes] | None = None
     """A child that SIGKILL has not ended yet: a disk holds it (D, proc(5))."""
     _rest: bytes = b""
+
+    @property
+    def begins(self) -> AgentState:
+        """When to start."""
+        return AgentState.STARTING if self.order is not None and self.order.from_go else AgentState.ARMED
 
     @property
     def helpers(self) -> set[int]:

@@ -80,7 +80,7 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
 
     Raises Unreachable, LockHeld and FindingsError before anything is started; InputError where changing a gang over
     would leave nobody serving, unless `replace`; NodeError where a node's checks refuse, GangFailed with the one
-    cause and with what the gangs run then. KeyboardInterrupt detaches.
+    cause and with what the gangs run then. KeyboardInterrupt detaches; Undone where a gang's ranks had not started.
     """
     with ground(inventory, request, watcher) as here:
         begin = time.monotonic()
@@ -88,6 +88,7 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
         change = _change(inventory, here, request, watcher)
         if request.plan.without:
             leave(inventory, here.fleet, here.plan, request.plan.without, watcher)
+        before_go = tested_before(here, request, watcher)
         first = raise_gangs(
             here.fleet,
             change.rise,
@@ -95,7 +96,7 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
             request,
             watcher,
             running=change.same,
-            before_go=tested_before(here, request, watcher),
+            before_go=before_go,
         )
         if not change.turns:
             return replace(first, begun=begun)
@@ -107,7 +108,8 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
         ):
             turns = Turns(here.fleet, router, watcher, operation)
             for change_over in change.turns:
-                (views[change_over.name],) = turns.take(_turn(turns, change_over, change.turns, request)).views
+                turn = replace(_turn(turns, change_over, change.turns, request), before_go=before_go)
+                (views[change_over.name],) = turns.take(turn).views
         return replace(
             first,
             views=tuple(views[gang.name] for gang in here.gangs),

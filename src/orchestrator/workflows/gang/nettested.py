@@ -20,11 +20,11 @@ def tested_before(here: Standing, request: UpRequest, watcher: Watcher) -> Befor
         return None
 
     def before(gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:
+        if sum(len(one.tp_ranks) for one in requests.values()) < 2:
+            return
         watcher.step(gang.name, "testing the network in the engine's place")
         shape = nettest.shape_of(request.plan.model, requests)
         ground = nettest.Ground(gang=gang, requests=requests, topologies=here.topologies, shape=shape)
-        if sum(len(one.tp_ranks) for one in requests.values()) < 2:
-            return
         tested = nettest.test(here.fleet, ground, enough=enough, progress=lambda *_: None)
         if tested.result.verdict is Verdict.SLOW:
             raise VerificationDiffers(

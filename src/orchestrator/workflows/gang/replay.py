@@ -74,7 +74,7 @@ class Staged:
         def requests(run_id: str, key: str) -> Mapping[str, StagingRequest]:
             return {
                 name: replace(
-                    request,
+                    request.tested_for(0),
                     run_id=run_id,
                     key=key,
                     secrets=Secrets(of_run=request.run_id) if going_back else None,

@@ -72,6 +72,7 @@ class Turn:
     timeout_s: float
     now: bool = False
     undo_on_interrupt: bool = False
+    before_go: up.BeforeGo | None = None
     work: Callable[[], None] = _nothing
     accept: Callable[[Sequence[GangView]], None] = _takes_any
     failed: Callable[[Step], str] = _says_nothing
@@ -139,6 +140,7 @@ class Turns:
             self.watcher,
             timeout_s=turn.timeout_s,
             undo_on_interrupt=turn.undo_on_interrupt,
+            before_go=turn.before_go,
         )
         turn.accept(raised.views)
         return raised

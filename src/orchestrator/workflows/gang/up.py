@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from orchestrator.gang.actions import Action, Do, Goal, Want, actions, on_its_way
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import DeployError, GangFailed, InputError, Unreachable
+from orchestrator.model.errors import DeployError, Detached, GangFailed, InputError, Undone, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode, together
@@ -36,7 +36,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.workflows.ahead import ahead
-from orchestrator.workflows.deadlines import ARM_S, GO_S, KILL_S, MARGIN_S, STAGE_S
+from orchestrator.workflows.deadlines import ARM_S, GO_S, KILL_S, MARGIN_S, STAGE_S, TEST_BEFORE_GO_S
 from orchestrator.workflows.gang.locks import GangLock, fence, still_ours
 from orchestrator.workflows.gang.staging import staging_requests
 from orchestrator.workflows.look.doctor import refuse
@@ -248,8 +248,10 @@ def risings(
     scripts = launch_scripts(plan)
     by_name = {gang.name: gang for gang in gangs}
     document = plan_json(plan)
+    # gangs are tested one after the other, and one may be armed meanwhile
+    test_s = 0.0 if request.nettest is None else TEST_BEFORE_GO_S * len(plan.gangs)
     return [
-        _rising(by_name[gang.name], gang, running.get(gang.name, plan.plan_id), document, scripts, request)
+        _rising(by_name[gang.name], gang, running.get(gang.name, plan.plan_id), document, scripts, request, test_s)
         for gang in plan.gangs
         if gang.name in by_name
     ]
@@ -262,9 +264,10 @@ def _rising(
     document: Mapping[str, Any],
     scripts: Mapping[str, str],
     request: UpRequest,
+    test_s: float,
 ) -> Rising:
     def requests(run_id: str, key: str) -> Mapping[str, StagingRequest]:
-        return staging_requests(
+        made = staging_requests(
             gang,
             plan,
             dict(scripts),
@@ -274,6 +277,7 @@ def _rising(
             hung_after_s=request.hung_after_s,
             asked=request.to_repeat,
         )
+        return {name: one.tested_for(test_s) for name, one in made.items()}
 
     return Rising(gang=gang, plan_id=plan_id, document=document, requests=requests)
 
@@ -287,16 +291,22 @@ def raise_all(
     undo_on_interrupt: bool = False,
     before_go: BeforeGo | None = None,
 ) -> Raised:
-    """Raise gangs, wherever their plans come from. Raises as `up` does, with nothing of a failed gang left."""
+    """Raise gangs, wherever their plans come from. Raises as `up` does, with nothing of a failed gang left.
+
+    Interrupted, it leaves gangs alone whose ranks were told to start, and raises Undone where there were others.
+    """
     begin = time.monotonic()
     rises = [_Rise(fleet, rising, watcher, before_go) for rising in risings]
     try:
         views = _follow(fleet, rises, timeout_s, watcher, begin)
-    except KeyboardInterrupt:
-        if undo_on_interrupt:
-            for rise in rises:
-                rise.undo()
-        raise
+    except KeyboardInterrupt as interrupted:
+        waiting = [rise for rise in rises if rise.waits]
+        for rise in rises if undo_on_interrupt else waiting:
+            rise.undo()
+        if not waiting or isinstance(interrupted, Detached):
+            raise
+        names = tuple(rise.gang.name for rise in waiting)
+        raise Undone(names, goes_on=any(rise.open for rise in rises if rise not in waiting)) from interrupted
     except BaseException:
         for rise in rises:
             rise.undo(unless_ended=True)
@@ -360,6 +370,8 @@ class _Rise:
     """What broke the start here: no agent can know of it."""
     staged: Mapping[str, StagingRequest] = field(default_factory=dict)
     """What we have staged, by node."""
+    gone: bool = False
+    """Its ranks were told to start."""
 
     def __post_init__(self) -> None:
         self.goal = Goal(want=Want.RUN, plan_id=self.rising.plan_id)
@@ -373,6 +385,11 @@ class _Rise:
     def open(self) -> bool:
         """Neither ready nor failed yet."""
         return not (self.done or self.failed)
+
+    @property
+    def waits(self) -> bool:
+        """We have staged it, and none of its ranks was told to start: nothing of it goes on by itself."""
+        return self.open and bool(self.goal.run_id) and not self.gone
 
     def step(self, view: GangView, failures: list[DeployError]) -> bool:
         """Do what the view asks for; False where there is nothing to do but wait."""
@@ -455,6 +472,7 @@ class _Rise:
             self.staged = {}
         still_ours(self.fleet, [self.gang])
         self.watcher.step(self.gang.name, "go")
+        self.gone = True
         self._all(nodes, "go", lambda _: GangRequest(run_id=self.goal.run_id), GO_S)
 
     def _stop_now(self, nodes: Sequence[str]) -> None:

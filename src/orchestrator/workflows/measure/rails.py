@@ -18,15 +18,13 @@ from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import messages
 from orchestrator.remote.session import Session
+from orchestrator.workflows.deadlines import RAILS_ROUND_S
 from orchestrator.workflows.gang.locks import fence
 from orchestrator.workflows.in_place import in_place_of
 from orchestrator.workflows.status.reports import where
 
 WAIT_S = 20.0
 """For one run: the other end may be in an earlier one, or on its way. At 1 Gb/s a run takes two seconds."""
-DEADLINE_S = 60.0
-"""For a round: all nodes end it before one begins the next, since a sender that is early would find the port of a node
-that still waits for another one."""
 PACKAGE = "perftest"
 
 
@@ -70,7 +68,7 @@ def measure(
             tcp_port=gang.leader.ports.dist_init,
             runs=runs,
             wait_s=WAIT_S,
-            deadline_s=DEADLINE_S,
+            deadline_s=RAILS_ROUND_S,
         )
         _follow(session, RailsRequest(**where(session.spec, gang.name), token=fenced, order=asked), heard)
 

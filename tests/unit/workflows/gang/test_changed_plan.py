@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestrator.model.errors import GangFailed, InputError
+from orchestrator.model.errors import GangFailed, InputError, VerificationDiffers
 from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import Plan
+from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import changed_plan
 from orchestrator.workflows.gang.locks import GangLock
@@ -106,6 +108,27 @@ def test_the_previous_plan_comes_back_when_the_new_one_does_not_rise(
     assert "gang0 is back on its previous plan plan1" in failed.value.what
     view = gang.view()
     assert (view.state, view.plan_id) == (GangState.READY, "plan1") and view.run_id != before
+
+
+def test_a_slow_network_brings_the_previous_plan_back(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test is between *armed* and *go* of the new plan's start."""
+    gang = local()
+    plan = gang.plan("plan1")
+    up(gang, plan, monkeypatch)
+    tested: list[tuple[str | None, set[str]]] = []
+
+    def before_go(_: GangSpec, __: Mapping[str, StagingRequest]) -> None:
+        view = gang.view()
+        tested.append((view.plan_id, {node.state for node in view.nodes}))
+        raise VerificationDiffers("the network is slow, and no rank was started", where="gang gang0", fix="look")
+
+    monkeypatch.setattr(changed_plan, "tested_before", lambda *_: before_go)
+    with pytest.raises(VerificationDiffers, match="no rank was started") as slow:
+        up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch, replace_it=True)
+    assert "gang0 is back on its previous plan plan1" in slow.value.what
+    assert tested == [("plan2", {"armed"})]
+    view = gang.view()
+    assert (view.state, view.plan_id) == (GangState.READY, "plan1")
 
 
 def test_ctrl_c_while_it_stops_brings_the_previous_plan_back(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.waiting import slack
+from tests.support.waiting import slack, until
 
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import DeployError, GangFailed, InputError, LockHeld, NodeError, Unreachable
+from orchestrator.model.errors import DeployError, GangFailed, InputError, LockHeld, NodeError, Undone, Unreachable
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, Reach
+from orchestrator.nettest.rails import MOST_ROUNDS
 from orchestrator.node import processes
+from orchestrator.protocol.staging import ARMED_FOR_S, StagingRequest
 from orchestrator.protocol.verbs import LockHolder
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
+from orchestrator.workflows.deadlines import NETTEST_S, RAILS_ROUND_S, TEST_BEFORE_GO_S
 from orchestrator.workflows.gang.down import DownRequest, down, stop_gangs
 from orchestrator.workflows.gang.holder import this_process
 from orchestrator.workflows.gang.locks import GangLock
-from orchestrator.workflows.gang.up import UpRequest, raise_gangs
+from orchestrator.workflows.gang.replay import Staged
+from orchestrator.workflows.gang.up import UpRequest, raise_gangs, risings
 from orchestrator.workflows.plan.plan import PlanRequest
 from orchestrator.workflows.status.overview import status
 from orchestrator.workflows.status.reports import see
@@ -191,6 +197,80 @@ def test_interrupted_with_undo_nothing_is_left(local: Local) -> None:
     with pytest.raises(KeyboardInterrupt):
         gang.up(notes=Notes(on_seen=_interrupt), undo_on_interrupt=True)
     gang.nothing_left()
+
+
+@pytest.mark.parametrize("when", ["staged", "tested"])
+def test_interrupted_before_any_rank_was_told_to_start_nothing_is_left(
+    local: Local, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Armed agents would wait for a command that is gone, and then end: nothing continues."""
+    from tests.support.local_gang import Notes
+
+    from orchestrator.workflows.gang import up
+
+    gang = local()
+    states: list[list[str]] = []
+
+    def before_go(_: GangSpec, requests: Mapping[str, StagingRequest]) -> None:
+        states.append([node.state for node in gang.view().nodes])
+        raise KeyboardInterrupt
+
+    def ask(session: Session, verb: str, *words: Any, **more: Any) -> Any:
+        if verb == "arm" and when == "staged":
+            raise KeyboardInterrupt
+        return node_app.ask(session, verb, *words, **more)
+
+    monkeypatch.setattr(up, "ask", ask)
+    request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0)
+    with Fleet(gang.gang.nodes) as fleet, pytest.raises(Undone) as undone:
+        raise_gangs(fleet, [gang.gang], gang.plan(), request, Notes(), before_go=before_go)
+    assert (undone.value.gangs, undone.value.goes_on) == (("gang0",), False)
+    assert states == ([] if when == "staged" else [["armed", "armed"]])
+    assert {node.state for node in gang.view().nodes} <= {"stopped", "absent"}
+    assert all(not processes.alive(*gang.agent(rank)) for rank in range(2))
+    gang.nothing_left()
+
+
+def test_where_the_network_is_tested_first_agents_wait_for_it_and_read_ahead_later(local: Local) -> None:
+    gang = local()
+    request = UpRequest(plan=PlanRequest(model="Fake"))
+    (usual,), (tested,) = (risings([gang.gang], gang.plan(), one) for one in (request, replace(request, nettest=0.8)))
+    for rising, armed_for_s in ((usual, ARMED_FOR_S), (tested, ARMED_FOR_S + TEST_BEFORE_GO_S)):
+        for node in rising.requests("r", "00").values():
+            assert node.armed_for_s == armed_for_s
+            assert node.cache is not None and node.cache.from_go is (rising is tested)
+    again = Staged(gang=gang.gang, requests=tested.requests("r", "00")).rising().requests("r2", "01")
+    for node in again.values():  # a restart tests nothing
+        assert node.armed_for_s == ARMED_FOR_S and node.cache is not None and not node.cache.from_go
+
+
+@pytest.mark.parametrize("nettest", [None, 0.8])
+def test_weights_are_not_read_beside_the_test(local: Local, nettest: float | None) -> None:
+    """From a network file system they would come through the interfaces that are measured."""
+    from tests.support.local_gang import Notes
+
+    gang = local()
+    reading: list[bool] = []
+
+    def read_ahead() -> list[bool]:
+        reports = [json.loads(file.read_text()) for rank in range(2)
+                   for file in Path(gang.state_dir(rank)).glob("gangs/gang0/runs/*/report.json")]  # fmt: skip
+        return [report["cache"] is not None for report in reports]
+
+    def before_go(*_: object) -> None:
+        if nettest is None:
+            until(lambda: all(read_ahead()), 20, "the armed agents read ahead")
+        reading.extend(read_ahead())
+
+    request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0, nettest=nettest)
+    with Fleet(gang.gang.nodes) as fleet:
+        raise_gangs(fleet, [gang.gang], gang.plan(), request, Notes(), before_go=before_go)
+    assert reading == [nettest is None] * 2
+    assert read_ahead() == [True] * 2
+
+
+def test_the_time_for_a_test_holds_all_its_parts() -> None:
+    assert TEST_BEFORE_GO_S > NETTEST_S + MOST_ROUNDS * RAILS_ROUND_S
 
 
 def test_what_a_killed_up_left_armed_makes_room_for_the_next(local: Local) -> None:
