@@ -24,6 +24,8 @@ def main() -> int:
     parser.add_argument("-s", dest="bytes", type=int, default=65536)
     parser.add_argument("-n", dest="times", type=int, default=5000)
     parser.add_argument("-x", dest="gid", type=int, default=0)
+    parser.add_argument("--tclass", type=int, default=0)
+    parser.add_argument("-S", "--sl", type=int, default=0)
     parser.add_argument("-F", action="store_true")
     parser.add_argument("--report_gbits", action="store_true", required=True)
     parser.add_argument("server", nargs="?", default="")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.topology import Interface, RdmaPort, Topology
+from orchestrator.protocol.hca import takes
 from orchestrator.topology.network import (
     Choice,
     GidChoice,
@@ -147,7 +148,7 @@ def rdma_choice(node: NodeSpec, topology: Topology, tcp: Choice) -> RdmaChoice:
 
 def _pinned_ports(node: NodeSpec, pin: str, topology: Topology) -> RdmaChoice:
     """The operator may also take the port that carries TCP: a single card can do both."""
-    ports = tuple(port for port in topology.rdma if port.active and fits_pin(pin, port))
+    ports = tuple(port for port in topology.rdma if port.active and takes(pin, port.device, port.port))
     if not ports:
         each = ", ".join(f"{port.name} {port.state or 'state unread'}" for port in topology.rdma) or "none"
         raise InputError(
@@ -156,18 +157,6 @@ def _pinned_ports(node: NodeSpec, pin: str, topology: Topology) -> RdmaChoice:
             fix="set it to ports that are up, or remove it",
         )
     return RdmaChoice(ports, "override: l40s_ib_hca in the inventory", _gid(node, ports, topology))
-
-
-def fits_pin(pin: str, port: RdmaPort) -> bool:
-    """Whether NCCL_IB_HCA so written takes a port: `^` means all others, `=` the whole name, else its beginning; `:N`
-    one port."""
-    excluded, exact = pin.startswith("^"), pin.lstrip("^").startswith("=")
-    fits = False
-    for word in pin.lstrip("^=").split(","):
-        device, _, number = word.partition(":")
-        same = port.device == device if exact else port.device.startswith(device)
-        fits = fits or (same and (not number or number == str(port.port)))
-    return fits != excluded
 
 
 def _gid(node: NodeSpec, ports: Sequence[RdmaPort], topology: Topology) -> GidChoice:

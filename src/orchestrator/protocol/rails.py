@@ -28,12 +28,15 @@ class RailsOrder(Message):
 
     run:      as for an engine, whose user and limits the program has
     tcp_port: where the receiving end listens for the other
+    traffic_class, service_level: of the packets, as NCCL's have them; -1 for the program's choice
     wait_s:   for one run, with the wait for the other end; deadline_s: for all
     """
 
     run: StagingRequest
     tcp_port: int
     runs: tuple[RailRun, ...]
+    traffic_class: int = -1
+    service_level: int = -1
     wait_s: float
     deadline_s: float
 

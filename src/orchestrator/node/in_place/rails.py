@@ -79,6 +79,8 @@ def _words(program: str, order: RailsOrder, rail: RailRun) -> list[str]:
     words = [program, "-d", rail.device, "-i", str(rail.port), "-p", str(order.tcp_port)]
     words += ["-s", str(BYTES), "-n", str(TIMES), "-F", "--report_gbits"]
     words += ["-x", str(rail.gid)] if rail.gid >= 0 else []
+    words += [f"--tclass={order.traffic_class}"] if order.traffic_class >= 0 else []
+    words += ["-S", str(order.service_level)] if order.service_level >= 0 else []
     return [*words, "--", rail.peer] if rail.peer else words
 
 

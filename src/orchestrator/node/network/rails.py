@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from orchestrator.protocol import hca
 from orchestrator.protocol.report import Rail
 
 FAILOVER = "NCCL_IB_RESILIENCY_PORT_FAILOVER"
@@ -48,7 +49,11 @@ class Rails:
     moved: int = 0
     """Connections that NCCL has moved to another port."""
     gone: tuple[Rail, ...] = ()
+    _planned: tuple[str, ...] = field(init=False)
     _first: dict[str, Rail] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._planned = self._ports() if self.env.get(FAILOVER) == "1" else ()
 
     def feed(self, line: str) -> None:
         """Take one line of the engine's log."""
@@ -58,9 +63,9 @@ class Rails:
     def look(self, now: float) -> bool:
         """Ask the plan's ports; True where something has changed. A port that was down stays listed when it is back:
         NCCL does not return to it."""
-        if self.env.get(FAILOVER) != "1":
+        if not self._planned:
             return False
-        for port in self._planned():
+        for port in self._planned:
             up = self._is_up(port)
             if not up:
                 self._first.setdefault(port, Rail(port=port, at=now))
@@ -69,10 +74,18 @@ class Rails:
         before, self.gone = self.gone, tuple(self._first.values()) if self.moved else ()
         return self.gone != before
 
-    def _planned(self) -> list[str]:
-        wanted = self.env.get("NCCL_IB_HCA", "")
-        names = wanted[1:].split(",") if wanted.startswith("=") else ()
-        return [name for name in names if name and "/" not in name]
+    def _ports(self) -> tuple[str, ...]:
+        """Those that the plan names; where it names some by their beginning, or others by `^`, those of them that are
+        up before the engine starts: NCCL takes no others."""
+        pin = self.env.get("NCCL_IB_HCA", "")
+        if named := hca.names_ports(pin):
+            return named
+        return tuple(
+            f"{device}:{port}"
+            for device in _listed(self.root)
+            for port in _listed(f"{self.root}/{device}/ports")
+            if port.isdecimal() and hca.takes(pin, device, int(port)) and self._is_up(f"{device}:{port}")
+        )
 
     def _is_up(self, port: str) -> bool:
         device, _, number = port.partition(":")
@@ -81,3 +94,10 @@ class Rails:
                 return "ACTIVE" in file.read()
         except OSError:
             return not os.path.isdir(self.root)  # a card that is gone has no file; a machine without any shows none
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []

@@ -16,7 +16,8 @@ from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
-from orchestrator.planning.choices import fits_pin, tcp_choices
+from orchestrator.planning.choices import tcp_choices
+from orchestrator.protocol.hca import takes
 from orchestrator.rules.support.roles import Roles, roles
 from orchestrator.topology.gpus import usable_gpus
 from orchestrator.topology.homes import slotted_switches
@@ -92,7 +93,7 @@ class Node:
     def roles(self) -> Roles:
         """What the RDMA ports are for."""
         pin = self.spec.overrides.ib_hca or ""
-        asked = {port.device for port in self.topology.rdma if pin and fits_pin(pin, port)}
+        asked = {port.device for port in self.topology.rdma if pin and takes(pin, port.device, port.port)}
         return roles(self.topology, self.gpu_switches, self.tcp.interface if self.tcp else "", asked)
 
     @property

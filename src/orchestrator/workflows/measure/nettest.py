@@ -25,6 +25,7 @@ from orchestrator.nettest.halves import bisected
 from orchestrator.nettest.report import Result, Shape
 from orchestrator.nettest.schedule import Between, Place, schedule
 from orchestrator.nettest.verdict import HALF, Expectation, Measured, Verdict, judge_links, judge_tests
+from orchestrator.protocol.hca import names_ports, takes
 from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestOrder, NettestRequest, NettestStep, RanksOrder
 from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest
 from orchestrator.records.nettests import last_good, write_nettest
@@ -216,13 +217,17 @@ def _machines(ground: Ground) -> dict[str, Machine]:
     for name, request in ground.requests.items():
         if name not in ground.topologies:
             continue
-        ports = request.env.get("NCCL_IB_HCA", "").lstrip("=").split(",")
-        topology = ground.topologies[name]
+        pin, topology = request.env.get("NCCL_IB_HCA", ""), ground.topologies[name]
+        named = names_ports(pin)  # one that is down is missing from what was planned
         found[name] = Machine(
             topology=topology,
             nccl=nccl_version(request.stack),
             rdma=request.env.get("NCCL_NET") == "IB",
-            rate_gbps=sum(port.rate_gbps for port in topology.rdma if port.name in ports or port.device in ports),
+            rate_gbps=sum(
+                port.rate_gbps
+                for port in topology.rdma
+                if takes(pin, port.device, port.port) and (named or (port.active and not port.virtual))
+            ),
         )
     return found
 

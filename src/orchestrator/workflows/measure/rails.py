@@ -13,6 +13,7 @@ from orchestrator.model.inventory import GangSpec
 from orchestrator.model.topology import Topology
 from orchestrator.nettest.rails import RailPort, Said, Way, alone, judge, played, ways
 from orchestrator.nettest.verdict import Link
+from orchestrator.protocol.hca import takes
 from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, RailsRequest
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
@@ -67,6 +68,8 @@ def measure(
             run=in_place_of(requests[name]),
             tcp_port=gang.leader.ports.dist_init,
             runs=runs,
+            traffic_class=_number(requests[name], "NCCL_IB_TC"),
+            service_level=_number(requests[name], "NCCL_IB_SL"),
             wait_s=WAIT_S,
             deadline_s=RAILS_ROUND_S,
         )
@@ -84,23 +87,28 @@ def measure(
 
 
 def _ports(node: str, request: StagingRequest, topology: Topology | None) -> tuple[RailPort, ...]:
-    """Those of the plan; all that are up where it names none."""
+    """Those that NCCL takes by the plan, all that are up where it names none."""
     if topology is None:
         return ()
-    named = request.env.get("NCCL_IB_HCA", "").lstrip("=").split(",")
+    pin = request.env.get("NCCL_IB_HCA", "")
     up = [port for port in topology.rdma if port.active and not port.virtual]
-    chosen = [port for port in up if port.name in named or port.device in named] or up
-    gid = request.env.get("NCCL_IB_GID_INDEX", "")
     return tuple(
         RailPort(
             node=node,
             device=port.device,
             port=port.port,
             rate_gbps=port.rate_gbps,
-            gid=int(gid) if gid.isdigit() else -1,
+            gid=_number(request, "NCCL_IB_GID_INDEX"),
         )
-        for port in chosen
+        for port in up
+        if takes(pin, port.device, port.port)
     )
+
+
+def _number(request: StagingRequest, variable: str) -> int:
+    """-1 where the plan says nothing."""
+    text = request.env.get(variable, "")
+    return int(text) if text.isdigit() else -1
 
 
 def _without(ports: Mapping[str, tuple[RailPort, ...]], addresses: Mapping[str, str]) -> str | None:
@@ -110,7 +118,7 @@ def _without(ports: Mapping[str, tuple[RailPort, ...]], addresses: Mapping[str, 
     lacking = [name for name, found in ports.items() if not found]
     if lacking:
         return (
-            f"no RDMA port is up on {', '.join(lacking)}: the ports' own bandwidth was not measured. Where "
+            f"no RDMA port of the plan is up on {', '.join(lacking)}: the ports' own bandwidth was not measured. Where "
             "there should be one: l40s-deploy doctor"
         )
     if any(":" in addresses.get(name, ":") for name in ports):

@@ -14,6 +14,7 @@ from tests.support.waiting import until
 
 from orchestrator.nettest.rails import average_gbps
 from orchestrator.node import processes
+from orchestrator.node.in_place import rails
 from orchestrator.protocol.rails import RailRun, RailsOrder
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 
@@ -51,7 +52,8 @@ class Ends:
         state = self.folder / node
         state.mkdir()
         run = StagingRequest(gang="gang0", run_id="nettest", node=node, node_rank=0, nnodes=2, leader=Endpoint(port=1))
-        order = RailsOrder(run=run, tcp_port=self.port, runs=runs, wait_s=wait_s, deadline_s=60)
+        order = RailsOrder(run=run, tcp_port=self.port, runs=runs, traffic_class=106, service_level=3, wait_s=wait_s,
+                           deadline_s=60)  # fmt: skip
         process = subprocess.Popen(
             [sys.executable, "-c", NODE, str(self.folder / "bin")],
             stdin=subprocess.PIPE,
@@ -87,6 +89,17 @@ def run(number: int, device: str, *, to: str = "") -> RailRun:
 
 
 HERE = "127.0.0.1"
+
+
+@pytest.mark.parametrize(("traffic", "level"), [(-1, -1), (106, 3)])
+def test_packets_are_of_the_plans_class(traffic: int, level: int) -> None:
+    engine = StagingRequest(gang="g", run_id="r", node="n", node_rank=0, nnodes=2, leader=Endpoint(port=1))
+    order = RailsOrder(run=engine, tcp_port=5000, runs=(), traffic_class=traffic, service_level=level, wait_s=1,
+                       deadline_s=1)  # fmt: skip
+    words = rails._words("ib_write_bw", order, run(0, "mlx5_0", to=HERE))
+    wanted = ["--tclass=106", "-S", "3"] if traffic >= 0 else []
+    assert words == ["ib_write_bw", "-d", "mlx5_0", "-i", "1", "-p", "5000", "-s", "1048576", "-n", "250", "-F",
+                     "--report_gbits", "-x", "3", *wanted, "--", HERE]  # fmt: skip
 
 
 def test_both_ends_meet_and_change_places_and_a_failed_run_is_the_only_one(ends: Ends) -> None:
