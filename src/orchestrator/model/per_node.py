@@ -25,6 +25,12 @@ class PerNode(Generic[T]):
         return self.values
 
 
+def lost_first(failures: Mapping[str, DeployError]) -> DeployError:
+    """The nodes that can't be reached, where there are such; else the first failure: others may fail for their sake."""
+    lost = {name: failure for name, failure in failures.items() if isinstance(failure, Unreachable)}
+    return together(lost or failures)
+
+
 def together(failures: Mapping[str, DeployError]) -> DeployError:
     """The first failure, in the order of asking; where several nodes can't be reached, one that names each of them."""
     first = next(iter(failures.values()))

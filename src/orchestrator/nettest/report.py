@@ -209,13 +209,15 @@ def _net(seen: Transport) -> str:
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """The document of `nettest --json`, without what the command adds."""
+    """The document of `nettest --json`, without what the command adds. Its verdict is ok where nothing is expected and
+    nothing of its kind is beside it; it is not `judged` then."""
     one = result.odd
     return {
         "gang": result.gang,
         "nodes": list(result.nodes),
         "ranks": result.ranks,
-        "verdict": result.verdict.value,
+        "verdict": (Verdict.SLOW if result.verdict is Verdict.SLOW else Verdict.OK).value,
+        "judged": result.verdict is not Verdict.NONE,
         "transport": dict(result.transport),
         "tests": [_test_json(test) for test in result.tests],
         "links": [_link_json(link) for link in result.links],

@@ -6,10 +6,11 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.records.documents import write_document
 
 FORMAT = 1
@@ -35,37 +36,53 @@ def write_nettest(document: Mapping[str, Any], at: float, *, root: Path | None =
     return file
 
 
-def last_good(
-    gang: str, nodes: Sequence[str], stack: str, ranks: int, *, root: Path | None = None
-) -> dict[str, Any] | None:
+def addresses_of(nodes: Iterable[NodeSpec]) -> list[str]:
+    """How SSH reaches them: gangs and nodes of two inventories may have the same names."""
+    return [f"{node.reach.host}:{node.reach.port or ''}" for node in nodes]
+
+
+def last_good(gang: GangSpec, stack: str, ranks: int, *, root: Path | None = None) -> dict[str, Any] | None:
     """The newest test of these very nodes and this stack that was not slow; None where there is none."""
-    for file in sorted((root or nettests_root()).glob("*.json"), reverse=True):
-        found = _read(file)
-        if found is None or found["verdict"] == "slow":
+    return next(
+        (found for found in _of(gang, stack, root) if found["verdict"] != "slow" and found["ranks"] == ranks), None
+    )
+
+
+def slow_before(gang: GangSpec, stack: str, *, root: Path | None = None) -> str:
+    """What the newest test of these nodes and this stack found slow, with its id; '' where it found nothing, or there
+    is none."""
+    newest = next(_of(gang, stack, root), None)
+    if newest is None or newest["verdict"] != "slow":
+        return ""
+    titles = [str(one.get("title")) for one in newest.get("findings", [])]
+    return f"{titles[0]} ({newest.get('id')})" if titles else ""
+
+
+def newest_nettests(gangs: Iterable[GangSpec], *, root: Path | None = None) -> tuple[dict[str, Any], ...]:
+    """The newest test of each of these gangs that can be read, whichever of its nodes had a part in it."""
+    waiting, found = {gang.name: set(addresses_of(gang.machines)) for gang in gangs}, []
+    for test in _newest_first(root):
+        known = waiting.get(test["gang"])
+        if known is not None and known.issuperset(test.get("addresses", ())):
+            found.append(test)
+            del waiting[test["gang"]]
+    return tuple(found)
+
+
+def _of(gang: GangSpec, stack: str, root: Path | None) -> Iterator[dict[str, Any]]:
+    """Tests of these nodes with this stack; one of an older release, which kept no addresses, by their names alone."""
+    names, addresses = [node.name for node in gang.nodes], addresses_of(gang.nodes)
+    for test in _newest_first(root):
+        if (test["gang"], test["nodes"], test["stack"]) != (gang.name, names, stack):
             continue
-        if (found["gang"], found["nodes"], found["stack"], found["ranks"]) == (gang, [*nodes], stack, ranks):
-            return found
-    return None
+        if test.get("addresses", addresses) == addresses:
+            yield test
 
 
-def slow_before(gang: str, nodes: Sequence[str], *, root: Path | None = None) -> str:
-    """What the newest test of these nodes found slow, with its id; '' where it found nothing, or there is none."""
+def _newest_first(root: Path | None) -> Iterator[dict[str, Any]]:
     for file in sorted((root or nettests_root()).glob("*.json"), reverse=True):
-        found = _read(file)
-        if found is not None and (found["gang"], found["nodes"]) == (gang, [*nodes]):
-            titles = [str(one.get("title")) for one in found.get("findings", [])] if found["verdict"] == "slow" else []
-            return f"{titles[0]} ({found.get('id')})" if titles else ""
-    return ""
-
-
-def newest_nettests(*, root: Path | None = None) -> tuple[dict[str, Any], ...]:
-    """The newest test of each gang that can be read."""
-    found: dict[str, dict[str, Any]] = {}
-    for file in sorted((root or nettests_root()).glob("*.json"), reverse=True):
-        test = _read(file)
-        if test is not None:
-            found.setdefault(test["gang"], test)
-    return tuple(found.values())
+        if (test := _read(file)) is not None:
+            yield test
 
 
 def _read(file: Path) -> dict[str, Any] | None:
@@ -79,7 +96,12 @@ def _read(file: Path) -> dict[str, Any] | None:
             and isinstance(found["ranks"], int)
             and isinstance(found["links"], list)
             and isinstance(found["tests"], list)
+            and _are_texts(found.get("addresses", []))
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if sound else None
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)

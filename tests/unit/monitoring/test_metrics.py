@@ -153,6 +153,9 @@ def test_what_was_measured_and_found() -> None:
     assert value(found, "l40s_bench_output_tokens_per_second", gang="g") == 90
     assert value(found, "l40s_bench_first_token_seconds") == 0.25
     assert value(found, "l40s_nettest_link_bytes_per_second") == 9e9 and value(found, "l40s_nettest_slow") == 1
+    for verdict in ("ok", "not judged"):  # what an older release kept where nothing was expected
+        fine = scene(report(0), report(1), measured=Measured(nettests=({**nettest, "verdict": verdict},)))
+        assert value(fine, "l40s_nettest_slow") == 0
     assert value(found, "l40s_nettest_all_reduce_seconds") == pytest.approx(90e-6)
     assert value(found, "l40s_finding", id="GPU-XID", node="node0") == 2
     assert value(found, "l40s_doctor_last_look_timestamp_seconds") == 7

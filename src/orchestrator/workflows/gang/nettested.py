@@ -12,6 +12,11 @@ from orchestrator.workflows.gang.up import BeforeGo, UpRequest, Watcher
 from orchestrator.workflows.gang.up import Ground as Standing
 from orchestrator.workflows.measure import nettest
 
+_WORDS = {
+    Verdict.OK: "the network is ok",
+    Verdict.NONE: "the network was measured and not judged: nobody knows what to expect of it",
+}
+
 
 def tested_before(here: Standing, request: UpRequest, watcher: Watcher) -> BeforeGo | None:
     """What `raise_gangs` calls before a gang's ranks start; None where nobody asked for a test."""
@@ -32,6 +37,6 @@ def tested_before(here: Standing, request: UpRequest, watcher: Watcher) -> Befor
                 where=f"gang {gang.name}",
                 fix="l40s-deploy nettest shows every figure; without --nettest the gang starts all the same",
             )
-        watcher.step(gang.name, f"the network is {tested.result.verdict.value} ({tested.result.seconds:.0f} s)")
+        watcher.step(gang.name, f"{_WORDS[tested.result.verdict]} ({tested.result.seconds:.0f} s)")
 
     return before

@@ -119,7 +119,7 @@ def run_now(inventory: Inventory, order: Order, progress: Progress) -> Benched:
         machines = replace(machines, loaded=under_load.states(), after=_states(look(fleet, gang.nodes).values))
         _refuse_another_run(fleet, gang, view)
     record = _record(gang, request, view, order, result, log, gpu=gpu, at=began)
-    return _judged({**record, "machines": machines.as_json()}, view, request, order.load)
+    return _judged(gang, {**record, "machines": machines.as_json()}, view, request, order.load)
 
 
 def sweep_now(inventory: Inventory, order: Order, requests: Sequence[int], progress: Progress) -> tuple[Benched, ...]:
@@ -178,7 +178,7 @@ class _UnderLoad:
             return {}
 
 
-def _judged(record: dict[str, Any], view: GangView, request: StagingRequest, load: Load) -> Benched:
+def _judged(gang: GangSpec, record: dict[str, Any], view: GangView, request: StagingRequest, load: Load) -> Benched:
     entries = applying(
         expectations(request.model), stack=record["stack"], layout=record["layout"], gpu=record["gpu"], load=load
     )
@@ -190,7 +190,7 @@ def _judged(record: dict[str, Any], view: GangView, request: StagingRequest, loa
         figures, against = before["serving"], f"the fastest earlier run of this case, {before['id']}"
     judged = judge(record["serving"], figures)
     verdict = overall(judged)
-    why = () if verdict in (Verdict.EXPECTED, Verdict.NONE) else _causes(view, request, record, load, entries)
+    why = () if verdict in (Verdict.EXPECTED, Verdict.NONE) else _causes(gang, view, request, record, load, entries)
     kept = {**record, "verdict": verdict.value, "against": against, "causes": list(why)}
     file = write_bench(kept)
     return Benched(
@@ -199,7 +199,12 @@ def _judged(record: dict[str, Any], view: GangView, request: StagingRequest, loa
 
 
 def _causes(
-    view: GangView, request: StagingRequest, record: Mapping[str, Any], load: Load, entries: Sequence[Expected]
+    gang: GangSpec,
+    view: GangView,
+    request: StagingRequest,
+    record: Mapping[str, Any],
+    load: Load,
+    entries: Sequence[Expected],
 ) -> tuple[str, ...]:
     return causes(
         transport=[str(finding["title"]) for finding in record["transport"]],
@@ -208,7 +213,7 @@ def _causes(
         load=load,
         throttled=throttled(record["machines"]["loaded"] or record["machines"]["after"]),
         grown=grown(record["machines"]["before"], record["machines"]["after"]),
-        network=slow_before(record["gang"], record["nodes"]),
+        network=slow_before(gang, record["stack"]),
         wrong=looks_like_wrong_wiring(record["serving"], entries),
         duration_s=record["serving"]["duration_s"],
     )

@@ -18,6 +18,7 @@ from orchestrator.loading.templates import template
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.per_node import lost_first
 from orchestrator.model.topology import Topology
 from orchestrator.nettest import report
 from orchestrator.nettest.expected import Machine, expectations
@@ -28,7 +29,7 @@ from orchestrator.nettest.verdict import HALF, Expectation, Measured, Verdict, j
 from orchestrator.protocol.hca import names_ports, takes
 from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestOrder, NettestRequest, NettestStep, RanksOrder
 from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest
-from orchestrator.records.nettests import last_good, write_nettest
+from orchestrator.records.nettests import addresses_of, last_good, write_nettest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import messages
 from orchestrator.remote.session import Session
@@ -162,12 +163,12 @@ def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, beg
     began_ranks = time.monotonic()
     _run(fleet, ground, places, steps, heard)
     began_ports = time.monotonic()
-    ports = rails.measure(fleet, ground.gang, ground.requests, ground.topologies, enough=enough)
+    ports, broke = _ports(fleet, ground, enough)
     ports_s = time.monotonic() - began_ports
     request = ground.requests[ground.gang.leader.name]
     expected = expectations(steps, places, _machines(ground)) if request.device == "cuda" else {}
     if request.device == "cuda":
-        before = last_good(ground.gang.name, [*ground.requests], request.stack, sum(len(p.ranks) for p in places))
+        before = last_good(ground.gang, request.stack, sum(len(p.ranks) for p in places))
         expected = {**_as_before(before, places, steps), **expected}
     result = Result(
         gang=ground.gang.name,
@@ -189,8 +190,28 @@ def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, beg
             "join and end": began_ports - heard.imported_at - heard.seconds,
         },
     )
-    record = {**report.as_json(result), "plan_id": request.plan_id, "model": request.model, "stack": request.stack}
-    return Tested(result=result, record=record, file=str(write_nettest(record, at)))
+    record = {
+        **report.as_json(result),
+        "addresses": addresses_of(ground.gang.nodes),
+        "plan_id": request.plan_id,
+        "model": request.model,
+        "stack": request.stack,
+    }
+    file = str(write_nettest(record, at))
+    if broke is not None:
+        broke.what = (
+            f"in the test of RDMA ports: {broke.what}\n    what the GPUs measured is complete, and kept in {file}"
+        )
+        raise broke
+    return Tested(result=result, record=record, file=file)
+
+
+def _ports(fleet: Fleet, ground: Ground, enough: float) -> tuple[rails.Measured, DeployError | None]:
+    """What was measured of the RDMA ports, and what ended that early: the ranks' figures are not lost with it."""
+    try:
+        return rails.measure(fleet, ground.gang, ground.requests, ground.topologies, enough=enough), None
+    except DeployError as failure:
+        return rails.Measured(note=f"RDMA ports were not measured: {failure.where}: {failure.what}"), failure
 
 
 def _places(ground: Ground) -> tuple[Place, ...]:
@@ -405,16 +426,15 @@ def _failure(
     ground: Ground, places: Sequence[Place], heard: _Heard, failures: Mapping[str, DeployError]
 ) -> DeployError | None:
     """The one cause: a node that is lost, what a node refused, a rank that died, a rank that failed by itself."""
-    lost = [failure for failure in failures.values() if isinstance(failure, Unreachable)]
-    if lost:
-        first = lost[0]
+    first = lost_first(failures) if failures else None
+    if isinstance(first, Unreachable):
         return Unreachable(
             f"the connection was lost during the network test ({_at(heard)}): {first.what}",
             where=first.where,
             fix=f"ssh to it and look; its ranks end by themselves within {ground.timeout_s:.0f} s. {first.fix}",
         )
-    if failures:
-        return next(iter(failures.values()))
+    if first is not None:
+        return first
     if heard.died:
         node, rank, number = heard.died[0]
         return _of_rank(places, node, rank, f"was ended by signal {number} {_at(heard)}", "l40s-deploy doctor, and the "
@@ -485,9 +505,9 @@ def why_slow(tested: Tested) -> str:
 
 
 def nettest_json(found: Sequence[Tested]) -> dict[str, Any]:
-    """The document of `nettest --json`: the first gang's figures at the top, each gang's below `gangs`."""
+    """The document of `nettest --json`: each gang's figures below `gangs`; at the top those of the first slow gang, of
+    the first one where none is slow."""
     documents = [{**one.record, "file": one.file} for one in found]
-    verdicts = [one.result.verdict for one in found]
-    verdict = next((one for one in (Verdict.SLOW, Verdict.OK) if one in verdicts), Verdict.NONE)
-    top = {key: documents[0][key] for key in ("transport", "tests", "links", "odd", "findings")}
-    return {"verdict": verdict.value, **top, "gangs": documents}
+    worst = next((one for one in documents if one["verdict"] == Verdict.SLOW.value), documents[0])
+    top = {key: worst[key] for key in ("verdict", "transport", "tests", "links", "odd", "findings")}
+    return {**top, "judged": any(one["judged"] for one in documents), "gangs": documents}

@@ -10,6 +10,7 @@ from functools import partial
 
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangSpec
+from orchestrator.model.per_node import lost_first
 from orchestrator.model.topology import Topology
 from orchestrator.nettest.rails import RailPort, Said, Way, alone, judge, played, ways
 from orchestrator.nettest.verdict import Link
@@ -46,7 +47,7 @@ def measure(
     enough: float,
 ) -> Measured:
     """Between every two nodes port after port, where there are RDMA ports and perftest. Raises the failure of a node
-    that is lost or refuses."""
+    that is lost, before that of one that refuses."""
     ports = {name: _ports(name, request, topologies.get(name)) for name, request in requests.items()}
     addresses = {name: address for request in requests.values() for address, name in request.addresses.items()}
     if (without := _without(ports, addresses)) is not None:
@@ -79,8 +80,8 @@ def measure(
         turn = [way for way in order if way.round == number]
         nodes = {end.node for way in turn for end in (way.start, way.end)}
         done = fleet.on_every(partial(one, turn=turn), only=sorted(nodes))
-        for failure in done.failures.values():
-            raise failure
+        if done.failures:
+            raise lost_first(done.failures)
         if heard.missing:
             break
     return Measured(links=judge(order, heard.said, enough=enough), note=heard.note())

@@ -122,7 +122,7 @@ class Scraper:
         now = time.monotonic()
         if self._measured is None or now - self._measured[0] > MEASURED_EVERY_S:
             newest = {(one["gang"], one["model"], one["stack"], str(one["load"])): one for one in all_benches()}
-            self._measured = (now, Measured(benches=tuple(newest.values()), nettests=newest_nettests()))
+            self._measured = (now, Measured(benches=tuple(newest.values()), nettests=newest_nettests(self._gangs)))
         return self._measured[1]
 
     def _past(self, gang: GangSpec, view: GangView) -> Past:

@@ -11,7 +11,7 @@ from orchestrator.records.nettests import last_good
 def measured_all_reduces(gang: GangSpec, stack: str, profile: ModelProfile) -> dict[int, float]:
     """Seconds of an all-reduce over all GPUs of the gang, by tokens of this model; {} where nobody has tested it."""
     ranks = sum(node.gpus for node in gang.nodes)
-    found = last_good(gang.name, [node.name for node in gang.nodes], stack, ranks)
+    found = last_good(gang, stack, ranks)
     a_token = profile.dimensions.hidden_size * BYTES_A_NUMBER
     return {
         int(one["bytes"]) // a_token: float(one["measured_us"]) / 1e6

@@ -1,0 +1,337 @@
+"""The workflow of a network test: what it expects, what proves the transport, what it keeps, and who is named when a
+node is lost."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.support.local_gang import Notes
+from tests.support.reference_cluster import gang, topologies
+
+from orchestrator.model.errors import DeployError, NodeError, Unreachable, VerificationDiffers
+from orchestrator.model.exit_codes import Exit
+from orchestrator.model.per_node import PerNode
+from orchestrator.nettest.report import Result, as_json
+from orchestrator.nettest.schedule import Between, schedule
+from orchestrator.nettest.verdict import HALF, End, Expectation, Link, Verdict
+from orchestrator.protocol.nettest import NettestLine, NettestRequest
+from orchestrator.protocol.rails import RailsLine
+from orchestrator.protocol.staging import Endpoint, StagingRequest
+from orchestrator.workflows.gang import nettested
+from orchestrator.workflows.gang.up import UpRequest
+from orchestrator.workflows.measure import nettest, rails
+from orchestrator.workflows.plan.plan import PlanRequest
+
+STACK = "sglang-0.5.23"
+GANG = gang(nodes=2)
+TOPOLOGIES = topologies(GANG)
+RDMA = {"NCCL_NET": "IB", "NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"}
+
+
+def requests(*, device: str = "cuda", ranks: int = 8, **env: str) -> dict[str, StagingRequest]:
+    return {
+        node.name: StagingRequest(
+            gang="gang0",
+            run_id="r",
+            node=node.name,
+            node_rank=node.node_rank,
+            nnodes=2,
+            leader=Endpoint(address="10.0.0.11", port=1),
+            stack=STACK,
+            device=device,
+            env=env,
+            gpus=tuple(range(ranks)) if device == "cuda" else (),
+            tp_ranks=tuple(range(node.node_rank * ranks, (node.node_rank + 1) * ranks)),
+        )
+        for node in GANG.nodes
+    }
+
+
+def ground(**more: Any) -> nettest.Ground:
+    return nettest.Ground(
+        gang=GANG, requests=requests(**more), topologies=TOPOLOGIES, shape=nettest.UNKNOWN_SHAPE, timeout_s=240.0
+    )
+
+
+# what is expected
+
+
+@pytest.mark.parametrize(
+    ("env", "rdma", "ports"),
+    [
+        (RDMA, True, 2),
+        ({**RDMA, "NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_2"}, True, 3),
+        ({**RDMA, "NCCL_IB_HCA": "mlx5_0,mlx5_3"}, True, 2),
+        ({**RDMA, "NCCL_IB_HCA": "^mlx5_0,mlx5_bond"}, True, 3),
+        ({**RDMA, "NCCL_IB_HCA": "=nothing"}, True, 0),
+        ({"NCCL_NET": "Socket", "NCCL_IB_HCA": "=mlx5_0"}, False, 1),
+    ],
+)
+def test_a_machine_has_the_ports_that_nccl_takes(env: dict[str, str], rdma: bool, ports: int) -> None:
+    found = nettest._machines(ground(**env))
+    assert found.keys() == TOPOLOGIES.keys()
+    rate = TOPOLOGIES["node0"].rdma[0].rate_gbps
+    assert {(one.rdma, one.rate_gbps, one.nccl) for one in found.values()} == {(rdma, ports * rate, (2, 30, 7))}
+
+
+def test_a_planned_port_that_is_down_is_missing_from_what_was_planned_and_no_other() -> None:
+    """Of ports by their beginning NCCL takes those that are up."""
+    down = {
+        name: replace(one, rdma=tuple(replace(port, state="DOWN") if port.device == "mlx5_1" else port for port in
+                                      one.rdma))
+        for name, one in TOPOLOGIES.items()
+    }  # fmt: skip
+    rate = TOPOLOGIES["node0"].rdma[0].rate_gbps
+    for pin, ports in (("=mlx5_0,mlx5_1", 2), ("mlx5_0,mlx5_1", 1)):
+        found = nettest._machines(replace(ground(**{**RDMA, "NCCL_IB_HCA": pin}), topologies=down))
+        assert found["node0"].rate_gbps == ports * rate
+
+
+def test_a_node_that_was_not_looked_at_expects_nothing() -> None:
+    assert nettest._machines(replace(ground(**RDMA), topologies={})) == {}
+
+
+def test_what_was_measured_before_is_expected_where_nothing_else_is() -> None:
+    places = nettest._places(ground(ranks=2))
+    steps = schedule(places, 7168)
+    link = {"kind": Between.NODES.value}
+    test = {"kind": Between.ALL.value, "bytes": 14336, "wanted_bytes": 14336, "measured_us": 90.0}
+    before = {
+        "id": "20260101-1",
+        "links": [{**link, "measured_gbps": 40.0}, {**link, "measured_gbps": 44.0}],
+        "tests": [
+            test,
+            {**test, "bytes": 65536, "wanted_bytes": 1835008},
+            {**test, "kind": Between.NODE.value, "bytes": 57344, "wanted_bytes": 57344},
+        ],
+    }
+    found = nettest._as_before(before, places, steps)
+    source = "the test 20260101-1 of these nodes"
+    best = Expectation(44.0, "measured", source, HALF)
+    assert found == {
+        **{(Between.NODES, rank): best for rank in range(4)},
+        (Between.ALL, 14336): Expectation(90.0, "measured", source, HALF),
+    }
+    assert nettest._as_before(None, places, steps) == {}
+
+
+# what proves the transport
+
+LINES = """node0:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB bond0:10.0.0.11<0>
+node0:1:1 [0] NCCL INFO Using network IB
+node0:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA
+node0:1:1 [0] NCCL INFO comm 0x1 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "log", "words"),
+    [
+        ({}, LINES, ["NCCL: ", "IB", "nNodes 2, localRanks 8"]),
+        ({}, "", ["NCCL: "]),
+        ({"device": "cpu", "GLOO_SOCKET_IFNAME": "bond0"}, "", ["Gloo over bond0"]),
+        ({"device": "cpu"}, "", ["Gloo over the interface of its host name"]),
+    ],
+)
+def test_the_transport_of_each_node_is_said(more: dict[str, Any], log: str, words: list[str]) -> None:
+    here = ground(**more)
+    heard = nettest._Heard("gang0", (), {}, lambda *_: None)
+    heard.logs["node0"] = log
+    found = nettest._transport(here, heard)
+    assert found.keys() == here.requests.keys()
+    assert all(word in found["node0"] for word in words), found
+    assert ("nNodes" in found["node0"]) is bool(log) and "nNodes" not in found["node1"]
+
+
+# what is said of several gangs
+
+
+def found_of(gang_name: str, verdict: Verdict) -> nettest.Tested:
+    result = Result(gang=gang_name, nodes=("a", "b"), ranks=2, links=(link(gang_name, verdict),), tests=(),
+                            transport={"a": gang_name}, moved=(), shape=nettest.UNKNOWN_SHAPE, seconds=1.0,
+                            steps_s=1.0)  # fmt: skip
+    return nettest.Tested(result=result, record=as_json(result), file=f"/{gang_name}.json")
+
+
+def link(name: str, verdict: Verdict) -> Link:
+    limit = 0.0 if verdict is Verdict.NONE else 50.0
+    gbps = 1.0 if verdict is Verdict.SLOW else 60.0
+    return Link(start=End(f"{name}-a", 0), end=End(f"{name}-b", 1), between=Between.NODES, gbps=(gbps,),
+                expected=None, limit=limit, verdict=verdict)  # fmt: skip
+
+
+OK, SLOW, NONE = Verdict.OK, Verdict.SLOW, Verdict.NONE
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "verdict", "judged", "top"),
+    [
+        ((OK,), "ok", True, "g0"),
+        ((SLOW,), "slow", True, "g0"),
+        ((NONE,), "ok", False, "g0"),
+        ((OK, SLOW, SLOW), "slow", True, "g1"),
+        ((NONE, OK), "ok", True, "g0"),
+        ((NONE, SLOW), "slow", True, "g1"),
+    ],
+)
+def test_at_the_top_is_the_gang_that_is_slow(
+    verdicts: tuple[Verdict, ...], verdict: str, judged: bool, top: str
+) -> None:
+    found = nettest.nettest_json([found_of(f"g{number}", one) for number, one in enumerate(verdicts)])
+    assert (found["verdict"], found["judged"]) == (verdict, judged)
+    assert found["transport"] == {"a": top} and found["links"][0]["from"] == f"{top}-a"
+    assert (found["odd"] is not None) is bool(found["findings"]) is (verdict == "slow")
+    assert [one["verdict"] for one in found["gangs"]] == ["slow" if one is SLOW else "ok" for one in verdicts]
+    assert [one["judged"] for one in found["gangs"]] == [one is not NONE for one in verdicts]
+
+
+# before *go*
+
+
+@pytest.mark.parametrize("verdict", [OK, SLOW, NONE])
+def test_only_a_slow_network_keeps_ranks_from_starting(monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> None:
+    asked: list[tuple[nettest.Ground, float]] = []
+
+    def test(_: object, here: nettest.Ground, *, enough: float, progress: object) -> nettest.Tested:
+        asked.append((here, enough))
+        return found_of("gang0", verdict)
+
+    monkeypatch.setattr(nettest, "test", test)
+    notes, standing = Notes(), SimpleNamespace(fleet=None, topologies=TOPOLOGIES)
+    request = UpRequest(plan=PlanRequest(model="DeepSeek-V3-0324-Block64x64"), nettest=0.7)
+    before = nettested.tested_before(standing, request, notes)  # type: ignore[arg-type]
+    assert before is not None
+    if verdict is SLOW:
+        with pytest.raises(VerificationDiffers, match="no rank was started: NETTEST-SLOW-LINK") as refused:
+            before(GANG, requests())
+        assert refused.value.exit_code == Exit.DIFFERS
+    else:
+        before(GANG, requests())
+        assert ("not judged" in notes.steps[-1]) is (verdict is NONE)
+    assert [(here.shape.hidden_size, here.topologies, enough) for here, enough in asked] == [(7168, TOPOLOGIES, 0.7)]
+
+
+def test_without_the_option_or_without_a_network_nothing_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nettest, "test", None)
+    notes, standing = Notes(), SimpleNamespace(fleet=None, topologies=TOPOLOGIES)
+    request = UpRequest(plan=PlanRequest(model="m"))
+    assert nettested.tested_before(standing, request, notes) is None  # type: ignore[arg-type]
+    before = nettested.tested_before(standing, replace(request, nettest=0.8), notes)  # type: ignore[arg-type]
+    assert before is not None
+    before(GANG, {"node0": requests(ranks=1)["node0"]})
+    assert notes.steps == []  # nobody says that a single rank's network is tested
+
+
+# a node that is lost
+
+
+class Fleet:
+    """Each node in a thread of its own, as the real one has it; failures by node."""
+
+    def on_every(self, work: Callable[[Any], None], only: Sequence[str]) -> PerNode[None]:
+        failures: dict[str, DeployError] = {}
+
+        def one(name: str) -> None:
+            try:
+                work(SimpleNamespace(spec=SimpleNamespace(name=name)))
+            except DeployError as failure:
+                failures[name] = failure
+
+        threads = [threading.Thread(target=one, args=(name,)) for name in only]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return PerNode({}, {name: failures[name] for name in only if name in failures})
+
+
+@pytest.fixture
+def no_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where records go; what is asked of a node is only what a test has it say."""
+    for module in (nettest, rails):
+        monkeypatch.setattr(module, "fence", lambda *_: "")
+        monkeypatch.setattr(module, "where", lambda *_: {"state_dir": "/s", "gang": "gang0"})
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "l40s-deploy/nettest"
+
+
+LOST = Unreachable("no answer for 15 s", where="node1", fix="check its power and network")
+
+
+def two_ranks(said: Mapping[str, Callable[[NettestRequest], Iterator[NettestLine]]]) -> Callable[..., Any]:
+    def messages(session: Any, verb: str, request: NettestRequest, line: object) -> Iterator[NettestLine]:
+        assert verb == "nettest"
+        return said[session.spec.name](request)
+
+    return messages
+
+
+def well(request: NettestRequest) -> Iterator[NettestLine]:
+    yield NettestLine(started={"0": 1})
+    if 0 in request.order.ranks.ranks:
+        for step in request.order.ranks.steps:
+            for place, wanted in enumerate(step.bytes):
+                yield NettestLine(step=step.id, group=0, bytes=wanted, us=10.0 * (place + 1))
+            yield NettestLine(done=step.id, seconds=0.1)
+    yield NettestLine(ended=0)
+
+
+def test_a_node_lost_in_the_middle_is_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch, no_ssh: Path) -> None:
+    """The others fail for its sake, and first."""
+
+    def stays(request: NettestRequest) -> Iterator[NettestLine]:
+        yield NettestLine(started={"0": 1})
+        yield NettestLine(done=2, seconds=0.1)
+        raise NodeError("its part of the network test ended without a result", where="node0", fix="again")
+
+    def lost(request: NettestRequest) -> Iterator[NettestLine]:
+        yield NettestLine(started={"1": 1})
+        raise LOST
+
+    monkeypatch.setattr(nettest, "messages", two_ranks({"node0": stays, "node1": lost}))
+    with pytest.raises(Unreachable) as failed:
+        nettest.test(Fleet(), ground(device="cpu", ranks=1), enough=0.8, progress=lambda *_: None)  # type: ignore[arg-type]
+    assert (failed.value.where, failed.value.exit_code) == ("node1", Exit.UNREACHABLE)
+    assert "lost during the network test" in failed.value.what and "no answer for 15 s" in failed.value.what
+    assert "its ranks end by themselves within 240 s" in failed.value.fix and "check its power" in failed.value.fix
+    assert not no_ssh.exists()
+
+
+@pytest.mark.parametrize(
+    ("failures", "where"),
+    [
+        ({"node0": NodeError("refused", where="node0", fix="look"), "node1": LOST}, "node1"),
+        ({"node0": NodeError("refused", where="node0", fix="look")}, "node0"),
+    ],
+)
+def test_what_fails_while_rdma_ports_are_measured_keeps_the_ranks_figures(
+    monkeypatch: pytest.MonkeyPatch, no_ssh: Path, failures: dict[str, DeployError], where: str
+) -> None:
+    monkeypatch.setattr(nettest, "messages", two_ranks({"node0": well, "node1": well}))
+
+    def port_messages(session: Any, *_: object) -> Iterator[Any]:
+        if session.spec.name in failures:
+            raise failures[session.spec.name]
+        yield RailsLine(ended=True)
+
+    monkeypatch.setattr(rails, "messages", port_messages)
+    addresses = {"10.0.0.11": "node0", "10.0.0.12": "node1"}
+    here = ground(device="cpu", ranks=1)
+    here = replace(here, requests={name: replace(one, addresses=addresses) for name, one in here.requests.items()})
+    with pytest.raises(DeployError) as failed:
+        nettest.test(Fleet(), here, enough=0.8, progress=lambda *_: None)  # type: ignore[arg-type]
+    assert failed.value.where == where
+    assert failed.value.exit_code == (Exit.UNREACHABLE if where == "node1" else Exit.FINDINGS)
+    (file,) = no_ssh.glob("*.json")
+    record = json.loads(file.read_text())
+    assert "in the test of RDMA ports" in failed.value.what and str(file) in failed.value.what
+    assert len(record["links"]) == 2 and record["tests"] and record["rails"] == []
+    assert f"RDMA ports were not measured: {where}" in record["rails_note"]
+    assert record["addresses"] == ["10.0.0.11:", "10.0.0.12:"]
