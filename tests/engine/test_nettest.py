@@ -127,3 +127,26 @@ def test_an_interrupted_test_leaves_nothing(lab: SmallLab) -> None:
     assert test.returncode == 130 and "interrupted" in said
     until(lambda: not ranks(lab), 30, "nothing of it is left")
     nettest(lab)
+
+
+def test_an_interrupted_start_leaves_no_agent_and_says_so(lab: SmallLab) -> None:
+    start = lab.start("up", "--model", lab.model, "--nettest")
+    until(lambda: len(ranks(lab)) == NODES, 180, "the ranks of the test run")
+    start.send_signal(signal.SIGINT)
+    said = start.communicate(timeout=120)[0]
+    assert start.returncode == 130 and "no rank of gang0 was started" in said and "continues" not in said
+    until(lambda: not ranks(lab) and not lab.engine_processes(), 30, "nothing of it is left")
+    assert lab.gang()["state"] in ("absent", "failed")
+
+
+def test_a_node_that_is_lost_in_the_middle_is_the_one_message(lab: SmallLab) -> None:
+    test = lab.start("nettest", "--model", lab.model)
+    until(lambda: len(ranks(lab)) == NODES, 120, "the ranks run")
+    lab.deploy("lab", "break", "--name", lab.name, "node2", "power-off")
+    try:
+        said = test.communicate(timeout=180)[0]
+    finally:
+        lab.deploy("lab", "heal", "--name", lab.name, "node2", "power-off")
+    assert test.returncode == 4, said
+    assert said.count("error:") == 1 and "error: node2" in said and "lost during the network test" in said
+    until(lambda: not ranks(lab), 60, "nothing of it is left on the others")
