@@ -66,9 +66,11 @@ class Memory:
     not_before:  no restart before this
     ready_since: None while it is not ready
     given_up:    for the operator to look at; over once the gang is ready again
-    barred:      nodes that answer, and had a finding of severity stop when a restart was last thought of
+    barred:      nodes and spares that had a finding of severity stop, or did not answer the doctor, when a start was
+                 last thought of
     away_since:  since when some node is away (does not answer, or is barred) while a restart is due; None while none is
     hopeless:    nodes without which it was found that the gang can't run
+    on_fewer_at: no start without the nodes that are away before this
     unfit:       spares that a start has failed with
     return_at:   no look at whether it can run on all nodes again before this; looks: such looks in a row
     returned:    returns to all nodes that were tried, since the gang was last stable on all of them
@@ -83,6 +85,7 @@ class Memory:
     barred: tuple[str, ...] = ()
     away_since: float | None = None
     hopeless: tuple[str, ...] = ()
+    on_fewer_at: float = 0.0
     unfit: tuple[str, ...] = ()
     return_at: float = 0.0
     looks: int = 0
@@ -119,13 +122,25 @@ def decide(
     return _when(view, remembered, now, reason, policy), remembered
 
 
+def _not_to_be_had(view: GangView, memory: Memory) -> tuple[str, ...]:
+    """Nodes that no start can have now, in their order: a node that the run was started without and that is back is
+    none of them."""
+    return tuple(node.name for node in view.nodes if node.error is not None or node.name in memory.barred)
+
+
 def _away(view: GangView, memory: Memory) -> tuple[str, ...]:
-    """Nodes that the gang needs and can't have now, in their order."""
-    lost = {node.name for node in view.unreachable} | set(memory.barred)
-    return tuple(node.name for node in view.nodes if node.name in lost and node.name not in view.missing)
+    """Those of them that the gang needs."""
+    return tuple(name for name in _not_to_be_had(view, memory) if name not in view.missing)
+
+
+def _left_out(view: GangView, memory: Memory) -> tuple[str, ...]:
+    """What a start without the nodes that are away leaves out: spares that can't take a place too."""
+    return (*_not_to_be_had(view, memory), *_unfit(view, memory))
 
 
 def _mind_the_away(view: GangView, memory: Memory, now: float) -> Memory:
+    if view.unreachable and now >= memory.not_before:
+        memory = replace(memory, barred=())  # who waits for another node asks the doctor about these again
     if not _away(view, memory):
         return replace(memory, away_since=None, hopeless=())
     return memory if memory.away_since is not None else replace(memory, away_since=now)
@@ -141,6 +156,7 @@ def restarted(memory: Memory, now: float, policy: Policy) -> Memory:
         against="",
         barred=(),
         not_before=now + pause,
+        on_fewer_at=0.0,
         ready_since=None,
     )
 
@@ -149,6 +165,14 @@ def held_back(memory: Memory, now: float, policy: Policy, against: str, barred: 
     """After something forbade a restart: none was tried and none counts, it is looked at again after a pause."""
     pause = min(policy.most_look_s, policy.first_pause_s * 2.0 ** min(memory.held_back, 32))
     return replace(memory, held_back=memory.held_back + 1, against=against, barred=barred, not_before=now + pause)
+
+
+def held_back_on_fewer(memory: Memory, now: float, policy: Policy, against: str, barred: tuple[str, ...]) -> Memory:
+    """After something forbade a start without the nodes that are away: it counts as little as a restart that was held
+    back. Where it names nodes that were not known, the next one is without these too, and at once."""
+    known = (*memory.barred, *(name for name in barred if name not in memory.barred))
+    found = held_back(memory, now, policy, against, known)
+    return replace(found, on_fewer_at=now if known != memory.barred else found.not_before)
 
 
 def can_not_go_on(memory: Memory, without: tuple[str, ...]) -> Memory:
@@ -259,10 +283,10 @@ def _of_rails(view: GangView) -> str:
 def _when(view: GangView, memory: Memory, now: float, reason: str, policy: Policy) -> Decision:
     lost = ", ".join(node.name for node in view.unreachable)
     left_s = memory.not_before - now
-    away = (*view.missing, *_away(view, memory))
     goes_on_s = _goes_on_s(view, memory, now, policy)
     if goes_on_s is not None and goes_on_s <= 0 and (left_s <= 0 or memory.against):
-        return Decision(Do.DEGRADE, f"{reason}; {', '.join(away)} stayed away", (*away, *_unfit(view, memory)))
+        away = ", ".join(_not_to_be_had(view, memory))
+        return Decision(Do.DEGRADE, f"{reason}; {away} stayed away", _left_out(view, memory))
     if lost:
         later = "" if goes_on_s is None else f"; going on without it in {max(0.0, goes_on_s):.0f} s"
         return Decision(Do.WAIT, f"{reason}; waiting for {lost} to come back{later}")
@@ -275,16 +299,16 @@ def _when(view: GangView, memory: Memory, now: float, reason: str, policy: Polic
 
 def _goes_on_s(view: GangView, memory: Memory, now: float, policy: Policy) -> float | None:
     """Seconds until the gang is started without the nodes that are away; None where it is not to be."""
-    away = _away(view, memory)
-    if policy.degrade_after_s is None or memory.away_since is None or not away:
+    if policy.degrade_after_s is None or memory.away_since is None or not _away(view, memory):
         return None
-    idle = [node for node in view.spares if node.name not in _unfit(view, memory)]
-    left = view.serving_nodes - len(away) + len(idle)
-    if not left or memory.hopeless == (*view.missing, *away, *_unfit(view, memory)):
+    without = _left_out(view, memory)
+    left = len(view.nodes) + len(view.spares) - len(without)
+    if not left or memory.hopeless == without:
         return None
-    return memory.away_since + policy.degrade_after_s - now
+    return max(memory.away_since + policy.degrade_after_s, memory.on_fewer_at) - now
 
 
 def _unfit(view: GangView, memory: Memory) -> tuple[str, ...]:
     """Idle spares that can't take a place now."""
-    return tuple(node.name for node in view.spares if node.error is not None or node.name in memory.unfit)
+    unfit = {*memory.unfit, *memory.barred}
+    return tuple(node.name for node in view.spares if node.error is not None or node.name in unfit)

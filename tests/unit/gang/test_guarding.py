@@ -15,6 +15,7 @@ from orchestrator.gang.guarding import (
     can_not_go_on,
     decide,
     held_back,
+    held_back_on_fewer,
     is_due_to_be_told,
     may_return,
     not_back_yet,
@@ -238,7 +239,57 @@ def test_a_node_with_a_finding_of_severity_stop_counts_as_away() -> None:
 
 def test_a_gang_that_goes_on_can_lose_another_node() -> None:
     (decision,) = decisions(four("failed", lost=("node0", "node2"), missing=("node2",)), Memory(away_since=0.0), 60)
-    assert (decision.do, decision.without) == (Do.DEGRADE, ("node2", "node0"))
+    assert (decision.do, decision.without) == (Do.DEGRADE, ("node0", "node2"))
+
+
+def test_a_node_that_is_back_takes_part_when_another_one_is_lost() -> None:
+    seen, memory = four("failed", lost=("node0",), missing=("node2",)), Memory(away_since=0.0)
+    (decision,) = decisions(seen, memory, 60)
+    assert (decision.do, decision.without) == (Do.DEGRADE, ("node0",))
+    assert "node2" not in decision.why
+    refused = held_back_on_fewer(memory, 60, GOES_ON, "GPU-MISSING", ("node2",))
+    (again,) = decisions(seen, refused, 62)
+    assert (again.do, again.without) == (Do.DEGRADE, ("node0", "node2")), "unless the doctor has something against it"
+    two = can_not_go_on(memory, ("node0", "node2"))
+    assert decide(seen, two, 60, GOES_ON)[0].without == ("node0",), "that two can't run says nothing of three"
+
+
+def test_a_spare_whose_place_is_free_again_takes_part_when_another_node_is_lost() -> None:
+    stand_in = NodeView(name="spare0", node_rank=2, state="failed", alive=True, spare=True)
+    seen = four("failed", lost=("node0",), missing=("node2",))
+    (back,) = decisions(replace(seen, nodes=(*seen.nodes, stand_in)), Memory(away_since=0.0), 60)
+    assert (back.do, back.without) == (Do.DEGRADE, ("node0",))
+    dead = replace(stand_in, error=LOST)
+    seen = four("failed", missing=("node2",))
+    (dies,) = decisions(replace(seen, nodes=(*seen.nodes, dead)), Memory(away_since=0.0), 60)
+    assert (dies.do, dies.without) == (Do.DEGRADE, ("spare0",)), "its own nodes are all there"
+
+
+def test_a_survivor_that_the_doctor_refuses_counts_no_restart_and_is_left_out_at_once() -> None:
+    seen, memory = with_a_spare(four("failed", lost=("node0",))), Memory(away_since=0.0, restarts=1)
+    (first,) = decisions(seen, memory, 60)
+    assert (first.do, first.without) == (Do.DEGRADE, ("node0",))
+    refused = held_back_on_fewer(memory, 60, GOES_ON, "GPU-MISSING", ("node1",))
+    assert refused.restarts == 1
+    assert decide(seen, refused, 60, GOES_ON)[0].without == ("node0", "node1"), "the spare did nothing"
+    (spare,) = decisions(seen, held_back_on_fewer(memory, 60, GOES_ON, "GPU-MISSING", ("spare0",)), 60)
+    assert spare.without == ("node0", "spare0")
+
+
+def test_what_nobody_is_to_be_left_out_for_is_looked_at_again_after_a_pause() -> None:
+    seen, memory = four("failed", lost=("node0",)), Memory(away_since=0.0)
+    refused = held_back_on_fewer(memory, 60, GOES_ON, "RAIL-SUBNETS", ())
+    assert [one.do for one in decisions(seen, refused, 61, 69, 70)] == [Do.WAIT, Do.WAIT, Do.DEGRADE]
+
+
+def test_a_node_that_was_refused_beside_a_lost_one_is_asked_for_again() -> None:
+    """Nothing fits the two that are left; healed, the refused one makes three."""
+    seen = four("failed", lost=("node0",))
+    refused = held_back_on_fewer(Memory(away_since=0.0), 60, GOES_ON, "GPU-MISSING", ("node1",))
+    hopeless = can_not_go_on(refused, ("node0", "node1"))
+    before, then = decisions(seen, hopeless, 69, 70)
+    assert before.do is Do.WAIT
+    assert (then.do, then.without) == (Do.DEGRADE, ("node0",))
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,9 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
         begin = time.monotonic()
         begun = begun_on(here.fleet, here.gangs)
         change = _change(inventory, here, request, watcher)
-        if request.plan.without:
-            leave(inventory, here.fleet, here.plan, request.plan.without, watcher)
+        if request.plan.without or _led_by_another(here):
+            rising = [gang.name for gang in change.rise]
+            leave(inventory, here.fleet, here.plan, request.plan.without, watcher, rising=rising)
         before_go = tested_before(here, request, watcher)
         first = raise_gangs(
             here.fleet,
@@ -117,6 +118,12 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Outcome:
             changed=tuple(turn.name for turn in change.turns),
             begun=begun,
         )
+
+
+def _led_by_another(here: Ground) -> bool:
+    """Some gang's newest run had another leader than the plan: it serves at another address."""
+    leaders = {gang.name: gang.leader.name for gang in here.gangs}
+    return any(view.members and view.members[0] != leaders[view.name] for view in here.views)
 
 
 def _change(inventory: Inventory, here: Ground, request: UpRequest, watcher: Watcher) -> _Change:

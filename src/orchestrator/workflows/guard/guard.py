@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -25,6 +25,7 @@ from orchestrator.gang.guarding import (
     can_not_go_on,
     decide,
     held_back,
+    held_back_on_fewer,
     is_due_to_be_told,
     may_finish,
     may_return,
@@ -36,7 +37,7 @@ from orchestrator.gang.guarding import (
 )
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import DeployError, InputError, LockHeld
+from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.notify import Event, Notice
 from orchestrator.model.survivors import as_written, staffed
@@ -65,6 +66,7 @@ DAY_S = 86400.0
 USUAL = Policy()
 NO_HOOK = Hook()
 NO_DECISION = Decision(Do.NOTHING)
+Remember = Callable[[Memory, float, Policy, str, tuple[str, ...]], Memory]
 _COUNTDOWN = re.compile("; (?:the next restart is|looking again|going on without it) in ")
 
 
@@ -244,11 +246,15 @@ class _Post:
         gang, without = self.gang, decision.without
         there = staffed(gang, without)
         spares = tuple(node.name for node in there.nodes if node.spare)
+        against = self._against_the_rest(there)
+        if against is not None:
+            self._hold_back(decision.why, against, held_back_on_fewer)
+            return
         before = self.memory
         words = f"{len(there.nodes)} of {len(gang.nodes)} nodes, without {', '.join(without)}"
         words += f", with the spare {', '.join(spares)}" if spares else ""
         try:
-            asked = asked_of(self.fleet, replace(there, nodes=tuple(node for node in there.nodes if not node.spare)))
+            asked = asked_of(self.fleet, self._who_knows(there))
             self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
             outcome = go_on(self.inventory, gang, asked, without, self._terms(decision.why), self.watcher)
         except LockHeld as held:
@@ -258,6 +264,9 @@ class _Post:
             self.decision = Decision(Do.WAIT, f"can't go on with {words}: {impossible.what}; {impossible.fix}")
             self._tell(self.decision)
             self._failed(self.decision.why)
+        except FindingsError as refused:
+            self.memory = before
+            self._hold_back(decision.why, Against(error=refused), held_back_on_fewer)
         except DeployError as failure:
             if spares:  # whatever the reason was, the next start is without them
                 self.memory = spares_failed(before, spares)
@@ -266,6 +275,18 @@ class _Post:
             self.seen = outcome.views[0]
             self._tell(Decision(Do.WARN, f"it serves at {self.seen.service_url} on {words}"))
             self._hook(self.request.on_ready, "ready", f"{decision.why}; it serves on {words}")
+
+    def _against_the_rest(self, there: GangSpec) -> Against | None:
+        """What the doctor has against a start on just these nodes; None for nothing."""
+        self.watcher.step(self.gang.name, f"running doctor on {', '.join(node.name for node in there.nodes)}")
+        return objection(examine(self.fleet, {node.name: node for node in there.nodes}), self.gang.name)
+
+    def _who_knows(self, there: GangSpec) -> GangSpec:
+        """Those of these nodes that know what was asked of the gang: members of its newest run, else whoever is none
+        of its spares."""
+        members = {node.name for node in self._as_it_runs.nodes}
+        known = tuple(node for node in there.nodes if node.name in members)
+        return replace(there, nodes=known or tuple(node for node in there.nodes if not node.spare))
 
     def _return(self, why: str) -> None:
         """Back to all nodes, where the doctor allows it; else look again later."""
@@ -318,9 +339,9 @@ class _Post:
         self.watcher.step(self.gang.name, "running doctor")
         return against_a_start(self.fleet, plan, self.watcher)
 
-    def _hold_back(self, why: str, against: Against) -> None:
+    def _hold_back(self, why: str, against: Against, remember: Remember = held_back) -> None:
         words = f"{against.error.where}: {against.error.what}; {against.error.fix}"
-        self.memory = held_back(self.memory, time.monotonic(), self.request.policy, words, against.nodes)
+        self.memory = remember(self.memory, time.monotonic(), self.request.policy, words, against.nodes)
         self.decision = Decision(Do.WAIT, f"{why}; {words}")
         self._tell(self.decision)
         if is_due_to_be_told(self.memory, self.request.policy) or self.request.once:

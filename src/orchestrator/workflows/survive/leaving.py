@@ -1,9 +1,8 @@
-"""Before a gang starts without some of its nodes: nobody is sent to an address that is no longer served."""
+"""Before a gang starts where others lead it: nobody is sent to an address that is no longer served."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from orchestrator.model.errors import DeployError
@@ -20,69 +19,74 @@ from orchestrator.workflows.router.routing import Router, say_failures
 from orchestrator.workflows.status.reports import where
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Was:
-    """Who led a gang in its newest run, and where the nodes that leave it served: (address, port)."""
-
-    gang: str
-    leader: str
-    served: tuple[tuple[str, int], ...]
-
-
-def newest_run(fleet: Fleet, gang: GangSpec, leaving: Sequence[str]) -> Was | None:
-    """What the nodes that stay know of the newest run; None where it had none of the nodes that leave."""
+def newest_run(fleet: Fleet, gang: GangSpec) -> StagingRequest | None:
+    """What these nodes know of the gang's newest run; None where they know of none. A node that was away for a while
+    knows an older one."""
 
     def one(session: Session) -> StagedAnswer:
         return ask_staged(session, GangRequest(**where(session.spec, gang.name)))
 
     answers = fleet.on_every(one, only=[node.name for node in gang.nodes])
+    known = []
     for node in gang.nodes:
         if node.name not in answers.values:
             continue
         try:
-            request = staged_request(node, gang.name, answers.values[node.name])
+            known.append(staged_request(node, gang.name, answers.values[node.name]))
         except DeployError:
             continue
-        if set(request.members) & set(leaving):
-            return _was(gang, request, leaving)
-    return None
+    return max(known, key=lambda request: request.run_id, default=None)
 
 
-def _was(gang: GangSpec, request: StagingRequest, leaving: Sequence[str]) -> Was:
-    port = gang.leader.ports.http
-    served = tuple((address, port) for address, name in request.addresses.items() if name in leaving)
-    return Was(gang=gang.name, leader=request.leader_name, served=served)
+def leave(
+    inventory: Inventory,
+    fleet: Fleet,
+    plan: Plan,
+    leaving: Collection[str],
+    watcher: Watcher,
+    *,
+    rising: Collection[str] = (),
+) -> None:
+    """Take the addresses of these nodes out of the router, and say where each gang that another node leads now is
+    served.
 
-
-def leave(inventory: Inventory, fleet: Fleet, plan: Plan, leaving: Sequence[str], watcher: Watcher) -> None:
-    """Take the addresses of these nodes out of the router, and say where each gang that they led is served now.
-
-    inventory: without these nodes. What the router can't be told is only said: the gang serves without it.
+    inventory: without these nodes. rising: gangs that serve nowhere now, so that the address of the leader that they
+    had is out as well; one that serves is taken out in its turn. What the router can't be told is only said: the gang
+    serves without it.
     """
     chosen = {gang.name: gang for gang in plan.gangs}
-    found = [newest_run(fleet, gang, leaving) for gang in inventory.gangs if gang.name in chosen]
-    for was in (one for one in found if one is not None):
-        if inventory.router is not None:
-            _take_out(inventory, was, watcher)
-        if was.leader in leaving:
-            now = chosen[was.gang]
+    for gang in (one for one in inventory.gangs if one.name in chosen):
+        was = newest_run(fleet, gang)
+        if was is None:
+            continue
+        now = chosen[gang.name]
+        leads = now.nodes[0].name
+        moved = was.leader_name != leads
+        gone = {name for name in was.members if name in leaving}
+        gone |= {was.leader_name} if moved and gang.name in rising else set()
+        if gone:
+            _take_out(inventory, gang, was, gone, watcher)
+        if moved:
             told = "" if inventory.router is not None else "; no router: tell your clients"
             watcher.step(
-                was.gang,
-                f"{now.nodes[0].name} leads it instead of {was.leader}; its address is now {now.service_url}{told}",
+                gang.name, f"{leads} leads it instead of {was.leader_name}; its address is now {now.service_url}{told}"
             )
 
 
-def _take_out(inventory: Inventory, was: Was, watcher: Watcher) -> None:
-    assert inventory.router is not None
+def _take_out(
+    inventory: Inventory, gang: GangSpec, was: StagingRequest, gone: Collection[str], watcher: Watcher
+) -> None:
+    if inventory.router is None:
+        return
+    served = {(address, gang.leader.ports.http) for address, name in was.addresses.items() if name in gone}
     try:
         with Router(inventory.router) as router:
             if not router.view().serves:
                 return
             for worker in router.workers():
                 at = urlsplit(worker.url)
-                if (at.hostname, at.port) in was.served:
-                    watcher.step(was.gang, f"removing {worker.url} from the router")
+                if (at.hostname, at.port) in served:
+                    watcher.step(gang.name, f"removing {worker.url} from the router")
                     router.take_out(worker.url)
     except DeployError as failure:
-        say_failures({was.gang: failure}, watcher)
+        say_failures({gang.name: failure}, watcher)

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.model.errors import GangFailed, InputError, VerificationDiffers
 from orchestrator.model.gang_state import GangState
-from orchestrator.model.inventory import GangSpec
+from orchestrator.model.inventory import GangSpec, RouterSpec
 from orchestrator.model.plan import Plan
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
@@ -36,7 +36,13 @@ def with_env(plan: Plan, **env: str) -> Plan:
 
 
 def up(
-    gang: LocalGang, plan: Plan, monkeypatch: pytest.MonkeyPatch, *, replace_it: bool = False, undo: bool = False
+    gang: LocalGang,
+    plan: Plan,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    replace_it: bool = False,
+    undo: bool = False,
+    router: RouterSpec | None = None,
 ) -> Outcome:
     """`up` from where its plan is made."""
 
@@ -56,7 +62,7 @@ def up(
 
     monkeypatch.setattr(changed_plan, "ground", ground)
     request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0, replace=replace_it, undo_on_interrupt=undo)
-    return changed_plan.up(gang.inventory, request, notes())
+    return changed_plan.up(replace(gang.inventory, router=router), request, notes())
 
 
 def notes() -> Notes:
@@ -168,3 +174,46 @@ def test_another_model_is_changed_over_only_where_that_is_asked_for(
     assert "--replace" in refused.value.fix and gang.view().model == "Fake"
     assert up(gang, other, monkeypatch, replace_it=True).changed == ("gang0",)
     assert gang.view().model == "Other"
+
+
+class Router:
+    """Keeps its workers' addresses in the order of their coming, and every address that was taken out."""
+
+    def __init__(self) -> None:
+        self.workers: list[str] = []
+        self.out: list[str] = []
+
+    def __enter__(self) -> Router:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def take_in(self, url: str) -> None:
+        self.workers.append(url)
+
+    def take_out(self, url: str) -> None:
+        self.out.append(url)
+        self.workers.remove(url)
+
+
+@pytest.mark.parametrize("rises", [True, False], ids=["it-rises", "it-does-not"])
+def test_a_gang_that_serves_elsewhere_after_its_turn_is_in_the_router_there(
+    rises: bool, local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a return to all nodes, when the leader is another one again."""
+    gang, router = local(), Router()
+    plan = gang.plan("plan1")
+    (of_gang,) = plan.gangs
+    was, then = of_gang.service_url, of_gang.service_url.replace("127.0.0.1", "localhost")
+    monkeypatch.setattr(changed_plan, "Router", lambda _: router)
+    monkeypatch.setattr(changed_plan, "enrol", lambda *_, **__: None)
+    spec = RouterSpec(node=gang.spec(0))
+    up(gang, plan, monkeypatch, router=spec)
+    router.workers.append(was)
+    other = with_env(replace(plan, plan_id="plan2", gangs=(replace(of_gang, service_url=then),)), NEW="1")
+    if rises:
+        up(gang, other, monkeypatch, replace_it=True, router=spec)
+    else:
+        with pytest.raises(GangFailed, match="back on its previous plan"):
+            up(gang, with_env(other, FAKE_EXIT="1", FAKE_LINES="no"), monkeypatch, replace_it=True, router=spec)
+    assert (router.out, router.workers) == ([was], [then if rises else was])

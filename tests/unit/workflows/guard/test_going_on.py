@@ -1,0 +1,147 @@
+"""A guard whose gang goes on without a node, as a script says: whom it asks, whom it leaves out, what counts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.gang.guarding import Decision, Do, Policy
+from orchestrator.gang.view import GangView, NodeView
+from orchestrator.model.errors import FindingsError, GangFailed, Unreachable
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
+from orchestrator.protocol.report import Cause
+from orchestrator.workflows.guard import guard as guarding
+from orchestrator.workflows.guard.guard import GuardRequest, _Post
+
+NOW = Policy(limit=3, first_pause_s=60, degrade_after_s=0)
+LOST = Unreachable("no answer", where="node", fix="look")
+
+
+def node(name: str, *, spare: bool = False) -> NodeSpec:
+    return NodeSpec(name=name, gang="gang0", node_rank=0, reach=Reach(host="none"), spare=spare)
+
+
+@dataclass
+class Cluster:
+    """A failed gang of four nodes, perhaps with a spare. lost: does not answer; sick: the doctor refuses it;
+    missing: its newest run was without it; ends: what a start on other nodes raises."""
+
+    lost: tuple[str, ...] = ()
+    sick: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    spares: tuple[str, ...] = ()
+    ends: Exception | None = None
+    asked: list[list[str]] = field(default_factory=list)
+    without: list[tuple[str, ...]] = field(default_factory=list)
+    decided_on: list[Decision] = field(default_factory=list)
+
+    @property
+    def gang(self) -> GangSpec:
+        nodes = tuple(node(f"node{rank}") for rank in range(4))
+        return GangSpec(name="gang0", nodes=nodes, spares=tuple(node(name, spare=True) for name in self.spares))
+
+    def see(self, *_: object, **__: object) -> tuple[GangView, ...]:
+        nodes = tuple(self._seen(rank, spec.name) for rank, spec in enumerate(self.gang.nodes))
+        members = tuple(one.name for one in nodes if one.name not in self.missing)
+        spares = tuple(self._seen(-1, name) for name in self.spares)
+        cause = Cause(node="node0", text="it was lost")
+        return (
+            GangView(name="gang0", state=GangState.FAILED, cause=cause, nodes=nodes, members=members,
+                     missing=self.missing, spares=spares),
+        )  # fmt: skip
+
+    def _seen(self, rank: int, name: str) -> NodeView:
+        return NodeView(name=name, node_rank=rank, state="failed", error=LOST if name in self.lost else None)
+
+    def examine(self, _: object, specs: Collection[str]) -> Any:
+        found = [Finding(id="GPU-MISSING", severity=Severity.STOP, node=name, title="a GPU is gone", fix="look")
+                 for name in specs if name in self.sick]  # fmt: skip
+        return SimpleNamespace(findings=tuple(found), failures={}, cluster=SimpleNamespace(topologies={}))
+
+    def asked_of(self, _: object, gang: GangSpec) -> object:
+        self.asked.append([one.name for one in gang.nodes])
+        return object()
+
+    def go_on(self, _: object, gang: GangSpec, asked: object, without: tuple[str, ...], *__: object) -> Any:
+        self.without.append(without)
+        if self.ends is not None:
+            raise self.ends
+        return SimpleNamespace(views=self.see())
+
+    def planned(self, plan: object) -> None:
+        pass
+
+    def step(self, gang: str, words: str) -> None:
+        pass
+
+    def seen(self, views: object) -> None:
+        pass
+
+    def decided(self, gang: str, decision: Decision) -> None:
+        self.decided_on.append(decision)
+
+
+def guarded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int) -> _Post:
+    for name in ("see", "examine", "asked_of", "go_on"):
+        monkeypatch.setattr(guarding, name, getattr(cluster, name))
+    monkeypatch.setattr(guarding, "interrupted", lambda *_: ())
+    monkeypatch.setattr(guarding, "GangLock", lambda *_, **__: nullcontext())
+    nothing: Any = None
+    inventory = Inventory(path="hosts.yml", gangs=(cluster.gang,))
+    post = _Post(inventory, nothing, cluster.gang, GuardRequest(policy=NOW), cluster)
+    for _ in range(looks):
+        post._look()
+    return post
+
+
+def test_a_survivor_with_a_stop_finding_is_left_out_too_and_that_counts_no_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(lost=("node0",), sick=("node1",))
+    post = guarded(cluster, monkeypatch, looks=1)
+    assert (post.memory.restarts, cluster.without) == (0, [])
+    assert post.decision.do is Do.WAIT and "GPU-MISSING" in post.decision.why
+    post._look()
+    assert (post.memory.restarts, cluster.without) == (1, [("node0", "node1")])
+
+
+def test_a_finding_of_a_node_is_none_of_the_spares(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(lost=("node0",), sick=("node1",), spares=("spare0",))
+    post = guarded(cluster, monkeypatch, looks=2)
+    assert (post.memory.unfit, cluster.without) == ((), [("node0", "node1")])
+
+
+def test_a_spare_with_a_stop_finding_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(lost=("node0",), sick=("spare0",), spares=("spare0",))
+    post = guarded(cluster, monkeypatch, looks=2)
+    assert (post.memory.unfit, cluster.without) == ((), [("node0", "spare0")])
+
+
+@pytest.mark.parametrize("spares", [(), ("spare0",)])
+def test_a_refusal_of_the_start_itself_counts_nothing(spares: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = FindingsError("RAIL-SUBNETS: rails differ", where="the cluster", fix="look")
+    post = guarded(Cluster(lost=("node0",), spares=tuple(spares), ends=refused), monkeypatch, looks=1)
+    assert (post.memory.restarts, post.memory.unfit, post.memory.held_back) == (0, (), 1)
+    assert post.decision.do is Do.WAIT and "RAIL-SUBNETS" in post.decision.why
+
+
+def test_a_start_that_failed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = GangFailed("TP3 was killed", where="gang0", fix="look")
+    assert guarded(Cluster(lost=("node0",), ends=failed), monkeypatch, looks=1).memory.restarts == 1
+
+
+def test_a_node_that_is_back_takes_part_and_is_not_asked_what_the_gang_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(lost=("node0",), missing=("node2",))
+    post = guarded(cluster, monkeypatch, looks=1)
+    assert (cluster.without, cluster.asked) == ([("node0",)], [["node1", "node3"]])
+    assert any("it serves" in one.why and "3 of 4 nodes, without node0" in one.why for one in cluster.decided_on)
+    assert post.memory.restarts == 1
