@@ -42,21 +42,45 @@ def launch_script(node: NodePlan, gang: GangPlan, plan_id: str, template: str) -
 
 def exported_anew(script: str, was: Mapping[str, str], now: Mapping[str, str | None]) -> str | None:
     """A launch script with these variables set to other values, or not set (None); one that it did not set comes
-    before the first that it did.
+    before the first that it did, and a container is told of it.
 
     was: its whole environment. None where the script does not set them as `launch_script` writes it.
     """
     lines = script.split("\n")
     for name, value in now.items():
-        old = f"export {name}={_quote(was[name])}" if name in was else ""
-        if old and lines.count(old) != 1:
-            return None
-        place = lines.index(old) if old else next((n for n, line in enumerate(lines) if line.startswith("export ")), -1)
-        if place < 0:
-            return None
         new = [f"export {name}={_quote(value)}"] if value is not None else []
-        lines[place : place + bool(old)] = new
+        if name in was and not _put(lines, f"export {name}={_quote(was[name])}", new):
+            return None
+        if name not in was and not _add(lines, "export ", new):
+            return None
+        passed = _passed(name)
+        if name in was and value is None:
+            lines = [line for line in lines if line != passed]
+        elif name not in was and value is not None:
+            _add(lines, _passed(""), [passed])
     return "\n".join(lines)
+
+
+def _passed(name: str) -> str:
+    """How `templates/launch_container.sh.j2` has a container take a variable; '' for how each such line begins."""
+    return f"    --env {name} \\" if name else "    --env "
+
+
+def _put(lines: list[str], old: str, new: Sequence[str]) -> bool:
+    """In the place of this one line; False where it is not there, or not alone."""
+    if lines.count(old) != 1:
+        return False
+    place = lines.index(old)
+    lines[place : place + 1] = new
+    return True
+
+
+def _add(lines: list[str], beginning: str, new: Sequence[str]) -> bool:
+    """Before the first line that begins so; False where there is none."""
+    place = next((place for place, line in enumerate(lines) if line.startswith(beginning)), -1)
+    if place >= 0:
+        lines[place:place] = new
+    return place >= 0
 
 
 def unit_file(node: NodePlan, properties: Sequence[str], template: str) -> str:

@@ -1,7 +1,8 @@
 """What a reboot or a changed card moves under a plan that was staged: found again in the facts of now. Pure.
 
 Only names and numbers that the kernel hands out are resolved: the interface that has the node's address, the RDMA ports
-on the rails, their GID index. What an operator pinned in the inventory stays as staged.
+on the rails, their GID index, or the range of addresses by which NCCL finds it. What an operator pinned in the
+inventory stays as staged.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from dataclasses import dataclass
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.topology import Topology
-from orchestrator.planning.choices import rdma_choice
+from orchestrator.planning.choices import RdmaChoice, rdma_choice
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.topology.network import Choice
+from orchestrator.topology.speed import Traffic, price
 
 GID = "NCCL_IB_GID_INDEX"
 HCA = "NCCL_IB_HCA"
+RANGE = "NCCL_IB_ADDR_RANGE"
+"""NCCL before 2.21 does not know it, and is not disturbed by it."""
 _GLOO, _NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 
 
@@ -73,11 +77,24 @@ def _rdma(env: Mapping[str, str], spec: NodeSpec, node: Topology, side: Choice) 
         return
     names = f"={','.join(port.name for port in choice.ports)}"
     if not spec.overrides.ib_hca and env[HCA] != names:
-        yield Moved(HCA, names, f"RDMA ports {env[HCA][1:]} -> {names[1:]}")
-    was, now = env.get(GID), choice.gid.index
-    if all(port.link_layer == "InfiniBand" for port in choice.ports):
-        return
+        yield Moved(HCA, names, f"RDMA ports {env[HCA][1:]} -> {names[1:]}{_cost(env[HCA], names)}")
+    if any(port.link_layer != "InfiniBand" for port in choice.ports):
+        yield from _gids(env, choice)
+
+
+def _cost(was: str, now: str) -> str:
+    fewer = now.count(",") < was.count(",")
+    return f" (with fewer ports, {price(Traffic.HALF_THE_PORTS)})" if fewer else ""
+
+
+def _gids(env: Mapping[str, str], choice: RdmaChoice) -> Iterator[Moved]:
+    was, index = env.get(GID), choice.gid.index
+    now = None if index is None else str(index)
     if now is None and was is not None:
         yield Moved(GID, None, f"GID index {was} -> chosen by NCCL for each port ({choice.gid.reason})")
-    elif now is not None and was != str(now):
-        yield Moved(GID, str(now), f"GID index {was or 'chosen by NCCL'} -> {now}")
+    elif now != was:
+        yield Moved(GID, now, f"GID index {was or 'chosen by NCCL'} -> {now}")
+    before, after = env.get(RANGE), choice.range or None
+    if before != after:
+        words = f"addresses among which NCCL finds each port's GID {before or 'any'} -> {after or 'any'}"
+        yield Moved(RANGE, after, words if now == was else "")

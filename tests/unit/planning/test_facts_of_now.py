@@ -10,6 +10,7 @@ from tests.support.reference_cluster import gang, topologies
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import NodeSpec, Overrides
+from orchestrator.model.profile import Stack
 from orchestrator.model.topology import Topology
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.facts_of_now import moved
@@ -25,12 +26,16 @@ NODE = SPEC.nodes[2]
 WAS = topologies(SPEC)["node2"]
 
 
-@pytest.fixture(scope="module")
-def request_() -> StagingRequest:
-    profile, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
+def staged(stack: Stack) -> StagingRequest:
+    profile = load_profile("DeepSeek-V3-0324-Block64x64")
     plan = build_plan([SPEC], profile, stack, topologies(SPEC), PlanOptions())
     scripts = launch_scripts(plan)
     return staging_requests(SPEC, plan.gangs[0], scripts, plan_id=plan.plan_id, run_id="r", key="")["node2"]
+
+
+@pytest.fixture(scope="module")
+def request_() -> StagingRequest:
+    return staged(load_stack("sglang-0.5.23"))
 
 
 def shifted(node: Topology, ports: int, by: int = 2) -> Topology:
@@ -79,6 +84,39 @@ def test_the_variable_is_omitted_where_one_nodes_ports_differ_and_set_again_wher
     assert again.env == request_.env and "\nexport NCCL_IB_GID_INDEX=3\n" in again.launch_script
 
 
+def test_the_addresses_by_which_nccl_finds_each_ports_gid_are_what_a_plan_would_render(
+    request_: StagingRequest,
+) -> None:
+    without, _ = resolved(request_, shifted(WAS, 1))
+    assert without.env["NCCL_IB_ADDR_RANGE"] == "10.0.0.0/13"
+    assert "\nexport NCCL_IB_ADDR_RANGE=10.0.0.0/13\n" in without.launch_script
+    assert "ADDR_RANGE" not in resolved(without, WAS)[0].launch_script
+    fewer = replace(shifted(WAS, 1), rdma=shifted(WAS, 1).rdma[:2])
+    now, words = resolved(without, fewer)
+    assert now.env["NCCL_IB_ADDR_RANGE"] == "10.0.0.0/14" and "10.0.0.0/13 -> 10.0.0.0/14" in words
+    back, words = resolved(now, shifted(WAS, 1))
+    assert back.env == without.env and "10.0.0.0/14 -> 10.0.0.0/13" in words
+    by_hand = replace(NODE, overrides=Overrides(env=(("NCCL_IB_ADDR_RANGE", "10.0.0.0/8"),)))
+    assert "ADDR_RANGE" not in resolved(request_, shifted(WAS, 1), by_hand)[0].launch_script
+
+
+@pytest.fixture(scope="module")
+def in_a_container() -> StagingRequest:
+    return staged(load_stack("tests/golden/plan/in-docker/stack.yml"))
+
+
+def test_a_container_is_told_of_a_variable_that_was_not_staged_and_of_none_that_is_gone(
+    in_a_container: StagingRequest,
+) -> None:
+    without, _ = resolved(in_a_container, shifted(WAS, 1))
+    assert "NCCL_IB_GID_INDEX" not in without.launch_script
+    assert without.launch_script.count("    --env NCCL_IB_ADDR_RANGE \\\n") == 1
+    again, words = resolved(without, WAS)
+    assert words == "GID index chosen by NCCL -> 3"
+    assert again.launch_script.count("    --env NCCL_IB_GID_INDEX \\\n") == 1
+    assert sorted(again.launch_script.splitlines()) == sorted(in_a_container.launch_script.splitlines())
+
+
 def test_a_renamed_interface_is_found_by_its_address(request_: StagingRequest) -> None:
     now, words = resolved(request_, renamed(WAS, "bond0", "bond7"))
     assert words == "interface bond0 -> bond7"
@@ -92,6 +130,8 @@ def test_ports_in_another_order_and_a_dead_one_are_planned_for(request_: Staging
     dead = replace(WAS, rdma=(replace(WAS.rdma[0], state="DOWN"), *WAS.rdma[1:]))
     now, words = resolved(request_, dead)
     assert words.startswith("RDMA ports ") and "mlx5_0:1" not in now.env["NCCL_IB_HCA"]
+    assert "(with fewer ports, decoding at " in words and "tokens/s" in words
+    assert "tokens/s" not in resolved(now, WAS)[1]
 
 
 def test_what_is_pinned_stays_and_what_is_gone_is_not_guessed(request_: StagingRequest) -> None:
