@@ -34,10 +34,10 @@ def operator(labs: Callable[[str], RunningLab]) -> Operator:
 
 
 @contextmanager
-def watched(operator: Operator) -> Iterator[Path]:
+def watched(operator: Operator, *more: str) -> Iterator[Path]:
     """A guard that goes on without a node and comes back by itself; where it writes what it says."""
     said = operator.lab.directory / "guard.txt"
-    words = operator.command("guard", "--degrade-after", f"{AFTER_S}s", "--restore", "auto")
+    words = operator.command("guard", "--degrade-after", f"{AFTER_S}s", "--restore", "auto", *more)
     with guarding(words, operator.lab.environment(), said):
         yield said
 
@@ -80,6 +80,23 @@ def test_a_guard_goes_on_without_a_dead_leader_and_returns_when_it_is_back(opera
     assert "it serves on all 4 nodes again" in words
 
 
+def test_a_node_that_answers_but_has_lost_a_gpu_is_left_out_until_it_has_it_again(operator: Operator) -> None:
+    lost = "node1"
+    with watched(operator) as said:
+        before = operator.gang(0)["run_id"]
+        operator.lab.run("break", lost, "gpu-lost", "3")
+        gang = operator.until(
+            lambda gang: gang["run_id"] != before and serving(gang, ["node0", "node2", "node3"]),
+            (AFTER_S + 60) * slack(),
+        )
+        assert (gang["state"], gang["missing"]) == ("degraded", [lost]), said.read_text()
+        operator.lab.run("heal", lost)
+        operator.until(lambda gang: gang["state"] == "ready" and serving(gang, FOUR), 60 * slack())
+    words = said.read_text()
+    assert f"wait: {lost}: GPU 3 fell off the bus" in words and "GPU-MISSING" in words
+    assert f"on 3 of 4 nodes, without {lost}" in words and "it serves on all 4 nodes again" in words
+
+
 def test_the_stack_without_pipelines_can_not_go_on_and_says_what_could(operator: Operator) -> None:
     refused = operator.type("up", *MODEL, "--stack", "sglang-0.4.4-l40s", "--without", "node1", "--dry-run", code=2)
     assert "TP24 does not work" in refused.stderr
@@ -99,6 +116,34 @@ def test_gids_that_moved_between_a_death_and_the_restart_are_found_again(operato
     assert operator.gang(0)["state"] == "ready"
     assert "NCCL_IB_GID_INDEX" not in operator.type("plan", *MODEL, "--diff").stdout
     operator.lab.run("heal", node)
+
+
+def test_a_gang_whose_node_lost_its_last_rdma_port_is_planned_anew_over_tcp_until_it_is_back(
+    operator: Operator,
+) -> None:
+    node, _ = operator.rank(17)
+    ports = [name for name in operator.lab.ssh(node, "ls /sys/class/infiniband").split() if name.startswith("mlx5")]
+    before = operator.gang(0)["run_id"]
+    operator.lab.run("break", node, "kill-rank", "17")
+    operator.until(lambda gang: gang["state"] == "failed", 30 * slack())
+    for port in ports:
+        operator.lab.run("break", node, "port-down", port, check=False)
+    with watched(operator, "--pause", "1") as said:
+        gang = operator.until(
+            lambda gang: gang["run_id"] != before and gang["state"] == "ready" and serving(gang, FOUR),
+            (AFTER_S + 60) * slack(),
+        )
+        until(lambda: "4 of 4 nodes, planned anew" in said.read_text(), 30 * slack(), said.read_text)
+        over_tcp = gang["run_id"]
+        operator.lab.run("heal", node)
+        operator.until(
+            lambda gang: gang["run_id"] != over_tcp and gang["state"] == "ready" and serving(gang, FOUR), 60 * slack()
+        )
+    words = " ".join(said.read_text().split())
+    assert f"{node}: none of its RDMA ports can be used" in words
+    assert "no RDMA port of this node can carry the gang's traffic: all of it uses TCP on bond0" in words, words
+    assert "about 26 instead of 49 tokens/s" in words
+    assert "NCCL_" not in operator.type("plan", *MODEL, "--diff").stdout
 
 
 def with_a_spare(operator: Operator, spare: str) -> Operator:

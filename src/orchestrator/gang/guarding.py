@@ -15,8 +15,8 @@ _BEFORE_GO = (GangState.STAGED, GangState.ARMED)
 
 class Do(str, Enum):
     """NOTHING. WARN: tell, and leave it alone. WAIT: a restart is due, not yet. RESTART. GIVE_UP: tell, and stop.
-    DEGRADE: start it without the nodes that stay away, on spares or on fewer. RETURN: they are back; see whether it can
-    run on all again."""
+    DEGRADE: start it without the nodes that stay away, on spares or on fewer. REPLAN: its plan can't be carried out any
+    more; start it by a new one. RETURN: what it goes on without may be back; see whether it can run as before."""
 
     NOTHING = "nothing"
     WARN = "warn"
@@ -24,6 +24,7 @@ class Do(str, Enum):
     RESTART = "restart"
     GIVE_UP = "give-up"
     DEGRADE = "degrade"
+    REPLAN = "replan"
     RETURN = "return"
 
 
@@ -37,6 +38,9 @@ class Policy:
     up to most_look_s. tell_at: the look in a row at which its operator is told, since what passes needs nobody.
 
     degrade_after_s: a gang that has failed goes on without a node that was away for so long; None: it waits for it.
+
+    replan_after_s: a gang whose plan needs RDMA is planned anew where a node has had no usable port for so long: links
+    train after a boot. A shorter degrade_after_s is taken instead.
 
     return_limit, most_return_pause_s: returns to all nodes in a row before it leaves the way back to an operator, and
     the most that it waits before the next one. The wait doubles from degrade_after_s (at least first_pause_s), so that
@@ -52,8 +56,14 @@ class Policy:
     stable_s: float = 900.0
     left_s: float = 60.0
     degrade_after_s: float | None = None
+    replan_after_s: float = 120.0
     return_limit: int = 3
     most_return_pause_s: float = 3600.0
+
+    @property
+    def waits_for_rails_s(self) -> float:
+        """How long a node without any usable RDMA port is waited for."""
+        return min(self.replan_after_s, self.replan_after_s if self.degrade_after_s is None else self.degrade_after_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +82,8 @@ class Memory:
     hopeless:    nodes without which it was found that the gang can't run
     on_fewer_at: no start without the nodes that are away before this
     unfit:       spares that a start has failed with
+    outdated_since: since when its plan is known to need what its nodes don't have; None where it does not
+    replanned:   id of the plan that does without that, once it was started by it
     return_at:   no look at whether it can run on all nodes again before this; looks: such looks in a row
     returned:    returns to all nodes that were tried, since the gang was last stable on all of them
     """
@@ -87,6 +99,8 @@ class Memory:
     hopeless: tuple[str, ...] = ()
     on_fewer_at: float = 0.0
     unfit: tuple[str, ...] = ()
+    outdated_since: float | None = None
+    replanned: str = ""
     return_at: float = 0.0
     looks: int = 0
     returned: int = 0
@@ -94,7 +108,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do, and why, in words for the audit log and the hooks. without: nodes that a DEGRADE leaves out."""
+    """What to do, and why, in words for the audit log and the hooks. without: nodes that a DEGRADE or a REPLAN leaves
+    out."""
 
     do: Do
     why: str = ""
@@ -112,7 +127,7 @@ def decide(
     remembered = _remember(view, memory, now, policy)
     reason = _reason(view, policy) or _left_half_way(begun)
     if not reason:
-        return _at_peace(view, remembered, now), replace(remembered, away_since=None, barred=())
+        return _at_peace(view, remembered, now), replace(remembered, away_since=None, barred=(), outdated_since=None)
     remembered = _mind_the_away(view, remembered, now)
     if remembered.given_up:
         return Decision(Do.NOTHING, "the guard has given up; an operator must act"), remembered
@@ -157,6 +172,7 @@ def restarted(memory: Memory, now: float, policy: Policy) -> Memory:
         barred=(),
         not_before=now + pause,
         on_fewer_at=0.0,
+        outdated_since=None,
         ready_since=None,
     )
 
@@ -164,7 +180,35 @@ def restarted(memory: Memory, now: float, policy: Policy) -> Memory:
 def held_back(memory: Memory, now: float, policy: Policy, against: str, barred: tuple[str, ...] = ()) -> Memory:
     """After something forbade a restart: none was tried and none counts, it is looked at again after a pause."""
     pause = min(policy.most_look_s, policy.first_pause_s * 2.0 ** min(memory.held_back, 32))
-    return replace(memory, held_back=memory.held_back + 1, against=against, barred=barred, not_before=now + pause)
+    return replace(
+        memory,
+        held_back=memory.held_back + 1,
+        against=against,
+        barred=barred,
+        not_before=now + pause,
+        outdated_since=None,
+    )
+
+
+def outdated(memory: Memory, now: float, policy: Policy, against: str, barred: tuple[str, ...] = ()) -> Memory:
+    """After it was found that the gang's plan can't be carried out any more: that may pass, as any finding."""
+    since = now if memory.outdated_since is None else memory.outdated_since
+    return replace(held_back(memory, now, policy, against, barred), outdated_since=since)
+
+
+def up_to_date(memory: Memory) -> Memory:
+    """After it was found that the gang's plan can be carried out again."""
+    return replace(memory, outdated_since=None)
+
+
+def replanned(memory: Memory, plan_id: str) -> Memory:
+    """After the gang was started by a plan that does without what its nodes have no more."""
+    return replace(memory, replanned=plan_id)
+
+
+def does_without(view: GangView, memory: Memory) -> bool:
+    """The gang runs by such a plan; an operator may have started it by another one since."""
+    return bool(memory.replanned) and view.plan_id == memory.replanned
 
 
 def held_back_on_fewer(memory: Memory, now: float, policy: Policy, against: str, barred: tuple[str, ...]) -> Memory:
@@ -219,9 +263,10 @@ def _remember(view: GangView, memory: Memory, now: float, policy: Policy) -> Mem
         return replace(memory, ready_since=None)
     since = now if memory.ready_since is None else memory.ready_since
     if now - since >= policy.stable_s:
-        complete = not view.missing
+        complete = not view.missing and not does_without(view, memory)
         return replace(
             Memory(ready_since=since),
+            replanned=memory.replanned,
             returned=0 if complete else memory.returned,
             return_at=0.0 if complete else memory.return_at,
             looks=0 if complete else memory.looks,
@@ -234,9 +279,11 @@ def _fewer(view: GangView) -> bool:
     return view.state is GangState.DEGRADED and view.trouble == "nodes"
 
 
-def _elsewhere(view: GangView) -> bool:
-    """It serves without one of its own nodes: on fewer, or with a spare."""
-    return _fewer(view) or (view.state is GangState.READY and view.replaced)
+def _to_return(view: GangView, memory: Memory) -> str:
+    """What it serves without, and would be better with: one of its own nodes (on fewer, or with a spare), or RDMA."""
+    if _fewer(view) or (view.state is GangState.READY and view.replaced):
+        return f"{', '.join(view.missing)} can be reached again"
+    return "it was planned anew, without RDMA" if view.state is GangState.READY and does_without(view, memory) else ""
 
 
 def _reason(view: GangView, policy: Policy) -> str:
@@ -266,8 +313,9 @@ def _staged_s(view: GangView) -> float:
 
 def _at_peace(view: GangView, memory: Memory, now: float) -> Decision:
     lost = ", ".join(node.name for node in view.unreachable)
-    if _elsewhere(view) and all(node.error is None for node in view.nodes) and now >= memory.return_at:
-        return Decision(Do.RETURN, f"{', '.join(view.missing)} can be reached again")
+    to_return = _to_return(view, memory)
+    if to_return and all(node.error is None for node in view.nodes) and now >= memory.return_at:
+        return Decision(Do.RETURN, to_return)
     if lost and view.running:
         return Decision(Do.WARN, f"{lost} can't be reached; the other nodes still serve with it")
     if view.state is GangState.DEGRADED:
@@ -294,6 +342,8 @@ def _when(view: GangView, memory: Memory, now: float, reason: str, policy: Polic
         return Decision(Do.WAIT, f"{reason}; {memory.against}; looking again in {left_s:.0f} s")
     if left_s > 0:
         return Decision(Do.WAIT, f"{reason}; the next restart is in {left_s:.0f} s")
+    if memory.outdated_since is not None and now >= memory.outdated_since + policy.waits_for_rails_s:
+        return Decision(Do.REPLAN, f"{reason}; {memory.against}", _left_out(view, memory))
     return Decision(Do.RESTART, reason)
 
 

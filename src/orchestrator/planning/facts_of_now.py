@@ -56,6 +56,18 @@ def _moved(request: StagingRequest, spec: NodeSpec, node: Topology) -> Iterator[
         yield from _rdma(env, spec, node, side)
 
 
+def off_the_rails(request: StagingRequest, spec: NodeSpec, node: Topology) -> bool:
+    """Whether the staged plan has this node's traffic travel over RDMA alone, and none of its ports can carry that now,
+    while the inventory leaves it to a plan to do without (l40s_transport auto, no l40s_ib_hca)."""
+    env = request.env
+    kept = {name for name, _ in spec.overrides.env}
+    if env.get("NCCL_NET") != "IB" or not env.get(HCA) or {"NCCL_NET", HCA} & kept:
+        return False
+    if spec.transport != "auto" or spec.overrides.ib_hca:
+        return False
+    return not rdma_choice(spec, node, _side(request, spec, node)).ports
+
+
 def _side(request: StagingRequest, spec: NodeSpec, node: Topology) -> Choice:
     """The interface that has the address by which the other nodes know this one; '' where none has it."""
     known = [value for value in request.env.values() if request.addresses.get(value) == request.node]

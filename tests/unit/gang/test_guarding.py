@@ -19,10 +19,13 @@ from orchestrator.gang.guarding import (
     is_due_to_be_told,
     may_return,
     not_back_yet,
+    outdated,
+    replanned,
     restarted,
     returned,
     returning,
     spares_failed,
+    up_to_date,
 )
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
@@ -341,6 +344,56 @@ def test_nodes_that_no_layout_fits_are_not_tried_again_until_others_are_away() -
     memory = can_not_go_on(Memory(away_since=0.0), ("node2",))
     assert decide(four("failed", lost=("node2",)), memory, 90, GOES_ON)[0].do is Do.WAIT
     assert decide(four("failed", lost=("node1", "node2")), memory, 90, GOES_ON)[0].do is Do.DEGRADE
+
+
+NO_RAIL = "node2: none of its RDMA ports can be used"
+
+
+def test_a_plan_that_a_node_can_not_carry_out_any_more_is_replaced_once_that_has_lasted() -> None:
+    """Links train after a boot: until then it is looked at as a finding is."""
+    seen, memory, made = four("failed"), Memory(), []
+    for now in range(0, 200, 2):
+        decision, memory = decide(seen, memory, now, POLICY)
+        if decision.do in (Do.RESTART, Do.REPLAN):
+            made.append((now, decision.do))
+            memory = outdated(memory, now, POLICY, NO_RAIL)
+    assert made == [(now, Do.RESTART) for now in (0, 10, 30, 70)] + [(150, Do.REPLAN)]
+    assert memory.restarts == 0
+    (last,) = decisions(seen, replace(memory, not_before=0), 200)
+    assert (last.do, last.without) == (Do.REPLAN, ()) and NO_RAIL in last.why
+
+
+@pytest.mark.parametrize(
+    ("view", "memory", "do"),
+    [
+        pytest.param(four("failed"), Memory(outdated_since=11), Do.RESTART, id="not for long"),
+        pytest.param(four("failed"), Memory(outdated_since=10), Do.REPLAN, id="as long as a node is waited for"),
+        pytest.param(four("failed", missing=("node2",)), Memory(outdated_since=0), Do.REPLAN, id="on three"),
+        pytest.param(four("failed", lost=("node0",)), Memory(outdated_since=0), Do.WAIT, id="a lost node first"),
+        pytest.param(four("failed"), up_to_date(Memory(outdated_since=0)), Do.RESTART, id="the port is back"),
+        pytest.param(
+            four("failed"), restarted(Memory(outdated_since=0), -90, POLICY), Do.RESTART, id="restarted since"
+        ),
+        pytest.param(
+            four("failed"),
+            replace(held_back(Memory(outdated_since=0), 0, POLICY, FIREWALL), not_before=0),
+            Do.RESTART,
+            id="something else forbids it now",
+        ),
+        pytest.param(four("ready"), replanned(Memory(), "p"), Do.RETURN, id="it runs by the new plan"),
+        pytest.param(four("ready"), replanned(Memory(), "older"), Do.NOTHING, id="somebody has started it by another"),
+    ],
+)
+def test_planning_anew(view: GangView, memory: Memory, do: Do) -> None:
+    assert decisions(replace(view, plan_id="p"), memory, 70)[0].do is do
+
+
+def test_a_gang_that_is_back_on_its_rails_has_forgotten_that_it_was_planned_anew() -> None:
+    assert not returned(replanned(Memory(), "p")).replanned
+    seen, memory = replace(four("ready"), plan_id="p"), replanned(Memory(returned=2), "p")
+    for now in (0, POLICY.stable_s):
+        _, memory = decide(seen, memory, now, POLICY)
+    assert (memory.replanned, memory.returned) == ("p", 2), "it is not as it was, however long it serves"
 
 
 def with_a_spare(seen: GangView, *, lost: bool = False) -> GangView:

@@ -13,7 +13,7 @@ from orchestrator.model.inventory import NodeSpec, Overrides
 from orchestrator.model.profile import Stack
 from orchestrator.model.topology import Topology
 from orchestrator.planning.build import build_plan
-from orchestrator.planning.facts_of_now import moved
+from orchestrator.planning.facts_of_now import moved, off_the_rails
 from orchestrator.planning.options import PlanOptions
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.rendering import exported_anew
@@ -132,6 +132,28 @@ def test_ports_in_another_order_and_a_dead_one_are_planned_for(request_: Staging
     assert words.startswith("RDMA ports ") and "mlx5_0:1" not in now.env["NCCL_IB_HCA"]
     assert "(with fewer ports, decoding at " in words and "tokens/s" in words
     assert "tokens/s" not in resolved(now, WAS)[1]
+
+
+DEAD = replace(WAS, rdma=tuple(replace(port, state="DOWN") for port in WAS.rdma))
+
+
+@pytest.mark.parametrize(
+    ("node", "spec", "is_off"),
+    [
+        pytest.param(WAS, NODE, False, id="all is well"),
+        pytest.param(replace(WAS, rdma=(WAS.rdma[0], *DEAD.rdma[1:])), NODE, False, id="one port is left"),
+        pytest.param(DEAD, NODE, True, id="no port has a link"),
+        pytest.param(replace(WAS, rdma=()), NODE, True, id="no card"),
+        pytest.param(DEAD, replace(NODE, transport="rdma"), False, id="RDMA is what the operator wants"),
+        pytest.param(DEAD, replace(NODE, overrides=Overrides(ib_hca="=mlx5_0")), False, id="pinned ports"),
+        pytest.param(DEAD, replace(NODE, overrides=Overrides(env=(("NCCL_NET", "IB"),))), False, id="by hand"),
+    ],
+)
+def test_a_node_without_any_port_is_off_the_rails_where_a_plan_could_do_without(
+    node: Topology, spec: NodeSpec, is_off: bool, request_: StagingRequest
+) -> None:
+    assert off_the_rails(request_, spec, node) is is_off
+    assert not off_the_rails(replace(request_, env={"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}), spec, node)
 
 
 def test_what_is_pinned_stays_and_what_is_gone_is_not_guessed(request_: StagingRequest) -> None:

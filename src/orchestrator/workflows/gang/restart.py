@@ -12,10 +12,11 @@ from orchestrator.gang.begun import What
 from orchestrator.gang.downtime import Downtime, expected_downtime
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import DeployError, FindingsError, GangFailed
+from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.topology import Topology
+from orchestrator.planning.facts_of_now import off_the_rails
 from orchestrator.planning.still_there import gone
 from orchestrator.protocol.report import Cause
 from orchestrator.remote.fleet import Fleet
@@ -93,14 +94,17 @@ def say_gone_from(fleet: Fleet, plans: Sequence[Staged], watcher: up.Watcher) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """What forbids a start. nodes: those that do not answer or have a finding of severity stop of their own."""
+    """What forbids a start. nodes: those that do not answer or have a finding of severity stop of their own.
+    outdated: it is the plan that these nodes can't carry out any more; a new one would do without what is gone."""
 
     error: DeployError
     nodes: tuple[str, ...] = ()
+    outdated: bool = False
 
 
 def against_a_start(fleet: Fleet, plan: Staged, watcher: up.Watcher) -> Against | None:
-    """Ask the doctor: a node that does not answer, or the first finding of severity stop; None for neither.
+    """Ask the doctor: a node that does not answer, the first finding of severity stop, or a node without any RDMA port
+    under a plan that needs one; None for none of these.
 
     What the nodes have no more is said then. GPUs that are still busy are the agents' to find.
     """
@@ -108,6 +112,19 @@ def against_a_start(fleet: Fleet, plan: Staged, watcher: up.Watcher) -> Against 
     if (against := objection(examined, plan.gang.name)) is not None:
         return against
     say_gone(plan, examined.cluster.topologies, watcher)
+    return _outdated(plan, examined.cluster.topologies)
+
+
+def _outdated(plan: Staged, nodes: Mapping[str, Topology]) -> Against | None:
+    for node in plan.gang.nodes:
+        if node.name in nodes and off_the_rails(plan.requests[node.name], node, nodes[node.name]):
+            error = InputError(
+                "none of its RDMA ports can be used, and the gang's plan needs RDMA",
+                where=node.name,
+                fix="bring a port up (`l40s-deploy doctor` shows how), or have the gang planned anew, over TCP: run"
+                f" `l40s-deploy up --model {plan.model} --gang {plan.gang.name}`",
+            )
+            return Against(error=error, outdated=True)
     return None
 
 

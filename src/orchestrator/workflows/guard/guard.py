@@ -24,16 +24,20 @@ from orchestrator.gang.guarding import (
     Policy,
     can_not_go_on,
     decide,
+    does_without,
     held_back,
     held_back_on_fewer,
     is_due_to_be_told,
     may_finish,
     may_return,
     not_back_yet,
+    outdated,
+    replanned,
     restarted,
     returned,
     returning,
     spares_failed,
+    up_to_date,
 )
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
@@ -41,6 +45,7 @@ from orchestrator.model.errors import DeployError, FindingsError, InputError, Lo
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.notify import Event, Notice
 from orchestrator.model.survivors import as_written, staffed
+from orchestrator.planning.transport import TCP
 from orchestrator.protocol.report import Cause
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.workflows.gang import up
@@ -65,6 +70,7 @@ GUARD_LOCK = "guard."
 DAY_S = 86400.0
 USUAL = Policy()
 NO_HOOK = Hook()
+OVER_TCP = ("TRAFFIC-ON-TCP", TCP)
 NO_DECISION = Decision(Do.NOTHING)
 Remember = Callable[[Memory, float, Policy, str, tuple[str, ...]], Memory]
 _COUNTDOWN = re.compile("; (?:the next restart is|looking again|going on without it) in ")
@@ -180,6 +186,8 @@ class _Post:
             self._restart(self.decision.why, begun)
         elif self.decision.do is Do.DEGRADE:
             self._go_on_without(self.decision)
+        elif self.decision.do is Do.REPLAN:
+            self._replan(self.decision)
         elif self.decision.do is Do.RETURN:
             self._return(self.decision.why)
         elif self.decision.do is Do.GIVE_UP:
@@ -246,19 +254,14 @@ class _Post:
         gang, without = self.gang, decision.without
         there = staffed(gang, without)
         spares = tuple(node.name for node in there.nodes if node.spare)
-        against = self._against_the_rest(there)
-        if against is not None:
+        if (against := self._against_the_rest(there)) is not None:
             self._hold_back(decision.why, against, held_back_on_fewer)
             return
         before = self.memory
         words = f"{len(there.nodes)} of {len(gang.nodes)} nodes, without {', '.join(without)}"
         words += f", with the spare {', '.join(spares)}" if spares else ""
         try:
-            asked = asked_of(self.fleet, self._who_knows(there))
-            self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
-            outcome = go_on(self.inventory, gang, asked, without, self._terms(decision.why), self.watcher)
-        except LockHeld as held:
-            self._tell(Decision(Do.WAIT, f"{decision.why}; {held.what}"))
+            self._start_anew(decision, there, words)
         except InputError as impossible:
             self.memory = can_not_go_on(before, without)
             self.decision = Decision(Do.WAIT, f"can't go on with {words}: {impossible.what}; {impossible.fix}")
@@ -271,10 +274,50 @@ class _Post:
             if spares:  # whatever the reason was, the next start is without them
                 self.memory = spares_failed(before, spares)
             self._tell(Decision(Do.WARN, f"going on with {words} did not work: {failure.where}: {failure.what}"))
-        else:
-            self.seen = outcome.views[0]
-            self._tell(Decision(Do.WARN, f"it serves at {self.seen.service_url} on {words}"))
-            self._hook(self.request.on_ready, "ready", f"{decision.why}; it serves on {words}")
+
+    def _replan(self, decision: Decision) -> None:
+        """Start the gang by a plan that does without what its nodes have no more, unless they have it again."""
+        there = staffed(self.gang, decision.without)
+        assert self.seen is not None
+        against = self._against(self.seen, None)
+        if against is None:
+            self.memory = up_to_date(self.memory)
+            return
+        if not against.outdated:
+            self._hold_back(decision.why, against)
+            return
+        if (refused := self._against_the_rest(there)) is not None:
+            self._hold_back(decision.why, replace(refused, outdated=True))
+            return
+        before = self.memory
+        words = f"{len(there.nodes)} of {len(self.gang.nodes)} nodes, planned anew"
+        try:
+            if self._start_anew(decision, there, words):
+                self.memory = replanned(self.memory, self.seen.plan_id)
+        except (InputError, FindingsError) as impossible:
+            self.memory = before
+            self._hold_back(decision.why, Against(error=impossible, outdated=True))
+        except DeployError as failure:
+            self._tell(Decision(Do.WARN, f"planning it anew did not help: {failure.where}: {failure.what}"))
+
+    def _start_anew(self, decision: Decision, there: GangSpec, words: str) -> bool:
+        """By a new plan, for these nodes; words: what it is started on. False where somebody else holds the gang.
+        Raises what `up` raises."""
+        before = self.memory
+        try:
+            asked = asked_of(self.fleet, self._who_knows(there))
+            self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
+            outcome = go_on(self.inventory, self.gang, asked, decision.without, self._terms(decision.why), self.watcher)
+        except LockHeld as held:
+            self.memory = before
+            self._tell(Decision(Do.WAIT, f"{decision.why}; {held.what}"))
+            return False
+        self.seen = outcome.views[0]
+        prices = [f"{one.title}; {one.effect}" for one in outcome.plan.findings if one.id in OVER_TCP]
+        said = "; ".join([f"it serves at {self.seen.service_url} on {words}", *prices])
+        self._tell(Decision(Do.WARN, said))
+        self._hook(self.request.on_ready, "ready", f"{decision.why}; it serves on {words}")
+        return True
 
     def _against_the_rest(self, there: GangSpec) -> Against | None:
         """What the doctor has against a start on just these nodes; None for nothing."""
@@ -293,9 +336,13 @@ class _Post:
         try:
             (now,) = see(self.fleet, [self.gang])
             asked = asked_of(self.fleet, as_it_runs(self.gang, now))
-            against = objection(examine(self.fleet, {node.name: node for node in self.gang.nodes}), self.gang.name)
+            examined = examine(self.fleet, {node.name: node for node in self.gang.nodes})
+            against = objection(examined, self.gang.name)
+            over_tcp = next((one for one in examined.findings if one.id in OVER_TCP), None)
             if against is not None:
                 self._tell(Decision(Do.WARN, f"{why}; {against.error.where}: {against.error.what}"))
+            elif does_without(now, self.memory) and over_tcp is not None:
+                self._tell(Decision(Do.WARN, f"{why}; {over_tcp.node}: {over_tcp.title}; {over_tcp.effect}"))
             elif not self.request.restores or not may_return(self.memory, self.request.policy):
                 self._say_how_to_return(why, words_to_return(self.gang, asked))
             else:
@@ -310,13 +357,16 @@ class _Post:
         self.memory = not_back_yet(self.memory, time.monotonic(), self.request.policy)
 
     def _say_how_to_return(self, why: str, command: str) -> None:
+        what = "return to all nodes" if self.seen is not None and self.seen.missing else "return to the plan for RDMA"
         if not self.memory.looks:
-            self._hook(self.request.on_ready, "back", f"{why}; return to all nodes: {command}")
+            self._hook(self.request.on_ready, "back", f"{why}; {what}: {command}")
         often = ""
         if self.request.restores:
             often = f" It was returned {self.memory.returned} times and did not stay: find out why first."
         self._tell(
-            Decision(Do.WARN, f"{why}, and doctor finds nothing against it.{often} Return to all nodes: {command}")
+            Decision(
+                Do.WARN, f"{why}, and doctor finds nothing against it.{often} {what[0].upper()}{what[1:]}: {command}"
+            )
         )
 
     def _terms(self, why: str) -> Terms:
@@ -341,6 +391,7 @@ class _Post:
 
     def _hold_back(self, why: str, against: Against, remember: Remember = held_back) -> None:
         words = f"{against.error.where}: {against.error.what}; {against.error.fix}"
+        remember = outdated if against.outdated else remember
         self.memory = remember(self.memory, time.monotonic(), self.request.policy, words, against.nodes)
         self.decision = Decision(Do.WAIT, f"{why}; {words}")
         self._tell(self.decision)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
+import pytest
 from tests.support.reference_cluster import topology
 
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.protocol.staging import Endpoint, StagingRequest
+from orchestrator.workflows.gang import restart
 from orchestrator.workflows.gang.replay import Staged
-from orchestrator.workflows.gang.restart import say_gone
+from orchestrator.workflows.gang.restart import against_a_start, say_gone
 
 NODES = ("node0", "node1", "node2")
 
@@ -54,3 +57,17 @@ def test_a_node_that_could_not_be_looked_at_is_not_judged() -> None:
     told = Told()
     say_gone(staged(), {}, told)  # type: ignore[arg-type]
     assert told.steps == []
+
+
+def test_a_node_without_any_port_is_against_a_start_by_a_plan_that_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    was, told, plan = topology(), Told(), staged()
+    needs = replace(plan.requests["node1"], env={"NCCL_NET": "IB", **plan.requests["node1"].env}, plan_id="p")
+    plan = replace(plan, requests=dict.fromkeys(NODES, needs))
+    nodes = {"node0": was, "node1": was, "node2": was}
+    seen = SimpleNamespace(findings=(), failures={}, cluster=SimpleNamespace(topologies=nodes))
+    monkeypatch.setattr(restart, "examine", lambda *_: seen)
+    assert against_a_start(None, plan, told) is None  # type: ignore[arg-type]
+    nodes["node1"] = replace(was, rdma=tuple(replace(port, state="DOWN") for port in was.rdma))
+    against = against_a_start(None, plan, told)  # type: ignore[arg-type]
+    assert against is not None and against.outdated and against.nodes == ()
+    assert against.error.where == "node1" and "l40s-deploy up --model" in against.error.fix

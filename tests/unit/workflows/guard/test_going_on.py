@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,15 +12,19 @@ import pytest
 
 from orchestrator.gang.guarding import Decision, Do, Policy
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.errors import FindingsError, GangFailed, Unreachable
+from orchestrator.model.errors import FindingsError, GangFailed, InputError, Unreachable
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.protocol.report import Cause
+from orchestrator.workflows.gang.restart import Against
 from orchestrator.workflows.guard import guard as guarding
 from orchestrator.workflows.guard.guard import GuardRequest, _Post
 
 NOW = Policy(limit=3, first_pause_s=60, degrade_after_s=0)
+TCP = Finding(
+    id="TRAFFIC-ON-TCP", severity=Severity.SLOW, node="node2", title="all of it uses TCP", effect="half as fast"
+)
 LOST = Unreachable("no answer", where="node", fix="look")
 
 
@@ -31,15 +35,19 @@ def node(name: str, *, spare: bool = False) -> NodeSpec:
 @dataclass
 class Cluster:
     """A failed gang of four nodes, perhaps with a spare. lost: does not answer; sick: the doctor refuses it;
-    missing: its newest run was without it; ends: what a start on other nodes raises."""
+    missing: its newest run was without it; ends: what a start on other nodes raises; off: nodes without a usable RDMA
+    port, under a plan that needs one; state: of the gang."""
 
     lost: tuple[str, ...] = ()
     sick: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     spares: tuple[str, ...] = ()
     ends: Exception | None = None
+    off: tuple[str, ...] = ()
+    state: GangState = GangState.FAILED
     asked: list[list[str]] = field(default_factory=list)
     without: list[tuple[str, ...]] = field(default_factory=list)
+    returns: int = 0
     decided_on: list[Decision] = field(default_factory=list)
 
     @property
@@ -53,8 +61,8 @@ class Cluster:
         spares = tuple(self._seen(-1, name) for name in self.spares)
         cause = Cause(node="node0", text="it was lost")
         return (
-            GangView(name="gang0", state=GangState.FAILED, cause=cause, nodes=nodes, members=members,
-                     missing=self.missing, spares=spares),
+            GangView(name="gang0", state=self.state, cause=cause, nodes=nodes, members=members, plan_id="over-tcp",
+                     service_healthy=self.state is GangState.READY, missing=self.missing, spares=spares),
         )  # fmt: skip
 
     def _seen(self, rank: int, name: str) -> NodeView:
@@ -63,6 +71,7 @@ class Cluster:
     def examine(self, _: object, specs: Collection[str]) -> Any:
         found = [Finding(id="GPU-MISSING", severity=Severity.STOP, node=name, title="a GPU is gone", fix="look")
                  for name in specs if name in self.sick]  # fmt: skip
+        found += [replace(TCP, node=name) for name in specs if name in self.off]
         return SimpleNamespace(findings=tuple(found), failures={}, cluster=SimpleNamespace(topologies={}))
 
     def asked_of(self, _: object, gang: GangSpec) -> object:
@@ -73,7 +82,15 @@ class Cluster:
         self.without.append(without)
         if self.ends is not None:
             raise self.ends
+        return SimpleNamespace(views=self.see(), plan=SimpleNamespace(findings=(TCP,) if self.off else ()))
+
+    def return_to_all(self, *_: object) -> Any:
+        self.returns += 1
         return SimpleNamespace(views=self.see())
+
+    def against_a_start(self, *_: object) -> Against | None:
+        error = InputError("none of its RDMA ports can be used", where="".join(self.off), fix="look")
+        return Against(error=error, outdated=True) if self.off else None
 
     def planned(self, plan: object) -> None:
         pass
@@ -89,13 +106,14 @@ class Cluster:
 
 
 def guarded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int) -> _Post:
-    for name in ("see", "examine", "asked_of", "go_on"):
+    for name in ("see", "examine", "asked_of", "go_on", "against_a_start", "return_to_all"):
         monkeypatch.setattr(guarding, name, getattr(cluster, name))
     monkeypatch.setattr(guarding, "interrupted", lambda *_: ())
     monkeypatch.setattr(guarding, "GangLock", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(guarding, "staged_plan", lambda *_, **__: None)
     nothing: Any = None
     inventory = Inventory(path="hosts.yml", gangs=(cluster.gang,))
-    post = _Post(inventory, nothing, cluster.gang, GuardRequest(policy=NOW), cluster)
+    post = _Post(inventory, nothing, cluster.gang, GuardRequest(policy=NOW, restores=True, golden_every_s=0), cluster)
     for _ in range(looks):
         post._look()
     return post
@@ -145,3 +163,62 @@ def test_a_node_that_is_back_takes_part_and_is_not_asked_what_the_gang_was_asked
     assert (cluster.without, cluster.asked) == ([("node0",)], [["node1", "node3"]])
     assert any("it serves" in one.why and "3 of 4 nodes, without node0" in one.why for one in cluster.decided_on)
     assert post.memory.restarts == 1
+
+
+def test_a_node_without_an_rdma_port_has_its_gang_planned_anew_with_the_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(off=("node2",))
+    post = guarded(cluster, monkeypatch, looks=1)
+    assert (post.memory.restarts, cluster.without) == (0, []), "a link may be training: it is looked at again first"
+    post.memory = replace(post.memory, not_before=0.0)
+    post._look()
+    assert (post.memory.restarts, cluster.without, post.memory.replanned) == (1, [()], "over-tcp")
+    said = cluster.decided_on[-1].why
+    assert "4 of 4 nodes, planned anew; all of it uses TCP; half as fast" in said
+
+
+def off_for_long(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> _Post:
+    """A guard that is about to plan anew."""
+    post = guarded(cluster, monkeypatch, looks=1)
+    post.memory = replace(post.memory, not_before=0.0)
+    return post
+
+
+def test_a_port_that_is_back_in_time_needs_no_new_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(off=("node2",))
+    post = off_for_long(cluster, monkeypatch)
+    cluster.off = ()
+    post._look()
+    assert (cluster.without, post.memory.outdated_since) == ([], None)
+
+
+def test_a_plan_that_can_not_be_made_counts_nothing_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(off=("node2",), ends=InputError("no layout", where="node2", fix="look"))
+    post = off_for_long(cluster, monkeypatch)
+    post._look()
+    assert (cluster.without, post.memory.restarts, post.memory.replanned) == ([()], 0, "")
+    post.memory, cluster.ends = replace(post.memory, not_before=0.0), None
+    post._look()
+    assert (len(cluster.without), post.memory.replanned) == (2, "over-tcp")
+
+
+def test_a_node_with_a_stop_finding_beside_it_is_left_out_of_the_new_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(off=("node2",), sick=("node1",), missing=("node1",))
+    post = off_for_long(cluster, monkeypatch)
+    post._look()
+    assert (cluster.without, post.memory.barred) == ([], ("node1",))
+    post.memory = replace(post.memory, not_before=0.0)
+    post._look()
+    assert cluster.without == [("node1",)]
+
+
+def test_a_gang_that_was_planned_anew_returns_once_its_ports_are_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(off=("node2",))
+    post = off_for_long(cluster, monkeypatch)
+    post._look()
+    cluster.state = GangState.READY
+    post._look()
+    assert (post.decision.do, cluster.returns) == (Do.RETURN, 0)
+    assert "node2: all of it uses TCP; half as fast" in cluster.decided_on[-1].why
+    cluster.off, post.memory = (), replace(post.memory, return_at=0.0)
+    post._look()
+    assert (cluster.returns, post.memory.replanned) == (1, "")
