@@ -325,7 +325,7 @@ def _at_peace(view: GangView, memory: Memory, now: float) -> Decision:
 
 def _of_rails(view: GangView) -> str:
     """A gang that goes on over the other port of a card is well enough: its operator chooses the moment."""
-    return "; ".join(f"{node.name}: {sentence(rail)}" for node in view.nodes for rail in node.rails)
+    return "; ".join(f"{node.name}: {sentence(rail, view.name)}" for node in view.nodes for rail in node.rails)
 
 
 def _when(view: GangView, memory: Memory, now: float, reason: str, policy: Policy) -> Decision:

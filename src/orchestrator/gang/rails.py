@@ -11,7 +11,7 @@ from orchestrator.topology.speed import Traffic, price
 def words(node: str, report: Report) -> Iterator[str]:
     """One sentence a port; NCCL's word alone where no port of this node is down: the other end's may be."""
     for rail in report.rails:
-        yield f"{node}: {sentence(rail)}"
+        yield f"{node}: {sentence(rail, report.gang)}"
     if report.moved and not report.rails:
         yield (
             f"{node}: NCCL moved connections to the other port of a card, and this node's own ports are up:"
@@ -19,14 +19,20 @@ def words(node: str, report: Report) -> Iterator[str]:
         )
 
 
-def sentence(rail: Rail) -> str:
+def sentence(rail: Rail, gang: str) -> str:
     """Without the node: 'RDMA port mlx5_1:1 is down, ...'."""
     if rail.up:
         return (
-            f"RDMA port {rail.port} is back, but NCCL uses it only after a restart: run `l40s-deploy restart` when it"
-            " suits you"
+            f"RDMA port {rail.port} is back, but NCCL uses it only after a restart: run `{restart_of(gang)}` when it"
+            " suits you, with --rolling where other gangs serve behind the router"
         )
     return (
         f"RDMA port {rail.port} is down; NCCL goes on over the other port of its card (not measured on this hardware)."
         f" {price(Traffic.HALF_THE_PORTS)}"
     )
+
+
+def restart_of(gang: str) -> str:
+    """The command that has NCCL use a port again. Not --maintenance, which waits for a reboot: nothing is to be done on
+    the nodes."""
+    return f"l40s-deploy restart --gang {gang}"

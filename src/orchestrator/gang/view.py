@@ -125,6 +125,13 @@ class GangView:
         return bool(self.missing) and not self.share
 
     @property
+    def rails_back(self) -> tuple[str, ...]:
+        """RDMA ports that work again, and that NCCL uses only after a restart: a sentence each."""
+        return tuple(
+            f"{node.name}: {rails.sentence(rail, self.name)}" for node in self.nodes for rail in node.rails if rail.up
+        )
+
+    @property
     def running(self) -> bool:
         """An agent lives somewhere: something of ours may hold GPUs."""
         return any(node.alive for node in self.nodes)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from orchestrator.gang.degraded import degraded_reason
+from orchestrator.gang.rails import restart_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.notify import Event, Notice
 
 WELL = "well"
+RAILS = "degraded rails"
 
 
 def news(told: str, view: GangView, at: float) -> tuple[Notice | None, str]:
     """(what to tell, what has then been told). told: this function's last word on this gang, '' at the first look.
 
-    A gang that starts, stops or is absent is on its way: nothing is told, and what it was before still counts.
+    A gang that starts, stops or is absent is on its way: nothing is told, and what it was before still counts. An RDMA
+    port that is back is told of once: that it fails again changes nothing for a gang that does not use it.
     """
     word = _word(view)
+    if word.startswith(RAILS) and told.startswith(RAILS):
+        word = ", ".join(dict.fromkeys([*told.split(", "), *word.split(", ")]))
     if word in ("", told):
         return None, told
     if word == WELL:
@@ -26,19 +31,24 @@ def news(told: str, view: GangView, at: float) -> tuple[Notice | None, str]:
 
 
 def _word(view: GangView) -> str:
-    """failed RUN, degraded REASON, well, or '' for none of these."""
+    """failed RUN, degraded REASON (rails: with the ports that are back), well, or '' for none of these."""
     if view.state is GangState.FAILED:
         return f"failed {view.run_id}"
     reason = degraded_reason(view)
     if reason:
-        return f"degraded {reason}"
+        back = [f"{node.name} {rail.port}" for node in view.nodes for rail in node.rails if rail.up]
+        return ", ".join([f"degraded {reason}", *(back if reason == "rails" else ())])
     return WELL if view.serves else ""
 
 
 def _trouble(view: GangView, at: float) -> Notice:
     cause = view.cause
+    reason = degraded_reason(view)
+    if reason == "rails" and view.rails_back:
+        text = f"{reason}: {'; '.join(view.rails_back[:3])}"
+        return Notice(event=Event.DEGRADED, subject=view.name, text=text, fix=restart_of(view.name), at=at)
     if view.state is not GangState.FAILED:
-        text = f"{degraded_reason(view)}: {cause.text if cause else '; '.join(view.remarks[:3]) or view.trouble}"
+        text = f"{reason}: {cause.text if cause else '; '.join(view.remarks[:3]) or view.trouble}"
         return Notice(event=Event.DEGRADED, subject=view.name, text=text, fix=cause.fix if cause else "", at=at)
     place = f"{cause.node}{'' if cause.tp_rank is None else f' TP{cause.tp_rank}'}: " if cause else ""
     return Notice(

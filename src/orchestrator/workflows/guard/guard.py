@@ -152,6 +152,8 @@ class _Post:
     defect: BaseException | None = None
     ended: threading.Event = field(default_factory=threading.Event)
     _told: str = ""
+    _back: frozenset[tuple[str, str]] = frozenset()
+    """Runs, and what was told of their RDMA ports that work again."""
     _text_asked_at: float | None = None
     """Monotonic seconds."""
 
@@ -179,6 +181,7 @@ class _Post:
         self.watcher.seen([self.seen])
         if self.request.notifier is not None:
             self.request.notifier.look(self.seen)
+        self._tell_of_rails(self.seen)
         begun = self._begun()
         self.decision, self.memory = decide(self.seen, self.memory, time.monotonic(), self.request.policy, begun)
         self._tell(self.decision)
@@ -198,6 +201,12 @@ class _Post:
             asking.start()
             if self.request.once:
                 asking.join()
+
+    def _tell_of_rails(self, seen: GangView) -> None:
+        """Once for each port and run: one that comes and goes is no news."""
+        if new := [words for words in seen.rails_back if (seen.run_id, words) not in self._back]:
+            self._hook(self.request.on_ready, "back", "; ".join(new))
+            self._back |= {(seen.run_id, words) for words in new}
 
     def _is_due(self) -> bool:
         every, last = self.request.golden_every_s, self._text_asked_at

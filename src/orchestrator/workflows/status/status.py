@@ -34,7 +34,7 @@ def _gang(view: GangView) -> dict[str, Any]:
             for one in view.transport
         ],
         "rails": [
-            {"node": node.name, "port": rail.port, "up": rail.up, "since": rail.at, "text": sentence(rail)}
+            {"node": node.name, "port": rail.port, "up": rail.up, "since": rail.at, "text": sentence(rail, view.name)}
             for node in view.nodes
             for rail in node.rails
         ],

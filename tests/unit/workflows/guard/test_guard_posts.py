@@ -5,15 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from orchestrator.gang.guarding import Decision, Do, Policy
-from orchestrator.gang.view import GangView
+from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
-from orchestrator.protocol.report import Cause
+from orchestrator.protocol.report import Cause, Rail
 from orchestrator.workflows.guard import guard as guarding
 from orchestrator.workflows.guard.guard import GuardRequest, guard
 
@@ -48,7 +49,7 @@ class Script:
     """What each look at a gang shows, its end again and again. last: this gang's waits for the others' ends."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, *, last: str = "", **states: Sequence[GangState | Exception]
+        self, monkeypatch: pytest.MonkeyPatch, *, last: str = "", **states: Sequence[GangState | GangView | Exception]
     ) -> None:
         self.last = last
         self.states = {name: list(told) for name, told in states.items()}
@@ -68,6 +69,8 @@ class Script:
         state = told.pop(0) if len(told) > 1 and not waits else told[0]
         if isinstance(state, Exception):
             raise state
+        if isinstance(state, GangView):
+            return (replace(state, name=gang.name),)
         return (GangView(name=gang.name, state=state, cause=Cause(node="n", text="TP0 died")),)
 
     def hook(self, hook: object, event: str, **words: Any) -> str:
@@ -97,3 +100,18 @@ def test_a_defect_in_one_loop_ends_all_of_it_at_once(monkeypatch: pytest.MonkeyP
     thread.start()
     thread.join(20.0)
     assert [type(defect) for defect in ended] == [ZeroDivisionError]
+
+
+def on_rails(run_id: str, *, up: bool) -> GangView:
+    """It serves although a port failed, which is perhaps back."""
+    node = NodeView(name="node1", node_rank=0, state="ready", rails=(Rail(port="mlx5_1:1", up=up, at=1.0),))
+    return GangView(name="", state=READY, run_id=run_id, service_healthy=True, nodes=(node,))
+
+
+def test_the_hook_is_called_once_for_a_port_that_is_back_and_again_in_another_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone, back = on_rails("r1", up=False), on_rails("r1", up=True)
+    script = Script(monkeypatch, c=[READY, gone, back, back, gone, back, on_rails("r2", up=True), FAILED])
+    guard(inventory("c"), GuardRequest(policy=BUSY, golden_every_s=0), Quiet())
+    assert script.told == ["back c", "back c", "failed c"]
