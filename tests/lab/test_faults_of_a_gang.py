@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.load import Load
 from tests.support.small_lab import SmallLab, small_lab
 from tests.support.waiting import until
 
@@ -133,32 +134,28 @@ def test_a_link_that_went_down_explains_the_rank_that_crashed_after_it(lab: Smal
 def test_a_rail_that_is_cut_under_a_serving_gang_fails_no_request_and_restarts_nothing(lab: SmallLab) -> None:
     lab.serve()
     before = lab.gang()
-    strike(lab, "break", "node1", "port-down")
-    try:
-        (rail,) = until(lambda: lab.gang()["rails"], 30, "status names the rail")
-        assert (rail["node"], rail["up"]) == ("node1", False)
-        assert rail["port"].startswith("mlx5_") and "tokens/s" in rail["text"]
-        assert answer(lab, before["service"]["url"])
-        seen = until(
-            lambda: (one := lab.gang())["degraded_reason"] == "rails" and one, 30, "every node answers in time"
-        )
-        assert (seen["state"], seen["run_id"]) == ("ready", before["run_id"])
-        down = f"RDMA port {rail['port']} is down"
-        until(lambda: down in lab.deploy("status", check=False).stdout.replace("\n", " "), 30, "status says so")
-    finally:
-        strike(lab, "heal", "node1")
-    until(lambda: lab.gang()["rails"][0]["up"], 30, "the port is back")
-    assert "l40s-deploy restart" in lab.gang()["rails"][0]["text"]
+    with Load(before["service"]["url"], before["model"], clients=2, pause_s=0.05) as load:
+        until(lambda: load.good, 30, "requests are answered")
+        strike(lab, "break", "node1", "port-down")
+        try:
+            (rail,) = until(lambda: lab.gang()["rails"], 30, "status names the rail")
+            answered = load.good
+            assert (rail["node"], rail["up"]) == ("node1", False)
+            assert rail["port"].startswith("mlx5_") and "tokens/s" in rail["text"]
+            seen = until(
+                lambda: (one := lab.gang())["degraded_reason"] == "rails" and one, 30, "every node answers in time"
+            )
+            assert (seen["state"], seen["run_id"]) == ("ready", before["run_id"])
+            down = f"RDMA port {rail['port']} is down"
+            until(lambda: down in lab.deploy("status", check=False).stdout.replace("\n", " "), 30, "status says so")
+        finally:
+            strike(lab, "heal", "node1")
+        until(lambda: lab.gang()["rails"][0]["up"], 30, "the port is back")
+        until(lambda: load.good > answered, 30, "requests are answered over the other port")
+    assert load.bad == []
+    assert "l40s-deploy restart --gang gang0" in lab.gang()["rails"][0]["text"]
     assert lab.gang()["run_id"] == before["run_id"]
     lab.deploy("down")
-
-
-def answer(lab: SmallLab, url: str) -> str:
-    """A completion."""
-    body = json.dumps({"model": lab.gang()["model"], "prompt": "The capital of France is", "max_tokens": 4}).encode()
-    asked = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(asked, timeout=30) as told:
-        return str(json.load(told)["choices"][0]["text"])
 
 
 def test_a_killed_agent_takes_its_engine_with_it(lab: SmallLab) -> None:
