@@ -16,6 +16,7 @@ from orchestrator.cli.options import add_inventory, add_json, add_nodes, open_in
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
 from orchestrator.model.exit_codes import Exit
+from orchestrator.planning import page_cache
 from orchestrator.rules.support.grouping import who
 from orchestrator.topology.document import paths_json
 from orchestrator.topology.shape import shape
@@ -152,6 +153,16 @@ def document(examination: Examination, expectations: Sequence[Expected] = ()) ->
             }
             for one in expectations
         ],
+        "page_cache": [
+            {
+                "gang": gang,
+                "nodes": [
+                    {"name": name, "bytes": one.needed, "room": one.room, "fits": one.fits}
+                    for name, one in fits.items()
+                ],
+            }
+            for gang, fits in examination.caches.items()
+        ],
         "advisories": advisories_json(examination.cluster.stacks.values()),
         "unreachable": [{"name": name, **failure.as_json()} for name, failure in examination.failures.items()],
     }
@@ -191,6 +202,8 @@ def show(examination: Examination, expectations: Sequence[Expected], screen: Scr
     for node in examination.cluster.nodes:
         if node.spec.spare:
             screen.out.print(printable(f"{node.name}: a spare of gang {node.spec.gang}"), style="dim")
+    for gang, fits in examination.caches.items():
+        screen.out.print(printable(f"{gang}: {page_cache.words(fits)}"), style="dim")
     for line in dict.fromkeys(_expectation(one, expectations) for one in expectations):
         screen.out.print(printable(line), style="dim")
     say_advisories(tuple(examination.cluster.stacks.values()), screen)

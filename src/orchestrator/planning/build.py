@@ -23,6 +23,7 @@ from orchestrator.planning.environment import Surroundings, environment
 from orchestrator.planning.options import HostFacts, PlanOptions
 from orchestrator.planning.per_rank import loses_layout
 from orchestrator.planning.requirements import contradictions
+from orchestrator.protocol.looks import RankFiles
 from orchestrator.topology.gpus import usable_gpus
 
 Fact = tuple[str, str, str]
@@ -132,8 +133,7 @@ class _Gang:
         }
         self.decision = self._decision()
         self.per_rank, self.lacking = self._per_rank()
-        self.rooms = page_cache.rooms(self.gang, self.layout, self.topologies)
-        self.to_read = page_cache.to_read(memory.checkpoint_bytes(self.profile), self.layout)
+        self.caches = page_cache.fits(self._to_read(), page_cache.rooms(self.gang, self.layout, self.topologies))
         self.dist_init = f"{_bracketed(self.tcp[leader.name].address)}:{leader.ports.dist_init}"
         nodes = tuple(self._node(node) for node in self.gang.nodes)
         plan = GangPlan(
@@ -159,7 +159,7 @@ class _Gang:
         return plan, facts, self._findings()
 
     def _cache_words(self) -> tuple[str, ...]:
-        words = page_cache.words(self.to_read, self.rooms)
+        words = page_cache.words(self.caches)
         return (words,) if words else ()
 
     @property
@@ -356,11 +356,24 @@ class _Gang:
             raise InputError(why, where="inventory: l40s_presharded", fix="remove l40s_presharded for this model")
         if self.options.preshard:
             return True, ()
-        lacking = tuple(node.name for node in wanting if not self._has_rank_files(node))
+        lacking = tuple(node.name for node in wanting if self._own_rank_files(node) is None)
         return bool(wanting) and len(wanting) == len(self.gang.nodes) and not lacking, lacking
 
-    def _has_rank_files(self, node: NodeSpec) -> bool:
-        """Raises InputError where what has its folder's name is for something else."""
+    def _to_read(self) -> dict[str, int]:
+        """Bytes of the weight files of each node: its per-rank files, where the engine has them to read."""
+        plain = page_cache.to_read(memory.checkpoint_bytes(self.profile), self.layout)
+        return {node.name: self._rank_bytes(node) or plain for node in self.gang.nodes}
+
+    def _rank_bytes(self, node: NodeSpec) -> int:
+        """0 where the engine reads the checkpoint, as it does to write per-rank files."""
+        found = self._own_rank_files(node) if self.per_rank else None
+        return found.bytes if found is not None else 0
+
+    def _own_rank_files(self, node: NodeSpec) -> RankFiles | None:
+        """The complete ones for this plan and this node's ranks, None where it has none.
+
+        Raises InputError where what has its folder's name is for something else.
+        """
         host = self.options.hosts.get(node.name, HostFacts())
         folder = self._rank_folder(node, host)
         key, ranks = places.presharded_key(self.stack, folder), layout.world_ranks(self.layout, node.node_rank)
@@ -373,8 +386,8 @@ class _Gang:
                     where=f"node {node.name}",
                     fix=f"remove {folder} there, then write them again with `l40s-deploy checkpoint preshard`",
                 )
-            return True
-        return False
+            return found
+        return None
 
     def _presharded(self, node: NodeSpec, host: HostFacts) -> str:
         return self._rank_folder(node, host) if self.per_rank else ""
@@ -447,7 +460,7 @@ class _Gang:
                     f"measured on {gpu}",
                 )
             )
-        findings += page_cache.findings(self.to_read, self.rooms)
+        findings += page_cache.findings(self.caches)
         findings += [_no_rank_files(name, self.profile) for name in self.lacking if self.engine.presharded]
         for node in self.gang.nodes:
             seen = self.topologies.get(node.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec
@@ -24,35 +25,56 @@ def rooms(gang: GangSpec, layout: Layout, topologies: Mapping[str, Topology]) ->
 
 
 def to_read(model_bytes: int, layout: Layout) -> int:
-    """Weight files that one node reads: all of them, of a pipeline those of its stages."""
+    """Files of the checkpoint that one node reads: all of them, of a pipeline those of its stages."""
     return model_bytes * -(-layout.pipeline_parallel // layout.nnodes) // layout.pipeline_parallel
 
 
-def words(needed: int, rooms_: Mapping[str, int]) -> str:
-    """One line for the plan; '' where no node's memory was read."""
-    if not rooms_ or not needed:
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """One node. needed: bytes of the weight files that it reads at a start; room: bytes that its page cache may hold
+    beside the engine."""
+
+    needed: int
+    room: int
+
+    @property
+    def fits(self) -> bool:
+        """A restart needs no disk."""
+        return self.needed <= self.room
+
+
+Fits = Mapping[str, Fit]
+"""By node, of those whose memory and whose files are known."""
+
+
+def fits(needed: Mapping[str, int], rooms_: Mapping[str, int]) -> Fits:
+    """What each node reads beside what it has room for."""
+    return {name: Fit(needed[name], room) for name, room in rooms_.items() if needed.get(name)}
+
+
+def words(nodes: Fits) -> str:
+    """One line for a gang; '' where nothing is known."""
+    if not nodes:
         return ""
-    least = min(rooms_.values())
-    fit = "they fit" if least >= needed else f"they do not fit on {', '.join(short(needed, rooms_))}"
+    needed, least = max(one.needed for one in nodes.values()), min(one.room for one in nodes.values())
+    short = [name for name, one in nodes.items() if not one.fits]
+    fit = f"they do not fit on {', '.join(short)}" if short else "they fit"
     return f"page cache: {_gib(needed)} GiB of weight files per node, room for {_gib(least)} GiB (calculated): {fit}"
 
 
-def short(needed: int, rooms_: Mapping[str, int]) -> list[str]:
-    """Nodes that can't hold what they read."""
-    return [name for name, room in rooms_.items() if room < needed]
-
-
-def findings(needed: int, rooms_: Mapping[str, int]) -> Iterator[Finding]:
+def findings(nodes: Fits) -> Iterator[Finding]:
     """A note for each node that reads some of its files from a disk at every start."""
-    for name in short(needed, rooms_):
+    for name, one in nodes.items():
+        if one.fits:
+            continue
         yield Finding(
             id=ID,
             severity=Severity.NOTE,
             node=name,
-            title=f"{_gib(needed)} GiB of weight files do not fit into the page cache: room for {_gib(rooms_[name])}"
+            title=f"{_gib(one.needed)} GiB of weight files do not fit into the page cache: room for {_gib(one.room)}"
             " GiB beside the engine",
             evidence=("MemTotal less 8 GiB and 4 GiB per rank, an allowance",),
-            effect=_price(needed - rooms_[name]),
+            effect=_price(one.needed - one.room),
             fix="add memory, or use a layout with pipeline stages, whose nodes read their own layers only",
         )
 

@@ -51,12 +51,13 @@ class ProbeRequest(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFiles(Message):
     """Per-rank weight files that a node has. folder: its name below l40s_presharded; ranks: world ranks that they are
-    for; key: what they were made from and for; complete: all are there with their sizes."""
+    for; key: what they were made from and for; complete: all are there with their sizes; bytes: of all of them."""
 
     folder: str
     ranks: tuple[int, ...]
     key: str
     complete: bool = False
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

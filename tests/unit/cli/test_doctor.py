@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,14 @@ import pytest
 from tests.support.faults import fault
 from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_nodes
 
+from orchestrator.cli import doctor
 from orchestrator.cli.main import main
+from orchestrator.cli.screen import Screen
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.topology import Topology
+from orchestrator.planning import page_cache
 from orchestrator.rules.support.registry import all_rules
+from orchestrator.workflows.look.doctor import examine_topologies
 from orchestrator.workflows.look.saved import save_snapshots
 
 MODEL = "DeepSeek-V3-0324-Block64x64"
@@ -76,6 +84,28 @@ def test_the_document(broken: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert said["nccl"][0]["nNodes"] == 7
     assert said["nccl"][0]["groups"]["node0"] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert said["accepted"] == said["unreachable"] == []
+
+
+def test_whether_the_model_that_runs_fits_the_page_cache_is_said_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    gib = 1 << 30
+    seen = examine_topologies(*_healthy())
+    for room, words in ((472, "they fit"), (100, "they do not fit on node0")):
+        fits = page_cache.fits({"node0": 166 * gib}, {"node0": room * gib})
+        one = replace(seen, caches={"gang0": fits})
+        assert doctor.document(one)["page_cache"] == [
+            {
+                "gang": "gang0",
+                "nodes": [{"name": "node0", "bytes": 166 * gib, "room": room * gib, "fits": room == 472}],
+            }
+        ]
+        doctor.show(one, (), Screen())
+        said = f"gang0: page cache: 166 GiB of weight files per node, room for {room} GiB (calculated): {words}"
+        assert said in capsys.readouterr().out.replace("\n", " ")
+
+
+def _healthy() -> tuple[Mapping[str, Topology], Mapping[str, Snapshot]]:
+    cluster = cluster_of(healthy_nodes())
+    return cluster.topologies, cluster.snapshots
 
 
 def test_one_node_alone(broken: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Overrides, Ports, Reach
 from orchestrator.model.plan import NodePlan, Plan
-from orchestrator.model.topology import Topology
+from orchestrator.model.topology import NumaDomain, Topology
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.digest import facts_digest
 from orchestrator.planning.document import plan_json
@@ -31,6 +31,7 @@ HOSTS = {f"node{number}": HostFacts(user="root", home="/root", cpu_count=64) for
 
 
 INT8 = "DeepSeek-R1-Channel-INT8"
+GIB = 1 << 30
 
 
 def plan_of(
@@ -420,6 +421,7 @@ def rank_files(node: int, key: str = "", *, complete: bool = True, first: int | 
         ranks=tuple(range(begin, begin + 8)),
         key=key or f"sglang-0.5 0.5.23 {folder}",
         complete=complete,
+        bytes=166 * GIB,
     )
 
 
@@ -443,6 +445,21 @@ def test_per_rank_files_are_read_where_every_node_has_its_own_else_the_checkpoin
     plan = plan_of(spec, stack="sglang-0.5.23", model=INT8, hosts=hosts)
     assert [one.node for one in plan.findings if one.id == "RANK-FILES-ABSENT"] == lacking
     assert {"--load-format" in node.argv for node in nodes(plan)} == {not lacking}
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_the_page_cache_is_judged_by_the_files_that_the_engine_reads(written: bool) -> None:
+    """It reads the checkpoint to write per-rank files, and afterwards these alone."""
+    spec = with_(gang(), presharded="/local")
+    found = [(rank_files(rank),) if written else () for rank in range(4)]
+    hosts = {name: replace(HOSTS[name], rank_files=one) for name, one in zip(sorted(HOSTS), found, strict=False)}
+    facts = {name: replace(one, numa=(NumaDomain(node=0, memory_bytes=512 * GIB),)) for name, one in
+             topologies(spec).items()}  # fmt: skip
+    plan = plan_of(spec, facts, stack="sglang-0.5.23", model=INT8, hosts=hosts, preshard=not written)
+    small = [one.node for one in plan.findings if one.id == "PAGE-CACHE-SMALL"]
+    assert small == ([] if written else ["node0", "node1", "node2", "node3"])
+    (words,) = [line for line in plan.gangs[0].memory.explanation if line.startswith("page cache")]
+    assert words.startswith(f"page cache: {166 if written else 642} GiB of weight files per node, room for 472 GiB")
 
 
 def test_per_rank_files_of_another_engine_are_refused() -> None:

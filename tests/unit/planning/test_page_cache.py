@@ -20,9 +20,9 @@ def test_a_node_reads_the_files_of_its_stages(tensor: int, pipeline: int, nodes:
 
 
 def test_a_node_with_too_little_memory_is_named() -> None:
-    rooms = {"node0": 960 * GIB, "node1": 472 * GIB}
-    assert "do not fit on node1" in page_cache.words(640 * GIB, rooms)
-    (finding,) = page_cache.findings(640 * GIB, rooms)
+    nodes = page_cache.fits(dict.fromkeys(("node0", "node1"), 640 * GIB), {"node0": 960 * GIB, "node1": 472 * GIB})
+    assert "do not fit on node1" in page_cache.words(nodes)
+    (finding,) = page_cache.findings(nodes)
     assert (finding.node, finding.severity) == ("node1", Severity.NOTE)
     assert "640 GiB" in finding.title
     assert "472 GiB" in finding.title
@@ -32,10 +32,17 @@ def test_a_node_with_too_little_memory_is_named() -> None:
 
 
 def test_what_fits_is_said_and_no_finding() -> None:
-    rooms = {"node0": 960 * GIB}
-    assert page_cache.words(640 * GIB, rooms).endswith("they fit")
-    assert list(page_cache.findings(640 * GIB, rooms)) == []
+    nodes = page_cache.fits({"node0": 640 * GIB}, {"node0": 960 * GIB})
+    assert page_cache.words(nodes).endswith("they fit")
+    assert list(page_cache.findings(nodes)) == []
+
+
+def test_each_node_is_judged_by_its_own_files() -> None:
+    nodes = page_cache.fits({"node0": 166 * GIB, "node1": 640 * GIB}, dict.fromkeys(("node0", "node1"), 472 * GIB))
+    assert [finding.node for finding in page_cache.findings(nodes)] == ["node1"]
+    assert "640 GiB" in page_cache.words(nodes)
 
 
 def test_nothing_is_said_of_nodes_that_were_not_read() -> None:
-    assert page_cache.words(640 * GIB, {}) == ""
+    assert page_cache.words(page_cache.fits({"node0": 640 * GIB}, {})) == ""
+    assert page_cache.words(page_cache.fits({"node0": 0}, {"node0": GIB})) == ""

@@ -44,7 +44,8 @@ def _held(folder: Path) -> Iterator[RankFiles]:
         try:
             ranks = tuple(int(rank) for rank in manifest["ranks"])
             there = all(_size(folder / below.plain_path(one["name"])) == one["bytes"] for one in manifest["files"])
-            yield RankFiles(folder=folder.name, ranks=ranks, key=str(manifest["key"]), complete=there)
+            size = sum(int(one["bytes"]) for one in manifest["files"])
+            yield RankFiles(folder=folder.name, ranks=ranks, key=str(manifest["key"]), complete=there, bytes=size)
         except (KeyError, TypeError, ValueError):
             continue
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -33,12 +33,16 @@ from orchestrator.workflows.status.reports import see
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was seen, what is wrong, what of it the operator has accepted, and which nodes did not answer."""
+    """What was seen, what is wrong, what of it the operator has accepted, and which nodes did not answer.
+
+    caches: of each gang that runs, whether its nodes' page caches hold the weight files that they read
+    """
 
     cluster: Cluster
     findings: tuple[Finding, ...]
     accepted: tuple[Finding, ...]
     failures: Mapping[str, DeployError]
+    caches: Mapping[str, page_cache.Fits] = field(default_factory=dict)
 
     @property
     def worst(self) -> Severity | None:
@@ -75,13 +79,16 @@ def examine(
     cluster = Cluster(topologies=topologies, snapshots=looked.values, specs=specs, stacks=stacks_of(looked.values))
     views = running.result()
     cluster = replace(cluster, trials=try_ways(fleet, cluster), layouts=layouts_of(views))
-    return diagnose(cluster, looked.failures, accept=accept, more=tuple(cache_findings(cluster, views)))
+    caches = caches_of(cluster, views)
+    more = [finding for fits in caches.values() for finding in page_cache.findings(fits)]
+    return replace(diagnose(cluster, looked.failures, accept=accept, more=more), caches=caches)
 
 
-def cache_findings(cluster: Cluster, views: Iterable[GangView]) -> Iterator[Finding]:
-    """Nodes whose page cache can't hold the weight files of the model that their gang runs. What a gang that is to be
-    started needs, its plan says."""
+def caches_of(cluster: Cluster, views: Iterable[GangView]) -> dict[str, page_cache.Fits]:
+    """For each gang that runs, the weight files that its nodes read beside what their page caches hold. What a gang
+    that is to be started needs, its plan says."""
     gangs = {gang.name: gang for gang in gangs_of(cluster.specs.values())}
+    found = {}
     for view in views:
         layout, gang = cluster.layouts.get(view.name), gangs[view.name]
         if layout is None or not view.model:
@@ -89,9 +96,20 @@ def cache_findings(cluster: Cluster, views: Iterable[GangView]) -> Iterator[Find
         members = replace(
             gang, nodes=tuple(node for node in gang.nodes if not view.members or node.name in view.members)
         )
-        with suppress(InputError):  # a profile that is gone since
-            needed = page_cache.to_read(checkpoint_bytes(load_profile(view.model)), layout)
-            yield from page_cache.findings(needed, page_cache.rooms(members, layout, cluster.topologies))
+        rooms = page_cache.rooms(members, layout, cluster.topologies)
+        if fits := page_cache.fits(_to_read(view, layout), rooms):
+            found[view.name] = fits
+    return found
+
+
+def _to_read(view: GangView, layout: Layout) -> dict[str, int]:
+    """Bytes by node: what its agent found there to read ahead, per-rank files or the checkpoint's; where it does not
+    say, what the profile says of the checkpoint."""
+    counted = {node.name: node.cache.of + node.cache.skipped for node in view.nodes if node.cache is not None}
+    with suppress(InputError):  # a profile that is gone since
+        plain = page_cache.to_read(checkpoint_bytes(load_profile(view.model)), layout)
+        return {node.name: counted.get(node.name) or plain for node in view.nodes}
+    return counted
 
 
 def layouts_of(views: Iterable[GangView]) -> dict[str, Layout]:

@@ -45,6 +45,7 @@ def test_a_node_keeps_its_own_ranks_files_and_no_others(verb: Any, tmp_path: Pat
     (found,) = rank_files.held(str(tmp_path / "own"))
     assert (found.folder, found.ranks, found.key, found.complete) == ("f", (1,), "k", True)
     size = 22 + _plan_bytes(target)
+    assert found.bytes == size
     assert verb(op="check", folder=str(target)) == {"bytes": size, "total": size, "files": 4, "differ": []}
 
 

@@ -22,14 +22,14 @@ from orchestrator.model.topology import Topology
 from orchestrator.planning import page_cache
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.transport import tcp_severity
-from orchestrator.protocol.report import RankReport
+from orchestrator.protocol.report import PageCache, RankReport
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.topology.nccl_xml import nccl_xml
 from orchestrator.topology.speed import PRICED_ON
 from orchestrator.workflows.look import watching
 from orchestrator.workflows.look.doctor import (
     Examination,
-    cache_findings,
+    caches_of,
     check_accept,
     diagnose,
     examine_saved,
@@ -255,31 +255,51 @@ def _with_memory(topology: Topology, total: int) -> Topology:
     return replace(topology, numa=(replace(first, memory_bytes=total), *(replace(one, memory_bytes=0) for one in rest)))
 
 
-def test_a_node_whose_page_cache_is_too_small_for_the_model_that_runs_is_named_with_the_price() -> None:
+def _running(names: Sequence[str], gang: str, *caches: PageCache | None) -> GangView:
     def node(name: str, rank: int) -> NodeView:
         ranks = tuple(RankReport(tp_rank=8 * rank + gpu, gpu=gpu) for gpu in range(8))
-        return NodeView(name=name, node_rank=rank, state="ready", alive=True, ranks=ranks)
+        cache = caches[rank] if rank < len(caches) else None
+        return NodeView(name=name, node_rank=rank, state="ready", alive=True, ranks=ranks, cache=cache)
 
-    cluster = cluster_of(healthy_nodes())
-    names = list(cluster.topologies)
-    (gang,) = {spec.gang for spec in cluster.specs.values()}
-    seen = GangView(
+    return GangView(
         name=gang,
         state=GangState.READY,
         model="DeepSeek-V3-0324-Block64x64",
         nodes=tuple(node(name, rank) for rank, name in enumerate(names)),
-        members=tuple(names[:3]),
     )
+
+
+def test_a_node_whose_page_cache_is_too_small_for_the_model_that_runs_is_named_with_the_price() -> None:
+    cluster = cluster_of(healthy_nodes())
+    names = list(cluster.topologies)
+    (gang,) = {spec.gang for spec in cluster.specs.values()}
+    seen = replace(_running(names, gang), members=tuple(names[:3]))
     needed = page_cache.to_read(checkpoint_bytes(load_profile(seen.model)), layouts_of([seen])[gang])
     sized = {name: _with_memory(one, 2 * needed if name == names[0] else needed) for name, one in
              cluster.topologies.items()}  # fmt: skip
     cluster = replace(cluster, layouts=layouts_of([seen]), topologies=sized)
-    found = list(cache_findings(cluster, [seen]))
+    fits = caches_of(cluster, [seen])
+    found = list(page_cache.findings(fits[gang]))
     assert [one.node for one in found] == names[1:3], "not the one with room, nor the one that has no part in the run"
     for one in found:
         assert one.id == "PAGE-CACHE-SMALL" and "GiB from the disk again" in one.effect
-    assert list(cache_findings(cluster, [replace(seen, model="gone-profile")])) == []
+    assert caches_of(cluster, [replace(seen, model="gone-profile")]) == {}
     check_accept(["PAGE-CACHE-SMALL"], [], (page_cache.ID,))
+
+
+def test_what_an_agent_found_to_read_counts_before_the_checkpoints_size() -> None:
+    """Per-rank files are a quarter of it."""
+    gib, cluster = 1 << 30, cluster_of(healthy_nodes())
+    names = list(cluster.topologies)
+    (gang,) = {spec.gang for spec in cluster.specs.values()}
+    own = PageCache(state="done", done=160 * gib, of=160 * gib, skipped=6 * gib)
+    seen = _running(names, gang, own, own, own, PageCache(state="reading"))
+    sized = {name: _with_memory(one, 512 * gib) for name, one in cluster.topologies.items()}
+    cluster = replace(cluster, layouts=layouts_of([seen]), topologies=sized)
+    fits = caches_of(cluster, [seen])[gang]
+    assert [fits[name].needed for name in names[:3]] == [166 * gib] * 3
+    assert [one.node for one in page_cache.findings(fits)] == names[3:], "who has not said it yet reads the checkpoint"
+    assert caches_of(cluster, [replace(seen, model="gone-profile")])[gang].keys() == set(names[:3])
 
 
 def test_a_watch_of_one_node_leaves_the_findings_of_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
