@@ -304,7 +304,7 @@ class _Gang:
     def _shown(self, node: NodeSpec, state: str, model_path: str, env: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
         """What a container sees of its node, each with whether the engine may write there."""
         yield model_path, False
-        if node.presharded:
+        if node.presharded and self.per_rank:
             yield node.presharded.rstrip("/"), True
         yield env["XDG_CACHE_HOME"], True
         if self._has_secrets(node):
@@ -349,15 +349,25 @@ class _Gang:
         """Whether the engine is to read per-rank files, or to write them; and the nodes that lack them where it is
         not: every node has its own, or all read the checkpoint.
 
-        Raises InputError where a GPU would answer wrongly from them.
+        Raises InputError where a GPU would answer wrongly from them, or where they can't be written.
         """
         wanting = [node for node in self.gang.nodes if node.presharded]
         if wanting and self._cuda and (why := loses_layout(self.profile)):
             raise InputError(why, where="inventory: l40s_presharded", fix="remove l40s_presharded for this model")
+        weights = {node.name: self._weights(node) for node in wanting}
         if self.options.preshard:
+            _refuse_unlike(weights, self.gang)
             return True, ()
-        lacking = tuple(node.name for node in wanting if self._own_rank_files(node) is None)
+        leaders = weights.get(self.gang.leader.name)
+        lacking = tuple(
+            node.name for node in wanting if weights[node.name] != leaders or self._own_rank_files(node) is None
+        )
         return bool(wanting) and len(wanting) == len(self.gang.nodes) and not lacking, lacking
+
+    def _weights(self, node: NodeSpec) -> str:
+        """What tells this node's checkpoint from others; '' where it was not read."""
+        host = self.options.hosts.get(node.name, HostFacts())
+        return places.checkpoint_digest(host.config, host.weights)
 
     def _to_read(self) -> dict[str, int]:
         """Bytes of the weight files of each node: its per-rank files, where the engine has them to read."""
@@ -370,11 +380,14 @@ class _Gang:
         return found.bytes if found is not None else 0
 
     def _own_rank_files(self, node: NodeSpec) -> RankFiles | None:
-        """The complete ones for this plan and this node's ranks, None where it has none.
+        """The complete ones for this plan and this node's ranks, None where it has none, or where nobody knows of
+        which checkpoint they would have to be.
 
         Raises InputError where what has its folder's name is for something else.
         """
         host = self.options.hosts.get(node.name, HostFacts())
+        if not self._weights(node):
+            return None
         folder = self._rank_folder(node, host)
         key, ranks = places.presharded_key(self.stack, folder), layout.world_ranks(self.layout, node.node_rank)
         for found in host.rank_files:
@@ -441,9 +454,29 @@ class _Gang:
             facts.append(("engine python", host.engine_python))
         if host.config is not None:
             facts.append(("config.json", short_digest(host.config)))
+        if host.weights:
+            facts.append(("weights", host.weights[:12]))
         if host.cpu_count and not self._cuda:
             facts.append(("cpus", str(host.cpu_count)))
         return [(node.name, name, value) for name, value in facts]
+
+    def _no_rank_files(self, node: NodeSpec) -> Finding:
+        host = self.options.hosts.get(node.name, HostFacts())
+        older = [one.folder for one in host.rank_files if places.named_by_config_alone(one.folder, host.config)]
+        evidence = ["no manifest for this checkpoint, stack, layout and node's ranks"]
+        evidence += [
+            f"{node.presharded}/{name} was written by an earlier version, and does not tell of which weights: remove it"
+            for name in dict.fromkeys(older)
+        ]
+        return Finding(
+            id="RANK-FILES-ABSENT",
+            severity=Severity.NOTE,
+            node=node.name,
+            title="l40s_presharded has no complete per-rank files for this plan: all nodes read the checkpoint itself",
+            evidence=tuple(evidence),
+            effect="a start reads more, and cuts and converts every tensor again",
+            fix=f"l40s-deploy checkpoint preshard --model {self.profile.name} --shared DIR",
+        )
 
     def _findings(self) -> list[Finding]:
         findings = list(self.decision.findings)
@@ -461,7 +494,8 @@ class _Gang:
                 )
             )
         findings += page_cache.findings(self.caches)
-        findings += [_no_rank_files(name, self.profile) for name in self.lacking if self.engine.presharded]
+        if self.engine.presharded:
+            findings += [self._no_rank_files(node) for node in self.gang.nodes if node.name in self.lacking]
         for node in self.gang.nodes:
             seen = self.topologies.get(node.name)
             host = self.options.hosts.get(node.name, HostFacts())
@@ -518,16 +552,18 @@ def _gid_findings(node: NodeSpec, rdma: RdmaChoice) -> list[Finding]:
     ]
 
 
-def _no_rank_files(node: str, profile: ModelProfile) -> Finding:
-    return Finding(
-        id="RANK-FILES-ABSENT",
-        severity=Severity.NOTE,
-        node=node,
-        title="l40s_presharded has no complete per-rank files for this plan: all nodes read the checkpoint itself",
-        evidence=("no manifest for this checkpoint, stack, layout and node's ranks",),
-        effect="a start reads more, and cuts and converts every tensor again",
-        fix=f"l40s-deploy checkpoint preshard --model {profile.name} --shared DIR",
-    )
+def _refuse_unlike(weights: Mapping[str, str], gang: GangSpec) -> None:
+    """The ranks write their files side by side: of one checkpoint, which the folder's name tells."""
+    unread = [name for name, digest in weights.items() if not digest]
+    unlike = [name for name, digest in weights.items() if digest != weights[gang.leader.name]]
+    if unread or unlike:
+        raise InputError(
+            f"the checkpoint can't be read on {', '.join(unread)}"
+            if unread
+            else f"{', '.join(unlike)} and {gang.leader.name} do not have the same weight files",
+            where=f"gang {gang.name}",
+            fix="compare the nodes' copies with `l40s-deploy checkpoint verify MODEL`",
+        )
 
 
 def _unread(node: NodeSpec) -> Finding:

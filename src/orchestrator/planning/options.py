@@ -23,6 +23,7 @@ class HostFacts:
     config:    the checkpoint's config.json
     config_error: why config.json could not be read, an errno's name; '' where nobody asked
     rank_files: per-rank weight files below l40s_presharded
+    weights:   a digest of the checkpoint's weight files; '' where nobody asked or they can't be read
     """
 
     user: str | None = None
@@ -35,6 +36,7 @@ class HostFacts:
     config: Mapping[str, Any] | None = None
     config_error: str = ""
     rank_files: tuple[RankFiles, ...] = ()
+    weights: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

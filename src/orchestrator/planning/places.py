@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning.digest import short_digest
@@ -36,15 +39,26 @@ def gang_dir(state: str, gang: str) -> str:
 
 
 def presharded(node: NodeSpec, profile: ModelProfile, stack: Stack, degrees: str, host: HostFacts) -> str:
-    """The folder of per-rank weight files for this checkpoint, stack and layout; '' where none is wanted.
-
-    The checkpoint is known by its config.json, which a re-blocked or re-quantised one changes; weights that somebody
-    exchanged below the same config.json are not noticed.
-    """
+    """The folder of per-rank weight files for this checkpoint, stack and layout; '' where none is wanted."""
     if not node.presharded:
         return ""
-    known = short_digest(host.config) if host.config is not None else "unread"
+    known = checkpoint_digest(host.config, host.weights) or UNREAD
     return f"{node.presharded.rstrip('/')}/{profile.directory}-{stack.name}-{degrees.replace(' x ', '-')}-{known}"
+
+
+UNREAD = "unread"
+"""In place of a digest in the name of a folder of per-rank files: no checkpoint was seen."""
+
+
+def checkpoint_digest(config: Mapping[str, Any] | None, weights: str) -> str:
+    """What tells checkpoints apart: config.json and a digest of the weight files; '' where one was not read."""
+    return short_digest([config, weights]) if config is not None and weights else ""
+
+
+def named_by_config_alone(folder: str, config: Mapping[str, Any] | None) -> bool:
+    """Whether a folder of per-rank files has the name that earlier versions gave it for this config.json, with
+    whatever weights beside it."""
+    return config is not None and folder.endswith(f"-{short_digest(config)}")
 
 
 def presharded_key(stack: Stack, folder: str) -> str:

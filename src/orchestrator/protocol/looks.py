@@ -62,7 +62,8 @@ class RankFiles(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrerequisitesRequest(Message):
-    """What an engine will find beside the hardware. presharded: where per-rank weight files lie, '' for nowhere."""
+    """What an engine will find beside the hardware. presharded: where per-rank weight files lie, '' for nowhere; with
+    them the checkpoint's weights are told apart."""
 
     model_path: str = "/"
     venv: str = "/"
@@ -74,7 +75,8 @@ class PrerequisitesAnswer(Message):
     """config: the checkpoint's config.json, with why it could not be read (an errno's name) in config_error.
 
     engine: the environment's python3 is there; engine_python, glibc: versions, '' for not known; vocabularies:
-    tokenizers' are beside the environment.
+    tokenizers' are beside the environment; weights: a digest that equal weight files share, '' where nobody asked or
+    they can't be read (node/checkpoint/fingerprint.py).
     """
 
     config: str | None = None
@@ -84,6 +86,7 @@ class PrerequisitesAnswer(Message):
     vocabularies: bool | None = None
     glibc: str = ""
     rank_files: tuple[RankFiles, ...] = ()
+    weights: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

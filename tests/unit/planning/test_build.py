@@ -20,14 +20,18 @@ from orchestrator.model.inventory import GangSpec, Overrides, Ports, Reach
 from orchestrator.model.plan import NodePlan, Plan
 from orchestrator.model.topology import NumaDomain, Topology
 from orchestrator.planning.build import build_plan
-from orchestrator.planning.digest import facts_digest
+from orchestrator.planning.digest import facts_digest, short_digest
 from orchestrator.planning.document import plan_json
 from orchestrator.planning.options import HostFacts, PlanOptions
 from orchestrator.planning.per_rank import loses_layout
+from orchestrator.planning.places import checkpoint_digest
 from orchestrator.protocol.looks import RankFiles
 from orchestrator.workflows.gang.staging import cache_order
 
 HOSTS = {f"node{number}": HostFacts(user="root", home="/root", cpu_count=64) for number in range(8)}
+CONFIG = {"model_type": "deepseek_v3"}
+READ = {name: replace(host, config=CONFIG, weights="w") for name, host in HOSTS.items()}
+"""With a checkpoint that was looked at."""
 
 
 INT8 = "DeepSeek-R1-Channel-INT8"
@@ -395,26 +399,38 @@ def test_ports_of_one_card_stand_in_for_each_other_where_nccl_can() -> None:
 
 def test_per_rank_files_are_written_to_a_folder_for_each_checkpoint_stack_and_layout() -> None:
     spec = with_(gang(), presharded="/shared/per-rank/")
-    hosts = {name: replace(host, config={"model_type": "deepseek_v3"}) for name, host in HOSTS.items()}
 
     def folder(**options: Any) -> str:
-        usual = {"model": INT8, "hosts": hosts, "preshard": True}
+        usual = {"model": INT8, "hosts": READ, "preshard": True}
         argv = nodes(plan_of(spec, stack="sglang-0.5.23", **{**usual, **options}))[0].argv
         assert argv[argv.index("--load-format") + 1] == "presharded"
         return str(json.loads(argv[argv.index("--model-loader-extra-config") + 1])["presharded_path"])
 
     usual = folder()
     assert usual.startswith(f"/shared/per-rank/{INT8}-sglang-0.5.23-TP32-")
-    other = {name: replace(host, config={"model_type": "other"}) for name, host in hosts.items()}
-    assert len({usual, folder(hosts=other), folder(tensor_parallel=8, pipeline_parallel=4)}) == 3
+    other = {name: replace(host, config={"model_type": "other"}) for name, host in READ.items()}
+    trained = {name: replace(host, weights="others") for name, host in READ.items()}
+    names = {usual, folder(hosts=other), folder(hosts=trained), folder(tensor_parallel=8, pipeline_parallel=4)}
+    assert len(names) == 4
     assert "--load-format" not in nodes(plan_of(gang(), stack="sglang-0.5.23"))[0].argv
     with pytest.raises(InputError, match="per-rank weight files"):
-        plan_of(spec, model=INT8, preshard=True)
+        plan_of(spec, model=INT8, preshard=True, hosts=READ)
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [("others", "node2 and node0 do not have the same weight files"), ("", "can't be read on node2")],
+)
+def test_per_rank_files_are_not_written_from_checkpoints_that_differ_or_are_unread(weights: str, words: str) -> None:
+    hosts = {**READ, "node2": replace(READ["node2"], weights=weights)}
+    with pytest.raises(InputError, match=words) as caught:
+        plan_of(with_(gang(), presharded="/shared"), stack="sglang-0.5.23", model=INT8, preshard=True, hosts=hosts)
+    assert "checkpoint verify" in caught.value.fix
 
 
 def rank_files(node: int, key: str = "", *, complete: bool = True, first: int | None = None) -> RankFiles:
-    """What a node of four would have of TP32, by a name that `plan_of` gives without a config.json."""
-    folder = f"{INT8}-sglang-0.5.23-TP32-unread"
+    """What a node of four would have of TP32."""
+    folder = f"{INT8}-sglang-0.5.23-TP32-{checkpoint_digest(CONFIG, 'w')}"
     begin = 8 * node if first is None else first
     return RankFiles(
         folder=folder,
@@ -440,11 +456,44 @@ def test_per_rank_files_are_read_where_every_node_has_its_own_else_the_checkpoin
     spec = with_(gang(), presharded="/local")
     hosts = {
         f"node{rank}": replace(host, rank_files=tuple(found[rank : rank + 1]))
-        for rank, host in enumerate(HOSTS.values())
+        for rank, host in enumerate(READ.values())
     }
     plan = plan_of(spec, stack="sglang-0.5.23", model=INT8, hosts=hosts)
     assert [one.node for one in plan.findings if one.id == "RANK-FILES-ABSENT"] == lacking
     assert {"--load-format" in node.argv for node in nodes(plan)} == {not lacking}
+
+
+@pytest.mark.parametrize(
+    ("node2", "lacking"),
+    [
+        pytest.param({}, [], id="the same everywhere"),
+        pytest.param({"weights": "others"}, ["node2"], id="other weights on one"),
+        pytest.param({"weights": ""}, ["node2"], id="weights that can't be read"),
+        pytest.param({"config": {"model_type": "other"}}, ["node2"], id="another config.json"),
+    ],
+)
+def test_per_rank_files_of_other_weights_are_not_read(node2: dict[str, Any], lacking: list[str]) -> None:
+    """A new training under the same config.json: only the values differ."""
+    hosts = {name: replace(READ[name], rank_files=(rank_files(rank),)) for rank, name in enumerate(sorted(READ)[:4])}
+    hosts["node2"] = replace(hosts["node2"], **node2)
+    plan = plan_of(with_(gang(), presharded="/local"), stack="sglang-0.5.23", model=INT8, hosts=hosts)
+    assert [one.node for one in plan.findings if one.id == "RANK-FILES-ABSENT"] == lacking
+    assert {"--load-format" in node.argv for node in nodes(plan)} == {not lacking}
+    trained = {name: replace(host, weights="others") for name, host in hosts.items()}
+    assert "--load-format" not in nodes(plan_of(with_(gang(), presharded="/local"), stack="sglang-0.5.23", model=INT8,
+                                                hosts=trained))[0].argv  # fmt: skip
+
+
+def test_a_folder_whose_name_does_not_tell_of_which_weights_is_named_as_such() -> None:
+    """As earlier versions wrote it."""
+    folder = f"{INT8}-sglang-0.5.23-TP32-{short_digest(CONFIG)}"
+    old = replace(rank_files(0), folder=folder, key=f"sglang-0.5 0.5.23 {folder}")
+    hosts = {name: replace(host, rank_files=(old,)) for name, host in READ.items()}
+    plan = plan_of(with_(gang(), presharded="/local"), stack="sglang-0.5.23", model=INT8, hosts=hosts)
+    found = [one for one in plan.findings if one.id == "RANK-FILES-ABSENT"]
+    assert len(found) == 4 and "--load-format" not in nodes(plan)[0].argv
+    assert f"/local/{folder} was written by an earlier version" in found[0].evidence[1]
+    assert "checkpoint preshard" in found[0].fix
 
 
 @pytest.mark.parametrize("written", [True, False])
@@ -452,7 +501,7 @@ def test_the_page_cache_is_judged_by_the_files_that_the_engine_reads(written: bo
     """It reads the checkpoint to write per-rank files, and afterwards these alone."""
     spec = with_(gang(), presharded="/local")
     found = [(rank_files(rank),) if written else () for rank in range(4)]
-    hosts = {name: replace(HOSTS[name], rank_files=one) for name, one in zip(sorted(HOSTS), found, strict=False)}
+    hosts = {name: replace(READ[name], rank_files=one) for name, one in zip(sorted(HOSTS), found, strict=False)}
     facts = {name: replace(one, numa=(NumaDomain(node=0, memory_bytes=512 * GIB),)) for name, one in
              topologies(spec).items()}  # fmt: skip
     plan = plan_of(spec, facts, stack="sglang-0.5.23", model=INT8, hosts=hosts, preshard=not written)
@@ -465,7 +514,7 @@ def test_the_page_cache_is_judged_by_the_files_that_the_engine_reads(written: bo
 def test_per_rank_files_of_another_engine_are_refused() -> None:
     spec = with_(gang(), presharded="/local")
     found = [rank_files(rank, "sglang-0.5 0.5.24 x" if rank == 2 else "") for rank in range(4)]
-    hosts = {name: replace(HOSTS[name], rank_files=(one,)) for name, one in zip(sorted(HOSTS), found, strict=False)}
+    hosts = {name: replace(READ[name], rank_files=(one,)) for name, one in zip(sorted(HOSTS), found, strict=False)}
     with pytest.raises(InputError, match=r"are for 'sglang-0.5 0.5.24 x'; wanted 'sglang-0.5 0.5.23 ") as caught:
         plan_of(spec, stack="sglang-0.5.23", model=INT8, hosts=hosts)
     assert caught.value.where == "node node2" and "checkpoint preshard" in caught.value.fix

@@ -177,6 +177,7 @@ def host_facts(snapshot: Snapshot, told: PrerequisitesAnswer) -> HostFacts:
         config=config,
         config_error=wrong,
         rank_files=told.rank_files,
+        weights=told.weights,
     )
 
 
