@@ -200,6 +200,14 @@ def test_per_rank_files_are_written_once_and_read_where_every_node_has_its_own(
         at_work.type("up", *MODEL)
         log = at_work.type("logs", "--node", "node3", "--lines", "2000").stdout
         assert f"Loading from presharded checkpoint at {own['node3']}/{name}" in log
+        lost = next(own["node2"].rglob("*-rank-020.safetensor"))
+        kept_aside = lost.rename(lab.directory / lost.name)
+        said = at_work.type("restart", "--now").stderr
+        assert "no complete per-rank weight files of its checkpoint on node2: all nodes read the checkpoint" in said
+        assert at_work.gang()["state"] == "ready"
+        log = at_work.type("logs", "--node", "node3", "--lines", "2000").stdout
+        assert "presharded" not in log, "neither read nor written"
+        kept_aside.rename(lost)
         at_work.type("down", "--now")
         again = at_work.type("checkpoint", "preshard", *MODEL, "--shared", str(lab.directory / "gone")).stdout
         assert again.count("already there") == 4

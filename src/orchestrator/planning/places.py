@@ -55,6 +55,12 @@ def checkpoint_digest(config: Mapping[str, Any] | None, weights: str) -> str:
     return short_digest([config, weights]) if config is not None and weights else ""
 
 
+def may_be_of(folder: str, config: Mapping[str, Any] | None, weights: str) -> bool:
+    """Whether a folder of per-rank files is of this checkpoint, as far as its name tells."""
+    known = checkpoint_digest(config, weights)
+    return not known or folder.endswith(f"-{known}") or named_by_config_alone(folder, config)
+
+
 def named_by_config_alone(folder: str, config: Mapping[str, Any] | None) -> bool:
     """Whether a folder of per-rank files has the name that earlier versions gave it for this config.json, with
     whatever weights beside it."""

@@ -18,6 +18,7 @@ from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import GangPlan, Plan
+from orchestrator.planning import per_rank
 from orchestrator.planning.layout import world_ranks
 from orchestrator.planning.places import presharded_key
 from orchestrator.protocol.jobs import RankFilesLine, RankFilesRequest
@@ -28,7 +29,6 @@ from orchestrator.workflows.checkpoint.same_roots import same_roots
 from orchestrator.workflows.gang.changed_plan import up
 from orchestrator.workflows.gang.down import DownRequest, down
 from orchestrator.workflows.gang.locks import GangLock
-from orchestrator.workflows.gang.staging import rank_folder
 from orchestrator.workflows.gang.up import UpRequest, Watcher
 from orchestrator.workflows.plan.plan import PlanRequest, plan_inventory
 
@@ -64,7 +64,7 @@ def preshard(inventory: Inventory, request: PreshardRequest, watcher: Watcher) -
     gangs = chosen_gangs(inventory, request.plan.gangs)
     _refuse_unset(inventory, gangs)
     now = plan_inventory(inventory, request.plan).plan
-    folders = {node.name: rank_folder(node.argv) for gang in now.gangs for node in gang.nodes}
+    folders = {node.name: per_rank.folder(node.argv) for gang in now.gangs for node in gang.nodes}
     if all(folders.values()):
         nothing: PerNode[RankFilesLine] = PerNode(values={}, failures={})
         return Presharded(folders=folders, there=True, nodes=nothing, seconds=time.monotonic() - began)
@@ -119,7 +119,7 @@ def _keep(gang: GangSpec, plan: Plan, request: PreshardRequest) -> PerNode[RankF
 
     def one(session: Session) -> RankFilesLine:
         name = session.spec.name
-        source = rank_folder(argv[name])
+        source = per_rank.folder(argv[name])
         key = presharded_key(stack, source)
         return _last(
             session,
@@ -133,7 +133,7 @@ def _keep(gang: GangSpec, plan: Plan, request: PreshardRequest) -> PerNode[RankF
 def _targets(gang: GangSpec, plan: Plan) -> dict[str, str]:
     argv = {node.name: node.argv for node in _plan_of(gang, plan).nodes}
     return {
-        node.name: str(PurePosixPath(node.presharded or "/", PurePosixPath(rank_folder(argv[node.name])).name))
+        node.name: str(PurePosixPath(node.presharded or "/", PurePosixPath(per_rank.folder(argv[node.name])).name))
         for node in gang.nodes
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -15,6 +14,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, NodePlan
 from orchestrator.node.agent import staged_files
+from orchestrator.planning import per_rank
 from orchestrator.planning.redaction import fingerprint, is_secret
 from orchestrator.protocol.staging import (
     Asked,
@@ -106,20 +106,9 @@ def cache_order(node: NodePlan, plan: GangPlan) -> CacheOrder:
         first=first // tensor,
         last=(first + each - 1) // tensor,
         stages=plan.layout.pipeline_parallel,
-        presharded=rank_folder(node.argv),
+        presharded=per_rank.folder(node.argv),
         ranks=tuple(range(first, first + each)),
     )
-
-
-def rank_folder(argv: tuple[str, ...]) -> str:
-    """Where the engine reads per-rank files, whoever asked for it; '' where it does not."""
-    if _flag(argv, "--load-format") != "presharded":
-        return ""
-    try:
-        found = json.loads(_flag(argv, "--model-loader-extra-config") or "{}")
-    except ValueError:
-        return ""
-    return str(found.get("presharded_path", "")) if isinstance(found, dict) else ""
 
 
 def _container(node: NodePlan) -> ContainerOrder | None:

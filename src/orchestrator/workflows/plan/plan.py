@@ -165,7 +165,7 @@ def host_facts(snapshot: Snapshot, told: PrerequisitesAnswer) -> HostFacts:
     """From the probe and the verb `prerequisites`; what is missing or misshapen counts as not read."""
     host = snapshot.host
     home, count = host.get("home"), host.get("cpu_count")
-    config, wrong = _config(told)
+    config, wrong = config_of(told)
     return HostFacts(
         user=_text(host.get("user")),
         home=home if isinstance(home, str) and home.startswith("/") else None,
@@ -181,7 +181,8 @@ def host_facts(snapshot: Snapshot, told: PrerequisitesAnswer) -> HostFacts:
     )
 
 
-def _config(told: PrerequisitesAnswer) -> tuple[Mapping[str, Any] | None, str]:
+def config_of(told: PrerequisitesAnswer) -> tuple[Mapping[str, Any] | None, str]:
+    """A checkpoint's config.json, or None and why it could not be read."""
     if told.config is None:
         return None, told.config_error
     config = parsed(told.config)

@@ -1,4 +1,5 @@
-"""What was staged is started again with the facts of now: interface, RDMA ports and GID index are resolved each time.
+"""What was staged is started again with the facts of now: interface, RDMA ports and GID index are resolved each time,
+and per-rank weight files that are gone are done without.
 
 Inventory, profile and flags stay as they were staged, and so does the plan's id.
 """
@@ -19,6 +20,7 @@ from orchestrator.topology.build import build
 from orchestrator.workflows.gang.replay import OfNow
 from orchestrator.workflows.gang.up import Watcher
 from orchestrator.workflows.look.look import look
+from orchestrator.workflows.survive.rank_files import else_the_checkpoint
 
 Requests = Mapping[str, StagingRequest]
 
@@ -40,7 +42,7 @@ def of_now(fleet: Fleet, gang: GangSpec, requests: Requests, watcher: Watcher) -
         if words:
             watcher.step(gang.name, f"{words} on {node.name}")
         resolved[node.name] = request
-    return resolved
+    return else_the_checkpoint(fleet, gang, resolved, watcher)
 
 
 def resolved_on(node: NodeSpec, request: StagingRequest, topology: Topology) -> tuple[StagingRequest, str]:

@@ -88,7 +88,7 @@ def test_only_samples_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         read.append(len(data))
         return data
 
-    monkeypatch.setattr(fingerprint.os, "pread", counted)
+    monkeypatch.setattr(os, "pread", counted)
     assert of_weights(str(folder))
     assert sum(read) < fingerprint.SAMPLES * fingerprint.SAMPLE_BYTES + 1024
 
