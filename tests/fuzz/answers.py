@@ -11,6 +11,7 @@ import functools
 import json
 import random
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -38,7 +39,7 @@ from orchestrator.node.dispatch import VERBS
 from orchestrator.protocol import jobs, verbs
 from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestStep
 from orchestrator.protocol.rails import RailsLine
-from orchestrator.protocol.report import AgentState
+from orchestrator.protocol.report import AgentState, PageCache
 from orchestrator.protocol.shape import Message
 from orchestrator.protocol.tuning import TuneLine
 from orchestrator.protocol.ways import Dialed, Listening
@@ -48,7 +49,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.lines import lines
 from orchestrator.remote.session import Completed, Session
 from orchestrator.topology.build import build
-from orchestrator.workflows import asking
+from orchestrator.workflows import asking, weights_ahead
 from orchestrator.workflows.checkpoint import chain, download, preshard, there, verify
 from orchestrator.workflows.checkpoint.same_roots import same_roots
 from orchestrator.workflows.gang.replay import staged_request
@@ -360,6 +361,8 @@ def every_verb() -> Mapping[str, Verb]:
                         every(lambda session: there.followed(session, ASKED, nothing))),
         "rank-files": Verb(said(jobs.RankFilesLine(total=1), jobs.RankFilesLine(files=1)),
                            every(lambda session: preshard._last(session, ASKED))),
+        "weights-ahead": Verb(said(*[jobs.WeightsAheadLine(cache=PageCache(state="reading", of=1))] * 2),
+                              every(lambda session: weights_ahead._follow(session, ASKED, threading.Event()))),
         "inspect": Verb(value(found), every(_inspect)),
         "download": Verb(said(jobs.HubLine(doing="verifying", total=1), jobs.HubLine(outcome=brought)),
                          every(lambda session: download._follow(session, HUB, nothing))),

@@ -42,6 +42,7 @@ VERBS = {
     "push-receive": "orchestrator.node.push.receive",
     "same-root": "orchestrator.node.verbs.same_root",
     "digests": "orchestrator.node.checkpoint.digests",
+    "weights-ahead": "orchestrator.node.cache.before",
     "rank-files": "orchestrator.node.checkpoint.rank_files",
     "reblock": "orchestrator.node.checkpoint.there",
     "inspect": "orchestrator.node.checkpoint.inspect",

@@ -7,7 +7,9 @@ from dataclasses import field
 from enum import Enum
 from typing import Any
 
+from orchestrator.protocol.report import PageCache
 from orchestrator.protocol.shape import Message
+from orchestrator.protocol.staging import CacheOrder
 from orchestrator.quick import dataclass
 
 
@@ -53,6 +55,21 @@ class RankFilesLine(Message):
     total: int = 0
     files: int | None = None
     differ: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsAheadRequest(Message):
+    """Weight files to read into the page cache beside a running engine. ranks: of the next one on this node."""
+
+    order: CacheOrder
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsAheadLine(Message):
+    """How far that is."""
+
+    cache: PageCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

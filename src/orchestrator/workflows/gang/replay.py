@@ -12,6 +12,7 @@ from typing import Any
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.planning.redaction import shown_env
+from orchestrator.protocol.jobs import WeightsAheadRequest
 from orchestrator.protocol.shape import Unreadable, unknown_keys
 from orchestrator.protocol.staging import Secrets, StagingRequest
 from orchestrator.protocol.verbs import GangRequest, StagedAnswer
@@ -83,7 +84,12 @@ class Staged:
             }
 
         document = {"plan_id": self.plan_id, "again": True, "nodes": [_shown(one) for one in self.requests.values()]}
-        return Rising(gang=self.gang, plan_id=self.plan_id, document=document, requests=requests)
+        reads = {
+            name: WeightsAheadRequest(order=one.cache, ranks=len(one.tp_ranks))
+            for name, one in self.requests.items()
+            if one.cache is not None
+        }
+        return Rising(gang=self.gang, plan_id=self.plan_id, document=document, requests=requests, reads=reads)
 
 
 def _shown(request: StagingRequest) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from orchestrator.workflows.look.look import look
 from orchestrator.workflows.router.routing import rejoin
 from orchestrator.workflows.status.reports import as_they_run, see
 from orchestrator.workflows.survive.relaunch import facts_of_now, resolved_on
+from orchestrator.workflows.weights_ahead import weights_ahead
 
 
 class Watcher(up.Watcher, Protocol):
@@ -168,10 +169,10 @@ def again(
     that another run is staged.
     """
     begin = time.monotonic()
-    stop(fleet, [plan.gang for plan in plans], watcher, now=now, cause=cause)
-    raised = up.raise_all(
-        fleet, [plan.rising(of_now=facts_of_now(fleet, watcher)) for plan in plans], watcher, timeout_s=timeout_s
-    )
+    start = [plan.rising(of_now=facts_of_now(fleet, watcher)) for plan in plans]
+    with weights_ahead(fleet, [] if now else [one.reads for one in start]):
+        stop(fleet, [plan.gang for plan in plans], watcher, now=now, cause=cause)
+    raised = up.raise_all(fleet, start, watcher, timeout_s=timeout_s)
     return Restarted(views=raised.views, down_s=time.monotonic() - begin)
 
 

@@ -20,6 +20,7 @@ from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.restart import stop
 from orchestrator.workflows.router.routing import Router, say_failures, take_in_all, wait_until_drained
 from orchestrator.workflows.status.reports import see
+from orchestrator.workflows.weights_ahead import weights_ahead
 
 
 class Step(Enum):
@@ -103,9 +104,10 @@ class Turns:
         step = Step.ASIDE
         self.operation.turn(turn.names)
         try:
-            self._aside(turn)
-            step = Step.STOP
-            stop(self.fleet, turn.gangs, self.watcher, now=turn.now)
+            with weights_ahead(self.fleet, [] if turn.now else [one.reads for one in turn.start]):
+                self._aside(turn)
+                step = Step.STOP
+                stop(self.fleet, turn.gangs, self.watcher, now=turn.now)
             step = Step.WORK
             turn.work()
             step = Step.START

@@ -27,6 +27,7 @@ from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.model.survivors import with_spares
 from orchestrator.model.topology import Topology
 from orchestrator.planning.document import plan_json
+from orchestrator.protocol.jobs import WeightsAheadRequest
 from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.shape import Message
 from orchestrator.protocol.staging import Asked, StagingRequest
@@ -38,11 +39,12 @@ from orchestrator.remote.session import Session
 from orchestrator.workflows.ahead import ahead
 from orchestrator.workflows.deadlines import ARM_S, GO_S, KILL_S, MARGIN_S, STAGE_S, TEST_BEFORE_GO_S
 from orchestrator.workflows.gang.locks import GangLock, fence, still_ours
-from orchestrator.workflows.gang.staging import staging_requests
+from orchestrator.workflows.gang.staging import cache_order, staging_requests
 from orchestrator.workflows.look.doctor import refuse
 from orchestrator.workflows.plan.examined import examined
 from orchestrator.workflows.plan.plan import PlanRequest, launch_scripts, make_plan
 from orchestrator.workflows.status.reports import because, see, where
+from orchestrator.workflows.weights_ahead import Reads
 
 POLL_S = 0.05
 """Nodes answer when something has changed, or after a second."""
@@ -136,12 +138,14 @@ class Rising:
 
     document: the plan as the record on this machine keeps it
     requests: staging requests by node name, for a run id and a key
+    reads: the weight files that its nodes read ahead, known before those
     """
 
     gang: GangSpec
     plan_id: str
     document: Mapping[str, Any]
     requests: Callable[[str, str], Mapping[str, StagingRequest]]
+    reads: Reads = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +283,10 @@ def _rising(
         )
         return {name: one.tested_for(test_s) for name, one in made.items()}
 
-    return Rising(gang=gang, plan_id=plan_id, document=document, requests=requests)
+    reads = {
+        node.name: WeightsAheadRequest(order=cache_order(node, plan), ranks=len(node.tp_ranks)) for node in plan.nodes
+    }
+    return Rising(gang=gang, plan_id=plan_id, document=document, requests=requests, reads=reads)
 
 
 def raise_all(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.waiting import until
 
 from orchestrator.gang.downtime import Downtime
 from orchestrator.gang.view import GangView
@@ -14,6 +18,8 @@ from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
+from orchestrator.node import processes
+from orchestrator.workflows.gang import restart as restart_module
 from orchestrator.workflows.gang.down import DownRequest, Stopped, down
 from orchestrator.workflows.gang.restart import RestartRequest, refuse_leftovers, restart
 from orchestrator.workflows.status.why import why
@@ -54,6 +60,61 @@ def test_the_same_plan_runs_again_under_a_new_run_and_key(local: Local) -> None:
     assert told.downtimes[0].serving and told.downtimes[0].start_s is not None
     assert 0 < done.down_s < 30
     assert why(gang.inventory)[0].verdict is None
+
+
+@pytest.fixture
+def slow_weights(local: Local, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalGang]:
+    """A gang that serves, with a weight file that nobody gets to the end of; it is drained until that is opened."""
+    gang = local()
+    gang.up()
+    os.mkfifo(gang.model / "model.safetensors")
+    drain = restart_module.stop
+
+    def stop(*arguments: Any, **more: Any) -> None:
+        until(lambda: len(_readers(gang)) == gang.nodes, 20)
+        assert gang.view().state is GangState.READY, "the engine before it still serves"
+        drain(*arguments, **more)
+
+    monkeypatch.setattr(restart_module, "stop", stop)
+    yield gang
+    (gang.model / "model.safetensors").unlink()
+
+
+def _readers(gang: LocalGang) -> list[int]:
+    """Processes that read the gang's weight files ahead."""
+    found = (process.pid for process in processes.everything())
+    return [pid for pid in found if str(gang.model) in (line := _command_line(pid)) and "read-ahead" in line]
+
+
+def _command_line(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
+
+
+def test_weight_files_are_read_ahead_while_the_engine_before_drains(slow_weights: LocalGang) -> None:
+    done = restart(slow_weights.inventory, RestartRequest(), Told())  # type: ignore[arg-type]
+    assert done.views[0].state is GangState.READY
+    until(lambda: not _readers(slow_weights), 20)
+
+
+def test_reading_ahead_ends_with_a_restart_that_is_given_up(
+    slow_weights: LocalGang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = restart_module.stop
+
+    def given_up(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    def stop(*arguments: Any, **more: Any) -> None:
+        monkeypatch.setattr(restart_module, "stop_gangs", given_up)
+        waits(*arguments, **more)
+
+    monkeypatch.setattr(restart_module, "stop", stop)
+    with pytest.raises(KeyboardInterrupt):
+        restart(slow_weights.inventory, RestartRequest(), Told())  # type: ignore[arg-type]
+    until(lambda: not _readers(slow_weights), 20)
+    assert slow_weights.view().state is GangState.READY
 
 
 def test_a_failed_gang_and_one_that_was_stopped_come_back(local: Local) -> None:
