@@ -20,7 +20,7 @@ from orchestrator.engines.tuned_files import Lookup
 from orchestrator.lab.engine.environment import ensure_engine
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
-from orchestrator.model.plan import Layout
+from orchestrator.model.layout import Layout
 from orchestrator.node.look.reading import LARGEST_TEXT
 from orchestrator.tuning.wanted import Wanted, resolve, wanted_files
 

@@ -22,7 +22,8 @@ from tests.support.podman import own_podman, root_image
 from tests.support.waiting import until
 
 from orchestrator.loading.templates import template
-from orchestrator.model.plan import Container, GangPlan, Layout, Memory, NodePlan
+from orchestrator.model.layout import Layout
+from orchestrator.model.plan import Container, GangPlan, Memory, NodePlan
 from orchestrator.model.profile import Canary
 from orchestrator.node import processes
 from orchestrator.node.agent.run import run_of

@@ -13,7 +13,8 @@ from tests.support.ports import free_port
 
 from orchestrator.gang.view import GangView
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Ports, Reach
-from orchestrator.model.plan import GangPlan, Layout, Memory, NodePlan, Plan
+from orchestrator.model.layout import Layout
+from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
 from orchestrator.model.profile import Canary
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang.up import Outcome, UpRequest, raise_gangs

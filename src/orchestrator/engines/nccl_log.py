@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.layout import Layout
 from orchestrator.quick import dataclass
-from orchestrator.topology.speed import Traffic, price
+from orchestrator.topology.speed import Traffic, price_of, tcp_severity
 
 _NETWORK = re.compile(r"^Using network (\S+)")
 _USING = re.compile(r"^NET/IB : Using (.*)")
@@ -83,14 +84,21 @@ def read(lines: Iterable[str]) -> Transport:
     )
 
 
-def findings(node: str, planned: Mapping[str, str], lines: Iterable[str]) -> tuple[Finding, ...]:
-    """What differs from an RDMA plan, with its price; nothing where TCP was planned. planned: NCCL's environment."""
+def findings(
+    node: str, planned: Mapping[str, str], lines: Iterable[str], layout: Layout | None = None, model: str = ""
+) -> tuple[Finding, ...]:
+    """What differs from an RDMA plan, with its price; nothing where TCP was planned.
+
+    planned: NCCL's environment; layout, model: what the gang runs, where it is known: see `price_of`
+    """
     if planned.get("NCCL_NET", "IB").lower() == "socket" or planned.get("NCCL_IB_DISABLE") == "1":
         return ()
-    return tuple(_differences(node, planned, read(lines)))
+    return tuple(_differences(node, planned, read(lines), layout, model))
 
 
-def _differences(node: str, planned: Mapping[str, str], seen: Transport) -> Iterator[Finding]:
+def _differences(
+    node: str, planned: Mapping[str, str], seen: Transport, layout: Layout | None, model: str
+) -> Iterator[Finding]:
     if not seen.networks:
         yield Finding(
             id="TRANSPORT-UNPROVEN",
@@ -105,11 +113,11 @@ def _differences(node: str, planned: Mapping[str, str], seen: Transport) -> Iter
     if wrong:
         yield Finding(
             id="TRANSPORT-NOT-RDMA",
-            severity=Severity.SLOW,
+            severity=tcp_severity(layout),
             node=node,
             title=f"the plan is RDMA, but NCCL uses {', '.join(wrong)}",
             evidence=(f"NCCL: Using network {wrong[0]}",),
-            effect=price(Traffic.TCP),
+            effect=price_of(Traffic.TCP, layout, model),
             fix="read the NET/IB lines before it (`l40s-deploy logs`), and run `l40s-deploy doctor`",
         )
         return
@@ -122,7 +130,7 @@ def _differences(node: str, planned: Mapping[str, str], seen: Transport) -> Iter
             devices=tuple(missing),
             title=f"NCCL did not open {', '.join(missing)}, which the plan uses",
             evidence=(f"NCCL: NET/IB : Using {', '.join(seen.devices) or 'nothing'}",),
-            effect=price(Traffic.HALF_THE_PORTS),
+            effect=price_of(Traffic.HALF_THE_PORTS, layout, model),
             fix="check the port with `l40s-deploy doctor`; if it is gone for good, plan again",
         )
     if seen.staged:
@@ -132,7 +140,7 @@ def _differences(node: str, planned: Mapping[str, str], seen: Transport) -> Iter
             node=node,
             title="channels between nodes do not use GPUDirect RDMA" + (" in part" if seen.direct else ""),
             evidence=("NCCL: Channel ... via NET/IB without /GDRDMA",),
-            effect=price(Traffic.HOST_STAGED),
+            effect=price_of(Traffic.HOST_STAGED, layout, model),
             fix="load nvidia-peermem, or use NVIDIA's open kernel module (dma-buf); see `l40s-deploy doctor`",
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.gang.view import GangView
+from orchestrator.model.finding import Severity
 from orchestrator.model.gang_state import GangState
 
 _OF_TROUBLE = {
@@ -15,6 +16,7 @@ _OF_TROUBLE = {
 }
 """A rank that a signal has stopped hangs all others. A node that only the controller can't reach degrades nothing."""
 _OFF_THE_RAILS = ("TRANSPORT-NOT-RDMA", "TRANSPORT-DEVICE-UNUSED")
+"""Where they are slow: TCP between pipeline stages costs next to nothing."""
 _NOT_ROUTED = ("out", "unhealthy")
 
 
@@ -33,6 +35,6 @@ def degraded_reason(view: GangView, router: str | None = None, *, half_way: bool
         return ""
     if any(node.rails for node in view.nodes):
         return "rails"
-    if any(finding.id in _OFF_THE_RAILS for finding in view.transport):
+    if any(one.id in _OFF_THE_RAILS and one.severity is Severity.SLOW for one in view.transport):
         return "rails"
     return "router" if router in _NOT_ROUTED else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.engines.nccl_log import findings
+from orchestrator.gang.layout import layout_of
 from orchestrator.model.finding import Finding
 from orchestrator.protocol.report import Report
 
@@ -13,9 +14,11 @@ def transport(reports: Mapping[str, Report]) -> tuple[Finding, ...]:
     """Findings of all nodes; none for one node alone, or where the engine uses no GPUs."""
     if len(reports) < 2:
         return ()
+    complete = all(report.nnodes in (0, len(reports)) for report in reports.values())
+    layout = layout_of([report.ranks for report in reports.values()]) if complete else None
     return tuple(
         finding
         for name, report in reports.items()
         if report.transport is not None and report.transport.planned.get("NCCL_DEBUG")
-        for finding in findings(name, report.transport.planned, report.transport.lines)
+        for finding in findings(name, report.transport.planned, report.transport.lines, layout, report.model)
     )

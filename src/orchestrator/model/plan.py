@@ -5,23 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding
+from orchestrator.model.layout import Layout
 from orchestrator.model.profile import Canary
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Degrees of parallelism and which node holds which ranks.
-
-    attention_data_parallel: groups into which the tensor parallel ranks are divided for attention, each with its own
-        requests and KV cache; experts and dense layers stay cut over all ranks
-    """
-
-    tensor_parallel: int
-    pipeline_parallel: int = 1
-    expert_parallel: int = 1
-    attention_data_parallel: int = 1
-    nnodes: int
-    gpus_per_node: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

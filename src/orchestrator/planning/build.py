@@ -12,7 +12,8 @@ from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gpu_facts import L40S, short_name
 from orchestrator.model.inventory import GangSpec, NodeSpec
-from orchestrator.model.plan import GangPlan, Layout, Memory, NodePlan, Plan
+from orchestrator.model.layout import Layout
+from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.topology import Gpu, Topology
 from orchestrator.planning import choices, commands, containers, layout, memory, named, page_cache, places, transport

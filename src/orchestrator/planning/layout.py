@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.checkpoint.parallel import DENSE, MOE, Cut, cuts
 from orchestrator.model.errors import InputError
-from orchestrator.model.plan import Layout
+from orchestrator.model.layout import Layout, degrees_words
 from orchestrator.model.profile import ModelProfile, Part
 
 
@@ -31,9 +31,7 @@ class Degrees:
     attention: int = 1
 
     def __str__(self) -> str:
-        name = f"TP{self.tensor}" if self.pipeline == 1 else f"PP{self.pipeline} x TP{self.tensor}"
-        more = [f"EP{self.expert}"] * (self.expert > 1) + [f"attention DP{self.attention}"] * (self.attention > 1)
-        return f"{name} with {' and '.join(more)}" if more else name
+        return degrees_words(self.tensor, self.pipeline, self.expert, self.attention)
 
     @property
     def flags(self) -> str:

@@ -10,7 +10,7 @@ from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.inventory import GangSpec
-from orchestrator.model.plan import Layout
+from orchestrator.model.layout import Layout
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning import commands, layout, memory, named, page_cache
 from orchestrator.planning.build import abilities

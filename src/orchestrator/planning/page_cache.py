@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec
-from orchestrator.model.plan import Layout
+from orchestrator.model.layout import Layout
 from orchestrator.model.topology import Topology
 from orchestrator.protocol import page_cache
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from orchestrator.model.plan import Layout
+from orchestrator.model.layout import Layout
 from orchestrator.model.profile import Dimensions
 
 REDUCES_A_LAYER = 2

@@ -9,8 +9,9 @@ from typing import Literal
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec
-from orchestrator.model.plan import Layout
+from orchestrator.model.layout import Layout
 from orchestrator.planning.choices import RdmaChoice
+from orchestrator.topology.speed import Traffic, price, tcp_severity
 
 Kind = Literal["rdma", "tcp", "none"]
 
@@ -28,7 +29,7 @@ class Decision:
 
 
 def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None = None) -> Decision:
-    """rdma: the choice of every node whose facts were read; layout: see `tcp_severity`.
+    """rdma: the choice of every node whose facts were read; layout: see `topology.speed.tcp_severity`.
 
     Raises FindingsError where RDMA is demanded and a node has no usable port, InputError where the nodes of the gang
     ask for different transports.
@@ -65,30 +66,15 @@ def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None
     return Decision("rdma", "l40s_transport is auto, and every node has usable RDMA ports", _uneven(gang, rdma))
 
 
-def tcp_severity(layout: Layout | None) -> Severity:
-    """How grave TCP between nodes is: slow where tensor parallelism crosses nodes, a note where only pipeline stages
-    hand over. None: no layout is known, and tensor parallelism over all nodes is assumed."""
-    inside = layout is not None and layout.tensor_parallel <= layout.gpus_per_node
-    return Severity.NOTE if inside else Severity.SLOW
-
-
 def over_tcp(gang: str, why: str, layout: Layout | None, *, node: str = "") -> Finding:
     """The one verdict of `doctor`, `plan` and `up --strict` on a gang whose nodes talk over TCP."""
-    severity = tcp_severity(layout)
-    effect = (
-        "on the articles' cluster, decoding was 1.4 to 3.6 times faster over RDMA (49 instead of 26 tokens/s for one"
-        " request)"
-        if severity is Severity.SLOW
-        else "each tensor parallel group is inside a node; only pipeline stages communicate between nodes, at almost"
-        " no cost (calculated, not measured)"
-    )
     return Finding(
         id=TCP,
-        severity=severity,
+        severity=tcp_severity(layout),
         node=node,
         title=f"gang {gang}: traffic between its nodes uses TCP",
         evidence=(why,),
-        effect=effect,
+        effect=price(Traffic.TCP, layout),
         fix="check each node's ports with `l40s-deploy discover`, then set `l40s_transport: rdma`. If one card"
         " carries both TCP and RDMA, set l40s_ib_hca to it",
     )

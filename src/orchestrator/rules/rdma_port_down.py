@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.layout import Layout
 from orchestrator.model.topology import RdmaPort
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.ports import Trouble, trouble
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.network import is_bonded
 from orchestrator.topology.pci import card
-from orchestrator.topology.speed import Traffic, price
+from orchestrator.topology.speed import Traffic, price, tcp_severity
 
 RULE = Rule(
     id="RDMA-PORT-DOWN",
@@ -33,7 +34,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
         troubles = [found for port in node.rail_ports if (found := trouble(port, node, others))]
         spare = _spare_ports_down(node)
         if any(one.kind == "down" for one in troubles):
-            yield _finding(node, [*troubles, *spare])
+            yield _finding(node, [*troubles, *spare], cluster.layouts.get(node.spec.gang))
         elif spare:
             yield _note(node, spare)
 
@@ -51,7 +52,7 @@ def _own_ports(node: Node) -> list[RdmaPort]:
     return [port for port in node.topology.rdma if not is_bonded(port, node.topology) and not port.virtual]
 
 
-def _finding(node: Node, troubles: Sequence[Trouble]) -> Finding:
+def _finding(node: Node, troubles: Sequence[Trouble], layout: Layout | None) -> Finding:
     troubles = sorted(troubles, key=lambda one: node.topology.rdma.index(one.port))
     down = [one.port.device for one in troubles if one.kind == "down"]
     idle = [one.port.device for one in troubles if one.kind != "down"]
@@ -60,7 +61,7 @@ def _finding(node: Node, troubles: Sequence[Trouble]) -> Finding:
     fixes = [one.fix for one in troubles]
     return Finding(
         id=RULE.id,
-        severity=Severity.SLOW,
+        severity=Severity.SLOW if node.usable else tcp_severity(layout),
         node=node.name,
         devices=(*down, *idle),
         title=f"{len(troubles)} of {len(_own_ports(node))} RDMA ports {'is' if len(troubles) == 1 else 'are'} "
@@ -68,7 +69,7 @@ def _finding(node: Node, troubles: Sequence[Trouble]) -> Finding:
         evidence=tuple(one.evidence for one in troubles),
         effect=price(Traffic.HALF_THE_PORTS)
         if node.usable
-        else "no RDMA from this node: the whole gang falls back to TCP; " + price(Traffic.TCP),
+        else "no RDMA from this node: the whole gang falls back to TCP; " + price(Traffic.TCP, layout),
         fix="plug the cable, enable the switch's port, then " + "; ".join(fixes),
     )
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.layout import Layout
 from orchestrator.model.topology import RdmaPort
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.input import record_again
 from orchestrator.rules.support.ports import Trouble, trouble
 from orchestrator.rules.support.registry import Rule
-from orchestrator.topology.speed import Traffic, price
+from orchestrator.topology.speed import Traffic, price, tcp_severity
 
 RULE = Rule(
     id="RDMA-PORT-UNCONFIGURED",
@@ -36,7 +37,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
         others = [other for other in cluster.nodes if other is not node]
         troubles = [found for port in node.rail_ports if (found := trouble(port, node, others))]
         if troubles and not any(one.kind == "down" for one in troubles):
-            yield _finding(node, troubles)
+            yield _finding(node, troubles, cluster.layouts.get(node.spec.gang))
         unread = [port for port in node.rail_ports if not port.gids_recorded and port.link_layer != "InfiniBand"]
         if unread:
             yield _unknown(node, unread)
@@ -56,7 +57,7 @@ def _unknown(node: Node, ports: Sequence[RdmaPort]) -> Finding:
     )
 
 
-def _finding(node: Node, troubles: Sequence[Trouble]) -> Finding:
+def _finding(node: Node, troubles: Sequence[Trouble], layout: Layout | None) -> Finding:
     devices = [one.port.device for one in troubles]
     netdevs = [one.port.netdev for one in troubles if one.port.netdev]
     parts = [
@@ -66,14 +67,14 @@ def _finding(node: Node, troubles: Sequence[Trouble]) -> Finding:
     ]
     return Finding(
         id=RULE.id,
-        severity=Severity.SLOW,
+        severity=Severity.SLOW if node.usable else tcp_severity(layout),
         node=node.name,
         devices=(*devices, *netdevs),
         title=f"{len(troubles)} of {len(node.rail_ports)} RDMA ports can't be used: " + "; ".join(parts),
         evidence=tuple(one.evidence for one in troubles),
         effect=price(Traffic.HALF_THE_PORTS)
         if node.usable
-        else "no RDMA from this node: the whole gang falls back to TCP; " + price(Traffic.TCP),
+        else "no RDMA from this node: the whole gang falls back to TCP; " + price(Traffic.TCP, layout),
         fix="; ".join(one.fix for one in troubles),
     )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.model.finding import Finding, Severity
-from orchestrator.planning.transport import tcp_severity
+from orchestrator.model.finding import Finding
+from orchestrator.model.layout import Layout
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
-from orchestrator.topology.speed import Traffic, price
+from orchestrator.topology.speed import Traffic, price, tcp_severity
 
 RULE = Rule(
     id="TRAFFIC-ON-TCP",
@@ -26,10 +26,10 @@ def check(cluster: Cluster) -> Iterator[Finding]:
         for node in () if cluster.is_alone(gang[0].spec.gang) else gang:
             physical = any(not port.virtual for port in node.topology.rdma)
             if physical and not node.usable and node.spec.transport != "tcp":
-                yield _finding(node, tcp_severity(cluster.layouts.get(node.spec.gang)))
+                yield _finding(node, cluster.layouts.get(node.spec.gang))
 
 
-def _finding(node: Node, severity: Severity) -> Finding:
+def _finding(node: Node, layout: Layout | None) -> Finding:
     choice = node.tcp
     interface = node.interfaces.get(choice.interface) if choice else None
     ports = len(interface.slaves) if interface and interface.slaves else 1
@@ -40,7 +40,7 @@ def _finding(node: Node, severity: Severity) -> Finding:
     )
     return Finding(
         id=RULE.id,
-        severity=severity,
+        severity=tcp_severity(layout),
         node=node.name,
         devices=(choice.interface,) if choice else (),
         title="no RDMA port of this node can carry the gang's traffic: all of it uses " + (port if choice else "TCP"),
@@ -52,6 +52,6 @@ def _finding(node: Node, severity: Severity) -> Finding:
             ),
             *((f"TCP side = {choice.address}; {choice.reason}",) if choice else ()),
         ),
-        effect=price(Traffic.TCP) if severity is Severity.SLOW else "only pipeline stages hand over between nodes",
+        effect=price(Traffic.TCP, layout),
         fix="correct the ports named in this node's other findings; `l40s-deploy discover` shows them in the tree",
     )

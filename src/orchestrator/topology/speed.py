@@ -9,14 +9,23 @@ NCCL src/graph/tuning.cc (ncclTopoTuneModel) for the latency of a rightly wired 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
+from orchestrator.model.finding import Severity
+from orchestrator.model.layout import Layout
 from orchestrator.quick import dataclass
 
 BATCHES = (1, 4, 32, 128)
 RANKS = 32
-PRICED_ON = "4 x 8 L40S, TP32"
-"""The only cluster that prices were measured on; every price ends with it."""
+PRICED_ON = "DeepSeek-R1 INT8 by SGLang 0.4.4, TP32 on 4 x 8 L40S"
+"""The only case that prices were measured on; every price ends with it."""
+_PRICED_LAYOUT, _PRICED_MODEL = Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8), "DeepSeek-R1-Channel-INT8"
+HANDED_OVER = (
+    "each tensor parallel group is inside a node; only pipeline stages communicate between nodes, at almost no cost"
+    " (calculated, not measured)"
+)
+"""What a slow network between nodes costs a layout whose all-reduces stay inside them."""
 _HIDDEN_BYTES = 7168 * 2
 _ALL_REDUCES = 122
 _MEASURED_RIGHT = {1: 49.02, 4: 153.98, 32: 457.66, 128: 777.92}
@@ -75,8 +84,41 @@ def decode_speed(traffic: Traffic, batch: int) -> Speed:
     return Speed(batch, batch / step, 30, "calibrated on the articles' four points")
 
 
-def price(traffic: Traffic) -> str:
-    """What a wiring costs, in words: 'at 4 requests: about 42 instead of 154 tokens/s'; small losses are left out."""
+def tcp_severity(layout: Layout | None) -> Severity:
+    """How grave TCP between nodes is: slow where tensor parallelism crosses nodes, a note where only pipeline stages
+    hand over. None: no layout is known, and tensor parallelism over all nodes is assumed."""
+    return Severity.NOTE if layout is not None and layout.inside_nodes else Severity.SLOW
+
+
+def limits(layout: Layout | None, model: str = "", gpus: Iterable[str] = ()) -> str:
+    """What of a case prices were not measured for: 'not measured at PP4 x TP8, nor on H100'; '' for nothing.
+
+    model: a profile's name, '' where nobody knows; gpus: those that are not the L40S
+    """
+    other = layout is not None and layout != _PRICED_LAYOUT
+    where = f"{layout}" if layout is not None and str(layout) != str(_PRICED_LAYOUT) else ""
+    if other and not where and layout is not None:
+        where = f"{layout} on {layout.nnodes} x {layout.gpus_per_node} GPUs"
+    words = [f"at {where}"] if where else []
+    words += [f"with {model}"] if model not in ("", _PRICED_MODEL) else []
+    words += [f"on {' and '.join(gpus)}"] if (gpus := tuple(gpus)) else []
+    return f"not measured {', nor '.join(words)}" if words else ""
+
+
+def price_of(traffic: Traffic, layout: Layout | None, model: str) -> str:
+    """`price`, and what of this very case it was not measured for."""
+    cost = price(traffic, layout)
+    unmeasured = limits(layout, model) if PRICED_ON in cost else ""
+    return f"{cost}; {unmeasured}" if unmeasured else cost
+
+
+def price(traffic: Traffic, layout: Layout | None = None) -> str:
+    """What a wiring costs, in words: 'at 4 requests: about 42 instead of 154 tokens/s'; small losses are left out.
+
+    layout: what runs, where it is known: TCP between nodes costs one that stays inside them next to nothing
+    """
+    if traffic is Traffic.TCP and layout is not None and layout.inside_nodes:
+        return HANDED_OVER
     parts = []
     for batch in BATCHES:
         now, right = decode_speed(traffic, batch), decode_speed(Traffic.RAILS, batch)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from orchestrator.engines.tuned_files import Lookup
-from orchestrator.model.plan import Layout
+from orchestrator.model.layout import Layout
 from orchestrator.model.profile import ModelProfile
 from orchestrator.planning.layout import head_dim, kept_whole
 from orchestrator.tuning.lookup import fuses_shared_expert

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.engines.tuned_files import Lookup
-from orchestrator.model.plan import Layout
+from orchestrator.model.layout import Layout
 from orchestrator.model.profile import ModelProfile, Quantisation
 from orchestrator.tuning.lookup import (
     device_name,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.errors import InputError
-from orchestrator.model.plan import Layout
+from orchestrator.model.layout import Layout
 from orchestrator.model.profile import Dimensions, ModelProfile
 from orchestrator.planning.layout import Abilities, Degrees, choose, kept_whole, obstacles, tensor_ranks, working
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.model.finding import Severity
-from orchestrator.model.plan import Layout
+from orchestrator.model.layout import Layout
 from orchestrator.planning import page_cache
 
 GIB = 1 << 30

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.loading.profiles import load_profile, profile_names
-from orchestrator.model.plan import Layout
+from orchestrator.model.layout import Layout
 from orchestrator.planning.memory import routed_experts_per_gpu, weights_per_gpu
 from orchestrator.planning.roofline import BATCHES, POINTS, leave_one_out, speeds, words
 

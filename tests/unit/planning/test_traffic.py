@@ -7,7 +7,7 @@ from tests.support.reference_cluster import gang
 
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
-from orchestrator.model.plan import Layout
+from orchestrator.model.layout import Layout
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.offers import offer
 from orchestrator.planning.traffic import bytes_a_token

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
+from orchestrator.model.layout import Layout
 from orchestrator.model.topology import Gpu, PathType
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.topology.bandwidth import Bandwidths, p2p_level
@@ -30,6 +31,7 @@ class _Machine:
     nccl: tuple[int, ...]
     alone: bool
     """Its gang has no other node."""
+    layout: Layout | None = None
 
     @cached_property
     def distances(self) -> Distances:
@@ -79,7 +81,8 @@ def _no_rdma(machine: _Machine) -> str:
         return ""
     where = "between the halves of the node" if machine.alone else "between nodes"
     ports = "1 RDMA port stays" if len(machine.node.usable) == 1 else f"{len(machine.node.usable)} RDMA ports stay"
-    return f"everything {where} crosses TCP, {ports} unused; {price(Traffic.TCP)}"
+    cost = price(Traffic.TCP, None if machine.alone else machine.layout)
+    return f"everything {where} crosses TCP, {ports} unused; {cost}"
 
 
 def _no_shm(machine: _Machine) -> str:
@@ -117,4 +120,5 @@ def cost(cluster: Cluster, node: Node, name: str, value: str) -> str:
     takes, words = _COSTS.get(name, (None, None))
     if takes is None or words is None or not takes(value.strip()):
         return ""
-    return words(_Machine(node, cluster.nccl_version(node), cluster.is_alone(node.spec.gang)))
+    layout = cluster.layouts.get(node.spec.gang)
+    return words(_Machine(node, cluster.nccl_version(node), cluster.is_alone(node.spec.gang), layout))

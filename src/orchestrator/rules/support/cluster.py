@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
-from orchestrator.model.plan import Layout
+from orchestrator.model.layout import Layout
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot
@@ -145,7 +145,7 @@ class Cluster:
     trials: what the nodes could reach on each other; empty where nobody tried (offline)
     stacks: the stack that each node is looked at for, by node name; those of no known stack are missing
     served: the model that is planned on a gang, and its layout; empty where nothing is planned
-    layouts: of each gang, the one that runs or is planned, by its name; empty where nobody knows
+    layouts, models: of each gang, those that run or are planned, by its name; empty where nobody knows
     saved: the facts were read from files, not from the nodes
     """
 
@@ -156,6 +156,7 @@ class Cluster:
     stacks: Mapping[str, Stack] = field(default_factory=dict)
     served: Mapping[str, tuple[ModelProfile, Layout]] = field(default_factory=dict)
     layouts: Mapping[str, Layout] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
     saved: bool = False
 
     @cached_property

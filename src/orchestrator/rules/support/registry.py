@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TypeVar
 
 from orchestrator import rules
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gpu_facts import L40S, short_name
 from orchestrator.rules.support.cluster import Cluster
-from orchestrator.topology.speed import PRICED_ON
+from orchestrator.topology.speed import PRICED_ON, limits
 
+V = TypeVar("V")
 _ORDER = {Severity.STOP: 0, Severity.SLOW: 1, Severity.UNKNOWN: 2, Severity.NOTE: 3}
 
 
@@ -76,11 +78,12 @@ def in_order(findings: Iterable[Finding], names: Sequence[str]) -> tuple[Finding
 def _findings(cluster: Cluster) -> Iterator[Finding]:
     for loaded in all_rules():
         for finding in loaded.check(cluster):
-            yield _with_limits(finding, cluster)
+            yield with_limits(finding, cluster)
 
 
-def _with_limits(finding: Finding, cluster: Cluster) -> Finding:
-    """A price says so where it does not apply: it was measured on L40S, which have no NVLink."""
+def with_limits(finding: Finding, cluster: Cluster) -> Finding:
+    """A price says so where it does not apply: it was measured with one layout of one model, on L40S, which have no
+    NVLink."""
     if PRICED_ON not in finding.effect:
         return finding
     nodes = [node for node in cluster.nodes if finding.node in ("", node.name)]
@@ -88,8 +91,13 @@ def _with_limits(finding: Finding, cluster: Cluster) -> Finding:
     others = sorted({short_name(gpu.name) for gpu in gpus if gpu.name} - {L40S.name})
     if any(gpu.nvlinks for gpu in gpus):
         words = "these GPUs have NVLink, for which the price does not apply"
-    elif others:
-        words = f"not measured on {' and '.join(others)}"
     else:
-        return finding
-    return replace(finding, effect=f"{finding.effect}; {words}")
+        gangs = {node.spec.gang for node in nodes}
+        layout = _only({cluster.layouts.get(gang) for gang in gangs})
+        words = limits(layout, _only({cluster.models.get(gang) for gang in gangs}) or "", others)
+    return replace(finding, effect=f"{finding.effect}; {words}") if words else finding
+
+
+def _only(values: Collection[V | None]) -> V | None:
+    """What all gangs have in common; None where they differ."""
+    return next(iter(values)) if len(values) == 1 else None

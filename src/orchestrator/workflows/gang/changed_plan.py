@@ -230,8 +230,8 @@ def _turn(turns: Turns, change: _ChangeOver, changes: Sequence[_ChangeOver], req
 
     def accept(views: Sequence[GangView]) -> None:
         for view in views:
-            if request.strict and view.transport:
-                raise refusal(view)
+            if request.strict and (refused := refusal(view)):
+                raise refused
 
     serving = bool(change.view.service_healthy)
     return Turn(

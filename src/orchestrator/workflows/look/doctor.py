@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
+from orchestrator.gang.layout import layout_of
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.chosen import chosen_nodes, no_such
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
-from orchestrator.model.plan import Layout
+from orchestrator.model.layout import Layout
 from orchestrator.model.profile import Stack
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.model.topology import Topology
@@ -78,7 +79,8 @@ def examine(
     topologies = {name: build(snapshot) for name, snapshot in looked.values.items()}
     cluster = Cluster(topologies=topologies, snapshots=looked.values, specs=specs, stacks=stacks_of(looked.values))
     views = running.result()
-    cluster = replace(cluster, trials=try_ways(fleet, cluster), layouts=layouts_of(views))
+    models = {view.name: view.model for view in views if view.running}
+    cluster = replace(cluster, trials=try_ways(fleet, cluster), layouts=layouts_of(views), models=models)
     caches = caches_of(cluster, views)
     more = [finding for fits in caches.values() for finding in page_cache.findings(fits)]
     return replace(diagnose(cluster, looked.failures, accept=accept, more=more), caches=caches)
@@ -113,19 +115,13 @@ def _to_read(view: GangView, layout: Layout) -> dict[str, int]:
 
 
 def layouts_of(views: Iterable[GangView]) -> dict[str, Layout]:
-    """The layout of each gang that runs, by its ranks' numbers: TP ranks are counted anew in every pipeline stage."""
-    found = {}
-    for view in views:
-        ranks = [rank.tp_rank for node in view.nodes for rank in node.ranks]
-        if view.running and ranks:
-            tensor = max(ranks) + 1
-            found[view.name] = Layout(
-                tensor_parallel=tensor,
-                pipeline_parallel=max(1, len(ranks) // tensor),
-                nnodes=view.serving_nodes,
-                gpus_per_node=max(len(node.ranks) for node in view.nodes),
-            )
-    return found
+    """The layout of each gang that runs."""
+    found = {
+        view.name: layout_of([node.ranks for node in view.nodes if node.name not in view.missing])
+        for view in views
+        if view.running
+    }
+    return {name: layout for name, layout in found.items() if layout is not None}
 
 
 def examine_saved(
@@ -228,10 +224,15 @@ def check_accept(accept: Iterable[str], nodes: Collection[str], more_ids: Collec
             raise no_such("node", node, nodes, where=f"--accept {word}")
 
 
+def forbidding(findings: Iterable[Finding], *, strict: bool) -> list[Finding]:
+    """Those that no gang may run with: of severity stop, or slow where strict."""
+    against = {Severity.STOP, Severity.SLOW} if strict else {Severity.STOP}
+    return [finding for finding in findings if finding.severity in against]
+
+
 def refuse(findings: Sequence[Finding], *, strict: bool = False) -> None:
-    """Raise FindingsError with the first finding that forbids a start: of severity stop, or slow where strict."""
-    forbidding = {Severity.STOP, Severity.SLOW} if strict else {Severity.STOP}
-    against = [finding for finding in findings if finding.severity in forbidding]
+    """Raise FindingsError with the first finding that forbids a start."""
+    against = forbidding(findings, strict=strict)
     if not against:
         return
     first, more = against[0], len(against) - 1

@@ -10,10 +10,11 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec
-from orchestrator.model.plan import Layout, Plan
+from orchestrator.model.layout import Layout
+from orchestrator.model.plan import Plan
 from orchestrator.model.profile import ModelProfile
 from orchestrator.remote.fleet import Fleet
-from orchestrator.rules.support.registry import in_order, run_rules
+from orchestrator.rules.support.registry import in_order, run_rules, with_limits
 from orchestrator.workflows.look.connectivity import try_ways
 from orchestrator.workflows.look.doctor import check_accept, cluster_of, sort_out
 from orchestrator.workflows.plan.plan import Planned
@@ -34,14 +35,16 @@ def examined(
     Raises InputError for a word in `accept` that names nothing.
     """
     layouts = {gang.name: gang.layout for gang in planned.plan.gangs}
+    models = {gang.name: gang.model for gang in planned.plan.gangs}
     seen = cluster_of(gangs, planned.topologies, planned.snapshots)
-    cluster = replace(seen, served=dict(_served(planned.plan)), layouts=layouts)
+    cluster = replace(seen, served=dict(_served(planned.plan)), layouts=layouts, models=models)
     own = planned.plan.findings
     check_accept(accept, cluster.specs, {finding.id for finding in own})
     if fleet is not None:
         cluster = replace(cluster, trials=try_ways(fleet, cluster))
     found = run_rules(cluster)
-    merged = in_order([*_not_told_better(own, found), *found], list(cluster.topologies))
+    told = (with_limits(finding, cluster) for finding in _not_told_better(own, found))
+    merged = in_order([*told, *found], list(cluster.topologies))
     findings, accepted = sort_out(merged, cluster.specs, accept)
     return replace(planned.plan, findings=findings, accepted=accepted)
 

@@ -13,7 +13,7 @@ from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
-from orchestrator.model.plan import Layout
+from orchestrator.model.layout import Layout
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning import layout as layouts

@@ -17,15 +17,15 @@ from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.layout import Layout
 from orchestrator.model.plan import Plan
 from orchestrator.model.topology import Topology
 from orchestrator.planning import page_cache
 from orchestrator.planning.memory import checkpoint_bytes
-from orchestrator.planning.transport import tcp_severity
 from orchestrator.protocol.report import PageCache, RankReport
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.topology.nccl_xml import nccl_xml
-from orchestrator.topology.speed import PRICED_ON
+from orchestrator.topology.speed import HANDED_OVER, PRICED_ON, tcp_severity
 from orchestrator.workflows.look import watching
 from orchestrator.workflows.look.doctor import (
     Examination,
@@ -199,6 +199,32 @@ def test_a_price_says_where_it_does_not_apply() -> None:
             gpu["nvlinks"] = links
     effect = next(finding.effect for finding in diagnose(cluster_of(nodes), {}).findings if finding.node == "node2")
     assert effect.endswith("these GPUs have NVLink, for which the price does not apply")
+
+
+def test_a_price_says_which_layout_and_model_it_was_not_measured_with() -> None:
+    nodes = healthy_nodes(4)
+    fault("card in a root-port slot").breaks(nodes["node2"])
+    cluster = cluster_of(nodes)
+    stages = Layout(tensor_parallel=8, pipeline_parallel=4, nnodes=4, gpus_per_node=8)
+    gang = cluster.specs["node2"].gang
+    cluster = replace(cluster, layouts={gang: stages}, models={gang: "Kimi-K2"})
+    effect = next(finding.effect for finding in diagnose(cluster, {}).findings if finding.node == "node2")
+    assert effect.endswith("not measured at PP4 x TP8, nor with Kimi-K2")
+
+
+def test_a_node_without_ports_costs_pipeline_stages_next_to_nothing() -> None:
+    nodes = healthy_nodes(2)
+    fault("all RDMA ports without a link").breaks(nodes["node1"])
+    cluster = cluster_of(nodes)
+    gang = cluster.specs["node1"].gang
+    stages = Layout(tensor_parallel=8, pipeline_parallel=2, nnodes=2, gpus_per_node=8)
+    found = [
+        {one.id: one for one in diagnose(each, {}).findings if one.node == "node1"}
+        for each in (cluster, replace(cluster, layouts={gang: stages}))
+    ]
+    for id_ in ("TRAFFIC-ON-TCP", "RDMA-PORT-DOWN"):
+        assert [each[id_].severity for each in found] == [Severity.SLOW, Severity.NOTE]
+        assert HANDED_OVER in found[1][id_].effect
 
 
 def test_the_stack_decides_the_version() -> None:

@@ -1,0 +1,38 @@
+"""How a model is divided over the GPUs of a gang."""
+
+from __future__ import annotations
+
+from orchestrator.quick import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Degrees of parallelism and which node holds which ranks.
+
+    attention_data_parallel: groups into which the tensor parallel ranks are divided for attention, each with its own
+        requests and KV cache; experts and dense layers stay cut over all ranks
+    """
+
+    tensor_parallel: int
+    pipeline_parallel: int = 1
+    expert_parallel: int = 1
+    attention_data_parallel: int = 1
+    nnodes: int
+    gpus_per_node: int
+
+    @property
+    def inside_nodes(self) -> bool:
+        """Each tensor parallel group has a node to itself: between nodes only pipeline stages hand over."""
+        return self.tensor_parallel <= self.gpus_per_node
+
+    def __str__(self) -> str:
+        return degrees_words(
+            self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.attention_data_parallel
+        )
+
+
+def degrees_words(tensor: int, pipeline: int, expert: int, attention: int) -> str:
+    """'TP32', 'PP4 x TP8', 'TP32 with EP2'."""
+    name = f"TP{tensor}" if pipeline == 1 else f"PP{pipeline} x TP{tensor}"
+    more = [f"EP{expert}"] * (expert > 1) + [f"attention DP{attention}"] * (attention > 1)
+    return f"{name} with {' and '.join(more)}" if more else name
