@@ -203,6 +203,8 @@ def _show_speeds(plan: Plan, fits: Mapping[str, tuple[Fit, ...]], screen: Screen
         fit = chosen(fits.get(gang.name, ()), gang)
         if fit is not None and fit.speeds is not None:
             screen.out.print(printable(f"{gang.name} at {fit.degrees}: {words(fit.speeds)}"))
+        elif fit is not None:
+            screen.out.print(printable(f"{gang.name} at {fit.degrees}: speed not calculated: {fit.unsaid}"))
         if len(fits.get(gang.name, ())) > 1:
             screen.out.print(
                 printable(

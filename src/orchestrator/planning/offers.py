@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.engines.engine import Engine
@@ -14,7 +13,7 @@ from orchestrator.model.layout import Layout
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning import commands, layout, memory, named, page_cache
 from orchestrator.planning.build import abilities
-from orchestrator.planning.roofline import Speeds, speeds
+from orchestrator.planning.roofline import RDMA, Network, Speeds, speeds, unsaid
 from orchestrator.planning.traffic import REDUCES_A_LAYER, bytes_a_token
 
 L40S_BYTES = L40S.nvml_mib << 20
@@ -29,7 +28,7 @@ class Fit:
     weights:   bytes on the fullest GPU
     kv_tokens: of each attention group; None for an engine on CPU
     default:   what `plan` takes where nobody pins anything
-    speeds:    calculated; None where nothing can be said
+    speeds:    calculated; None where nothing can be said; unsaid: why
     sent:      bytes that the nodes send to each other for a generated token, calculated
     read:      bytes of weight files that one node reads at a start
     """
@@ -41,6 +40,7 @@ class Fit:
     measured: bool
     default: bool
     speeds: Speeds | None = None
+    unsaid: str = ""
     sent: int = 0
     read: int = 0
 
@@ -69,11 +69,11 @@ def offer(
     *,
     gpu_total: int = L40S_BYTES,
     gpu: str = L40S.name,
-    all_reduce: Mapping[int, float] | None = None,
+    network: Network = RDMA,
 ) -> Offer:
     """Every layout that the checkpoint's arithmetic and the memory allow; nothing unmeasured is ranked.
 
-    all_reduce: seconds by tokens over all GPUs of the gang, as `nettest` measured them
+    network: how its nodes communicate, and what `nettest` measured of that
     """
     nodes, each = len(gang.nodes), gang.leader.gpus
     engine = engine_of(stack)
@@ -113,9 +113,8 @@ def offer(
                     kv_tokens=tokens,
                     measured=(stack.name, str(degrees)) in profile.measured,
                     default=degrees == usual,
-                    speeds=_speeds(
-                        profile, stack, candidate, gpu, all_reduce if degrees.tensor == nodes * each else None
-                    ),
+                    speeds=_speeds(profile, stack, candidate, gpu, network),
+                    unsaid=_unsaid(profile, stack, candidate, gpu),
                     sent=bytes_a_token(profile.dimensions, candidate, whole_reduces=_whole_reduces(engine)),
                     read=page_cache.to_read(memory.checkpoint_bytes(profile), candidate),
                 )
@@ -132,13 +131,15 @@ def offer(
     )
 
 
-def _speeds(
-    profile: ModelProfile, stack: Stack, candidate: Layout, gpu: str, all_reduce: Mapping[int, float] | None
-) -> Speeds | None:
+def _speeds(profile: ModelProfile, stack: Stack, candidate: Layout, gpu: str, network: Network) -> Speeds | None:
     if stack.device != "cuda":
         return None
     whole = _whole_reduces(engine_of(stack))
-    return speeds(profile, candidate, gpu, all_reduce=all_reduce, whole_reduces=whole)
+    return speeds(profile, candidate, gpu, network=network, whole_reduces=whole)
+
+
+def _unsaid(profile: ModelProfile, stack: Stack, candidate: Layout, gpu: str) -> str:
+    return unsaid(profile, candidate, gpu) if stack.device == "cuda" else "the engine runs on CPU"
 
 
 def _whole_reduces(engine: Engine) -> int:

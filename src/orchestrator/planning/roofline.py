@@ -1,47 +1,54 @@
 """Decode speed of a layout, calculated: bytes and steps over memory, switch and network. Nothing here is measured.
 
-A decode step of b requests takes T(b) = weights + all-reduces + rest. Weights: what one GPU reads of its own, the hit
-share of the experts included, at 75 % of its memory bandwidth. All-reduces: two a layer over the TP group. The rest
-(launches, small tiles, attention) is a constant and a share for each request, a layer: fitted to the four speeds that
-the articles measured with right wiring (DeepSeek-R1 INT8, SGLang 0.4.4, TP32 on 4 x 8 L40S), the only points there are.
-Under PP so many micro-batches go round, each with its part of the requests, and no time is lost between stages.
+A decode step of b requests takes T(b) = weights + all-reduces + hand-overs + rest. Weights: what one GPU reads of its
+own, the hit share of the experts included, at 75 % of its memory bandwidth. All-reduces: two a layer over the TP group,
+by the transport between the nodes where it spans them, or as `nettest` measured them. Hand-overs: what a pipeline stage
+sends to the next one on another node. The rest (launches, small tiles, attention) is a constant and a share for each
+request, a layer: fitted to the four speeds that the articles measured with right wiring (DeepSeek-R1 INT8, SGLang
+0.4.4, TP32 on 4 x 8 L40S). Under PP so many micro-batches go round, each with its part of the requests.
 With attention data parallelism one all-reduce of a layer goes over all ranks, where every group's tokens are filled up
 to the largest one's, and the other over a token's own group; SGLang 0.4.4 has both over all ranks.
 
-How wrong it is: see `leave_one_out`, which fits three of the four points and predicts the fourth.
+How wrong it is: see `leave_one_out`, which fits three of the four points of right wiring and predicts the fourth, and
+`leave_one_out_tcp`, which does so with the points of wrong wiring.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from orchestrator.model.gpu_facts import L40S, facts_of
 from orchestrator.model.layout import Layout
 from orchestrator.model.profile import Dimensions, ModelProfile
 from orchestrator.planning.memory import routed_experts_per_gpu, weights_per_gpu
-from orchestrator.planning.traffic import REDUCES_A_LAYER
+from orchestrator.planning.traffic import HANDED_OVER, REDUCES_A_LAYER, crossings
 from orchestrator.topology.speed import Traffic, all_reduce_s
 
 BATCHES = (1, 4, 32, 128)
 POINTS = {1: 49.02, 4: 153.98, 32: 457.66, 128: 777.92}
 """Tokens/s by requests: the articles, wiring right (yangwenbo.com/articles/update-bench-dsr1-int8-on-l40s.html)."""
+WRONG_POINTS = {1: 26.00, 4: 42.30, 32: 260.73, 128: 565.73}
+"""The same with wrong wiring: TCP between the nodes."""
 OF_MEMORY = 0.75
 """Share of the data sheet's bandwidth that kernels reach when they read weights."""
 MEMORY_GBS = {
-    "L40S": 864, "L40": 864, "L20": 864, "L4": 300, "RTX 6000 Ada": 960, "RTX 4090": 1008, "A100": 2039, "H100": 3350,
-    "H200": 4800,
+    "L40S": 864, "L40": 864, "L20": 864, "L4": 300, "RTX 6000 Ada": 960, "RTX 4090": 1008,
 }  # fmt: skip
-"""NVIDIA's data sheets; of several forms the fastest."""
+"""NVIDIA's data sheets, of cards without NVLink."""
 INSIDE_S, INSIDE_GBS = 35e-6, 11.0
 """An all-reduce of 8 GPUs in one node without NVLink: latency as between NCCL's figures for 4 GPUs below one switch and
 for 32 ranks, bandwidth as the articles measured across the sockets."""
+_HOP_S = {Traffic.RAILS: 14e-6, Traffic.TCP: 40e-6}
+"""One message to another node: NCCL's tuning model (src/graph/tuning.cc, simple protocol) for RDMA; of TCP what the
+articles' point of one request leaves for each hop of an all-reduce. A hand-over was not measured."""
 _BYTES_A_NUMBER = 2
 _LAYERS = 61
 _WHOLE, _EXPERTS, _HIT = int(21.27 * (1 << 30)), 58 * 256 * (3 * 7168 * 64 + 4 * (2 * 64 + 7168)), 8 / 256
 """Of DeepSeek-R1 INT8 at TP32: bytes of a GPU's weights (the articles' log), of its experts with a float32 scale a row,
 and the share of the experts that one request asks for."""
+_OVER = {Traffic.RAILS: "RDMA", Traffic.TCP: "TCP"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +64,52 @@ class Rest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """How the ranks communicate.
+
+    traffic:  between nodes: RAILS or TCP; assumed: nobody has looked at the nodes
+    everywhere, inside: seconds of an all-reduce by tokens of the model, as `nettest` measured them over all ranks and
+        over the ranks of one node; test: which test that was, in words
+    """
+
+    traffic: Traffic = Traffic.RAILS
+    assumed: bool = False
+    everywhere: Mapping[int, float] = field(default_factory=dict)
+    inside: Mapping[int, float] = field(default_factory=dict)
+    test: str = ""
+
+    def measured(self, layout: Layout) -> Mapping[int, float]:
+        """Of the layout's TP group; {} where no test had just these ranks."""
+        if layout.tensor_parallel == layout.nnodes * layout.gpus_per_node and layout.nnodes > 1:
+            return self.everywhere
+        return self.inside if layout.tensor_parallel == layout.gpus_per_node else {}
+
+
+RDMA = Network()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """Tokens/s by requests at once. basis: what they rest on, in words; error: largest of `leave_one_out`, a share"""
+    """Tokens/s by requests at once. basis: what they rest on, in words; error: the largest of the points that were
+    predicted from the others (`leave_one_out`, over TCP `leave_one_out_tcp`), a share"""
 
     tokens_per_s: Mapping[int, float]
     basis: str
     error: float
+
+
+def unsaid(profile: ModelProfile, layout: Layout, gpu: str) -> str:
+    """Why nothing can be said of a case, in words; '' where `speeds` says something."""
+    facts = facts_of(gpu)
+    if facts is not None and facts.nvlink:
+        return f"{facts.name} may have NVLink, and the model knows all-reduces over PCIe only"
+    if (facts.name if facts else gpu) not in MEMORY_GBS:
+        return f"the memory bandwidth of {gpu or 'these GPUs'} is not known here"
+    if layout.expert_parallel > 1:
+        return "no layout with expert parallelism was measured"
+    if not profile.dimensions.kv_lora_rank:
+        return "no model with attention other than MLA was measured"
+    return ""
 
 
 def speeds(
@@ -70,20 +117,17 @@ def speeds(
     layout: Layout,
     gpu: str = L40S.name,
     *,
-    all_reduce: Mapping[int, float] | None = None,
+    network: Network = RDMA,
     whole_reduces: int = REDUCES_A_LAYER,
 ) -> Speeds | None:
-    """None where nothing can be said: a GPU whose memory bandwidth nobody wrote down, expert parallelism, or attention
-    other than MLA, of which there is no measured point.
+    """None where nothing can be said: see `unsaid`.
 
-    all_reduce: seconds by tokens, measured by `nettest` over all ranks of this very layout
     whole_reduces: as for `traffic.bytes_a_token`
     """
-    facts = facts_of(gpu)
-    bandwidth = MEMORY_GBS.get(facts.name if facts else gpu)
-    if bandwidth is None or layout.expert_parallel > 1 or not profile.dimensions.kv_lora_rank:
+    if unsaid(profile, layout, gpu):
         return None
-    rest = fitted(POINTS)
+    facts = facts_of(gpu)
+    bandwidth, rest = MEMORY_GBS[facts.name if facts else gpu], fitted(POINTS)
     found = {
         batch: batch
         / step_s(
@@ -92,19 +136,29 @@ def speeds(
             math.ceil(batch / layout.pipeline_parallel),
             bandwidth,
             rest,
-            all_reduce,
+            network,
             whole_reduces=whole_reduces,
         )
         for batch in BATCHES
     }
-    measured = ", all-reduces by the last nettest" if all_reduce else ""
-    error = max(leave_one_out().values())
-    basis = (
-        f"calculated: {100 * OF_MEMORY:.0f} % of {bandwidth} GB/s, NCCL's model of all-reduces{measured}, the rest "
-        f"fitted to 4 points of TP32 on L40S, each of which it predicts from the others within {100 * error:.0f} %; "
-        "no other layout was measured"
+    over_tcp = network.traffic is Traffic.TCP and layout.nnodes > 1 and not layout.inside_nodes
+    error = max((leave_one_out_tcp() if over_tcp else leave_one_out()).values())
+    return Speeds(tokens_per_s=found, basis=_basis(layout, network, bandwidth, error, over_tcp), error=error)
+
+
+def _basis(layout: Layout, network: Network, bandwidth: int, error: float, over_tcp: bool) -> str:
+    assumed = ", assumed" if network.assumed else ""
+    over = "one node" if layout.nnodes == 1 else f"{_OVER[network.traffic]} between the nodes{assumed}"
+    reduces = "all-reduces inside a node estimated" if layout.inside_nodes else "NCCL's model of all-reduces"
+    if over_tcp:
+        reduces = "all-reduces over TCP fitted to the 4 points of wrong wiring"
+    if network.measured(layout):
+        reduces += f", and measured by {network.test}"
+    return (
+        f"calculated for {over}: {100 * OF_MEMORY:.0f} % of {bandwidth} GB/s, {reduces}, the rest fitted to 4 points of"
+        f" TP32 on L40S; each {'point over TCP' if over_tcp else 'of which'} it predicts from the others within"
+        f" {100 * error:.0f} %; no other layout was measured"
     )
-    return Speeds(tokens_per_s=found, basis=basis, error=error)
 
 
 def step_s(
@@ -113,7 +167,7 @@ def step_s(
     batch: int,
     bandwidth: float,
     rest: Rest,
-    measured: Mapping[int, float] | None = None,
+    network: Network = RDMA,
     *,
     whole_reduces: int = REDUCES_A_LAYER,
 ) -> float:
@@ -123,11 +177,21 @@ def step_s(
     groups = layout.attention_data_parallel
     whole = whole_reduces if groups > 1 else REDUCES_A_LAYER
     filled = groups * math.ceil(batch / groups) if whole < REDUCES_A_LAYER else batch
-    reduce_s = whole * ((measured or {}).get(filled) or reduces_s(profile.dimensions, layout, filled))
+    reduce_s = whole * reduces_s(profile.dimensions, layout, filled, network)
     if whole < REDUCES_A_LAYER:
         group = replace(layout, tensor_parallel=layout.tensor_parallel // groups, attention_data_parallel=1)
-        reduce_s += (REDUCES_A_LAYER - whole) * reduces_s(profile.dimensions, group, filled // groups)
-    return weights_s(profile, layout, batch, bandwidth) + layers * (reduce_s + rest.of(batch))
+        reduce_s += (REDUCES_A_LAYER - whole) * reduces_s(profile.dimensions, group, filled // groups, network)
+    handed_s = crossings(layout) * hand_over_s(profile.dimensions, layout, batch, network)
+    return weights_s(profile, layout, batch, bandwidth) + layers * (reduce_s + rest.of(batch)) + handed_s
+
+
+def hand_over_s(dimensions: Dimensions, layout: Layout, batch: int, network: Network = RDMA) -> float:
+    """Hidden states and residual from one stage to the next on another node: every rank sends its part, and the
+    receivers put them together, which takes no longer than an all-reduce of as much (parallel_state.py,
+    send_tensor_dict)."""
+    size = batch * HANDED_OVER * dimensions.hidden_size * _BYTES_A_NUMBER
+    together = reduces_s(dimensions, layout, batch * HANDED_OVER, network)
+    return _HOP_S[network.traffic] + size / (network.traffic.busbw_gbs * 1e9) + together
 
 
 def weights_s(profile: ModelProfile, layout: Layout, batch: int, bandwidth: float) -> float:
@@ -143,33 +207,54 @@ def _read_bytes(whole: float, experts: float, share: float, batch: int) -> float
     return whole - experts * (1 - share) ** batch
 
 
-def reduces_s(dimensions: Dimensions, layout: Layout, batch: int) -> float:
-    """One all-reduce of the TP group: over RDMA rails where it spans nodes, over PCIe where it lies in one."""
+def reduces_s(dimensions: Dimensions, layout: Layout, batch: int, network: Network = RDMA) -> float:
+    """One all-reduce of the TP group: as it was measured, else between nodes where it spans them, and over PCIe where
+    it lies in one."""
     if layout.tensor_parallel == 1:
         return 0.0
-    if layout.tensor_parallel > layout.gpus_per_node:
-        return _over_rails(batch)
+    found = between(network.measured(layout), batch)
+    if found is not None:
+        return found
+    if not layout.inside_nodes:
+        return _over_nodes(network.traffic, batch)
     size, ranks = batch * dimensions.hidden_size * _BYTES_A_NUMBER, layout.tensor_parallel
     return INSIDE_S + size * 2 * (ranks - 1) / ranks / (INSIDE_GBS * 1e9)
 
 
-def _over_rails(batch: int) -> float:
-    """NCCL's model knows four sizes; between them the time is taken as linear."""
-    below = max((one for one in BATCHES if one <= batch), default=BATCHES[0])
-    above = min((one for one in BATCHES if one >= batch), default=BATCHES[-1])
-    low, high = (all_reduce_s(Traffic.RAILS, one) for one in (below, above))
-    return low if below == above else low + (high - low) * (batch - below) / (above - below)
+def _over_nodes(traffic: Traffic, batch: int) -> float:
+    """NCCL's model knows four sizes, TCP's fit any."""
+    if traffic is Traffic.TCP:
+        return all_reduce_s(traffic, batch)
+    known = {one: all_reduce_s(traffic, one) for one in BATCHES}
+    found = between(known, batch)
+    return known[BATCHES[-1]] if found is None else found
+
+
+def between(known: Mapping[int, float], batch: int) -> float | None:
+    """Between two known sizes the time is taken as linear; None beyond them."""
+    below = max((one for one in known if one <= batch), default=None)
+    above = min((one for one in known if one >= batch), default=None)
+    if below is None or above is None:
+        return None
+    if below == above:
+        return known[below]
+    return known[below] + (known[above] - known[below]) * (batch - below) / (above - below)
 
 
 def fitted(points: Mapping[int, float]) -> Rest:
     """What is left of the measured steps, as a line through the batch sizes by least squares of relative errors."""
     left = {batch: _left_s(batch, speed) / _LAYERS for batch, speed in points.items()}
     weights = {batch: (speed / batch) ** 2 for batch, speed in points.items()}
+    return _line(left, weights)
+
+
+def _line(values: Mapping[int, float], weights: Mapping[int, float]) -> Rest:
+    """Least squares."""
     total = sum(weights.values())
-    x = sum(weights[one] * one for one in left) / total
-    y = sum(weights[one] * left[one] for one in left) / total
-    over = sum(weights[one] * (one - x) ** 2 for one in left)
-    slope = sum(weights[one] * (one - x) * (left[one] - y) for one in left) / over
+    x = sum(weights[one] * one for one in values) / total
+    y = sum(weights[one] * values[one] for one in values) / total
+    over = sum(weights[one] * (one - x) ** 2 for one in values)
+    slope = sum(weights[one] * (one - x) * (values[one] - y) for one in values) / over
     return Rest(step_s=y - slope * x, request_s=slope)
 
 
@@ -179,8 +264,12 @@ def _left_s(batch: int, speed: float) -> float:
 
 def _known_s(batch: int) -> float:
     """Weights and all-reduces of a step of the articles' engine."""
-    read = _read_bytes(_WHOLE, _EXPERTS, _HIT, batch)
-    return read / (OF_MEMORY * MEMORY_GBS[L40S.name] * 1e9) + _LAYERS * REDUCES_A_LAYER * _over_rails(batch)
+    return _read_s(batch) + _LAYERS * REDUCES_A_LAYER * _over_nodes(Traffic.RAILS, batch)
+
+
+def _read_s(batch: int) -> float:
+    """Weights of a step of the articles' engine."""
+    return _read_bytes(_WHOLE, _EXPERTS, _HIT, batch) / (OF_MEMORY * MEMORY_GBS[L40S.name] * 1e9)
 
 
 def leave_one_out(points: Mapping[int, float] = POINTS) -> dict[int, float]:
@@ -189,6 +278,28 @@ def leave_one_out(points: Mapping[int, float] = POINTS) -> dict[int, float]:
     for batch, speed in points.items():
         rest = fitted({one: value for one, value in points.items() if one != batch})
         step = _known_s(batch) + _LAYERS * rest.of(batch)
+        found[batch] = abs(batch / step - speed) / speed
+    return found
+
+
+def leave_one_out_tcp(
+    points: Mapping[int, float] = POINTS, wrong: Mapping[int, float] = WRONG_POINTS
+) -> dict[int, float]:
+    """The same for wrong wiring: nothing of this number of requests, right or wrong, is in the fit.
+
+    An all-reduce over TCP is then a line through those that the other wrong points tell of. That one request is
+    faster than this line (a message below 16 KB) only its own point tells: its error is the largest.
+    """
+    found = {}
+    for batch, speed in wrong.items():
+        rest = fitted({one: value for one, value in points.items() if one != batch})
+        reduces = {
+            one: (one / value - _read_s(one) - _LAYERS * rest.of(one)) / (_LAYERS * REDUCES_A_LAYER)
+            for one, value in wrong.items()
+            if one not in (batch, 1)
+        }
+        line = _line(reduces, dict.fromkeys(reduces, 1.0))
+        step = _read_s(batch) + _LAYERS * (REDUCES_A_LAYER * line.of(batch) + rest.of(batch))
         found[batch] = abs(batch / step - speed) / speed
     return found
 

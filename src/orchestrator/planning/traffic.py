@@ -10,7 +10,7 @@ from orchestrator.model.profile import Dimensions
 REDUCES_A_LAYER = 2
 """All-reduces of a layer: after attention, and after the feed-forward part."""
 _BYTES_A_NUMBER = 2
-_HANDED_OVER = 2
+HANDED_OVER = 2
 """Tensors that a pipeline stage hands to the next: hidden states and residual (PPProxyTensors of SGLang's models)."""
 
 
@@ -24,15 +24,19 @@ def bytes_a_token(dimensions: Dimensions, layout: Layout, *, whole_reduces: int 
     whole_reduces: those of a layer that go over the whole group where attention has groups of its own; what is left of
         the two goes over a token's own group
     """
-    tensor, stages = layout.tensor_parallel, layout.pipeline_parallel
+    tensor = layout.tensor_parallel
     number = dimensions.hidden_size * _BYTES_A_NUMBER
     whole = whole_reduces if layout.attention_data_parallel > 1 else REDUCES_A_LAYER
     total = whole * _reduce(tensor, layout.gpus_per_node)
     total += (REDUCES_A_LAYER - whole) * _reduce(tensor // layout.attention_data_parallel, layout.gpus_per_node)
     total *= dimensions.num_hidden_layers * number
-    firsts = [stage * tensor // layout.gpus_per_node for stage in range(stages)]
-    crossings = sum(before != after for before, after in pairwise(firsts))
-    return int(total) + crossings * _HANDED_OVER * number
+    return int(total) + crossings(layout) * HANDED_OVER * number
+
+
+def crossings(layout: Layout) -> int:
+    """How often a token goes from a stage on one node to the next stage on another."""
+    firsts = [stage * layout.tensor_parallel // layout.gpus_per_node for stage in range(layout.pipeline_parallel)]
+    return sum(before != after for before, after in pairwise(firsts))
 
 
 def _reduce(ranks: int, gpus_per_node: int) -> float:

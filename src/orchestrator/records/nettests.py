@@ -48,14 +48,19 @@ def last_good(gang: GangSpec, stack: str, ranks: int, *, root: Path | None = Non
     )
 
 
+def newest(gang: GangSpec, stack: str, ranks: int, *, root: Path | None = None) -> dict[str, Any] | None:
+    """The newest test of these very nodes and this stack that measured anything, slow or not."""
+    return next((found for found in _of(gang, stack, root) if found["tests"] and found["ranks"] == ranks), None)
+
+
 def slow_before(gang: GangSpec, stack: str, *, root: Path | None = None) -> str:
     """What the newest test of these nodes and this stack found slow, with its id; '' where it found nothing, or there
     is none."""
-    newest = next(_of(gang, stack, root), None)
-    if newest is None or newest["verdict"] != "slow":
+    last = next(_of(gang, stack, root), None)
+    if last is None or last["verdict"] != "slow":
         return ""
-    titles = [str(one.get("title")) for one in newest.get("findings", [])]
-    return f"{titles[0]} ({newest.get('id')})" if titles else ""
+    titles = [str(one.get("title")) for one in last.get("findings", [])]
+    return f"{titles[0]} ({last.get('id')})" if titles else ""
 
 
 def newest_nettests(gangs: Iterable[GangSpec], *, root: Path | None = None) -> tuple[dict[str, Any], ...]:

@@ -11,17 +11,27 @@ from hypothesis import strategies as st
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.layout import Layout
 from orchestrator.planning.memory import routed_experts_per_gpu, weights_per_gpu
-from orchestrator.planning.roofline import BATCHES, POINTS, leave_one_out, speeds, words
+from orchestrator.planning.roofline import (
+    BATCHES,
+    POINTS,
+    RDMA,
+    WRONG_POINTS,
+    Network,
+    leave_one_out,
+    leave_one_out_tcp,
+    speeds,
+    unsaid,
+    words,
+)  # fmt: skip
+from orchestrator.topology.speed import Traffic
 
 ARTICLES = load_profile("DeepSeek-R1-Channel-INT8")
 TP32 = Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8)
 PP4 = Layout(tensor_parallel=8, pipeline_parallel=4, nnodes=4, gpus_per_node=8)
 
 
-def of(
-    layout: Layout = TP32, gpu: str = "NVIDIA L40S", all_reduce: dict[int, float] | None = None, whole: int = 2
-) -> dict[int, float]:
-    found = speeds(ARTICLES, layout, gpu, all_reduce=all_reduce, whole_reduces=whole)
+def of(layout: Layout = TP32, gpu: str = "NVIDIA L40S", network: Network = RDMA, whole: int = 2) -> dict[int, float]:
+    found = speeds(ARTICLES, layout, gpu, network=network, whole_reduces=whole)
     assert found is not None
     return dict(found.tokens_per_s)
 
@@ -45,9 +55,44 @@ def test_pipelines_of_groups_inside_a_node_lose_alone_and_win_together() -> None
 
 
 def test_a_measured_all_reduce_takes_the_place_of_the_calculated_one() -> None:
-    slow = of(all_reduce={1: 200e-6})
+    slow = of(network=Network(everywhere={1: 200e-6}, inside={1: 1.0}, test="nettest t1"))
     assert slow[1] == pytest.approx(1 / (1 / of()[1] + 122 * (200 - 48) * 1e-6), rel=0.01)
-    assert slow[128] == of()[128]
+    assert slow[128] == of()[128], "not measured, and not guessed from what was"
+
+
+def test_what_was_measured_inside_a_node_is_what_pipeline_stages_wait_for() -> None:
+    """At 32 requests a stage has 8, between two sizes that were measured."""
+    network = Network(everywhere={8: 1.0}, inside={4: 100e-6, 32: 380e-6}, test="nettest t1")
+    calculated, measured = of(PP4), of(PP4, network=network)
+    assert measured[1] == calculated[1]
+    alone = replace(PP4, pipeline_parallel=1, nnodes=1)
+    known = 35e-6 + 8 * 14336 * 2 * 7 / 8 / 11e9
+    added = 32 / measured[32] - 32 / calculated[32]
+    assert added == pytest.approx(122 * (140e-6 - known), rel=0.05)
+    found = speeds(ARTICLES, alone, network=network)
+    assert found is not None and "nettest t1" in found.basis and "one node" in found.basis
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_a_cluster_on_tcp_is_calculated_for_tcp(batch: int) -> None:
+    over_tcp = Network(traffic=Traffic.TCP)
+    assert of(network=over_tcp)[batch] == pytest.approx(WRONG_POINTS[batch], rel=0.1)
+    assert 0.98 < of(PP4, network=over_tcp)[batch] / of(PP4)[batch] < 1, "hand-overs cost next to nothing, and some"
+
+
+def test_the_basis_says_for_which_transport_it_was_calculated() -> None:
+    tcp, assumed = (speeds(ARTICLES, TP32, network=Network(traffic=t, assumed=a))
+                    for t, a in ((Traffic.TCP, False), (Traffic.RAILS, True)))  # fmt: skip
+    assert tcp is not None and tcp.basis.startswith("calculated for TCP between the nodes:")
+    assert tcp.error == max(leave_one_out_tcp().values())
+    assert f"predicts from the others within {100 * tcp.error:.0f} %" in tcp.basis
+    assert assumed is not None and assumed.basis.startswith("calculated for RDMA between the nodes, assumed:")
+
+
+def test_wrong_wiring_is_predicted_where_another_point_has_its_kind_of_message() -> None:
+    """One request alone has none: the error says so, and is not left out."""
+    found = leave_one_out_tcp()
+    assert max(found[batch] for batch in BATCHES[1:]) < 0.35 < found[1] < 0.6
 
 
 def test_attention_groups_a_node_halve_the_network_and_read_more_weights() -> None:
@@ -58,13 +103,18 @@ def test_attention_groups_a_node_halve_the_network_and_read_more_weights() -> No
     assert old[1] < plain[1]
 
 
-@given(st.sampled_from(BATCHES), st.sampled_from(["NVIDIA L40S", "NVIDIA H200", "NVIDIA A100 80GB PCIe"]))
+@given(
+    st.sampled_from(BATCHES),
+    st.sampled_from(["NVIDIA L40S", "NVIDIA RTX 6000 Ada Generation"]),
+)
 def test_more_memory_bandwidth_is_never_slower(batch: int, gpu: str) -> None:
     assert of(gpu=gpu)[batch] >= of()[batch] * 0.999
 
 
 def test_what_nobody_can_say_is_not_said() -> None:
     assert speeds(ARTICLES, TP32, "Somebody's GPU") is None
+    assert speeds(ARTICLES, PP4, "NVIDIA H200") is None and "NVLink" in unsaid(ARTICLES, PP4, "NVIDIA H200")
+    assert not unsaid(ARTICLES, PP4, "NVIDIA L40S")
     assert speeds(ARTICLES, replace(TP32, expert_parallel=2)) is None
     other = replace(ARTICLES, dimensions=replace(ARTICLES.dimensions, kv_lora_rank=0))
     assert speeds(other, TP32) is None

@@ -87,6 +87,15 @@ def test_the_newest_of_each_gang_of_an_inventory(tmp_path: Path) -> None:
     assert [(one["gang"], one.get("mark")) for one in found] == [("g", 2), ("h", None)]
 
 
+def test_the_newest_one_may_have_been_slow(tmp_path: Path) -> None:
+    tested = [{"bytes": 1}]
+    records: list[dict[str, Any]] = [{"mark": 1}, {"mark": 2, "verdict": "slow"}, {"mark": 3, "tests": []}]
+    for number, changes in enumerate(records):
+        nettests.write_nettest(document(**{"tests": tested, **changes}), 1e9 + number, root=tmp_path)
+    found = nettests.newest(GANG, "s", 2, root=tmp_path)
+    assert found is not None and found["mark"] == 2, "a test that measured nothing says nothing"
+
+
 def test_the_oldest_of_a_gang_go(tmp_path: Path) -> None:
     for number in range(nettests.KEPT + 3):
         nettests.write_nettest(document(), 1e9 + number, root=tmp_path)

@@ -13,7 +13,7 @@ from orchestrator.model.plan import GangPlan
 from orchestrator.planning.layout import degrees_of
 from orchestrator.planning.offers import L40S_BYTES, Fit, offer
 from orchestrator.planning.page_cache import FAST_DISK
-from orchestrator.workflows.plan.measured import measured_all_reduces
+from orchestrator.workflows.plan.measured import planned_network
 from orchestrator.workflows.plan.models import costs_json, speeds_json
 from orchestrator.workflows.plan.plan import Planned, PlanRequest
 
@@ -37,7 +37,7 @@ def _fits(gang: GangSpec, plan: GangPlan, request: PlanRequest, planned: Planned
         gang,
         gpu_total=plan.memory.gpu_total or L40S_BYTES,
         gpu=_gpu_name(gang, planned),
-        all_reduce=measured_all_reduces(gang, stack.name, profile),
+        network=planned_network(gang, plan, profile),
     ).fits
 
 
@@ -53,7 +53,7 @@ def chosen(fits: tuple[Fit, ...], gang: GangPlan) -> Fit | None:
 
 
 def fit_words(fit: Fit) -> str:
-    """'PP4 x TP8 (node-stages): 667k KV tokens, 86 kB a token between nodes, 40 to 998 tokens/s at 1 and 128 requests,
+    """'PP4 x TP8 (node-stages): 667k KV tokens, 86 kB a token between nodes, 41 to 983 tokens/s at 1 and 128 requests,
     172 GB to read on each node (34 s at 5 GB/s)'."""
     groups = f" in each of {fit.degrees.attention} groups" if fit.degrees.attention > 1 else ""
     parts = [] if fit.kv_tokens is None else [f"{fit.kv_tokens // 1000}k KV tokens{groups}"]

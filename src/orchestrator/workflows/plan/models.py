@@ -22,7 +22,7 @@ from orchestrator.planning.offers import Fit, Offer, offer
 from orchestrator.planning.page_cache import FAST_DISK, SLOW_DISK
 from orchestrator.rendering import profile_file
 from orchestrator.workflows.files import write_whole
-from orchestrator.workflows.plan.measured import measured_all_reduces
+from orchestrator.workflows.plan.measured import assumed_network
 from orchestrator.workflows.plan.plan import stack_name
 
 ASSUMED = "48 GB L40S (46068 MiB by NVML), assumed; the nodes were not contacted"
@@ -46,7 +46,7 @@ def list_models(gangs: Sequence[GangSpec], stack: str | None) -> tuple[Listed, .
 
 
 def _offered(profile: ModelProfile, stack: Stack, gang: GangSpec) -> Offer:
-    return offer(profile, stack, gang, all_reduce=measured_all_reduces(gang, stack.name, profile))
+    return offer(profile, stack, gang, network=assumed_network(gang, stack.name, profile))
 
 
 def models_json(listed: Sequence[Listed]) -> dict[str, Any]:
@@ -114,9 +114,15 @@ def speeds_json(fit: Fit) -> dict[str, Any]:
     """Decode speed of a layout, as it was calculated; null where nothing can be said."""
     found = fit.speeds
     if found is None:
-        return {"tokens_per_s": None, "calculated": True, "basis": None, "error": None}
+        return {"tokens_per_s": None, "calculated": True, "basis": None, "error": None, "not_calculated": fit.unsaid}
     figures = {str(batch): round(speed, 1) for batch, speed in found.tokens_per_s.items()}
-    return {"tokens_per_s": figures, "calculated": True, "basis": found.basis, "error": round(found.error, 3)}
+    return {
+        "tokens_per_s": figures,
+        "calculated": True,
+        "basis": found.basis,
+        "error": round(found.error, 3),
+        "not_calculated": None,
+    }
 
 
 def add_model(
