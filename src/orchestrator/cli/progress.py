@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from orchestrator.cli.checkpoint_sizes import Pace, duration
 from orchestrator.cli.screen import Screen, printable
 
 if TYPE_CHECKING:  # rich costs 60 ms to import
     from rich.status import Status
 
 PATIENCE_S = 2.0
+LINES_S = 30.0
+"""Between two lines on one thing, where lines can't be changed in their place."""
 
 
 @contextlib.contextmanager
@@ -85,18 +88,31 @@ class WordsInPlace:
 
 @contextlib.contextmanager
 def counting(screen: Screen, words: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A function (name, done, of) that shows how far each of several is: in place on a terminal, one line each
-    where something takes long elsewhere."""
+    """A function (name, done, of) that shows how far each of several is, how fast, and how long the rest takes at that
+    rate: in place on a terminal, a line now and then where something takes long elsewhere."""
     began = time.monotonic()
-    announced: set[str] = set()
+    announced: dict[str, NowAndThen] = {}
+    paces: dict[str, Pace] = {}
     with contextlib.ExitStack() as stack:
         drawn = stack.enter_context(screen.err.status(printable(words))) if screen.draws else None
 
         def at(name: str, done: int, of: int) -> None:
+            said = f"{name}: {words}, {done} of {of}{_pace(paces.setdefault(name, Pace()), done, of)}"
             if drawn is not None:
-                drawn.update(printable(f"{name}: {words}, {done} of {of}"))
-            elif name not in announced and time.monotonic() - began > PATIENCE_S:
-                announced.add(name)
-                screen.say(f"{name}: {words}, {done} of {of} ...")
+                drawn.update(printable(said))
+            elif name in announced:
+                if announced[name].due():
+                    screen.say(f"{said} ...")
+            elif time.monotonic() - began > PATIENCE_S:
+                announced[name] = NowAndThen(LINES_S)
+                screen.say(f"{said} ...")
 
         yield at
+
+
+def _pace(pace: Pace, done: int, of: int) -> str:
+    """', 12.3 a second, 0:40 left'; '' until two figures allow it."""
+    rate = pace.at(done)
+    if rate <= 0:
+        return ""
+    return f", {rate:.3g} a second" + (f", {duration((of - done) / rate)} left" if done < of else "")
