@@ -49,11 +49,15 @@ def test_a_run_is_recorded_and_the_next_one_is_compared_with_it(lab: SmallLab) -
     assert (first["gang"], first["layout"], first["load"]) == ("gang0", "TP4", LOAD)
     assert first["serving"]["output_tok_s"] > 0
     assert first["plan_id"]
-    assert "hidden-key" not in Path(first["file"]).read_text()
+    kept, raw = Path(first["file"]), Path(first["raw_file"])
+    assert raw.parent == kept.parent and raw.stat().st_mode & 0o777 == 0o600
+    assert len(json.loads(raw.read_text())["generated_texts"]) == LOAD["prompts"]
+    assert "hidden-key" not in kept.read_text() + raw.read_text()
+    assert {one["id"] for one in first["findings"]} and first["tuned"].keys() == {"node0", "node1"}
     second = bench(lab)
     assert first["id"] in second["against"]
     assert {one["name"] for one in second["figures"]} == second["serving"].keys()
-    listed = json.loads(lab.deploy("bench", "--list", "--json").stdout)
+    listed = json.loads(lab.deploy("bench", "list", "--json").stdout)
     assert [one["id"] for one in listed["runs"]] == [first["id"], second["id"]]
     compared = json.loads(lab.deploy("bench", "--compare", first["id"], second["id"], "--json").stdout)
     assert (compared["a"], compared["b"], compared["differ"]) == (first["id"], second["id"], [])
@@ -73,7 +77,7 @@ def test_the_gate_is_the_profile(lab: SmallLab, speed: float, verdict: str, code
 
 
 def bench_stack(lab: SmallLab) -> str:
-    return str(json.loads(lab.deploy("bench", "--list", "--json").stdout)["runs"][0]["stack"])
+    return str(json.loads(lab.deploy("bench", "list", "--json").stdout)["runs"][0]["stack"])
 
 
 def test_a_busy_engine_is_refused_and_an_interrupted_run_leaves_nothing(lab: SmallLab) -> None:
@@ -92,6 +96,21 @@ def test_a_busy_engine_is_refused_and_an_interrupted_run_leaves_nothing(lab: Sma
         first.terminate()
         first.communicate(timeout=30)
     until(lambda: "bench" not in clients(lab), 30, "the client is gone")
+    assert lab.gang()["state"] == "ready"
+
+
+@pytest.mark.parametrize("words", [("bench", *WORDS), ("golden", "accept")])
+def test_a_wrong_key_is_one_message_with_the_fix(lab: SmallLab, words: tuple[str, ...]) -> None:
+    place = lab.on("node0", "find / -xdev -name secrets.json -path '*/gangs/gang0/*'").strip()
+    assert len(place.splitlines()) == 1, place
+    lab.on("node0", f"sed -i.kept 's/Bearer hidden-key-of-the-test/Bearer another-key/' {place}")
+    try:
+        done = lab.deploy(*words, check=False)
+    finally:
+        lab.on("node0", f"mv {place}.kept {place}")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "API key" in done.stderr and "`l40s-deploy restart`" in done.stderr and "Traceback" not in done.stderr
+    assert "another-key" not in done.stdout + done.stderr
     assert lab.gang()["state"] == "ready"
 
 

@@ -50,7 +50,8 @@ def _is_conversation(entry: object) -> bool:
     turns = entry.get("conversations") if isinstance(entry, dict) else None
     if not isinstance(turns, list) or len(turns) < 2:
         return False
-    return all(isinstance(turn, dict) and isinstance(turn.get("value"), str) for turn in turns[:2])
+    values = [turn.get("value") if isinstance(turn, dict) else None for turn in turns[:2]]
+    return all(isinstance(value, str) and value.strip() for value in values)
 
 
 def own_text(conversations: int = TURNS) -> str:

@@ -53,7 +53,12 @@ def judge(found: Mapping[str, float], expected: Mapping[str, float]) -> tuple[Ju
 
 def overall(judged: Iterable[Judged]) -> Verdict:
     """The worst of those figures that decide; NONE where there is none."""
-    found = {one.verdict for one in judged if one.figure.decides}
+    return gravest(one.verdict for one in judged if one.figure.decides)
+
+
+def gravest(verdicts: Iterable[Verdict]) -> Verdict:
+    """NONE where nothing was judged."""
+    found = set(verdicts)
     return next(
         (verdict for verdict in (Verdict.SLOW, Verdict.NOTE, Verdict.EXPECTED) if verdict in found), Verdict.NONE
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_cluster, seconds
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.benchmark import FIGURES, Load
+from orchestrator.model.errors import InputError
 from orchestrator.model.exit_codes import Exit
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy bench --gate --concurrency 32 --prompts 64",
         "l40s-deploy bench --sweep 1,4,32,128 --input 200 --output 512",
         "l40s-deploy bench --sweep 1,4,32,128 --html bench.html",
-        "l40s-deploy bench --list",
+        "l40s-deploy bench list",
         "l40s-deploy bench --markdown 20260714-101500-gang0 20260714-113000-gang0",
         "l40s-deploy bench --compare 20260714-101500-gang0 20260714-113000-gang0",
     )
@@ -73,7 +74,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="also write a page with curves beside the profile's speeds; with --markdown or --list: of those runs",
     )
-    parser.add_argument("--list", action="store_true", help="the recorded runs; asks no engine")
+    parser.add_argument("action", nargs="?", choices=("list",), help="list: the recorded runs; asks no engine")
+    parser.add_argument("--list", action="store_true", help="the same as `bench list`")
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="two recorded runs side by side; asks no engine")
     add_json(parser)
 
@@ -85,7 +87,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
     if args.html:
         bench_page.refuse_unwritable(args.html)
-    if args.list:
+    if args.markdown and args.json:
+        raise InputError(
+            "--markdown and --json are two forms of the same runs",
+            where="bench",
+            fix="leave one of them out: `bench list --json` has every recorded run",
+        )
+    if args.list or args.action == "list":
         _page(records := bench.listed(), args, screen)
         return _list(records, args, screen)
     if args.markdown:
@@ -95,7 +103,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.compare:
         return _compare(*bench.compared(args.compare), args, screen)
     load = Load(**{name: getattr(args, name) for name, _ in _LOAD})
-    dataset = bench.read_dataset(Path(args.dataset).expanduser(), load.prompts) if args.dataset else None
+    most = max(args.sweep) if args.sweep else load.prompts
+    dataset = bench.read_dataset(Path(args.dataset).expanduser(), most) if args.dataset else None
     inventory = open_cluster(args, screen)
     order = bench.Order(gangs=tuple(args.gang), load=load, timeout_s=args.timeout, dataset=dataset)
     with counting(screen, "requests answered") as at:
@@ -118,6 +127,9 @@ def _sweep(done: Sequence[Benched], args: argparse.Namespace, screen: Screen) ->
         screen.json(sweep_json(done))
     else:
         screen.out.print(markdown([one.record for one in done]), markup=False, soft_wrap=True, highlight=False)
+        for one in done:
+            screen.out.print(printable(f"{one.record['load']['concurrency']} at once:"))
+            _print_verdict(one, screen)
     return max(_code(one.verdict.value, gate=args.gate) for one in done)
 
 
@@ -152,23 +164,29 @@ def _print(done: Benched, load: Load, screen: Screen) -> None:
     say(printable(f"  {load}; prompts: {record['dataset']}"))
     if record["stand_in"]:
         say("  the lab's stand-in answered, without a model: these figures say nothing about a GPU")
-    if done.judged:
-        _table(done.judged, ("measured", "expected"), screen)
-        say(printable(f"  held against {done.against}"))
-    else:
+    if not done.judged:
         _figures(record["serving"], screen)
     if log := record.get("decode_log"):
         say(
             f"  the leader's log: {log['tok_s']:.2f} tok/s with {log['tokens']} tokens held; mean {log['mean']:.2f},"
             f" {log['least']:.2f} to {log['most']:.2f} in {log['lines']} lines"
         )
+    _print_verdict(done, screen)
+
+
+def _print_verdict(done: Benched, screen: Screen) -> None:
+    """What a run is worth: its figures beside those it was held against, the verdict, why, and where the record is."""
+    say = screen.out.print
+    if done.judged:
+        _table(done.judged, ("measured", "expected"), screen)
+        say(printable(f"  held against {done.against}"))
     words = {"not judged": "recorded, not judged: the profile expects nothing for this case; the next run is compared"}
     say(printable(f"  verdict: {words.get(done.verdict.value, done.verdict.value)}"))
     for cause in done.causes:
         say(printable(f"  likely: {cause}"))
     if done.verdict.value == "BENCH-SLOW":
         say("  fix: l40s-deploy doctor; l40s-deploy tuning status; l40s-deploy status")
-    say(printable(f"  recorded as {record['id']} in {done.file}"))
+    say(printable(f"  recorded as {done.record['id']} in {done.file}"))
 
 
 def _figures(serving: dict[str, float], screen: Screen) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -108,6 +109,27 @@ def decoding(rows: Iterable[Sequence[float]], load: Load) -> DecodeLog | None:
         most=max(speeds),
         lines=len(speeds),
     )
+
+
+def more_at_once(rows: Iterable[Sequence[float]], load: Load) -> int:
+    """Requests that the engine had at once by its log, where those are more than a run sends; 0 where they are not.
+
+    One more may be the agent's own probe.
+    """
+    sound = (row for row in rows if len(row) == 4 and all(map(math.isfinite, row)))
+    most = max((int(row[0] + row[3]) for row in sound), default=0)
+    return most if most > load.concurrency + 1 else 0
+
+
+def without_arguments(text: str) -> str:
+    """A result file without the engine's arguments, which may hold its API key; lines that are no JSON are left out."""
+    kept = []
+    for line in filter(str.strip, text.splitlines()):
+        with suppress(ValueError, RecursionError):
+            told = json.loads(line)
+            if isinstance(told, dict):
+                kept.append(json.dumps({key: value for key, value in told.items() if key != "server_info"}) + "\n")
+    return "".join(kept)
 
 
 def command(engine: Engine, load: Load, *, url: str, model: str, tokenizer: str) -> tuple[str, ...]:

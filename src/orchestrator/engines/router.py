@@ -171,3 +171,12 @@ def running_requests(body: str) -> int | None:
         pass
     found = re.findall(r"^sglang:num_(?:running|queue)_reqs(?:\{[^}]*\})? ([0-9.]+)", body, re.MULTILINE)
     return sum(int(float(number)) for number in found) if found else None
+
+
+def finished_requests(body: str) -> int | None:
+    """Requests that an engine has answered since it started, out of its /metrics; None where it does not tell."""
+    found = re.findall(r"^sglang:num_requests_total(?:\{[^}]*\})? ([0-9.e+]{1,32})$", body, re.MULTILINE)
+    try:
+        return int(sum(map(float, found))) if found else None
+    except (ValueError, OverflowError):
+        return None

@@ -1,4 +1,4 @@
-"""Benchmark runs on this machine: one file each, $XDG_STATE_HOME/l40s-deploy/bench/ID.json."""
+"""Benchmark runs on this machine: $XDG_STATE_HOME/l40s-deploy/bench/ID.json, and the client's words, ID.raw.jsonl."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from orchestrator.model.errors import InputError
 from orchestrator.records.documents import write_document
 
 FORMAT = 1
+MOST_RAW_BYTES = 16 << 20
+"""Of one client's result: 256 answers of 200 tokens take about a megabyte."""
+KEPT_RAW = 50
+_RAW = ".raw.jsonl"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
 
 
@@ -46,6 +50,25 @@ def write_bench(document: Mapping[str, Any], *, root: Path | None = None) -> Pat
     return file
 
 
+def keep_raw(name: str, text: str, *, root: Path | None = None) -> str | None:
+    """The client's own result beside a record; returns its file. None where it is too long, or can't be written: the
+    record is worth more. Only the newest are kept."""
+    folder = root or benches_root()
+    file, data = folder / f"{name}{_RAW}", text.encode("utf-8", "replace")
+    if not data or len(data) > MOST_RAW_BYTES:
+        return None
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.unlink(missing_ok=True)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            out.write(data)
+        for old in sorted(folder.glob(f"*{_RAW}"), key=lambda one: one.name)[:-KEPT_RAW]:
+            old.unlink(missing_ok=True)
+    except OSError:
+        return None
+    return str(file)
+
+
 def read_bench(name: str, *, root: Path | None = None) -> dict[str, Any]:
     """One record. Raises InputError where there is none of this name, or it can't be read."""
     file = bench_file(name, root=root)
@@ -53,7 +76,7 @@ def read_bench(name: str, *, root: Path | None = None) -> dict[str, Any]:
         raise InputError(
             f"no benchmark is recorded as {name!r}",
             where=str(file.parent),
-            fix="list them with `l40s-deploy bench --list`",
+            fix="list them with `l40s-deploy bench list`",
         )
     found = _read(file)
     if found is None:

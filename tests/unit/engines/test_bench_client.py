@@ -28,6 +28,22 @@ RESULT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
+    ("rows", "most"),
+    [([(2, 40, 9.0, 0)], 0), ([(2, 40, 9.0, 1)], 0), ([(1, 40, 9.0, 0), (3, 60, 9.0, 1)], 4), ([(9.0,)], 0), ([], 0)],
+)
+def test_more_requests_than_a_run_sends_are_others(rows: list[tuple[float, ...]], most: int) -> None:
+    """One more may be the agent's probe."""
+    assert bench_client.more_at_once(rows, LOAD) == most
+
+
+def test_what_is_kept_of_a_result_has_every_answer_and_not_the_engines_arguments() -> None:
+    kept = bench_client.without_arguments(json.dumps(RESULT) + "\nno JSON\n[1]\n" + json.dumps(RESULT))
+    first, second = (json.loads(line) for line in kept.splitlines())
+    assert first == second == {key: value for key, value in RESULT.items() if key != "server_info"}
+    assert first["itls"] and first["generated_texts"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
     ("stack", "module", "own"),
     [
         ("sglang-0.4.4-l40s", "sglang.bench_serving", []),

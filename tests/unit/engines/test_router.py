@@ -41,6 +41,19 @@ def test_running_requests(body: str, running: int | None) -> None:
     assert router.running_requests(body) == running
 
 
+@pytest.mark.parametrize(
+    ("body", "finished"),
+    [
+        ('sglang:num_requests_total{model_name="m"} 4.0\nsglang:num_requests_total{model_name="n"} 1.2e+03\n', 1204),
+        ("sglang:num_requests_total 7\n", 7),
+        ('{"loads": []}', None),
+        ("sglang:num_requests_total ....\n", None),
+    ],
+)
+def test_finished_requests(body: str, finished: int | None) -> None:
+    assert router.finished_requests(body) == finished
+
+
 def test_the_launch_script_is_what_is_run() -> None:
     words = router.command("/opt/it's/python3", "0.0.0.0", 30000, 29000, "/ready", tls=True)
     script = router.launch_script(["printf", "%s\n", *words])

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from orchestrator.model.errors import InputError
-from orchestrator.records.benches import all_benches, new_id, read_bench, write_bench
+from orchestrator.records.benches import (
+    KEPT_RAW,
+    MOST_RAW_BYTES,
+    all_benches,
+    keep_raw,
+    new_id,
+    read_bench,
+    write_bench,
+)
 
 
 def record(name: str, at: float) -> dict[str, Any]:
@@ -31,6 +39,18 @@ def test_the_oldest_comes_first_and_what_is_no_record_is_left_out(tmp_path: Path
         (tmp_path / f"{name}.json").write_text(text)
     assert [one["id"] for one in all_benches(root=tmp_path)] == ["b", "a"]
     assert all_benches(root=tmp_path / "none") == ()
+
+
+def test_what_the_client_wrote_lies_beside_a_record_for_its_owner_alone(tmp_path: Path) -> None:
+    for number in range(KEPT_RAW + 2):
+        file = keep_raw(f"run-{number:03d}", '{"a": 1}\n', root=tmp_path)
+        assert file is not None and Path(file).stat().st_mode & 0o777 == 0o600
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert (len(left), left[0], left[-1]) == (KEPT_RAW, "run-002.raw.jsonl", f"run-{KEPT_RAW + 1:03d}.raw.jsonl")
+    assert all_benches(root=tmp_path) == ()
+    assert keep_raw("long", "x" * (MOST_RAW_BYTES + 1), root=tmp_path) is None
+    (tmp_path / "file").write_text("")
+    assert keep_raw("x", "{}", root=tmp_path / "file") is None, "the record is worth more"
 
 
 @pytest.mark.parametrize("name", ["none", "../a", "", "c"])

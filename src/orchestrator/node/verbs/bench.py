@@ -38,6 +38,8 @@ MOST_BYTES = 64 << 20
 KEPT_LOG = 16 << 10
 MOST_ROWS, ROWS_AT_ONCE = 4096, 256
 """Lines on decoding: one in 40 steps, so that a run of half an hour has some hundreds."""
+_REFUSED = re.compile(r"\b(?:Unauthorized|401)\b")
+"""What both versions' clients end with where their first request is refused."""
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
@@ -83,6 +85,8 @@ def _measure(asked: BenchRequest, run: Run, folder: pathlib.Path, engine_log: Lo
         fix = "check `l40s-deploy status` and `l40s-deploy logs`"
         if "No module named" in said and run.container is None:
             fix = f"install that package: `{run.venv_python} -m pip install PACKAGE`"
+        elif _REFUSED.search(said):
+            fix = "the engine does not accept the API key of this run; start it again: `l40s-deploy restart`"
         what = f"the benchmark client ended with status {child.returncode}: {said}"
         raise Failure("client-failed", what, f"{run.venv_python or containers.PYTHON} -m {asked.command[0]}", fix)
     text = _result(paths["{result}"])

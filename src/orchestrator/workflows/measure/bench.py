@@ -19,6 +19,7 @@ from orchestrator.bench.verdict import (
     Verdict,
     applying,
     causes,
+    gravest,
     held_against,
     judge,
     looks_like_wrong_wiring,
@@ -27,7 +28,6 @@ from orchestrator.bench.verdict import (
 from orchestrator.engines import bench_client, greedy
 from orchestrator.engines.bench_client import DecodeLog, Result
 from orchestrator.engines.registry import engine_of
-from orchestrator.engines.router import running_requests
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
@@ -37,24 +37,23 @@ from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.protocol.staging import StagingRequest
-from orchestrator.protocol.verbs import AskRequest, BenchLine, BenchRequest, HttpRequest
-from orchestrator.records.benches import all_benches, new_id, read_bench, write_bench
+from orchestrator.protocol.verbs import BenchLine, BenchRequest
+from orchestrator.records.benches import all_benches, keep_raw, new_id, read_bench, write_bench
 from orchestrator.records.nettests import slow_before
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import messages
 from orchestrator.remote.session import Session
 from orchestrator.topology.build import build
 from orchestrator.workflows.ahead import ahead
-from orchestrator.workflows.asking import ask_http
-from orchestrator.workflows.deadlines import ANSWER_S
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.look.look import look
+from orchestrator.workflows.measure import quiet
+from orchestrator.workflows.measure.conditions import findings_now, tuned_now
 from orchestrator.workflows.status.reports import as_they_run, see, where
 from orchestrator.workflows.tuning.tuning import gpu_of
 
-QUIET_S = 5.0
-LOOK_S = 0.2
 LOADED_S = 45.0
+SLOWED = "other requests slow the benchmark down"
 ALL_AT_ONCE = 1_000_000
 """Requests a second."""
 Progress = Callable[[str, int, int], None]
@@ -62,7 +61,8 @@ Progress = Callable[[str, int, int], None]
 TABLE = tuple(
     figure
     for figure in FIGURES
-    if figure.name in ("output_tok_s", "decode_tok_s", "ttft_median_ms", "itl_median_ms", "e2e_median_ms")
+    if figure.name
+    in ("output_tok_s", "decode_tok_s", "decode_log_tok_s", "ttft_median_ms", "itl_median_ms", "e2e_median_ms")
 )
 """What a report shows of a run."""
 _Row = tuple[float, ...]
@@ -108,18 +108,24 @@ def run_now(inventory: Inventory, order: Order, progress: Progress) -> Benched:
         (gang,) = as_they_run(fleet, [gang])
         view = _serving(fleet, gang)
         request = staged_plan(fleet, gang).requests[gang.leader.name]
-        _refuse_busy(fleet, gang, view.service_url)
+        quiet.refuse_busy(fleet, gang, view.service_url, why=SLOWED)
         looked = look(fleet, gang.nodes)
         gpu = gpu_of(looked.all()[gang.leader.name])
+        about: dict[str, Any] = {
+            "findings": findings_now(gang, view, looked.values),
+            "tuned": tuned_now(fleet, gang, request.stack, gpu),
+        }
         machines = _Machines(before=_states(looked.values))
         under_load = _UnderLoad(gang)
         _run(fleet, gang, request, view, order, lambda done, of: under_load.at(done, of, progress))
         began = time.time()
-        result, log = _run(fleet, gang, request, view, order, lambda done, of: progress("run", done, of))
+        with quiet.alone(fleet, gang, view.service_url, ours=order.load.prompts, why=SLOWED):
+            ran = _run(fleet, gang, request, view, order, lambda done, of: progress("run", done, of))
         machines = replace(machines, loaded=under_load.states(), after=_states(look(fleet, gang.nodes).values))
         _refuse_another_run(fleet, gang, view)
-    record = _record(gang, request, view, order, result, log, gpu=gpu, at=began)
-    return _judged(gang, {**record, "machines": machines.as_json()}, view, request, order.load)
+    record = {**_record(gang, request, view, order, ran, gpu=gpu, at=began), **about, "machines": machines.as_json()}
+    record["raw_file"] = keep_raw(record["id"], bench_client.without_arguments(ran.text))
+    return _judged(gang, record, view, request, order.load)
 
 
 def sweep_now(inventory: Inventory, order: Order, requests: Sequence[int], progress: Progress) -> tuple[Benched, ...]:
@@ -178,6 +184,15 @@ class _UnderLoad:
             return {}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ran:
+    """One run of the client. log: decoding as the leader's log has it; text: of the result file"""
+
+    result: Result
+    log: DecodeLog | None
+    text: str
+
+
 def _judged(gang: GangSpec, record: dict[str, Any], view: GangView, request: StagingRequest, load: Load) -> Benched:
     entries = applying(
         expectations(request.model), stack=record["stack"], layout=record["layout"], gpu=record["gpu"], load=load
@@ -230,33 +245,6 @@ def _serving(fleet: Fleet, gang: GangSpec) -> GangView:
     return view
 
 
-def _refuse_busy(fleet: Fleet, gang: GangSpec, url: str) -> None:
-    """Requests of others would be measured with ours, and would wait for ours. One that does not tell is believed.
-
-    The agent's own probe counts as a request while it runs, so that one look is not enough.
-    """
-    until = time.monotonic() + QUIET_S
-    while running := _running(fleet, gang, url):
-        if time.monotonic() > until:
-            raise InputError(
-                f"it was never idle for {QUIET_S:.0f} s ({running} requests now), and other requests slow the"
-                " benchmark down",
-                where=f"gang {gang.name}",
-                fix="wait until it is idle, or remove the gang from its router first",
-            )
-        time.sleep(LOOK_S)
-
-
-def _running(fleet: Fleet, gang: GangSpec, url: str) -> int:
-    """Requests that the engine has now, by its own word."""
-    leader = gang.leader
-    asks = tuple(HttpRequest(url=f"{url}{path}") for path in ("/v1/loads", "/metrics"))
-    request = AskRequest(**where(leader, gang.name), asks=asks)
-    answered = fleet.on_every(lambda session: ask_http(session, request, deadline_s=ANSWER_S), only=[leader.name])
-    answers = [one.body for one in answered.all()[leader.name] if one.ok]
-    return next((count for body in answers if (count := running_requests(body)) is not None), 0)
-
-
 def _refuse_another_run(fleet: Fleet, gang: GangSpec, before: GangView) -> None:
     (now,) = see(fleet, [gang])
     if now.run_id != before.run_id or not now.serves:
@@ -274,9 +262,8 @@ def _run(
     view: GangView,
     order: Order,
     progress: Callable[[int, int], None],
-) -> tuple[Result, DecodeLog | None]:
-    """One run of the client, and decoding as the leader's log has it. Raises NodeError where it fails or its figures
-    mean nothing."""
+) -> _Ran:
+    """One run of the client. Raises NodeError where it fails, its figures mean nothing, or others' requests ran."""
     leader = gang.leader
     words = bench_client.command(
         engine_of(load_stack(request.stack)),
@@ -304,7 +291,9 @@ def _run(
     if flaw := bench_client.flaw(result, order.load):
         fix = "check `l40s-deploy logs` and `l40s-deploy golden check`; these figures are not recorded"
         raise NodeError(f"the run is not valid: {flaw}", where=place, fix=fix)
-    return result, _whole_steps(decoded, request, order.load)
+    if most := bench_client.more_at_once(decoded, order.load):
+        raise quiet.disturbed(gang, f"{most} were in the engine at once, and {order.load.concurrency} of ours at most")
+    return _Ran(result=result, log=_whole_steps(decoded, request, order.load), text=text_of_result)
 
 
 def _whole_steps(rows: Sequence[_Row], request: StagingRequest, load: Load) -> DecodeLog | None:
@@ -333,8 +322,7 @@ def _record(
     request: StagingRequest,
     view: GangView,
     order: Order,
-    result: Result,
-    log: DecodeLog | None,
+    ran: _Ran,
     *,
     gpu: str,
     at: float,
@@ -353,12 +341,12 @@ def _record(
         "gpu": gpu,
         "load": asdict(order.load),
         "dataset": order.dataset.name if order.dataset else text.NAME,
-        "serving": _figures(result, log, order.load),
-        "decode_log": asdict(log) if log is not None else None,
-        "stand_in": result.stand_in,
+        "serving": _figures(ran.result, ran.log, order.load),
+        "decode_log": asdict(ran.log) if ran.log is not None else None,
+        "stand_in": ran.result.stand_in,
         "remarks": list(view.remarks),
         "transport": [{"id": finding.id, "title": finding.title} for finding in view.transport],
-        "raw": dict(result.raw),
+        "raw": dict(ran.result.raw),
     }
 
 
@@ -435,6 +423,9 @@ def bench_json(done: Benched) -> dict[str, Any]:
         "verdict": done.verdict.value,
         "causes": list(done.causes),
         "machines": record["machines"],
+        "findings": record["findings"],
+        "tuned": record["tuned"],
+        "raw_file": record["raw_file"],
         "file": done.file,
     }
 
@@ -458,9 +449,18 @@ def _decode(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def sweep_json(done: Sequence[Benched]) -> dict[str, Any]:
-    """The document of `bench --sweep --json`."""
+    """The document of `bench --sweep --json`: the run with the most requests at once as `bench --json` has it, with
+    the decode rows and the causes of all runs and the gravest of their verdicts; each run is among `runs`."""
     runs = [bench_json(one) for one in done]
-    return {"runs": runs, "decode": [row for run in runs for row in run["decode"]]}
+    most = max(runs, key=lambda run: int(run["load"]["concurrency"]))
+    return {
+        **{key: most[key] for key in ("gang", "plan_id", "model", "stack", "layout", "gpu", "dataset", "stand_in")},
+        **{key: most[key] for key in ("serving", "expected")},
+        "decode": [row for run in runs for row in run["decode"]],
+        "verdict": gravest([one.verdict for one in done]).value,
+        "causes": list(dict.fromkeys(cause for run in runs for cause in run["causes"])),
+        "runs": runs,
+    }
 
 
 def markdown(records: Sequence[Mapping[str, Any]]) -> str:

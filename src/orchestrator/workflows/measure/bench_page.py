@@ -20,11 +20,14 @@ from orchestrator.topology.speed import BATCHES, Traffic, decode_speed
 from orchestrator.workflows.files import write_whole
 from orchestrator.workflows.measure.bench import expectations
 
+_LOGGED = "decode_log_tok_s"
+"""What the articles' decode table was read from, too."""
 _DRAWN = (
     ("Throughput against latency", "itl_median_ms", "output_tok_s"),
     ("Throughput against the wait for the first token", "ttft_median_ms", "output_tok_s"),
     ("Throughput by requests at once", "", "output_tok_s"),
-    ("Decoding alone, by requests at once", "", "decode_tok_s"),
+    ("Decoding alone, as the client saw it, by requests at once", "", "decode_tok_s"),
+    ("Decoding alone, by the leader's log, by requests at once", "", _LOGGED),
 )
 """Title, figure across ('' for requests at once), figure up."""
 _FIGURE = {one.name: one for one in FIGURES}
@@ -91,18 +94,20 @@ def _charts(
         ]
         if not any(one.points for one in ours):
             continue
-        theirs = [
-            Series(f"{entry.name}, {entry.wiring} wiring", points, expected=True)
-            for entries in known.values()
-            for entry in entries
-            if (points := tuple(_points([_as_record(entry)], across, up)))
-        ]
-        if up == "decode_tok_s" and any(map(_of_the_articles, records)):
-            theirs += list(_decode_table())
+        whole_table = up == _LOGGED and any(map(_of_the_articles, records))
+        theirs = list(_decode_table() if whole_table else _entries(known, across, up))
         x_title = "requests at once" if not across else _axis(across)
         drawn = charts.chart(title, x_title, _axis(up), [*ours, *theirs])
         if drawn is not None:
             yield drawn
+
+
+def _entries(known: Mapping[str, Sequence[Expected]], across: str, up: str) -> Iterator[Series]:
+    """What the profiles expect, a point each."""
+    for entries in known.values():
+        for entry in entries:
+            if points := tuple(_points([_as_record(entry)], across, up)):
+                yield Series(f"{entry.name}, {entry.wiring} wiring", points, expected=True)
 
 
 def _points(records: Iterable[Mapping[str, Any]], across: str, up: str) -> Iterator[Point]:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Any
 
 from orchestrator.engines import greedy
@@ -23,6 +24,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.asking import ask_http
 from orchestrator.workflows.deadlines import ANSWER_S, PROMPT_S
 from orchestrator.workflows.gang.replay import staged_plan
+from orchestrator.workflows.measure.quiet import refuse_busy
 from orchestrator.workflows.status.reports import as_they_run, see, where
 
 AT_ONCE = 4
@@ -47,9 +49,9 @@ class Golden:
 
 
 def accept_now(inventory: Inventory, gangs: tuple[str, ...], progress: Progress) -> tuple[Golden, ...]:
-    """Ask each gang every prompt three times, and keep that as its baseline.
+    """Ask each gang every prompt three times, alone, and keep that as its baseline.
 
-    Raises InputError where a gang does not serve, and what a node's answer raises.
+    Raises InputError where a gang does not serve or is busy, and what a node's answer raises.
     """
     chosen = chosen_gangs(inventory, gangs)
     with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
@@ -117,6 +119,7 @@ def _asked(
 def _accept(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
     subject = _subject(fleet, gang)
     url = _url(fleet, gang)
+    refuse_busy(fleet, gang, url, why="other requests change the batch, and with it the last digits of the answers")
     answers: dict[str, list[Answer]] = {prompt.id: [] for prompt in PROMPTS}
     for _ in range(REPEATS):
         open_ = [prompt for prompt in PROMPTS if prompt.id in answers]
@@ -216,6 +219,12 @@ def _answer(leader: str, url: str, prompt: Prompt, answered: HttpAnswer) -> Answ
     place = f"{leader}, {url}{greedy.PATH}"
     if answered.status == 400 and greedy.TOO_LONG in answered.body:
         return None
+    if answered.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        raise NodeError(
+            "the engine does not accept the gang's API key",
+            where=place,
+            fix="it was started with another key; start it again: `l40s-deploy restart`",
+        )
     if not answered.ok:
         raise NodeError(
             f"the engine did not answer prompt {prompt.id}: {answered.words}",

@@ -24,6 +24,7 @@ open({seen!r}, "w").write(json.dumps({{"argv": sys.argv, "env": dict(os.environ)
 sys.stderr.write("50%|# | 1/2 [00:01"); sys.stderr.flush()
 if mode == "hang": time.sleep(600)
 if mode == "fail": sys.exit("no way, said key-of-the-gang")
+if mode == "key": sys.exit("Warmup failed - Please make sure benchmark arguments are correct: Unauthorized: {{}}")
 if mode == "link": os.symlink("/etc/passwd", result)
 if mode == "fine":
     open({log!r}, "a").write("batch: 4 at 153.98\\nnothing\\nbatch: 4 at 150.25\\n")
@@ -119,6 +120,12 @@ def test_what_goes_wrong_is_said_and_leaves_nothing(node: Node, mode: str, kind:
     error = node.run(mode, deadline_s=2.0 if mode == "hang" else 60.0)[-1]["error"]
     assert error["kind"] == kind
     assert words in error["what"]
+    assert node.nothing_left()
+
+
+def test_a_key_that_the_engine_does_not_accept_is_one_message_with_the_fix(node: Node) -> None:
+    (error,) = (line["error"] for line in node.run("key") if "error" in line)
+    assert "Unauthorized" in error["what"] and "`l40s-deploy restart`" in error["fix"] and "API key" in error["fix"]
     assert node.nothing_left()
 
 

@@ -37,6 +37,7 @@ def record(concurrency: int = 128, speed: float = 500.0, **changes: Any) -> dict
         "serving": {
             "output_tok_s": speed,
             "decode_tok_s": speed * 1.1,
+            "decode_log_tok_s": speed * 1.2,
             "itl_median_ms": 20.0 + concurrency,
             "ttft_median_ms": 300.0 + concurrency,
         },
@@ -95,15 +96,26 @@ def test_a_sweep_is_a_curve_beside_the_articles(tmp_path: Path) -> None:
         "Throughput against latency",
         "Throughput against the wait for the first token",
         "Throughput by requests at once",
-        "Decoding alone, by requests at once",
+        "Decoding alone, as the client saw it, by requests at once",
+        "Decoding alone, by the leader's log, by requests at once",
     ]
     ours = [each["points"] for each in page.all("polyline") if each["class"] == "line"]
-    assert [len((points or "").split()) for points in ours] == [4, 4, 4, 4]
+    assert [len((points or "").split()) for points in ours] == [4, 4, 4, 4, 4]
     assert len(page.all("polyline", "theirs")) == 2  # the articles' decode tables, of right and of wrong wiring
     for words in ("articles-int8, right wiring", "584.64", "391.47", "measured by others", "GPU 3 is throttled"):
         assert words in page.text
     assert "20260714-101500-gang0-128 beside articles-int8" in page.text
     assert "68 %" in page.text  # 400 of 584.64
+
+
+def test_the_articles_log_figures_stand_beside_our_log_figures_only() -> None:
+    by_client, by_log = page_of(SWEEP)["charts"][-2:]
+    assert not [line.name for line in by_client.lines if line.expected]
+    assert [line.name for line in by_log.lines if line.expected] == [
+        f"articles' decode table, INT8, {wiring} wiring" for wiring in ("right", "wrong")
+    ]
+    (ours,) = (line for line in by_log.lines if not line.expected)
+    assert "1 at once, 1 and 54 tok/s" in ours.dots[0].title, "1.2 x 45, not the client's 1.1 x 45"
 
 
 def test_runs_of_two_cases_are_two_curves(tmp_path: Path) -> None:
