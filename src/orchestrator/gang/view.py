@@ -324,15 +324,26 @@ def _some_hold_none(ranks: Sequence[RankReport]) -> bool:
 
 
 def _hung(current: Mapping[str, Report]) -> Cause | None:
-    """Where a rank is stopped by a signal, everybody else waits for that one."""
+    """Where a rank is stopped by a signal, everybody else waits for that one; else for the process that NCCL's RAS
+    names, which is a TP rank by its node's report."""
     leader = _leader(current)
     trouble = leader.trouble if leader is not None else None
     stopped = [(report.node, rank) for report in current.values() for rank in report.ranks if rank.state == "stopped"]
-    if trouble is None or not stopped:
-        return trouble
+    if trouble is None:
+        return None
+    if not stopped:
+        return replace(trouble, tp_rank=_rank_meant(trouble, current))
     node, rank = stopped[0]
     text = f"TP{rank.tp_rank} (pid {rank.pid}) was stopped by a signal, and all other ranks wait for it: {trouble.text}"
     return replace(trouble, node=node, tp_rank=rank.tp_rank, text=text, fix=f"run `kill -CONT {rank.pid}` on {node}")
+
+
+def _rank_meant(trouble: Cause, current: Mapping[str, Report]) -> int | None:
+    """By process id and GPU. None where no rank of that node has both: a container may count its processes itself."""
+    report, meant = current.get(trouble.node), (trouble.pid, trouble.gpu)
+    if report is None or trouble.pid <= 0:
+        return trouble.tp_rank
+    return next((rank.tp_rank for rank in report.ranks if (rank.pid, rank.gpu) == meant), trouble.tp_rank)
 
 
 def _healthy(leader: Report) -> bool:

@@ -77,6 +77,9 @@ class Cause(Message):
     at: float = 0.0
     secondary: bool = False
     """True where this node only noticed that another one had failed."""
+    pid: int = 0
+    gpu: int = -1
+    """The process that is meant, and its GPU, where whoever says it does not know its rank; 0 and -1 for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,15 +106,20 @@ def told(failure: Because, now: float) -> Cause:
 
 
 def hung(node: str, detail: str, now: float, beside: Beside = NOTHING) -> Cause:
-    """The engine lives and does nothing any more. beside: what else is known of it"""
+    """The engine lives and does nothing any more. beside: what else is known of it
+
+    A rank that RAS names is named by its process: RAS counts in a communicator, which may be a part of the gang.
+    """
     said, culprit = beside.ras, beside.ras.culprit if beside.ras is not None else None
     text = f"the engine hangs: {detail}" + (f"; {said.words}" if said is not None else "")
     fix = (
         "check `l40s-deploy logs`; if a rank is stuck in a collective, run `l40s-deploy restart` (a guard does it"
         " by itself)"
     )
-    where = beside.nodes.get(culprit.host, node) if culprit is not None else node
-    return Cause(node=where, text=text, at=now, fix=fix, lines=beside.gpus)
+    where = beside.nodes.get(culprit.host, "") if culprit is not None else ""
+    if culprit is None or not where:
+        return Cause(node=node, text=text, at=now, fix=fix, lines=beside.gpus)
+    return Cause(node=where, text=text, at=now, fix=fix, lines=beside.gpus, pid=culprit.pid, gpu=culprit.gpu)
 
 
 def _weight(suspicion: Suspicion | None, death: Death) -> Weight:

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -15,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.waiting import until
 
+from orchestrator.gang.view import GangView, view
 from orchestrator.lab.standin import ras as standin
 from orchestrator.node.agent import causes
 from orchestrator.node.engine import ras
 from orchestrator.node.engine.ras import Inquiry, status
 from orchestrator.node.engine.ras_words import Member, Seen, Told, read, told
+from orchestrator.protocol.report import AgentState, RankReport, RankState, Report
 
 MISSING = """{
   "nccl_version": "2.29.1",
@@ -329,6 +331,47 @@ def test_the_cause_names_the_rank_that_is_waited_for() -> None:
     assert cause.node == "node7" and cause.lines == waits
     assert cause.text == f"the engine hangs: no token for 60 s; {said.words}"
     assert causes.hung("node0", "no token", 1.0).text == "the engine hangs: no token"
+
+
+def hung_gang(text: str, pids: dict[str, list[int]]) -> GangView:
+    """A gang that hangs, whose leader's RAS has said so; pids: of each node's ranks, GPU by GPU."""
+    trouble = causes.hung("node0", "no token", 1.0, causes.Beside(told(read(text), read(text), NODES), NODES))
+    reports, rank = {}, 0
+    for number, (name, own) in enumerate(pids.items()):
+        leads = number == 0
+        reports[name] = Report(
+            run_id="r", gang="g", node=name, node_rank=number, nnodes=len(pids), state=AgentState.READY, now=10.0,
+            updated_at=10.0, service_url="http://x" if leads else "", service_healthy=True if leads else None,
+            service_checked_at=9.0, service_state="hung" if leads else "", trouble=trouble if leads else None,
+            ranks=tuple(RankReport(tp_rank=rank + gpu, gpu=gpu, pid=pid, state=RankState.ALIVE)
+                        for gpu, pid in enumerate(own)),
+        )  # fmt: skip
+        rank += len(own)
+    return view("g", reports)
+
+
+@pytest.mark.parametrize(
+    ("text", "node", "pids", "tp_rank"),
+    [
+        pytest.param(ONE_BEHIND, "node2", range(3487979, 3487987), 13, id="the process is its node's sixth"),
+        pytest.param(INCOMPLETE, "node2", range(3487979, 3487987), 13, id="one that does not answer"),
+        pytest.param(DEAD, "node2", range(3487979, 3487987), 13, id="of which RAS knows no rank"),
+        pytest.param(MISSING, "node7", [1524344, 1524345], 9, id="rank 1 of a communicator of two"),
+        pytest.param(ONE_BEHIND, "node2", range(1, 9), None, id="a container's own process ids"),
+        pytest.param(ONE_BEHIND, "node2", [3487984, *range(1, 8)], None, id="the same number of another GPU"),
+        pytest.param(MISMATCH, "node2", range(3487979, 3487987), None, id="six of them"),
+        pytest.param(FINE, "node2", range(3487979, 3487987), None, id="nobody"),
+    ],
+)
+def test_the_rank_of_the_gang_is_named_by_the_process(
+    text: str, node: str, pids: Sequence[int], tp_rank: int | None
+) -> None:
+    """RAS counts ranks in a communicator: 21 of 32, or 1 of 2; the gang's TP ranks are those of its agents."""
+    seen = hung_gang(text, {"node0": list(range(100, 108)), node: list(pids)})
+    assert seen.trouble == "hung" and seen.cause is not None
+    assert seen.cause.tp_rank == tp_rank
+    named = tp_rank is not None or text == ONE_BEHIND
+    assert seen.cause.node == (node if named else "node0")
 
 
 def test_the_stand_in_s_answers_are_of_the_documented_form() -> None:
