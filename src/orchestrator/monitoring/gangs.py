@@ -17,10 +17,10 @@ from orchestrator.monitoring.scene import NOTHING_PAST, Past, RouterSeen, Scene
 from orchestrator.protocol.figures import FiguresAnswer
 from orchestrator.protocol.report import AgentState, Cause, RankState
 from orchestrator.protocol.verbs import LockHolder
+from orchestrator.rules.support.catalogue import UNKNOWN_CAUSE
 
 GUARD = "guard."
 """Before a gang's name: the lock of the guard that watches it (workflows/guard)."""
-UNKNOWN = "unknown"
 _NODE_STATES = (*(state.value for state in AgentState), "absent", "unreachable", "silent", "dead")
 
 
@@ -39,7 +39,7 @@ def gang_figures(families: Families, scene: Scene) -> None:
 def cause_labels(cause: Cause) -> dict[str, object]:
     """Where and by which entry of the catalogue of causes a gang failed."""
     rank = "" if cause.tp_rank is None else cause.tp_rank
-    return {"node": cause.node, "tp_rank": rank, "cause": cause.signature or UNKNOWN}
+    return {"node": cause.node, "tp_rank": rank, "cause": cause.signature or UNKNOWN_CAUSE}
 
 
 def _gang(families: Families, gang: GangSpec, view: GangView, scene: Scene) -> None:

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from orchestrator.gang.history import PastRun
-from orchestrator.monitoring.gangs import UNKNOWN
 from orchestrator.monitoring.scene import Failure
+from orchestrator.rules.support.catalogue import UNKNOWN_CAUSE
 
 STOPPED = "stopped"
 
@@ -16,7 +16,7 @@ def restarts(runs: Sequence[PastRun]) -> dict[str, int]:
     """How many runs followed another, by why that one ended. runs: the newest first."""
     counts: dict[str, int] = {}
     for before in runs[1:]:
-        why = (before.cause.signature or UNKNOWN) if before.cause is not None else STOPPED
+        why = (before.cause.signature or UNKNOWN_CAUSE) if before.cause is not None else STOPPED
         counts[why] = counts.get(why, 0) + 1
     return counts
 

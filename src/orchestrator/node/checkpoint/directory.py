@@ -102,8 +102,8 @@ def read_checkpoint(root: Path) -> Checkpoint:
         )
     faults: list[Fault] = []
     present = sorted(path.name for path in root.glob("*.safetensors"))
-    config = _object(root / CONFIG, faults, "CONFIG", required=True)
-    index = _object(root / INDEX, faults, "INDEX", required=False)
+    config = _object(root / CONFIG, faults, broken="CONFIG-BROKEN", missing="CONFIG-MISSING")
+    index = _object(root / INDEX, faults, broken="INDEX-BROKEN")
     weight_map = _weight_map(index, faults)
     names = _shard_names(root, weight_map, faults)
     shards = tuple(shard for name in names if (shard := _shard(root, name, faults)) is not None)
@@ -153,16 +153,16 @@ def read_exactly(descriptor: int, length: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
-def _object(path: Path, faults: list[Fault], kind: str, *, required: bool) -> dict[str, Any] | None:
-    """A JSON object's file, or None with the fault noted."""
+def _object(path: Path, faults: list[Fault], *, broken: str, missing: str = "") -> dict[str, Any] | None:
+    """A JSON object's file, or None with the fault noted. missing: id of the fault where there is none, '' to allow it."""
     try:
         return _read_object(path)
     except FileNotFoundError:
-        if required:
-            faults.append(Fault(f"{kind}-MISSING", "stop", path.name, "no such file", "download it again"))
+        if missing:
+            faults.append(Fault(missing, "stop", path.name, "no such file", "download it again"))
         return None
     except (OSError, ValueError, RecursionError) as wrong:
-        faults.append(Fault(f"{kind}-BROKEN", "stop", path.name, f"cannot be read: {wrong}", "download it again"))
+        faults.append(Fault(broken, "stop", path.name, f"cannot be read: {wrong}", "download it again"))
         return None
 
 

@@ -13,6 +13,8 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from orchestrator.protocol.xids import XIDS
+
 NEAR_S = 30.0
 """The driver reports a lost GPU when it sees it; the rank may end only after NCCL's watchdog or its own next call."""
 _RECORD = re.compile(r"^\d{1,5},\d{1,12},(\d{1,18}),[^;]{0,200};(.{0,1000})")
@@ -29,21 +31,6 @@ _MACHINE_CHECK = re.compile(
     r"EDAC MC\d{1,3}: \d{1,9} UE "
 )
 _PLACE = re.compile(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})")
-_RESET = "reset the GPU (`nvidia-smi --gpu-reset`) or reboot the node; if it happens again, replace the card"
-_XIDS = {
-    48: ("has an uncorrectable memory error", _RESET),
-    62: ("stopped in its own firmware", _RESET),
-    64: ("can't remap a faulty memory row", _RESET),
-    74: ("has an NVLink error", _RESET),
-    79: (
-        "fell off the bus",
-        "power-cycle the node; if it happens again, reseat the card and check its power",
-    ),
-    95: ("has an uncontained memory error", _RESET),
-    119: ("does not respond to its driver", "reboot the node; if it happens again, update the driver"),
-    120: ("has an error in its system processor", "reboot the node; if it happens again, update the driver"),
-}
-"""NVIDIA's catalogue of Xid errors: those of broken hardware. 13, 31, 43 and 45 may follow from a process's own end."""
 _BROKEN_MEMORY = "have the DIMM replaced: `ras-mc-ctl --errors`, or the board's event log, names it"
 ASKED_FOR = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 """Signals that somebody sent."""
@@ -52,7 +39,7 @@ _OF_MEMORY = (signal.SIGBUS, signal.SIGSEGV)
 
 @dataclass(frozen=True)
 class KernelWord:
-    """signature: XID-NUMBER, or an id of the catalogue; line: as the kernel logged it."""
+    """signature: an id of the catalogue; line: as the kernel logged it."""
 
     signature: str
     text: str
@@ -103,7 +90,7 @@ def link_down(name: str, called: str, line: str) -> KernelWord:
 
 def gpu_gone(gpu: int, line: str) -> KernelWord:
     """A GPU that does not answer on the bus any more."""
-    return KernelWord("GPU-LOST", f"GPU {gpu} fell off the bus", _XIDS[79][1], line)
+    return KernelWord("GPU-LOST", f"GPU {gpu} fell off the bus", XIDS[79].fix, line)
 
 
 def _kinds(dead: Dead) -> Sequence[Callable[[str, Dead], KernelWord | None]]:
@@ -119,10 +106,10 @@ def _xid(line: str, dead: Dead) -> KernelWord | None:
     if match is None or ours is None or _address(match) != _address(ours):
         return None
     number = int(match[4])
-    if number not in _XIDS:
+    xid = XIDS.get(number)
+    if xid is None:
         return None
-    what, fix = _XIDS[number]
-    return KernelWord(f"XID-{number}", f"GPU {dead.gpu} {what} (Xid {number})", fix, line)
+    return KernelWord(xid.id, f"GPU {dead.gpu} {xid.what} (Xid {number})", xid.fix, line)
 
 
 def _killed(line: str, dead: Dead) -> KernelWord | None:

@@ -9,19 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 from orchestrator.engines import causes, router
 from orchestrator.engines.engine import Cause
 from orchestrator.protocol.staging import CausePattern
+from orchestrator.protocol.xids import XIDS
 from orchestrator.rules.support.registry import all_rules
+
+UNKNOWN_CAUSE = "unknown"
+"""Stands for the id of a failure that matches no known cause."""
+
+Kind = Literal["rule", "plan", "transport", "nettest", "bench", "golden", "checkpoint", "cause"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """kind: rule, plan, transport, checkpoint, bench or cause; reads: what it rests on; source: where it comes from."""
+    """kind: what reports it; reads: what it rests on; source: where it comes from."""
 
     id: str
-    kind: str
+    kind: Kind
     title: str
     explain: str
     reads: tuple[str, ...]
@@ -99,6 +106,12 @@ _OTHERS = (
     Entry("MACHINE-CHECK", "cause", "the processor reported a hardware error before a rank died",
           "A machine check exception or an uncorrectable memory error, up to 30 s before.", ("the kernel's log",),
           "Linux arch/x86/kernel/cpu/mce/core.c, drivers/edac/edac_mc.c"),
+    Entry(UNKNOWN_CAUSE, "cause", "the failure matches no known cause",
+          "Neither the engine's log nor the kernel's shows a known error. `l40s-deploy why` shows how the process "
+          "ended and its last log lines.", ("lines of the engine's log", "the kernel's log"), "docs/monitoring.md"),
+    *(Entry(xid.id, "cause", f"the kernel reported Xid {number}: the GPU {xid.what}", f"{xid.meaning} Fix: {xid.fix}",
+            ("the kernel's log",), "NVIDIA, Xid Errors, Xid Catalog")
+      for number, xid in XIDS.items()),
     Entry("BENCH-SLOW", "bench", "a measured speed is more than 20 % below what was measured before",
           "The profile's expected figures, or the fastest earlier run of the same case, were faster.",
           ("the benchmark's record",), "inventory/models: expected; docs/measure.md"),
@@ -121,7 +134,11 @@ _OTHERS = (
                "Its port was down or had no address when the engine started."),
     _transport("TRANSPORT-NO-GDR", "channels between nodes do not use GPUDirect RDMA",
                "Every byte passes through host memory."),
-    _checkpoint("CONFIG-BROKEN", "config.json has an impossible number", "The model's dimensions are invalid."),
+    _checkpoint("CONFIG-MISSING", "there is no config.json", "The model's architecture and dimensions are unknown."),
+    _checkpoint("CONFIG-BROKEN", "config.json can't be read, or has an impossible number",
+                "The model's dimensions are unknown or invalid."),
+    _checkpoint("UNFINISHED", "re-blocking into this directory was interrupted, or is in progress",
+                "Some weight files are missing. Run the same `l40s-deploy checkpoint reblock` again to continue."),
     _checkpoint("BLOCK-BROKEN", "the FP8 block size is not a pair of positive numbers",
                 "The engine can't assign scales to blocks."),
     _checkpoint("ACTIVATION-SCHEME", "the activation scheme does not fit block-wise FP8",
