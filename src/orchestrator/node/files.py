@@ -142,7 +142,7 @@ def _moved(path: str, opened: os.stat_result) -> bool:
 
 
 @contextlib.contextmanager
-def told(where: str) -> Iterator[None]:
+def state_failures(where: str) -> Iterator[None]:
     """Turn an operating system error into a failure in words."""
     try:
         yield

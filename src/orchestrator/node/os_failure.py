@@ -41,7 +41,7 @@ def disk_full(words: str, where: str) -> Failure:
 
 
 @contextmanager
-def os_told(where: str) -> Iterator[None]:
+def os_failures(where: str) -> Iterator[None]:
     """Raise Failure for an OSError; a reader that went away stays what it is."""
     try:
         yield

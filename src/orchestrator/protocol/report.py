@@ -64,7 +64,7 @@ class Phase(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause(Message):
-    """Why a node's part of a gang ended. signature: its id in `doctor --explain`, '' where it matches no known cause."""
+    """Why a node's part of a gang ended. signature: its id in `doctor --explain`, '' where none matches."""
 
     node: str
     tp_rank: int | None = None

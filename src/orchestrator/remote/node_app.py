@@ -94,12 +94,12 @@ def stream(session: Session, verb: str, request: Message, *, endless: bool = Fal
     stdin = _request(request)
     most = None if endless else session_limits.MOST_OUTPUT
 
-    def told() -> Iterator[bytes]:
-        lines = session.stream(_run(app, session, verb), stdin=stdin, deadline_s=None)
-        yield from _told_lines(session, _bounded(session, verb, lines, most))
+    def lines() -> Iterator[bytes]:
+        written = session.stream(_run(app, session, verb), stdin=stdin, deadline_s=None)
+        yield from _told_lines(session, _bounded(session, verb, written, most))
 
     try:
-        yield from told()
+        yield from lines()
     except CommandFailed as failed:
         if failed.status != _ABSENT:
             raise _cannot_run(session, verb, failed.status, failed.err) from None
@@ -107,7 +107,7 @@ def stream(session: Session, verb: str, request: Message, *, endless: bool = Fal
         return
     _deliver(app, session)
     try:
-        yield from told()
+        yield from lines()
     except CommandFailed as failed:
         raise _cannot_run(session, verb, failed.status, failed.err) from None
 

@@ -136,7 +136,11 @@ def _jumps(name: str, text: str, file: str | None, depth: int) -> tuple[Target, 
     for word in text.split(","):
         match = _JUMP.fullmatch(word.strip())
         if match is None:
-            raise InputError(f"found ProxyJump {text!r}; wanted [user@]host[:port],...", where=name, fix="correct it")
+            raise InputError(
+                f"found ProxyJump {text!r}; wanted [user@]host[:port],...",
+                where=name,
+                fix="correct it in the SSH config",
+            )
         said = {key: value for key, value in match.groupdict().items() if value is not None and key != "host"}
         if file is not None:
             said["configfile"] = file

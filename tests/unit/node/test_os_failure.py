@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import os_told
+from orchestrator.node.os_failure import os_failures
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from orchestrator.node.os_failure import os_told
     ],
 )
 def test_kinds(number: int, kind: str) -> None:
-    with pytest.raises(Failure) as told, os_told("/models/M"):
+    with pytest.raises(Failure) as told, os_failures("/models/M"):
         raise OSError(number, os.strerror(number))
     assert (told.value.kind, told.value.where) == (kind, "/models/M")
     assert os.strerror(number) in told.value.what
@@ -31,11 +31,11 @@ def test_kinds(number: int, kind: str) -> None:
 
 
 def test_the_file_that_the_error_names_is_the_place(tmp_path: Path) -> None:
-    with pytest.raises(Failure) as told, os_told("/models/M"):
+    with pytest.raises(Failure) as told, os_failures("/models/M"):
         (tmp_path / "not-there").read_bytes()
     assert told.value.where == f"{tmp_path}/not-there"
 
 
 def test_a_reader_that_went_away_is_no_failure() -> None:
-    with pytest.raises(BrokenPipeError), os_told("/models/M"):
+    with pytest.raises(BrokenPipeError), os_failures("/models/M"):
         raise BrokenPipeError

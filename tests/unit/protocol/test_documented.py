@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.documented import LISTED, block, keys, marks
 
+from orchestrator.node.verbs import light
 from orchestrator.protocol.link import LEADERS, MEMBERS
 from orchestrator.protocol.report import AgentState, RankReport
 from orchestrator.protocol.verbs import ANSWERS, REQUESTS, GangRequest
@@ -54,6 +55,11 @@ def test_the_page_has_the_request_of_each_verb(verb: str) -> None:
 def test_the_page_has_every_state() -> None:
     states = PAGE.read_text().split("## States", 1)[1].split("##", 1)[0]
     assert all(state.value in states for state in AgentState)
+
+
+def test_the_page_has_the_verbs_of_a_running_application() -> None:
+    sentence = re.search(r"`python3 APP light` .*?: ", PAGE.read_text(), re.DOTALL)
+    assert sentence is not None and set(light.VERBS) <= set(re.findall(r"`([a-z-]+)`", sentence.group()))
 
 
 def test_messages_inside_are_listed_once() -> None:

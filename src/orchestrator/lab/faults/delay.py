@@ -35,7 +35,7 @@ def strike(node: LivingNode, asked: Words) -> Undo:
     port = words.any_port(node.machine, asked[1:])
     link, bridge = node.link(port.name), links.bridge_of(port)
     if not bridge:
-        raise NodeError(f"nothing is at the other end of {port.name}", where=node.name, fix="another interface")
+        raise NodeError(f"nothing is at the other end of {port.name}", where=node.name, fix="name another interface")
     command = [sys.executable, "-m", relay.__name__, link, bridge, str(port.mtu), str(delay), str(delay / 10)]
     process = _start(node, command)
     return {"relay": asdict(process), "link": link, "bridge": bridge}

@@ -30,7 +30,9 @@ def change(node: NodeMachine, asked: Words) -> NodeMachine:
     target = _free_slot(node)
     if found is None or target is None:
         raise InputError(
-            f"{port.name} can't be moved: there is no empty slot on a root port", where="ARG", fix="another wiring"
+            f"{port.name} can't be moved: there is no empty slot on a root port",
+            where="ARG",
+            fix="start a lab with another --wiring",
         )
     card, function = found
     above = function.path.split("/")[-2]

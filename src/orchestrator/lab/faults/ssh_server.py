@@ -28,7 +28,11 @@ def stop(node: LivingNode) -> None:
         return
     for one in listeners(node):
         if not one.end(deadline_s=_CHANGES_S):
-            raise NodeError(f"its SSH server (process {one.pid}) does not end", where=node.name, fix="lab down")
+            raise NodeError(
+                f"its SSH server (process {one.pid}) does not end",
+                where=node.name,
+                fix="run `l40s-deploy lab down`, then `lab up`",
+            )
 
 
 def start(node: LivingNode, *, memlock: int | None = None) -> None:

@@ -89,7 +89,9 @@ def _interface(
     wanted: str,
 ) -> NetworkInterface:
     if not choice:
-        raise InputError(f"this machine has none, wanted {wanted}", where="ARG", fix="another wiring")
+        raise InputError(
+            f"this machine has none, wanted {wanted}", where="ARG", fix="start a lab with another --wiring"
+        )
     if not words and default:
         return default[0]
     named = [one for one in choice if words and words[0] in (one.name, one.rdma)]

@@ -170,7 +170,9 @@ def find_node(name: str, node: str) -> LivingNode:
     place, blueprint = require(name)
     if node not in blueprint.nodes:
         known = f"{blueprint.nodes[0]} to {blueprint.nodes[-1]}" if len(blueprint.nodes) > 1 else blueprint.nodes[0]
-        raise InputError(f"there is no node {node!r}; the nodes are {known}", where=f"lab {name}", fix="lab status")
+        raise InputError(
+            f"there is no node {node!r}; the nodes are {known}", where=f"lab {name}", fix="run `l40s-deploy lab status`"
+        )
     index = blueprint.nodes.index(node)
     return LivingNode(place, blueprint, index, machine_of(blueprint, index))
 

@@ -499,7 +499,7 @@ class Agent:
         if self.vitality.probed(health.probe):
             self.record.event("service", word=self.vitality.word, detail=self.vitality.detail)
         self.ras.follow(self.now(), still=self.vitality.still and self.run.device == "cuda")
-        beside = causes.Beside(ras=self.ras.told, nodes=self.run.addresses, gpus=self.memory.waiting())
+        beside = causes.Beside(ras=self.ras.verdict, nodes=self.run.addresses, gpus=self.memory.waiting())
         hangs = self.vitality.word == HUNG
         hung = causes.hung(self.run.node, self.vitality.detail, clock.now(), beside) if hangs else None
         self.record.set(service_state=self.vitality.word, service_detail=self.vitality.detail, trouble=hung)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from orchestrator.node.agent.statements import Statement, Weight
 from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.kernel_words import KernelWord
-from orchestrator.node.engine.ras_words import Told
+from orchestrator.node.engine.ras_words import RasVerdict
 from orchestrator.node.engine.tree import RankDied
 from orchestrator.node.engine.watch import EXCEPTION, SUSPECT_FOR_S, LogWatch, Suspicion
 from orchestrator.protocol.report import Cause
@@ -35,7 +35,7 @@ class Beside:
     ras:   what NCCL's RAS says, None where it was not asked; nodes: names of the gang's nodes by address
     """
 
-    ras: Told | None = None
+    ras: RasVerdict | None = None
     nodes: Mapping[str, str] = field(default_factory=dict)
     gpus: tuple[str, ...] = ()
 
@@ -100,7 +100,7 @@ def followed(node: str, first: Cause, now: float) -> Cause:
     return Cause(node=node, text=f"stopped because {first.node} failed: {first.text}", at=now, secondary=True)
 
 
-def told(failure: Because, now: float) -> Cause:
+def from_controller(failure: Because, now: float) -> Cause:
     """A failure that the controller saw and no agent could: the `because` of an order to stop."""
     return Cause(node=failure.node, text=failure.text, fix=failure.fix, at=now)
 

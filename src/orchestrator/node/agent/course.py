@@ -415,7 +415,7 @@ class Course:
         if order.goal != "stop-now":
             return []
         if order.because is not None and self.state not in ENDING:
-            return self._fail(causes.told(order.because, clock.at(now, self.anchor)))
+            return self._fail(causes.from_controller(order.because, clock.at(now, self.anchor)))
         return self._stop_now()
 
     def _start(self) -> list[Effect]:

@@ -32,7 +32,7 @@ def tell(folder: str, goal: str, because: Because | None = None) -> bool:
         number = signal.SIGUSR1
     except OSError:
         if goal not in SIGNALS:
-            with files.told(folder):
+            with files.state_failures(folder):
                 raise
     if not processes.send(pid, start, number) and processes.alive(pid, start):
         raise Failure(

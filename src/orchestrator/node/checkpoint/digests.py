@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.node import files
 from orchestrator.node.checkpoint.target import JOURNAL as REBLOCK_JOURNAL
 from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import os_told
+from orchestrator.node.os_failure import os_failures
 from orchestrator.node.push.manifest import listed
 from orchestrator.node.push.target import PARTIAL
 from orchestrator.node.requests import request_of
@@ -28,7 +28,7 @@ MOST_READERS = 8
 def stream(request: dict[str, Any]) -> None:
     """Read what is there and tell its digests."""
     asked = request_of(DigestsRequest, request)
-    with os_told(asked.directory):
+    with os_failures(asked.directory):
         _read(asked, Path(asked.directory))
 
 

@@ -154,7 +154,7 @@ def read_exactly(descriptor: int, length: int, offset: int) -> bytes:
 
 
 def _object(path: Path, faults: list[Fault], *, broken: str, missing: str = "") -> dict[str, Any] | None:
-    """A JSON object's file, or None with the fault noted. missing: id of the fault where there is none, '' to allow it."""
+    """A JSON object's file, or None with the fault noted. missing: id where there is no file, '' to allow that."""
     try:
         return _read_object(path)
     except FileNotFoundError:

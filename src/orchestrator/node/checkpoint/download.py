@@ -28,7 +28,7 @@ from typing import Any
 
 from orchestrator.node import itself
 from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import os_told
+from orchestrator.node.os_failure import os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
 from orchestrator.protocol.jobs import Downloaded, HubLine, HubRequest, WouldDownload
@@ -47,7 +47,7 @@ def stream(request: dict[str, Any]) -> None:
     asked = request_of(HubRequest, request)
     target, python = Path(asked.directory), _python(asked.python)
     partial = target.with_name(target.name + PARTIAL)
-    with os_told(str(partial)):
+    with os_failures(str(partial)):
         if not target.parent.is_dir():
             raise Failure(
                 "no-model-root", "is no directory", str(target.parent), f"create it: mkdir -p {target.parent}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.node.checkpoint.directory import Checkpoint, Fault, quantised_block, read_checkpoint
 from orchestrator.node.checkpoint.target import JOURNAL
-from orchestrator.node.os_failure import os_told
+from orchestrator.node.os_failure import os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.jobs import InspectRequest
 
@@ -23,7 +23,7 @@ _LAYER = re.compile(r"(?:model\.|language_model\.){0,2}layers\.(\d{1,9})\.(?:[^.
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Verb `inspect`: as `look`, with the configuration as text, as InspectAnswer of protocol/jobs.py."""
     directory = Path(request_of(InspectRequest, request).directory)
-    with os_told(str(directory)):
+    with os_failures(str(directory)):
         found = look(directory)
     return {**found, "config": json.dumps(found["config"])}
 

@@ -17,7 +17,7 @@ from typing import Any
 from orchestrator.node import below, files
 from orchestrator.node.cache.weight_files import of_ranks
 from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import os_told
+from orchestrator.node.os_failure import os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
 from orchestrator.protocol.jobs import RankFilesLine, RankFilesRequest
@@ -53,7 +53,7 @@ def _held(folder: Path) -> Iterator[RankFiles]:
 def stream(request: dict[str, Any]) -> None:
     """Keep or check; lines say how far it is."""
     asked = request_of(RankFilesRequest, request)
-    with os_told(asked.folder):
+    with os_failures(asked.folder):
         if asked.op == "keep":
             _keep(asked)
         elif asked.op == "check":

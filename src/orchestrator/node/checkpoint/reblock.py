@@ -154,7 +154,7 @@ def reblock(job: Job, target: Path, *, jobs: int, durable: bool, report: Report)
     if target_files.standing(target) is Standing.FOREIGN:
         _check_is_result(job, target)
         return _Meter(job, []).now()
-    with target_files.told(target), target_files.held(target, _request(job)):
+    with target_files.target_failures(target), target_files.held(target, _request(job)):
         _remove_partial(target)
         todo = _todo(job, target)
         first = job.checkpoint.root / job.checkpoint.shards[0].name

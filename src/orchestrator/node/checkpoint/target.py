@@ -79,12 +79,12 @@ def standing(target: Path) -> Standing:
 @contextmanager
 def held(target: Path, request: Request) -> Iterator[None]:
     """Create the directory, lock its journal, and write the request into it. The journal stays when this ends."""
-    with told(target):
+    with target_failures(target):
         target.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(target / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         _lock(descriptor, target)
-        with told(target):
+        with target_failures(target):
             _record(descriptor, target, request)
         yield
     finally:
@@ -177,7 +177,7 @@ def check_space(target: Path, needed: int, shared: int) -> None:
 
 
 @contextmanager
-def told(target: Path) -> Iterator[None]:
+def target_failures(target: Path) -> Iterator[None]:
     """Turn what a file system says about the target into a failure that tells what to do."""
     try:
         yield

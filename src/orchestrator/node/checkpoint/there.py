@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.node.checkpoint.prove import prove
 from orchestrator.node.checkpoint.reblock import plan, reblock, survey
 from orchestrator.node.checkpoint.target import Standing, standing
-from orchestrator.node.os_failure import os_told
+from orchestrator.node.os_failure import os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
 from orchestrator.protocol.jobs import Progress, Reblocked, ReblockLine, ReblockRequest
@@ -23,7 +23,7 @@ from orchestrator.protocol.jobs import Progress, Reblocked, ReblockLine, Reblock
 def stream(request: dict[str, Any]) -> None:
     """Re-block, and compare where a proof is asked for. A finished target is only compared."""
     asked = request_of(ReblockRequest, request)
-    with os_told(asked.target):
+    with os_failures(asked.target):
         _reblock(asked, Path(asked.target))
 
 

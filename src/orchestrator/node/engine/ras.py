@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.node.engine.ras_words import Seen, Told, read, told
+from orchestrator.node.engine.ras_words import RasVerdict, Seen, judge, read
 
 ADDRESS = "NCCL_RAS_ADDR"
 """The plan renders it where the stack's NCCL has RAS: 2.24 and later."""
@@ -80,20 +80,20 @@ class Inquiry:
     env: Mapping[str, str]
     nodes: Mapping[str, str] = field(default_factory=dict)
     apart_s: float = APART_S
-    _told: Told | None = None
+    _verdict: RasVerdict | None = None
     _asked_at: float = float("-inf")
     _thread: threading.Thread | None = None
 
     @property
-    def told(self) -> Told | None:
+    def verdict(self) -> RasVerdict | None:
         """The newest answer; None before the first one."""
-        return self._told
+        return self._verdict
 
     def follow(self, now: float, *, still: bool) -> None:
         """Ask where it is time to; forget what was said where the engine goes on."""
         asking = self._thread is not None and self._thread.is_alive()
         if not still and not asking:
-            self._told, self._asked_at = None, float("-inf")
+            self._verdict, self._asked_at = None, float("-inf")
         elif still and not asking and now - self._asked_at >= AGAIN_S:
             self._asked_at = now
             self._thread = threading.Thread(target=self._ask, name="ras", daemon=True)
@@ -102,16 +102,16 @@ class Inquiry:
     def _ask(self) -> None:
         address = self.env.get(ADDRESS, "")
         if not address or self.env.get("NCCL_RAS_ENABLE") == "0":
-            self._told = Told(
+            self._verdict = RasVerdict(
                 "NCCL's RAS, which could name the rank that the others wait for, is off or not in this NCCL"
             )
             return
         try:
             first = self._look(address)
             time.sleep(self.apart_s)
-            self._told = told(first, self._look(address), self.nodes)
+            self._verdict = judge(first, self._look(address), self.nodes)
         except (OSError, ValueError, RecursionError) as error:
-            self._told = Told(f"NCCL RAS at {address} could not be asked: {error}")
+            self._verdict = RasVerdict(f"NCCL RAS at {address} could not be asked: {error}")
 
     def _look(self, address: str) -> Seen:
         return read(status(address))

@@ -55,7 +55,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Told:
+class RasVerdict:
     """words: one clause for the operator; culprit: the one process that the others wait for, None where unknown"""
 
     words: str
@@ -155,23 +155,23 @@ def _largest(text: str) -> int:
     return max((int(ranks) // max(int(comms), 1) for comms, ranks in rows), default=0)
 
 
-def told(first: Seen, again: Seen, nodes: Mapping[str, str]) -> Told:
+def judge(first: Seen, again: Seen, nodes: Mapping[str, str]) -> RasVerdict:
     """What two answers, some seconds apart, say together. nodes: names of the gang's nodes by address."""
     if again.missing:
         names = _names([one for one, _ in again.missing], nodes)
         dead = ", and considers it dead" if all(dead for _, dead in again.missing) else ""
-        return Told(f"NCCL RAS gets no answer from {names}{dead}", _alone([one for one, _ in again.missing]))
+        return RasVerdict(f"NCCL RAS gets no answer from {names}{dead}", _alone([one for one, _ in again.missing]))
     if again.failed:
         member, code = again.failed[0]
         error = _ERRORS.get(code, f"error {code}")
-        return Told(f"NCCL RAS: {_name(member, nodes)} reports {error}", _alone([one for one, _ in again.failed]))
+        return RasVerdict(f"NCCL RAS: {_name(member, nodes)} reports {error}", _alone([one for one, _ in again.failed]))
     stuck = [one for one in again.behind if one in first.behind]
     if stuck:
         member, operation, launched, most = stuck[0]
         words = f"NCCL RAS: {_names([one[0] for one in stuck], nodes)} launched {launched} of {most} {operation}"
-        return Told(f"{words} operations, unchanged between two looks", _alone([one[0] for one in stuck]))
+        return RasVerdict(f"{words} operations, unchanged between two looks", _alone([one[0] for one in stuck]))
     all_of_them = f"all {again.ranks} ranks" if again.ranks else "all ranks"
-    return Told(
+    return RasVerdict(
         f"NCCL RAS can't name the rank that the others wait for: {all_of_them} answer and none stays behind,"
         " but it does not count collectives captured in CUDA graphs"
     )

@@ -21,7 +21,7 @@ from orchestrator.node import files, kernel
 from orchestrator.node.agent.run import Run, run_of
 from orchestrator.node.engine import beside, guardian
 from orchestrator.node.in_place import task
-from orchestrator.node.os_failure import os_told
+from orchestrator.node.os_failure import os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
 from orchestrator.node.verbs import lock, stage
@@ -53,7 +53,7 @@ def stream(request: dict[str, Any]) -> None:
         return
     folder = files.run_dir(state, asked.gang, f"rails-{os.getpid()}")
     run = run_of({**order.run.as_json(), "engine_user": stage.engine_user(order.run.engine_user)}, folder)
-    with os_told(state):
+    with os_failures(state):
         kernel.adopt_orphans()
         for name, least in run.limits.items():
             guardian.raise_limit(name, least)

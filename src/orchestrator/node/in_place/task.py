@@ -25,7 +25,7 @@ from orchestrator.node.engine import beside, containers, guardian
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.failure import Failure
 from orchestrator.node.in_place import container
-from orchestrator.node.os_failure import os_told
+from orchestrator.node.os_failure import os_failures
 from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell
 from orchestrator.node.verbs import lock, report, stage
 from orchestrator.protocol.in_place import InPlaceOrder
@@ -65,7 +65,7 @@ def carry_out(asked: GangRequest, order: InPlaceOrder, said: Message, task: Task
     refuse_beside_an_engine(files.current_run(state, asked.gang), task.beside)
     folder = files.run_dir(state, asked.gang, f"{task.word}-{os.getpid()}")
     run = run_of({**order.run.as_json(), "engine_user": stage.engine_user(order.run.engine_user)}, folder)
-    with os_told(state):
+    with os_failures(state):
         kernel.adopt_orphans()
         _refuse_unready(run)
         if run.container is not None:

@@ -75,7 +75,7 @@ class Giver:
 
     def listen(self, address: str, port: int) -> int:
         """Begin; port 0 takes a free one. Returns the port. Raises Failure where it can't be opened."""
-        with files.told(str(self._folder)):
+        with files.state_failures(str(self._folder)):
             self._folder.mkdir(mode=0o700, parents=True)
             self._folder.chmod(0o700)
             files.write(f"{self._folder}/secret", f"{USER}:{self.secret}\n")

@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.node import files
 from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import failure_of, os_told
+from orchestrator.node.os_failure import failure_of, os_failures
 from orchestrator.node.push.giver import Giver, own_folder
 from orchestrator.node.push.manifest import Manifest, read
 from orchestrator.node.push.target import Entry
@@ -32,7 +32,7 @@ MOST_READERS = 4
 def stream(request: dict[str, Any]) -> None:
     """Offer a directory until the caller goes away. It is only read."""
     asked = request_of(OfferRequest, request)
-    with os_told(asked.directory):
+    with os_failures(asked.directory):
         _offer(asked, files.state_dir(asked.state_dir))
 
 

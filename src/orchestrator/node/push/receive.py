@@ -17,7 +17,7 @@ from typing import Any
 
 from orchestrator.node import below, files
 from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import failure_of, os_told
+from orchestrator.node.os_failure import failure_of, os_failures
 from orchestrator.node.push.fetch import Fetch, Lost, Upstream
 from orchestrator.node.push.giver import Giver, own_folder
 from orchestrator.node.push.notes import NoNotes, hear_ready
@@ -41,7 +41,7 @@ def stream(request: dict[str, Any]) -> None:
     asked = request_of(ReceiveRequest, request)
     entries = _entries(asked)
     target = Target(Path(asked.directory), entries, repair=asked.repair)
-    with os_told(asked.directory):
+    with os_failures(asked.directory):
         _receive(asked, files.state_dir(asked.state_dir), target, entries)
 
 
@@ -80,7 +80,7 @@ def _run(arrival: Arrival, streams: int) -> None:
         threading.Thread(target=work, daemon=True).start()
     try:
         while not reader_is_gone(TICK_S):
-            tell(arrival.told())
+            tell(arrival.progress())
             if arrival.failure is not None:
                 raise arrival.failure
     finally:
@@ -114,7 +114,7 @@ class Arrival:
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)
 
-    def told(self) -> dict[str, Any]:
+    def progress(self) -> dict[str, Any]:
         """How far this node is: bytes that are here and checked, or being checked; files that are not whole yet."""
         return {"bytes": self._bytes, "files_left": self._left, "complete": self._complete, "sent": self._sent}
 

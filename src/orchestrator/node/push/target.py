@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.node import below
-from orchestrator.node.checkpoint.target import check_space, sync_directory, told
+from orchestrator.node.checkpoint.target import check_space, sync_directory, target_failures
 from orchestrator.node.failure import Failure
 
 PARTIAL = ".l40s-partial"
@@ -86,7 +86,7 @@ class Target:
 
         Raises Failure: a directory with other files is in the place, somebody writes there, no space, no rights.
         """
-        with told(self.directory):
+        with target_failures(self.directory):
             if self.directory.is_dir() and any(self.directory.iterdir()):
                 if not self._repair:
                     self._take_as_it_is()
@@ -116,7 +116,7 @@ class Target:
         """Give an arrived file its name; what has a name is on the disk."""
         named = self.folder / path
         below.refuse_links(self.folder, path)
-        with told(named):
+        with target_failures(named):
             descriptor = os.open(arrived, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 _refuse_another_kind(os.fstat(descriptor), arrived)
@@ -132,7 +132,7 @@ class Target:
         """The whole directory gets its name, and becomes what a loader takes for a checkpoint."""
         if self.there:
             return
-        with told(self.directory):
+        with target_failures(self.directory):
             shutil.rmtree(self.arriving, ignore_errors=True)
             if self.repairs:
                 shutil.rmtree(self.work, ignore_errors=True)

@@ -40,7 +40,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         fix = "install the stack with `l40s-deploy prepare`, or set l40s_venv to its virtual environment"
         raise Failure("no-stack", "no engine is installed in this environment", str(venv), fix)
     versions = installed.versions(venv)
-    with files.told(str(venv)), _Keeping(venv, dry=bool(request.get("check"))) as kept:
+    with files.state_failures(str(venv)), _Keeping(venv, dry=bool(request.get("check"))) as kept:
         if request.get("remove"):
             _take_back(kept)
         else:

@@ -45,7 +45,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     asked = request_of(ArmRequest, request)
     lock.refuse_a_former_holder(asked)
     folder = files.wanted_run(asked)
-    with files.told(folder):
+    with files.state_failures(folder):
         if not processes.alive(*report.agent(folder)):
             run = staged_in(folder)
             _refuse_anothers_run(run, asked.node or run.node)

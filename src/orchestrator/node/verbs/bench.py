@@ -27,7 +27,7 @@ from orchestrator.node.engine.guardian import engine_environment
 from orchestrator.node.engine.logfile import LogSince
 from orchestrator.node.engine.watch import shown
 from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import os_told
+from orchestrator.node.os_failure import os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell
 from orchestrator.node.verbs import client_container
@@ -49,7 +49,7 @@ def stream(request: dict[str, Any]) -> None:
     run = staged_in(files.wanted_run(asked))
     if not asked.command or not _MODULE.fullmatch(asked.command[0]):
         raise Failure("bad-request", f"no module to run: {asked.command[:1]}", "request")
-    with os_told(run.folder):
+    with os_failures(run.folder):
         folder = _folder(run)
         try:
             with LogSince(run.path(ENGINE_LOG)) as engine_log:

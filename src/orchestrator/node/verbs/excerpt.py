@@ -22,7 +22,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """
     asked = request_of(ExcerptRequest, request)
     folder = files.wanted_run(asked)
-    with files.told(folder):
+    with files.state_failures(folder):
         return cut(_lines(folder), asked.lines, max(0, asked.before), max(0, asked.after)).as_json()
 
 

@@ -44,7 +44,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """
     asked = request_of(LockRequest, request)
     state = files.state_dir(asked.state_dir)
-    with files.told(state):
+    with files.state_failures(state):
         return _answer(asked, files.gang_dir(state, asked.gang)).as_json()
 
 

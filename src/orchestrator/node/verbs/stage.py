@@ -34,7 +34,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     run = runs.run_of(request, folder)
     if run.token:
         sharing.refuse_anothers_mark(files.gang_dir(state, run.gang), run.token, run.node, run.others)
-    with files.told(state):
+    with files.state_failures(state):
         staged_files.refuse_others_folder(folder)
         _make_folders(state, folder)
         _refuse_beside_a_living_run(state, asked.gang)

@@ -120,13 +120,13 @@ def _settle(folder: str, after: Report, because: Because | None, *, clear: bool)
     """Nothing runs any more: an agent that died could not write so itself."""
     settled = after
     if after.state is AgentState.STAGED and not clear and because is not None:
-        settled = replace(after, state=AgentState.FAILED, cause=causes.told(because, time.time()))
+        settled = replace(after, state=AgentState.FAILED, cause=causes.from_controller(because, time.time()))
     elif clear or after.state is AgentState.STAGED:
         settled = replace(after, state=AgentState.STOPPED)
     elif not after.state.over:
         settled = replace(after, state=AgentState.FAILED, cause=after.cause or _died(after))
     if settled.state is not after.state:
-        with files.told(folder):
+        with files.state_failures(folder):
             files.write_json(f"{folder}/{REPORT_FILE}", settled.as_json())
     return settled
 

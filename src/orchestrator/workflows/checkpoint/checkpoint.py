@@ -14,7 +14,7 @@ from orchestrator.node.checkpoint.prove import prove
 from orchestrator.node.checkpoint.reblock import plan, reblock, survey
 from orchestrator.node.checkpoint.target import Standing, standing
 from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import os_told
+from orchestrator.node.os_failure import os_failures
 from orchestrator.protocol.jobs import Progress, Proof, WouldReblock
 
 __all__ = ["Outcome", "Progress", "Proof", "Report", "inspect_here", "reblock_here", "survey_here"]
@@ -70,7 +70,7 @@ def inspect_here(directory: Path) -> Judgement:
 @contextmanager
 def _told(place: Path) -> Iterator[None]:
     try:
-        with os_told(str(place)):
+        with os_failures(str(place)):
             yield
     except Failure as failure:
         kind = _ERRORS.get(failure.kind, InputError)

@@ -185,7 +185,7 @@ def split_place(inventory: Inventory, place: str) -> tuple[NodeSpec | None, str]
     return nodes[name], str(PurePosixPath(path))
 
 
-def told(failure: DeployError) -> DeployError:
+def with_exit_code(failure: DeployError) -> DeployError:
     """A node's refusal with the exit code that its kind has."""
     kind = _KINDS.get(failure.kind) if isinstance(failure, NodeRefusal) else None
     return kind(failure.what, where=failure.where, fix=failure.fix) if kind else failure
@@ -268,7 +268,7 @@ def _origin(
         try:
             link.begin()
         except DeployError as failure:
-            raise told(failure) from None
+            raise with_exit_code(failure) from None
         yield link, Offer(link.files(), address, int(link.first["port"]), str(link.first["secret"]))
     finally:
         link.end()
@@ -313,7 +313,7 @@ def _all(chain: Chain, wanted: Sequence[str], watcher: Watcher, lost: Mapping[st
         ready, failed = chain.run(left, report)
         complete |= {hop.name: hop for hop in ready}
         failed = {name: failure for name, failure in failed.items() if name not in complete}
-        failures |= {name: told(failure) for name, failure in failed.items()}
+        failures |= {name: with_exit_code(failure) for name, failure in failed.items()}
         for failure in failed.values():
             watcher.say(f"{failure.where}: {failure.what}")
         if not ready and not failed:

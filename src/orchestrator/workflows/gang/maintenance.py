@@ -234,7 +234,7 @@ def _run(work: _Work, node: NodeSpec, ends: float) -> None:
         raise GangFailed(
             f"the --run command ended with {how}{lines}",
             where=f"gang {work.gang.name}: {node.name}",
-            fix="correct it",
+            fix="correct the command of --run",
         )
 
 
@@ -261,14 +261,20 @@ def _late(work: _Work, late: Sequence[str], known: Mapping[str, Where]) -> Deplo
     away = [name for name in late if known[name] is Where.AWAY]
     waited = f"within {work.request.wait_s:.0f} s"
     if away:
-        return Unreachable(f"{', '.join(away)} did not come back {waited}", where=f"gang {work.gang.name}", fix="look")
+        return Unreachable(
+            f"{', '.join(away)} did not come back {waited}",
+            where=f"gang {work.gang.name}",
+            fix=f"check power and network of {', '.join(away)}, then run `l40s-deploy doctor`",
+        )
     return GangFailed(
-        f"{', '.join(late)} answers but has not rebooted {waited}", where=f"gang {work.gang.name}", fix="reboot it"
+        f"{', '.join(late)} answers but has not rebooted {waited}",
+        where=f"gang {work.gang.name}",
+        fix=f"reboot {', '.join(late)} (`sudo systemctl reboot` there), or use `--wait-s` where a reboot takes longer",
     )
 
 
 def _settled(work: _Work) -> None:
-    """The doctor forbids no start; he is asked again for a while."""
+    """Wait until doctor reports no stop finding."""
     work.say("running doctor")
     ends = time.monotonic() + SETTLE_S
     while (against := against_a_start(work.fleet, work.plan, work.watcher)) is not None:

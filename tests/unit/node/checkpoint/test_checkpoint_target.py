@@ -20,7 +20,7 @@ import pytest
 from orchestrator.node.checkpoint import transfer as checkpoint_transfer
 from orchestrator.node.checkpoint.prove import prove
 from orchestrator.node.checkpoint.reblock import plan, reblock
-from orchestrator.node.checkpoint.target import JOURNAL, check_space, told, write_file
+from orchestrator.node.checkpoint.target import JOURNAL, check_space, target_failures, write_file
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.jobs import Progress
 
@@ -239,7 +239,7 @@ def test_a_file_system_that_does_not_know_its_size(tmp_path: Path, monkeypatch: 
     ],
 )
 def test_what_the_disk_says_is_told_in_words(tmp_path: Path, code: int, kind: str) -> None:
-    with pytest.raises(Failure) as failed, told(tmp_path):
+    with pytest.raises(Failure) as failed, target_failures(tmp_path):
         raise OSError(code, os.strerror(code), str(tmp_path / "x"))
     assert failed.value.kind == kind
     assert failed.value.fix

@@ -20,7 +20,7 @@ from orchestrator.lab.standin import ras as standin
 from orchestrator.node.agent import causes
 from orchestrator.node.engine import ras
 from orchestrator.node.engine.ras import Inquiry, status
-from orchestrator.node.engine.ras_words import Member, Seen, Told, read, told
+from orchestrator.node.engine.ras_words import Member, RasVerdict, Seen, judge, read
 from orchestrator.protocol.report import AgentState, RankReport, RankState, Report
 
 MISSING = """{
@@ -161,10 +161,10 @@ def test_the_manual_s_answers_are_read() -> None:
 
 
 def test_one_rank_is_named_where_ras_can_name_one() -> None:
-    def words(first: str, again: str) -> Told:
-        return told(read(first), read(again), NODES)
+    def words(first: str, again: str) -> RasVerdict:
+        return judge(read(first), read(again), NODES)
 
-    assert words(MISSING, MISSING) == Told(
+    assert words(MISSING, MISSING) == RasVerdict(
         "NCCL RAS gets no answer from rank 1 (pid 1524345, GPU 1 of node7)", Member(1, "172.16.64.245", 1524345, 1)
     )
     assert words(FINE, DEAD).words == (
@@ -181,7 +181,7 @@ def test_one_rank_is_named_where_ras_can_name_one() -> None:
 
 def test_where_it_cannot_name_one_it_says_why() -> None:
     for first, again in ((FINE, FINE), (MISMATCH, FINE), (MISMATCH, MISMATCH.replace("66", "77"))):
-        said = told(read(first), read(again), NODES)
+        said = judge(read(first), read(again), NODES)
         assert said.culprit is None
         assert "can't name the rank" in said.words and "captured in CUDA graphs" in said.words
 
@@ -192,7 +192,7 @@ def test_an_error_of_a_rank_is_named() -> None:
     communicator["missing_ranks"] = []
     communicator["ranks"][0]["status"]["async_error"] = 6
     seen = read(json.dumps(document))
-    assert told(seen, seen, NODES).words == "NCCL RAS: rank 0 (pid 1524344, GPU 0 of node7) reports ncclRemoteError"
+    assert judge(seen, seen, NODES).words == "NCCL RAS: rank 0 (pid 1524344, GPU 0 of node7) reports ncclRemoteError"
 
 
 KEYS = st.sampled_from(["communicators", "ranks", "missing_ranks", "size", "x"])
@@ -290,22 +290,22 @@ def test_an_inquiry_is_asked_once_and_forgotten_when_the_engine_goes_on() -> Non
     with server(playing(MISSING, knows_json=True)) as address:
         inquiry = Inquiry({"NCCL_RAS_ADDR": address}, NODES, apart_s=0.01)
         inquiry.follow(0.0, still=False)
-        assert inquiry.told is None
+        assert inquiry.verdict is None
         inquiry.follow(1.0, still=True)
-        until(lambda: inquiry.told is not None, 10.0)
+        until(lambda: inquiry.verdict is not None, 10.0)
     inquiry.follow(2.0, still=True)  # not again so soon: nobody listens any more, and the answer stays
     assert culprit(inquiry) == 1
 
     def forgotten() -> bool:
         inquiry.follow(3.0, still=False)  # not while it asks
-        return inquiry.told is None
+        return inquiry.verdict is None
 
     until(forgotten, 10.0)
 
 
 def culprit(inquiry: Inquiry) -> int:
-    assert inquiry.told is not None and inquiry.told.culprit is not None
-    return inquiry.told.culprit.rank
+    assert inquiry.verdict is not None and inquiry.verdict.culprit is not None
+    return inquiry.verdict.culprit.rank
 
 
 @pytest.mark.parametrize(
@@ -320,12 +320,12 @@ def culprit(inquiry: Inquiry) -> int:
 def test_without_ras_it_is_said(env: dict[str, str], words: str) -> None:
     inquiry = Inquiry(env, NODES)
     inquiry.follow(0.0, still=True)
-    until(lambda: inquiry.told is not None, 20.0)
-    assert inquiry.told is not None and words in inquiry.told.words
+    until(lambda: inquiry.verdict is not None, 20.0)
+    assert inquiry.verdict is not None and words in inquiry.verdict.words
 
 
 def test_the_cause_names_the_rank_that_is_waited_for() -> None:
-    said = told(read(MISSING), read(MISSING), NODES)
+    said = judge(read(MISSING), read(MISSING), NODES)
     waits = ("GPU 0: 100 % busy at 88 of 350 W: it waits",)
     cause = causes.hung("node0", "no token for 60 s", 1.0, causes.Beside(said, NODES, waits))
     assert cause.node == "node7" and cause.lines == waits
@@ -335,7 +335,7 @@ def test_the_cause_names_the_rank_that_is_waited_for() -> None:
 
 def hung_gang(text: str, pids: dict[str, list[int]]) -> GangView:
     """A gang that hangs, whose leader's RAS has said so; pids: of each node's ranks, GPU by GPU."""
-    trouble = causes.hung("node0", "no token", 1.0, causes.Beside(told(read(text), read(text), NODES), NODES))
+    trouble = causes.hung("node0", "no token", 1.0, causes.Beside(judge(read(text), read(text), NODES), NODES))
     reports, rank = {}, 0
     for number, (name, own) in enumerate(pids.items()):
         leads = number == 0

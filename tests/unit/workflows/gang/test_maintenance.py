@@ -127,6 +127,7 @@ def test_what_ends_it_says_that_the_gang_is_stopped_and_how_to_go_on(
     with pytest.raises(kind) as ended:
         maintain(gang.inventory, MaintenanceRequest(**asked), Told())
     assert words in ended.value.what
+    assert len(ended.value.fix.split()) > 2, "the fix says what to do, and with what"
     assert "start it again with `l40s-deploy restart --gang gang0`" in ended.value.what
     assert gang.view().state is GangState.ABSENT
 
@@ -162,8 +163,9 @@ def test_a_node_that_stays_away_is_unreachable(local: Local, monkeypatch: pytest
     gang = local()
     gang.up()
     boots(monkeypatch, iter([(A, A), (B, None)]))
-    with pytest.raises(Unreachable, match="node1 did not come back within"):
+    with pytest.raises(Unreachable, match="node1 did not come back within") as ended:
         maintain(gang.inventory, MaintenanceRequest(wait_s=0.1), Told())
+    assert ended.value.fix == "check power and network of node1, then run `l40s-deploy doctor`"
 
 
 def test_the_doctor_is_asked_again_for_a_while_and_then_forbids_the_start(
