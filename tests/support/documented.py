@@ -6,13 +6,23 @@ import textwrap
 import types
 import typing
 
+from orchestrator.node.dispatch import VERBS
+from orchestrator.protocol.every_verb import ANSWERS, LINES, LISTS, REQUESTS
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.shape import Message
 from orchestrator.protocol.staging import StagingRequest, Watch
+from orchestrator.protocol.verbs import REQUESTS as GANG_REQUESTS
 
 WIDTH = 118
 APART: tuple[type[Message], ...] = (Watch,)
 """Listed by themselves; elsewhere only named."""
+BY_HAND = {"stage", "labels", "figures", "nettest", "rails", "tune-run", *GANG_REQUESTS}
+"""Verbs whose rows say more than keys."""
+OTHER_ANSWERS = {
+    "probe": "a snapshot, the raw text of the machine's files and NVML (`model/snapshot_json.py`)",
+    "push-offer": "lines: the files, the port and the secret of the offer, then how many bytes were read",
+    "push-receive": "lines: the port and the secret of its own offer, then how far it is",
+}
 LISTED: dict[str, type[Message]] = {"staging": StagingRequest, "watch": Watch, "report": Report}
 
 
@@ -26,6 +36,17 @@ def block(name: str) -> str:
     """What stands between the marks of this name on the page."""
     lines = textwrap.wrap(keys(LISTED[name]), WIDTH - 2, break_long_words=False, break_on_hyphens=False)
     return "\n```\n" + "\n".join(lines) + "\n```\n"
+
+
+def verbs_table() -> str:
+    """The verbs that no row of the page describes by hand."""
+    rows = []
+    for verb in sorted(set(VERBS) - BY_HAND):
+        lines = "lines: " if verb in LINES else ""
+        answer = ANSWERS.get(verb) or LINES.get(verb) or LISTS.get(verb)
+        said = f"`{keys(answer)}`" if answer else OTHER_ANSWERS[verb]
+        rows.append(f"| `{verb}` | `{keys(REQUESTS[verb])}` | {lines}{'a list of ' if verb in LISTS else ''}{said} |")
+    return "\n".join(["", "| verb | request | value |", "|---|---|---|", *rows, ""])
 
 
 def marks(name: str) -> tuple[str, str]:

@@ -20,6 +20,22 @@ class AgentProcess(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFor(Message):
+    """run.json, as far as it is read where the rest may be damaged: whose part of the gang it is."""
+
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal(Message):
+    """lock.renewed: when its holder last renewed a lock, in seconds of CLOCK_BOOTTIME of this boot."""
+
+    token: str
+    boot: str
+    boottime_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownProcesses(Message):
     """processes.json: (process id, start time) of everything that was the run's own."""
 

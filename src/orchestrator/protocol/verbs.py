@@ -285,7 +285,7 @@ REQUESTS: Mapping[str, type[Message]] = {
     "ask": AskRequest,
     "bench": BenchRequest,
 }
-"""By verb; that of `stage` is a StagingRequest with a token."""
+"""Of a gang's verbs; that of `stage` is a StagingRequest with a token. every_verb.py has all of the application."""
 ANSWERS: Mapping[str, type[Message]] = {
     "stage": StageAnswer,
     "arm": StateAnswer,
@@ -298,4 +298,4 @@ ANSWERS: Mapping[str, type[Message]] = {
     "lock": LockAnswer,
     "ask": AskAnswer,
 }
-"""By verb."""
+"""Of a gang's verbs."""

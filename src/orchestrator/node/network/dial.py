@@ -11,12 +11,13 @@ import errno
 import selectors
 import socket
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.node.network.listen import RESET, bind_to_device
 from orchestrator.node.requests import request_of
-from orchestrator.protocol.ways import DialRequest
+from orchestrator.protocol.ways import Dialed, DialRequest, DialTarget
 
 # Linux include/uapi/linux/in.h; Python's socket module has no names for them
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3
@@ -31,30 +32,40 @@ _NEIGHBOURS, _COLUMNS, _COMPLETE = "/proc/net/arp", 6, 0x2
 
 @dataclass
 class _Attempt:
-    target: dict[str, Any]
+    target: DialTarget
     started: float
     deadline: float
     resend_at: float = 0.0
 
 
+_Tried = tuple[DialTarget, Dialed]
+
+
 def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
     """Dial every target at once; returns when each has an outcome."""
     asked = request_of(DialRequest, request)
-    tries, spacing_s = max(1, asked.tries), asked.spacing_s
-    results: list[dict[str, Any]] = []
-    left = [target.as_json() for target in asked.targets]
+    return [dialed.as_json() for dialed in _dial(asked.targets, max(1, asked.tries), asked.spacing_s)]
+
+
+def _dial(targets: Sequence[DialTarget], tries: int, spacing_s: float) -> list[Dialed]:
+    results: list[Dialed] = []
+    left = targets
     for number in range(1, tries + 1):
-        said = [{**each, "tries": number} for each in _once(left)]
-        left = [each for each in said if number < tries and each["outcome"] not in FINAL and not each.get("once")]
-        results += [each for each in said if each not in left]
+        tried, again = _once(left), []
+        for target, dialed in tried:
+            if dialed.outcome in FINAL or target.once or number == tries:
+                results.append(replace(dialed, tries=number))
+            else:
+                again.append(target)
+        left = again
         if not left:
             break
         time.sleep(spacing_s)
     return results
 
 
-def _once(targets: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    results: list[dict[str, Any]] = []
+def _once(targets: Sequence[DialTarget]) -> list[_Tried]:
+    results: list[_Tried] = []
     with selectors.DefaultSelector() as selector:
         for target in targets:
             _start(selector, target, results)
@@ -63,20 +74,20 @@ def _once(targets: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return results
 
 
-def _start(selector: selectors.BaseSelector, target: dict[str, Any], results: list[dict[str, Any]]) -> None:
-    datagram = target["kind"] == "mtu"
-    where = (target["address"], target["port"])
+def _start(selector: selectors.BaseSelector, target: DialTarget, results: list[_Tried]) -> None:
+    datagram = target.kind == "mtu"
+    where = (target.address, target.port)
     now = time.monotonic()
-    attempt = _Attempt(target, now, now + target["timeout_s"])
+    attempt = _Attempt(target, now, now + target.timeout_s)
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM if datagram else socket.SOCK_STREAM)
     sock.setblocking(False)
     if not datagram:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     try:
-        if target.get("device"):
-            bind_to_device(sock, str(target["device"]))
-        if target.get("source"):
-            sock.bind((str(target["source"]), 0))
+        if target.device:
+            bind_to_device(sock, target.device)
+        if target.source:
+            sock.bind((target.source, 0))
         if datagram:
             sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
         code = sock.connect_ex(where)
@@ -92,11 +103,11 @@ def _start(selector: selectors.BaseSelector, target: dict[str, Any], results: li
 
 
 def _send(sock: socket.socket, attempt: _Attempt) -> None:
-    sock.send(b"\0" * max((attempt.target["size"] or 1500) - IP_AND_UDP_HEADERS, 1))
+    sock.send(b"\0" * max((attempt.target.size or 1500) - IP_AND_UDP_HEADERS, 1))
     attempt.resend_at = time.monotonic() + (attempt.deadline - attempt.started) / SENDS
 
 
-def _wait(selector: selectors.BaseSelector, results: list[dict[str, Any]]) -> None:
+def _wait(selector: selectors.BaseSelector, results: list[_Tried]) -> None:
     ready = {key.fileobj for key, _ in selector.select(0.05)}
     now = time.monotonic()
     for key in list(selector.get_map().values()):
@@ -109,36 +120,36 @@ def _wait(selector: selectors.BaseSelector, results: list[dict[str, Any]]) -> No
             results.append(outcome)
 
 
-def _outcome(sock: socket.socket, attempt: _Attempt, *, answered: bool, now: float) -> dict[str, Any] | None:
+def _outcome(sock: socket.socket, attempt: _Attempt, *, answered: bool, now: float) -> _Tried | None:
     try:
         if answered:
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 return _failed(attempt, code)
-            if attempt.target["kind"] == "mtu":
+            if attempt.target.kind == "mtu":
                 sock.recv(64)
             return _said(attempt, "open", ms=(now - attempt.started) * 1000)
-        if attempt.target["kind"] == "mtu" and now >= attempt.resend_at:
+        if attempt.target.kind == "mtu" and now >= attempt.resend_at:
             _send(sock, attempt)
     except OSError as wrong:
         return _failed(attempt, wrong.errno or 0)
-    return {**_said(attempt, "silent"), **_resolution(attempt.target)} if now >= attempt.deadline else None
+    return _said(attempt, "silent", resolved=_resolved(attempt.target)) if now >= attempt.deadline else None
 
 
-def _resolution(target: dict[str, Any]) -> dict[str, bool]:
-    """Whether somebody has said whose the address is on the interface that the packet had to leave by; nothing for an
-    address behind a router."""
+def _resolved(target: DialTarget) -> bool:
+    """Whether ARP was answered for the address on the interface that the packet had to leave by; true where nothing
+    is known, as of an address behind a router."""
     try:
         with open(_NEIGHBOURS, encoding="ascii", errors="replace") as file:
             rows = [line.split() for line in file][1:]
     except OSError:
-        return {}
-    asked = (target["address"], target.get("device"))
+        return True
+    asked = (target.address, target.device)
     states = [int(row[2], 16) & _COMPLETE for row in rows if len(row) == _COLUMNS and (row[0], row[-1]) == asked]
-    return {"resolved": any(states)} if states else {}
+    return any(states) or not states
 
 
-def _failed(attempt: _Attempt, code: int) -> dict[str, Any]:
+def _failed(attempt: _Attempt, code: int) -> _Tried:
     if code == errno.ECONNREFUSED:
         outcome = "refused"
     elif code == errno.EMSGSIZE:
@@ -150,5 +161,11 @@ def _failed(attempt: _Attempt, code: int) -> dict[str, Any]:
     return _said(attempt, outcome, detail=errno.errorcode.get(code, str(code)))
 
 
-def _said(attempt: _Attempt, outcome: str, *, ms: float | None = None, detail: str = "") -> dict[str, Any]:
-    return {**attempt.target, "outcome": outcome, "ms": ms, "detail": detail}
+def _said(
+    attempt: _Attempt, outcome: str, *, ms: float | None = None, detail: str = "", resolved: bool = True
+) -> _Tried:
+    target = attempt.target
+    return target, Dialed(
+        name=target.name, address=target.address, port=target.port, kind=target.kind, side=target.side,
+        far=target.far, size=target.size, outcome=outcome, ms=ms, detail=detail, resolved=resolved,
+    )  # fmt: skip

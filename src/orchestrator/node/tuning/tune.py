@@ -1,7 +1,6 @@
 """Verb `tune`: put tuned configs where this node's engine looks, or take back what was put. Whole or not at all.
 
-Request: {"venv", "engine_version": release that must be installed, "files": {place: text}, "remove", "check": bool};
-places lie below the engine's root, or are absolute.
+Request: protocol.jobs.TuneRequest; places are below the engine's root, or absolute.
 Answer: {"root", "triton", "written", "unchanged", "restored", "removed": [places], "left": {place: why}, "folders":
 [made]}.
 With `check` nothing is changed and the answer says what would be.
@@ -25,7 +24,9 @@ from typing import Any
 from orchestrator.node import below, files
 from orchestrator.node.failure import Failure
 from orchestrator.node.look import installed
+from orchestrator.node.requests import request_of
 from orchestrator.node.tuning import tuned
+from orchestrator.protocol.jobs import TuneRequest
 
 RECORD = "share/l40s-tuning"
 _NAME = re.compile(r"[EN]=\d+,[NK]=\d+,device_name=[^/]*\.json")
@@ -34,18 +35,19 @@ _RELEASE = re.compile(r"\d+(?:\.\d+)*")
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Put or take back, or say what that would do."""
-    venv = pathlib.Path(str(request.get("venv") or "/"))
+    asked = request_of(TuneRequest, request)
+    venv = pathlib.Path(asked.venv)
     root = tuned.engine_root(venv)
     if root is None:
         fix = "install the stack with `l40s-deploy prepare`, or set l40s_venv to its virtual environment"
         raise Failure("no-stack", "no engine is installed in this environment", str(venv), fix)
     versions = installed.versions(venv)
-    with files.state_failures(str(venv)), _Keeping(venv, dry=bool(request.get("check"))) as kept:
-        if request.get("remove"):
+    with files.state_failures(str(venv)), _Keeping(venv, dry=asked.check) as kept:
+        if asked.remove:
             _take_back(kept)
         else:
-            _refuse_another_engine(versions, request, venv)
-            for place, text in _places(root, request).items():
+            _refuse_another_engine(versions, asked, venv)
+            for place, text in _places(root, asked).items():
                 _put(kept, place, text)
     return {"root": str(root), "triton": versions.get("triton", ""), **kept.done()}
 
@@ -112,8 +114,8 @@ class _Keeping:
                 folder.rmdir()
 
 
-def _refuse_another_engine(versions: Mapping[str, str], request: dict[str, Any], venv: pathlib.Path) -> None:
-    wanted, found = str(request.get("engine_version") or ""), versions.get("sglang", "")
+def _refuse_another_engine(versions: Mapping[str, str], asked: TuneRequest, venv: pathlib.Path) -> None:
+    wanted, found = asked.engine_version, versions.get("sglang", "")
     if wanted and found and _release(wanted) != _release(found):
         raise Failure(
             "wrong-stack",
@@ -128,13 +130,13 @@ def _release(version: str) -> str:
     return match[0] if match else version
 
 
-def _places(root: pathlib.Path, request: dict[str, Any]) -> dict[str, str]:
+def _places(root: pathlib.Path, asked: TuneRequest) -> dict[str, str]:
     """Absolute path -> text; a name that is no config's is refused before anything is touched."""
     places = {}
-    for place, text in dict(request.get("files") or {}).items():
-        path = root / str(place)
+    for place, text in asked.files.items():
+        path = root / place
         _refuse_elsewhere(root, path)
-        places[str(path)] = str(text)
+        places[str(path)] = text
     return places
 
 

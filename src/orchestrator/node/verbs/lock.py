@@ -22,6 +22,7 @@ from orchestrator.node import files, processes
 from orchestrator.node.failure import Failure
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import sharing
+from orchestrator.protocol.run_files import Renewal
 from orchestrator.protocol.shape import Unreadable
 from orchestrator.protocol.verbs import GangRequest, LockAnswer, LockHolder, LockRequest
 
@@ -170,10 +171,10 @@ def _begun(gang: str, token: str, begun: object) -> LockAnswer:
 def _renewed(path: str, token: str) -> None:
     """Now, by the clock that nobody sets (clock_gettime(2), CLOCK_BOOTTIME) and for this boot alone. A full disk takes
     no file; the lock's own time tells then."""
-    now = {"token": token, "boot": processes.boot_id(), "boottime_s": _boottime()}
+    now = Renewal(token=token, boot=processes.boot_id(), boottime_s=_boottime())
     beside = f"{os.path.dirname(path)}/{RENEWED}"
     try:
-        files.write_json(beside, now)
+        files.write_json(beside, now.as_json())
     except OSError:
         files.remove(beside)
 
@@ -185,10 +186,10 @@ def _boottime() -> float:
 def _age(path: str, token: str) -> float:
     """Seconds since the lock was renewed. Raises FileNotFoundError where there is none."""
     by_the_wall = time.time() - os.stat(path).st_mtime
-    renewed = files.read_json(f"{os.path.dirname(path)}/{RENEWED}")
-    at = renewed.get("boottime_s")
-    ours = renewed.get("token") == token and renewed.get("boot") == processes.boot_id()
-    return _boottime() - at if ours and isinstance(at, (int, float)) else by_the_wall
+    renewed = files.read_as(Renewal, f"{os.path.dirname(path)}/{RENEWED}")
+    if renewed is None or (renewed.token, renewed.boot) != (token, processes.boot_id()):
+        return by_the_wall
+    return _boottime() - renewed.boottime_s
 
 
 def _read(path: str) -> LockHolder | None:

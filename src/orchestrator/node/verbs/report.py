@@ -13,7 +13,7 @@ from orchestrator.node.agent.run import AGENT_FILE, PROCESSES_FILE, REPORT_FILE,
 from orchestrator.node.engine import transport
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.report import AgentState, RankReport, RankState, Report
-from orchestrator.protocol.run_files import AgentProcess, KnownProcesses
+from orchestrator.protocol.run_files import AgentProcess, KnownProcesses, StagedFor
 from orchestrator.protocol.shape import Unreadable
 from orchestrator.protocol.verbs import ReportAnswer, ReportRequest
 
@@ -130,6 +130,6 @@ def _looked_up(rank: RankReport, living: set[int]) -> RankReport:
 
 def _whose(folder: str) -> dict[str, Any]:
     """What a report begins with, from the folder and from what was staged in it."""
-    staged = files.read_json(f"{folder}/{RUN_FILE}")
+    staged = files.read_as(StagedFor, f"{folder}/{RUN_FILE}") or StagedFor()
     gang = os.path.basename(os.path.dirname(os.path.dirname(folder)))
-    return {"run_id": os.path.basename(folder), "gang": gang, "node": str(staged.get("node") or ""), "node_rank": 0}
+    return {"run_id": os.path.basename(folder), "gang": gang, "node": staged.node, "node_rank": 0}

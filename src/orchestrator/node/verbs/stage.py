@@ -17,6 +17,7 @@ from orchestrator.node.engine import scratch
 from orchestrator.node.failure import Failure
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock, report, sharing
+from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import GangRequest, StageAnswer
 
 RUNS_KEPT = 5
@@ -137,5 +138,5 @@ def _forget_old_runs(gang: str, current: str) -> None:
 
 def _failed(folder: pathlib.Path) -> bool:
     """Something in it has ended for a reason: an agent writes down the first cause, its own or the gang's."""
-    kept = files.read_json(str(folder / runs.REPORT_FILE))
-    return bool(kept.get("cause") or kept.get("verdict"))
+    kept = files.read_as(Report, str(folder / runs.REPORT_FILE))
+    return kept is not None and (kept.cause or kept.verdict) is not None

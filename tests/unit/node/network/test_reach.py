@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.node.failure import Failure
 from orchestrator.node.network import dial, listen
+from orchestrator.protocol.ways import DialTarget
 
 
 def free_port() -> int:
@@ -130,19 +131,20 @@ NEIGHBOURS = """IP address       HW type     Flags       HW address            M
 @pytest.mark.parametrize(
     ("address", "device", "said"),
     [
-        ("10.2.0.11", "ens2", {"resolved": False}),
-        ("10.3.0.11", "ens2", {"resolved": True}),
-        ("10.3.0.11", "ens3", {"resolved": False}),
-        ("10.4.0.11", "ens2", {}),
-        ("10.2.0.11", None, {}),
+        ("10.2.0.11", "ens2", False),
+        ("10.3.0.11", "ens2", True),
+        ("10.3.0.11", "ens3", False),
+        ("10.4.0.11", "ens2", True),
+        ("10.2.0.11", "", True),
     ],
 )
 def test_whether_arp_was_answered_on_an_interface(
-    address: str, device: str | None, said: dict[str, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    address: str, device: str, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tmp_path / "arp"
     table.write_text(NEIGHBOURS)
     monkeypatch.setattr(dial, "_NEIGHBOURS", str(table))
-    assert dial._resolution({"address": address, "device": device}) == said
+    target = DialTarget(kind="tcp", address=address, port=1, device=device)
+    assert dial._resolved(target) is said
     monkeypatch.setattr(dial, "_NEIGHBOURS", str(tmp_path / "missing"))
-    assert dial._resolution({"address": address, "device": device}) == {}
+    assert dial._resolved(target)

@@ -1,0 +1,60 @@
+"""Every verb of the node application with the types of what it is asked and says. docs/agent.md lists their keys.
+
+Apart from verbs.py, because a command imports the types of its own verbs alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestrator.protocol import figures, jobs, labels, looks, nettest, rails, staging, tuning, verbs, ways
+from orchestrator.protocol.shape import Message
+
+REQUESTS: Mapping[str, type[Message]] = {
+    **verbs.REQUESTS,
+    "stage": staging.StagingRequest,
+    "probe": looks.ProbeRequest,
+    "prerequisites": looks.PrerequisitesRequest,
+    "labels": labels.LabelsRequest,
+    "figures": figures.FiguresRequest,
+    "listen": ways.ListenRequest,
+    "dial": ways.DialRequest,
+    "tune": jobs.TuneRequest,
+    "tuned": looks.TunedRequest,
+    "tune-run": tuning.TuneRunRequest,
+    "nettest": nettest.NettestRequest,
+    "rails": rails.RailsRequest,
+    "same-root": jobs.SameRootRequest,
+    "inspect": jobs.InspectRequest,
+    "digests": jobs.DigestsRequest,
+    "rank-files": jobs.RankFilesRequest,
+    "reblock": jobs.ReblockRequest,
+    "download": jobs.HubRequest,
+    "push-offer": jobs.OfferRequest,
+    "push-receive": jobs.ReceiveRequest,
+}
+ANSWERS: Mapping[str, type[Message]] = {
+    **verbs.ANSWERS,
+    "prerequisites": looks.PrerequisitesAnswer,
+    "labels": labels.LabelsAnswer,
+    "figures": figures.FiguresAnswer,
+    "tune": jobs.TuneAnswer,
+    "tuned": looks.Holdings,
+    "same-root": jobs.SameRootAnswer,
+    "inspect": jobs.InspectAnswer,
+}
+"""Not of `probe`: its answer is a snapshot (model/snapshot_json.py)."""
+LISTS: Mapping[str, type[Message]] = {"dial": ways.Dialed}
+"""Verbs whose answer is a list of these."""
+LINES: Mapping[str, type[Message]] = {
+    "bench": verbs.BenchLine,
+    "nettest": nettest.NettestLine,
+    "rails": rails.RailsLine,
+    "tune-run": tuning.TuneLine,
+    "listen": ways.Listening,
+    "digests": jobs.DigestsLine,
+    "rank-files": jobs.RankFilesLine,
+    "reblock": jobs.ReblockLine,
+    "download": jobs.HubLine,
+}
+"""Verbs that write lines of these while they work. Those of a push are in node/push/offer.py and receive.py."""
