@@ -20,6 +20,7 @@ from orchestrator.cli.progress import NowAndThen
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.time_limit import time_limit
 from orchestrator.model.errors import InputError
+from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.protocol.jobs import WouldReblock
 from orchestrator.workflows.checkpoint.checkpoint import (
@@ -318,7 +319,7 @@ def _draw(judgement: Judgement, screen: Screen) -> None:
         table.add_row(label, Text(printable(value)))
     screen.out.print(table)
     for finding in judgement.findings:
-        style = "bold red" if finding.severity.value == "stop" else "yellow"
+        style = "bold red" if finding.severity is Severity.STOP else "yellow"
         line = Text.assemble((f"{finding.severity.value}: {finding.id}", style), f" {printable(finding.title)}")
         screen.out.print(line)
         for word, text in (("effect", finding.effect), ("fix", finding.fix)):

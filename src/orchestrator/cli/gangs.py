@@ -10,7 +10,8 @@ from orchestrator.cli.screen import printable
 from orchestrator.gang.begun import sentence
 from orchestrator.gang.start_time import took
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
-from orchestrator.protocol.report import Cause, RankReport
+from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.report import Cause, RankReport, RankState
 
 if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
     from rich.console import RenderableType
@@ -39,6 +40,15 @@ STYLES = {
     "left-out": "dim",
     "spare": "dim",
 }
+_NO_SERVICE = (GangState.ABSENT, GangState.FAILED, GangState.STAGED, GangState.ARMED)
+"""Where nothing can answer yet, or any more."""
+_RANKS = {
+    RankState.ALIVE: ("", "green"),
+    RankState.STOPPED: ("!", "bold yellow"),
+    RankState.DEAD: ("x", "bold red"),
+    RankState.EXPECTED: (".", "dim"),
+}
+"""A rank's mark and style."""
 _BAR = 18
 
 
@@ -59,8 +69,8 @@ def gang_block(
     blocks: list[RenderableType] = [head]
     if view.cause is not None:
         blocks += cause_lines(view.cause, folded=len(view.secondary))
-    if view.service_url and view.state.value not in ("absent", "failed", "staged", "armed"):
-        waiting = "not answering" if view.state.value == "degraded" else "not answering yet"
+    if view.service_url and view.state not in _NO_SERVICE:
+        waiting = "not answering" if view.state is GangState.DEGRADED else "not answering yet"
         word = "healthy" if view.service_healthy else waiting
         blocks.append(Text.assemble("service ", printable(view.service_url), f" ({word}{_routed(view, router)})"))
     if view.serves and (start := took(node.began for node in view.nodes)):
@@ -94,7 +104,7 @@ def router_block(seen: Overview) -> list[RenderableType]:
     router = seen.router
     if router is None:
         return []
-    state = router.condition or "unreachable"
+    state = router.condition.value if router.condition is not None else "unreachable"
     head = Text.assemble(("router", "bold"), " ", (state, STYLES.get(state, "")), f"  {printable(router.url)}")
     gangs: dict[str, list[str]] = {"in": [], "unhealthy": [], "out": []}
     for view in seen.views:
@@ -233,11 +243,10 @@ def _bar(node: NodeView) -> Text:
 def _grid(ranks: Sequence[RankReport]) -> Text:
     from rich.text import Text
 
-    styles = {"alive": "green", "stopped": "bold yellow", "dead": "bold red", "expected": "dim"}
     grid = Text()
     for place, rank in enumerate(ranks):
-        mark = {"dead": "x", "expected": ".", "stopped": "!"}.get(rank.state, "")
-        grid.append((" " if place else "") + f"{rank.tp_rank}{mark}", styles.get(rank.state, ""))
+        mark, style = _RANKS[rank.state]
+        grid.append((" " if place else "") + f"{rank.tp_rank}{mark}", style)
     return grid
 
 

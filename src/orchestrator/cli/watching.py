@@ -14,6 +14,7 @@ from orchestrator.cli.loads import gpus_table, serving_words
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.timeline import Happened
 from orchestrator.gang.view import GangView
+from orchestrator.protocol.report import RankState
 from orchestrator.workflows.status.live import Moment, Watching, live_json
 
 if TYPE_CHECKING:  # rich costs 60 ms: lines do without
@@ -170,7 +171,7 @@ class Lines:
         for view in moment.seen.views:
             self._gang(view, moment)
             for node in view.nodes:
-                dead = [f"TP{rank.tp_rank}" for rank in node.ranks if rank.state == "dead"]
+                dead = [f"TP{rank.tp_rank}" for rank in node.ranks if rank.state is RankState.DEAD]
                 gone = f"; dead: {', '.join(dead)}" if dead else ""
                 words = f"{view.name}: {node.name}: {state_words(node)}{gone}"
                 self._say(f"{view.name}/{node.name}", words, moment)

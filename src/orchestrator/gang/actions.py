@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from orchestrator.gang.view import GangView
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.gang_state import GangState, NodeState
 
 
 class Want(str, Enum):
@@ -81,7 +81,7 @@ def actions(goal: Goal, view: GangView) -> tuple[Action, ...]:
 
 def _stop(goal: Goal, view: GangView) -> tuple[Action, ...]:
     do = Do.STOP if goal.want is Want.STOP else Do.STOP_NOW
-    there = tuple(node.name for node in view.nodes if node.alive or node.state == "dead")
+    there = tuple(node.name for node in view.nodes if node.alive or node.state is NodeState.DEAD)
     if there:
         return (Action(do, there, "it runs"),)
     return (Action(Do.DONE, why="nothing runs"),)
@@ -89,7 +89,7 @@ def _stop(goal: Goal, view: GangView) -> tuple[Action, ...]:
 
 def _begin(goal: Goal, view: GangView) -> tuple[Action, ...]:
     """Before we have a run of our own: join the one that runs this very plan, or make room, or stage."""
-    dead = tuple(node.name for node in view.nodes if node.state == "dead")
+    dead = tuple(node.name for node in view.nodes if node.state is NodeState.DEAD)
     if view.running:
         return _beside_another(goal, view)
     if dead:
@@ -113,7 +113,7 @@ def _beside_another(goal: Goal, view: GangView) -> tuple[Action, ...]:
 def _raise(view: GangView) -> tuple[Action, ...]:
     """Our run, or one of the same plan: onwards from wherever its nodes are."""
     if view.state is GangState.FAILED:
-        living = tuple(node.name for node in view.nodes if node.alive or node.state == "dead")
+        living = tuple(node.name for node in view.nodes if node.alive or node.state is NodeState.DEAD)
         return (Action(Do.STOP_NOW, living, "the gang failed"),) if living else (Action(Do.FAIL),)
     if view.state in (GangState.ABSENT, GangState.STOPPING, GangState.DRAINING):
         ended = not view.running
@@ -122,8 +122,8 @@ def _raise(view: GangView) -> tuple[Action, ...]:
 
 
 def _onwards(view: GangView) -> tuple[Action, ...]:
-    staged = tuple(node.name for node in view.nodes if node.state == "staged" and not node.alive)
-    armed = tuple(node.name for node in view.nodes if node.state == "armed")
+    staged = tuple(node.name for node in view.nodes if node.state is NodeState.STAGED and not node.alive)
+    armed = tuple(node.name for node in view.nodes if node.state is NodeState.ARMED)
     if view.state is GangState.READY:
         return (Action(Do.DONE, why="ready"),)
     if staged:

@@ -8,9 +8,10 @@ from enum import Enum
 from orchestrator.gang.begun import Begun
 from orchestrator.gang.rails import sentence
 from orchestrator.gang.view import GangView
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.gang_state import GangState, NodeState
 
 _BEFORE_GO = (GangState.STAGED, GangState.ARMED)
+_WAITING = (NodeState.STAGED, NodeState.ARMED)
 
 
 class Do(str, Enum):
@@ -308,7 +309,7 @@ def _left_half_way(begun: Begun | None) -> str:
 
 def _staged_s(view: GangView) -> float:
     """How long ago the last of its nodes that wait for *go* was staged."""
-    return min((node.started_s for node in view.nodes if node.alive and node.state in _BEFORE_GO), default=0.0)
+    return min((node.started_s for node in view.nodes if node.alive and node.state in _WAITING), default=0.0)
 
 
 def _at_peace(view: GangView, memory: Memory, now: float) -> Decision:

@@ -10,8 +10,8 @@ from orchestrator.gang.contact import Contact, contact, sentence
 from orchestrator.gang.transport import transport
 from orchestrator.model.errors import DeployError
 from orchestrator.model.finding import Finding
-from orchestrator.model.gang_state import GangState
-from orchestrator.protocol.report import AgentState, Cause, PageCache, Phase, Rail, RankReport, Report
+from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.protocol.report import AgentState, Cause, PageCache, Phase, Rail, RankReport, RankState, Report
 from orchestrator.quick import dataclass
 
 STALE_PROBE_S = 60.0
@@ -31,12 +31,11 @@ Answer = Report | None | DeployError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """One node of a gang. state: an agent's state, or absent, unreachable, silent, dead, left-out (it has no part in
-    the gang's run)."""
+    """One node of a gang, as its report and the others' show it."""
 
     name: str
     node_rank: int
-    state: str
+    state: NodeState
     alive: bool = False
     phase: Phase = NO_PHASE
     ranks: tuple[RankReport, ...] = ()
@@ -205,9 +204,8 @@ def _members(current: Mapping[str, Report]) -> tuple[str, ...]:
 def _waiting(name: str, answer: Answer | None) -> NodeView:
     """A spare that has no part in the run."""
     error = answer if isinstance(answer, DeployError) else None
-    return NodeView(
-        name=name, node_rank=OUTSIDE, state="spare" if error is None else "unreachable", error=error, spare=True
-    )
+    state = NodeState.SPARE if error is None else NodeState.UNREACHABLE
+    return NodeView(name=name, node_rank=OUTSIDE, state=state, error=error, spare=True)
 
 
 def _left_out(everybody: Sequence[NodeView], missing: Sequence[str], state: GangState) -> list[str]:
@@ -229,7 +227,7 @@ def _shown(node: NodeView, state: GangState, missing: Sequence[str]) -> NodeView
     if state is GangState.ABSENT:
         return _emptied(node)
     if node.name in missing:
-        return replace(node, state="left-out", contact=Contact.FINE, node_rank=OUTSIDE)
+        return replace(node, state=NodeState.LEFT_OUT, contact=Contact.FINE, node_rank=OUTSIDE)
     return node
 
 
@@ -247,15 +245,16 @@ def _leader(current: Mapping[str, Report]) -> Report | None:
 def _node(rank: int, name: str, answer: Answer, current: Mapping[str, Report]) -> NodeView:
     if isinstance(answer, DeployError):
         found = contact(name, answer, current, stuck=False)
-        return NodeView(name=name, node_rank=rank, state="unreachable", error=answer, contact=found)
+        return NodeView(name=name, node_rank=rank, state=NodeState.UNREACHABLE, error=answer, contact=found)
     if answer is None or (name not in current and not answer.alive):
-        return NodeView(name=name, node_rank=rank, state="absent")
+        return NodeView(name=name, node_rank=rank, state=NodeState.ABSENT)
+    state = NodeState(answer.word)
     return NodeView(
         name=name,
         node_rank=answer.node_rank,
-        state=answer.word,
+        state=state,
         alive=answer.alive,
-        contact=contact(name, None, current, stuck=answer.word == "silent"),
+        contact=contact(name, None, current, stuck=state is NodeState.SILENT),
         phase=answer.phase,
         ranks=answer.ranks,
         left_behind=answer.left_behind,
@@ -279,7 +278,7 @@ def _state(nodes: Sequence[NodeView], current: Mapping[str, Report], cause: Caus
         return GangState.DEGRADED if any(node.error for node in nodes) else GangState.ABSENT
     if states == {AgentState.STOPPED} and not living:
         return GangState.ABSENT
-    if AgentState.FAILED in states or any(node.state == "dead" for node in nodes):
+    if AgentState.FAILED in states or any(node.state is NodeState.DEAD for node in nodes):
         return GangState.FAILED
     for ending, meaning in (
         (AgentState.DRAINING, GangState.DRAINING),
@@ -307,10 +306,10 @@ def _trouble(nodes: Sequence[NodeView], current: Mapping[str, Report]) -> str:
     ranks = [rank for node in nodes for rank in node.ranks]
     found = {
         "hung": leader is not None and leader.service_state == "hung",
-        "silent": any(node.state == "silent" or node.contact is Contact.LINK for node in nodes)
+        "silent": any(node.state is NodeState.SILENT or node.contact is Contact.LINK for node in nodes)
         or any(report.silent for report in current.values()),
-        "unreachable": any(node.state != "ready" for node in nodes) or leader is None,
-        "stopped": any(rank.state == "stopped" for rank in ranks),
+        "unreachable": any(node.state is not NodeState.READY for node in nodes) or leader is None,
+        "stopped": any(rank.state is RankState.STOPPED for rank in ranks),
         "no-memory": _some_hold_none(ranks),
         "slow": leader is not None and not _healthy(leader),
     }
@@ -328,7 +327,9 @@ def _hung(current: Mapping[str, Report]) -> Cause | None:
     names, which is a TP rank by its node's report."""
     leader = _leader(current)
     trouble = leader.trouble if leader is not None else None
-    stopped = [(report.node, rank) for report in current.values() for rank in report.ranks if rank.state == "stopped"]
+    stopped = [
+        (report.node, rank) for report in current.values() for rank in report.ranks if rank.state is RankState.STOPPED
+    ]
     if trouble is None:
         return None
     if not stopped:
@@ -375,7 +376,7 @@ def _causes(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> tuple[C
 
 def _lost(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> Cause | None:
     """A node whose agent is gone without having said why."""
-    dead = next((node for node in nodes if node.state == "dead"), None)
+    dead = next((node for node in nodes if node.state is NodeState.DEAD), None)
     if dead is None:
         return None
     report = current.get(dead.name)
@@ -410,7 +411,7 @@ def _remarks(
         f"{node.name}: TP{rank.tp_rank} (pid {rank.pid}) was stopped by a signal"
         for node in nodes
         for rank in node.ranks
-        if rank.state == "stopped"
+        if rank.state is RankState.STOPPED
     ]
     slow = [report for report in current.values() if report.alive and report.service_state == "slow"]
     remarks += [words for name, report in current.items() if report.alive for words in rails.words(name, report)]

@@ -1,4 +1,4 @@
-"""Where a gang is, in one word."""
+"""Where a gang is, and where one of its nodes is, in one word each."""
 
 from __future__ import annotations
 
@@ -18,3 +18,30 @@ class GangState(str, Enum):
     DRAINING = "draining"
     STOPPING = "stopping"
     FAILED = "failed"
+
+
+class NodeState(str, Enum):
+    """Of one node of a gang: its agent's state, or what is known where that does not say it.
+
+    ABSENT: nothing of the gang is there; UNREACHABLE: it could not be asked; SILENT: its agent lives and has reported
+    nothing for long; DEAD: its agent is gone; LEFT_OUT: it has no part in the gang's run; SPARE: it waits for one
+    """
+
+    STAGED = "staged"
+    ARMED = "armed"
+    STARTING = "starting"
+    WARMING = "warming"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    ABSENT = "absent"
+    UNREACHABLE = "unreachable"
+    SILENT = "silent"
+    DEAD = "dead"
+    LEFT_OUT = "left-out"
+    SPARE = "spare"
+
+    def __str__(self) -> str:
+        return self.value

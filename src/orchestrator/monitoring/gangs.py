@@ -9,19 +9,19 @@ from orchestrator.gang.degraded import degraded_reason
 from orchestrator.gang.pace import PHASES
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import DeployError
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec
 from orchestrator.monitoring import catalogue as names
 from orchestrator.monitoring.family import Families
 from orchestrator.monitoring.scene import NOTHING_PAST, Past, RouterSeen, Scene
 from orchestrator.protocol.figures import FiguresAnswer
-from orchestrator.protocol.report import AgentState, Cause, RankState
+from orchestrator.protocol.report import Cause, RankState
 from orchestrator.protocol.verbs import LockHolder
 from orchestrator.rules.support.catalogue import UNKNOWN_CAUSE
 
 GUARD = "guard."
 """Before a gang's name: the lock of the guard that watches it (workflows/guard)."""
-_NODE_STATES = (*(state.value for state in AgentState), "absent", "unreachable", "silent", "dead")
+_NODE_STATES = tuple(state.value for state in NodeState if state not in (NodeState.LEFT_OUT, NodeState.SPARE))
 
 
 def gang_figures(families: Families, scene: Scene) -> None:

@@ -16,7 +16,7 @@ from orchestrator.gang.contact import Contact
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec
 from orchestrator.protocol.report import Cause, Phase, RankReport, RankState
 from orchestrator.workflows.status.overview import Overview, RouterGlance
@@ -34,7 +34,9 @@ GIB = 1 << 30
 
 def node(name: str, rank: int, state: str = "ready", **more: Any) -> NodeView:
     ranks = (RankReport(tp_rank=rank, gpu=0, pid=70 + rank, state=RankState.ALIVE, gpu_memory_bytes=37 * GIB),)
-    return NodeView(**{"name": name, "node_rank": rank, "state": state, "alive": True, "ranks": ranks, **more})
+    return NodeView(
+        **{"name": name, "node_rank": rank, "state": NodeState(state), "alive": True, "ranks": ranks, **more}
+    )
 
 
 def gang(state: str = "ready", nodes: Sequence[NodeView] = (), **more: Any) -> GangView:
@@ -188,7 +190,7 @@ LOST = Unreachable("no route", where="head", fix="look")
 
 
 def router(*workers: Worker, **more: Any) -> RouterGlance:
-    return RouterGlance(**{"url": "http://h:3", "node": "head", "state": "ready", "workers": workers, **more})
+    return RouterGlance(**{"url": "http://h:3", "node": "head", "state": GangState.READY, "workers": workers, **more})
 
 
 ROUTERS = [
@@ -213,8 +215,14 @@ ROUTERS = [
         "; not in the router)",
         "out: g; not of this inventory: http://x",
     ),
-    (3, "out", router(state="absent", workers=None), "; not in the router)", "router absent  http://h:3  out: g"),
-    (4, None, router(state="", workers=None, error=LOST), "(healthy)", "head: no route (fix: look)"),
+    (
+        3,
+        "out",
+        router(state=GangState.ABSENT, workers=None),
+        "; not in the router)",
+        "router absent  http://h:3  out: g",
+    ),
+    (4, None, router(state=None, workers=None, error=LOST), "(healthy)", "head: no route (fix: look)"),
     (4, None, router(workers=None, error=LOST), "(healthy)", "router ready"),
 ]
 

@@ -23,7 +23,7 @@ from orchestrator.gang.view import GangView, NodeView
 from orchestrator.host_setup.runner import HostResult, Step
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import Plan
 from orchestrator.planning.build import build_plan
@@ -57,7 +57,7 @@ def view(state: str = "ready", name: str = "gang0", **more: Any) -> GangView:
 def node(rank: int, state: str) -> NodeView:
     ranks = tuple(RankReport(tp_rank=8 * rank + gpu, gpu=gpu, pid=70 + gpu, state=RankState.ALIVE) for gpu in range(8))
     phase = Phase(name="weights", step=41, of=163) if state == "starting" else Phase()
-    return NodeView(name=NODES[rank], node_rank=rank, state=state, alive=True, ranks=ranks, phase=phase)
+    return NodeView(name=NODES[rank], node_rank=rank, state=NodeState(state), alive=True, ranks=ranks, phase=phase)
 
 
 def plan() -> Plan:

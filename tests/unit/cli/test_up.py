@@ -25,7 +25,7 @@ from orchestrator.model.errors import (
     Undone,
     Unreachable,
 )
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
 from orchestrator.protocol.report import Cause
@@ -64,7 +64,10 @@ def outcome(*, before: bool = False) -> Outcome:
     plan = build_plan(
         [spec], load_profile(MODEL), load_stack("sglang-0.5.23"), topologies(spec), PlanOptions()
     )  # fmt: skip
-    nodes = (NodeView(name="a", node_rank=0, state="ready"), NodeView(name="b", node_rank=1, state="ready"))
+    nodes = (
+        NodeView(name="a", node_rank=0, state=NodeState("ready")),
+        NodeView(name="b", node_rank=1, state=NodeState("ready")),
+    )
     view = GangView(name="g", state=GangState.READY, model=MODEL, canary_text=" Paris\x07", nodes=nodes)
     return Outcome(plan=plan, views=(view,), ready_before=frozenset("g" if before else ()), seconds=12.34)
 
@@ -122,7 +125,9 @@ def test_interrupted_before_a_rank_started_it_does_not_say_that_it_continues(run
 
 
 def test_a_failure_names_the_node_and_rank_and_who_can_not_be_reached() -> None:
-    lost = NodeView(name="c", node_rank=2, state="unreachable", error=Unreachable("no route", where="c", fix="look"))
+    lost = NodeView(
+        name="c", node_rank=2, state=NodeState("unreachable"), error=Unreachable("no route", where="c", fix="look")
+    )
     cause = Cause(node="b", tp_rank=19, text="TP19 was killed", lines=("last line",))
     failure = failure_of(GangView(name="g", state=GangState.FAILED, cause=cause, nodes=(lost,)))
     assert failure.where == "gang g: b TP19"

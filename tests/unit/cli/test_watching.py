@@ -20,7 +20,7 @@ from orchestrator.gang.rates import PortRate
 from orchestrator.gang.timeline import Happened
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import NodeError
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges
 from orchestrator.protocol.report import Cause, Phase, RankReport, RankState
 from orchestrator.workflows.status.live import Moment
@@ -34,7 +34,7 @@ def node(rank: int, state: str = "ready", dead: int = -1, **more: Any) -> NodeVi
                    state=RankState.DEAD if 8 * rank + gpu == dead else RankState.ALIVE)
         for gpu in range(8)
     )  # fmt: skip
-    return NodeView(name=f"node{rank}", node_rank=rank, state=state, alive=True, ranks=ranks, **more)
+    return NodeView(name=f"node{rank}", node_rank=rank, state=NodeState(state), alive=True, ranks=ranks, **more)
 
 
 def load(hottest: int = 71, **port: Any) -> NodeLoad:

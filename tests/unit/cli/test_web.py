@@ -28,6 +28,7 @@ from orchestrator.gang.history import PastRun
 from orchestrator.gang.start_time import Took
 from orchestrator.gang.verdict import Verdict
 from orchestrator.model.errors import NodeError
+from orchestrator.model.gang_state import NodeState
 from orchestrator.model.inventory import Inventory
 from orchestrator.protocol.report import Cause
 from orchestrator.workflows.look.doctor import diagnose
@@ -137,7 +138,7 @@ def test_a_rail_that_is_down_or_has_new_errors_is_seen_on_the_drawing(site: Site
 
 def test_of_a_silent_node_nothing_looks_alive(site: Site) -> None:
     site.source.now = replace(moment(), nodes={})
-    gone = replace(site.source.now.seen.views[0].nodes[2], state="unreachable", ranks=(),
+    gone = replace(site.source.now.seen.views[0].nodes[2], state=NodeState("unreachable"), ranks=(),
                    error=NodeError("no answer for 5 s", where="node2", fix=""))  # fmt: skip
     view = site.source.now.seen.views[0]
     object.__setattr__(view, "nodes", (*view.nodes[:2], gone, view.nodes[3]))

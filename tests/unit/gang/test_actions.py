@@ -10,7 +10,7 @@ import pytest
 from orchestrator.gang.actions import Do, Goal, Want, actions, on_its_way
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.protocol.report import Cause
 
 LOST = Unreachable("no route", where="b", fix="look")
@@ -20,7 +20,7 @@ def node(name: str, state: str) -> NodeView:
     return NodeView(
         name=name,
         node_rank="ab".index(name),
-        state=state,
+        state=NodeState(state),
         alive=state in ("armed", "starting", "warming", "ready", "draining", "stopping"),
         error=LOST if state == "unreachable" else None,
     )

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.gang.downtime import expected_downtime
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.protocol.report import Phase
 
 READY = Phase(name="ready")
@@ -14,7 +14,7 @@ READY = Phase(name="ready")
 
 def node(rank: int, started_s: float, phase_s: float, phase: Phase = READY) -> NodeView:
     return NodeView(
-        name=f"node{rank}", node_rank=rank, state="ready", phase=phase, started_s=started_s, phase_s=phase_s
+        name=f"node{rank}", node_rank=rank, state=NodeState("ready"), phase=phase, started_s=started_s, phase_s=phase_s
     )
 
 

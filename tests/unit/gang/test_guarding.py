@@ -29,12 +29,17 @@ from orchestrator.gang.guarding import (
 )
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.protocol.report import Cause
 
 LOST = Unreachable("no answer", where="node1", fix="look")
 CAUSE = Cause(node="node1", tp_rank=3, text="TP3 was killed")
 POLICY = Policy(limit=3, first_pause_s=10, most_pause_s=25, stable_s=100)
+
+
+def of_a_node(state: str) -> NodeState:
+    """The nodes of a degraded gang are ready."""
+    return NodeState.READY if state == "degraded" else NodeState(state)
 
 
 def gang(
@@ -46,9 +51,11 @@ def gang(
     cause: Cause | None = None,
     staged_s: float = 0.0,
 ) -> GangView:
+    each = of_a_node(state)
+    other = NodeState.UNREACHABLE if lost else each
     nodes = (
-        NodeView(name="node0", node_rank=0, state=state, alive=alive, started_s=staged_s),
-        NodeView(name="node1", node_rank=1, state="unreachable" if lost else state, error=LOST if lost else None),
+        NodeView(name="node0", node_rank=0, state=each, alive=alive, started_s=staged_s),
+        NodeView(name="node1", node_rank=1, state=other, error=LOST if lost else None),
     )
     return GangView(name="gang0", state=GangState(state), trouble=trouble, cause=cause, nodes=nodes)
 
@@ -203,7 +210,7 @@ GOES_ON = Policy(limit=3, first_pause_s=10, degrade_after_s=60)
 def four(state: str, *, lost: tuple[str, ...] = (), missing: tuple[str, ...] = (), trouble: str = "") -> GangView:
     """A gang of four nodes. missing: started without; lost: does not answer."""
     nodes = tuple(
-        NodeView(name=name, node_rank=rank, state=state, alive=True, error=LOST if name in lost else None)
+        NodeView(name=name, node_rank=rank, state=of_a_node(state), alive=True, error=LOST if name in lost else None)
         for rank, name in enumerate(FOUR)
     )
     return GangView(name="gang0", state=GangState(state), trouble=trouble, cause=CAUSE, nodes=nodes, missing=missing)
@@ -397,7 +404,7 @@ def test_a_gang_that_is_back_on_its_rails_has_forgotten_that_it_was_planned_anew
 
 
 def with_a_spare(seen: GangView, *, lost: bool = False) -> GangView:
-    spare = NodeView(name="spare0", node_rank=-1, state="spare", error=LOST if lost else None, spare=True)
+    spare = NodeView(name="spare0", node_rank=-1, state=NodeState("spare"), error=LOST if lost else None, spare=True)
     return replace(seen, spares=(spare,))
 
 
@@ -417,7 +424,7 @@ def test_a_spare_alone_is_enough_to_go_on() -> None:
 
 
 def test_a_gang_on_a_spare_returns_once_its_node_is_back() -> None:
-    stand_in = NodeView(name="spare0", node_rank=2, state="ready", alive=True, spare=True)
+    stand_in = NodeView(name="spare0", node_rank=2, state=NodeState("ready"), alive=True, spare=True)
     ready = four("ready", missing=("node2",))
     seen = replace(ready, nodes=(*ready.nodes, stand_in))
     assert decide(seen, Memory(), 70, GOES_ON)[0].do is Do.RETURN

@@ -13,7 +13,7 @@ from orchestrator.gang.start_time import PhaseTimes, Reading, left_s, reading, t
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
 from orchestrator.protocol.report import Phase
@@ -27,7 +27,7 @@ def node(phase: str, step: int = 0, of: int = 0, phase_s: float = 0.0, started_s
     return NodeView(
         name="node0",
         node_rank=0,
-        state="starting",
+        state=NodeState("starting"),
         alive=True,
         phase=Phase(name=phase, step=step, of=of),
         started_s=started_s,

@@ -28,6 +28,7 @@ from orchestrator.node.checkpoint.header import (
     parse_header,
 )
 from orchestrator.node.failure import Failure
+from orchestrator.protocol.jobs import Gravity
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -42,10 +43,10 @@ MAX_JSON_BYTES = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something wrong. severity: 'stop' where a loader refuses or loads wrong weights, else 'note'."""
+    """Something wrong. severity: STOP where a loader refuses or loads wrong weights."""
 
     id: str
-    severity: str
+    severity: Gravity
     where: str
     what: str
     fix: str = ""
@@ -121,7 +122,7 @@ def read_checkpoint(root: Path) -> Checkpoint:
     faults += _index_faults(checkpoint)
     if len(shards) == len(names):
         faults += _quantisation_faults(checkpoint)
-    faults += [Fault("SHARD-UNUSED", "note", name, "it is not in the index") for name in checkpoint.unused]
+    faults += [Fault("SHARD-UNUSED", Gravity.NOTE, name, "it is not in the index") for name in checkpoint.unused]
     return replace(checkpoint, faults=tuple(faults))
 
 
@@ -159,10 +160,10 @@ def _object(path: Path, faults: list[Fault], *, broken: str, missing: str = "") 
         return _read_object(path)
     except FileNotFoundError:
         if missing:
-            faults.append(Fault(missing, "stop", path.name, "no such file", "download it again"))
+            faults.append(Fault(missing, Gravity.STOP, path.name, "no such file", "download it again"))
         return None
     except (OSError, ValueError, RecursionError) as wrong:
-        faults.append(Fault(broken, "stop", path.name, f"cannot be read: {wrong}", "download it again"))
+        faults.append(Fault(broken, Gravity.STOP, path.name, f"cannot be read: {wrong}", "download it again"))
         return None
 
 
@@ -181,7 +182,7 @@ def _weight_map(index: Mapping[str, Any] | None, faults: list[Fault]) -> Mapping
     raw = index.get("weight_map")
     if not isinstance(raw, dict) or not all(isinstance(name, str) for name in raw.values()):
         faults.append(
-            Fault("INDEX-BROKEN", "stop", INDEX, "weight_map does not map names to files", "download it again")
+            Fault("INDEX-BROKEN", Gravity.STOP, INDEX, "weight_map does not map names to files", "download it again")
         )
         return {}
     return {sys.intern(tensor): sys.intern(shard) for tensor, shard in raw.items()}
@@ -192,13 +193,15 @@ def _shard_names(root: Path, weight_map: Mapping[str, str] | None, faults: list[
     single = [SINGLE] if (root / SINGLE).is_file() else []
     names = single if weight_map is None else sorted(set(weight_map.values()))
     for name in [name for name in names if not _is_plain(name)]:
-        faults.append(Fault("INDEX-BROKEN", "stop", INDEX, f"lists a file outside the directory: {name!r:.80}"))
+        faults.append(Fault("INDEX-BROKEN", Gravity.STOP, INDEX, f"lists a file outside the directory: {name!r:.80}"))
         names.remove(name)
     if names and LOOSE_MTP not in names and (root / LOOSE_MTP).is_file():
         names.append(LOOSE_MTP)
     if not names and not faults:
         what = f"neither {INDEX} nor {SINGLE}: not a safetensors checkpoint"
-        faults.append(Fault("NO-WEIGHTS", "stop", str(root), what, "specify the directory that contains the weights"))
+        faults.append(
+            Fault("NO-WEIGHTS", Gravity.STOP, str(root), what, "specify the directory that contains the weights")
+        )
     return names
 
 
@@ -215,18 +218,18 @@ def _shard(root: Path, name: str, faults: list[Fault]) -> Shard | None:
     try:
         shard = read_shard(root / name)
     except FileNotFoundError:
-        faults.append(Fault("SHARD-MISSING", "stop", name, "it is in the index, but missing", again))
+        faults.append(Fault("SHARD-MISSING", Gravity.STOP, name, "it is in the index, but missing", again))
         return None
     except OSError as wrong:
-        faults.append(Fault("SHARD-BROKEN", "stop", name, f"cannot be read: {wrong.strerror}", again))
+        faults.append(Fault("SHARD-BROKEN", Gravity.STOP, name, f"cannot be read: {wrong.strerror}", again))
         return None
     except HeaderError as wrong:
-        faults.append(Fault("SHARD-BROKEN", "stop", name, str(wrong), again))
+        faults.append(Fault("SHARD-BROKEN", Gravity.STOP, name, str(wrong), again))
         return None
     if shard.size != shard.header.file_size:
         word = "truncated" if shard.size < shard.header.file_size else "too long"
         what = f"{word}: {shard.size} bytes, but its header states {shard.header.file_size}"
-        faults.append(Fault("SHARD-TRUNCATED", "stop", name, what, again))
+        faults.append(Fault("SHARD-TRUNCATED", Gravity.STOP, name, what, again))
         return None
     return shard
 
@@ -254,7 +257,7 @@ def _index_faults(checkpoint: Checkpoint) -> list[Fault]:
     for shard, tensor in checkpoint.tensors():
         if tensor.name in homes:
             what = f"{homes[tensor.name]} contains it as well: an engine loads both and keeps the last"
-            faults.append(Fault("TENSOR-TWICE", "stop", f"{shard.name}: {tensor.name}", what))
+            faults.append(Fault("TENSOR-TWICE", Gravity.STOP, f"{shard.name}: {tensor.name}", what))
         homes[tensor.name] = shard.name
     if checkpoint.weight_map is None:
         return faults
@@ -262,15 +265,17 @@ def _index_faults(checkpoint: Checkpoint) -> list[Fault]:
     for name, shard_name in checkpoint.weight_map.items():
         if shard_name in readable and homes.get(name) != shard_name:
             what = f"the index lists it in {shard_name}, which does not contain it"
-            faults.append(Fault("TENSOR-MISSING", "stop", name, what, "download the index and the shard again"))
+            faults.append(Fault("TENSOR-MISSING", Gravity.STOP, name, what, "download the index and the shard again"))
     strays = [name for name, home in homes.items() if name not in checkpoint.weight_map and home != LOOSE_MTP]
     if strays:
         what = f"{len(strays)} tensors are in the shards but not in the index; an engine loads them anyway"
-        faults.append(Fault("TENSOR-UNLISTED", "note", strays[0], what))
+        faults.append(Fault("TENSOR-UNLISTED", Gravity.NOTE, strays[0], what))
     total = checkpoint.index_metadata.get("total_size")
     held = checkpoint.indexed_bytes()
     if total is not None and total != held and len(checkpoint.shards) == checkpoint.named:
-        faults.append(Fault("INDEX-SIZE", "note", INDEX, f"total_size is {total}, but the shards contain {held} bytes"))
+        faults.append(
+            Fault("INDEX-SIZE", Gravity.NOTE, INDEX, f"total_size is {total}, but the shards contain {held} bytes")
+        )
     return faults
 
 
@@ -278,4 +283,6 @@ def _quantisation_faults(checkpoint: Checkpoint) -> list[Fault]:
     block = quantised_block(checkpoint.config)
     if block is None:
         return []
-    return [Fault(misfit.id, "stop", misfit.tensor, misfit.what) for misfit in misfits(checkpoint.by_name(), block)]
+    return [
+        Fault(misfit.id, Gravity.STOP, misfit.tensor, misfit.what) for misfit in misfits(checkpoint.by_name(), block)
+    ]

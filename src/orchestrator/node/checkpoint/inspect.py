@@ -14,7 +14,7 @@ from orchestrator.node.checkpoint.directory import Checkpoint, Fault, quantised_
 from orchestrator.node.checkpoint.target import JOURNAL
 from orchestrator.node.os_failure import os_failures
 from orchestrator.node.requests import request_of
-from orchestrator.protocol.jobs import InspectRequest
+from orchestrator.protocol.jobs import Gravity, InspectRequest
 
 _LAYER = re.compile(r"(?:model\.|language_model\.){0,2}layers\.(\d{1,9})\.(?:[^.]+\.experts\.(\d{1,9})\.)?")
 """A tensor of the language model's layer; vision towers name theirs otherwise."""
@@ -62,7 +62,9 @@ def _unfinished(directory: Path) -> list[Fault]:
         return []
     what = "re-blocking into this directory was interrupted, or is in progress"
     return [
-        Fault("UNFINISHED", "stop", JOURNAL, what, "run the same `l40s-deploy checkpoint reblock` again to continue")
+        Fault(
+            "UNFINISHED", Gravity.STOP, JOURNAL, what, "run the same `l40s-deploy checkpoint reblock` again to continue"
+        )
     ]
 
 

@@ -23,7 +23,7 @@ from orchestrator.node.checkpoint.directory import CONFIG, INDEX, Checkpoint, Sh
 from orchestrator.node.checkpoint.header import Tensor
 from orchestrator.node.checkpoint.reblock import Job, Report, new_config
 from orchestrator.node.failure import Failure
-from orchestrator.protocol.jobs import Progress, Proof
+from orchestrator.protocol.jobs import Gravity, Progress, Proof
 
 _CHUNK_BYTES = 2 * 1024 * 1024
 _TICK_S = 0.2
@@ -35,7 +35,7 @@ def prove(job: Job, target: Path, *, jobs: int, report: Report) -> Proof:
     """Compare a target with the source it was made from. Raises Failure('differs') that names tensor and element."""
     made = read_checkpoint(target)
     for fault in made.faults:
-        if fault.severity == "stop":
+        if fault.severity is Gravity.STOP:
             raise _differs(target / fault.where, fault.what)
     _compare_config(job, made)
     _compare_index(job, made)

@@ -33,7 +33,7 @@ from orchestrator.node.checkpoint.layout import NewScale, Piece, ShardLayout, la
 from orchestrator.node.checkpoint.target import PARTIAL, Request, Standing
 from orchestrator.node.checkpoint.transfer import Carrier, SourceUnreadable, can_share, open_source, write_at
 from orchestrator.node.failure import Failure
-from orchestrator.protocol.jobs import Progress, WouldReblock
+from orchestrator.protocol.jobs import Gravity, Progress, WouldReblock
 
 _TICK_S = 0.2
 _NOT_COPIED = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json", PARTIAL)
@@ -223,7 +223,7 @@ def _check_divides(checkpoint: Checkpoint, old: Block, new: Block) -> None:
 
 def _refuse_faults(checkpoint: Checkpoint) -> None:
     """A fault that would make a wrong target is the end; the first is told, and how many there are."""
-    stops = [fault for fault in checkpoint.faults if fault.severity == "stop"]
+    stops = [fault for fault in checkpoint.faults if fault.severity is Gravity.STOP]
     if stops:
         more = f" (and {len(stops) - 1} more: `l40s-deploy checkpoint inspect` lists them)" if len(stops) > 1 else ""
         where = str(checkpoint.root / stops[0].where)

@@ -20,7 +20,7 @@ from orchestrator.gang.actions import Action, Do, Goal, Want, actions, on_its_wa
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, Detached, GangFailed, InputError, Undone, Unreachable
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode, together
 from orchestrator.model.plan import GangPlan, Plan
@@ -417,7 +417,7 @@ class _Rise:
         who = view.progress or ", ".join(f"{node.name} {node.state} {node.phase.name}".strip() for node in view.nodes)
         late = f"not ready within {waited:.0f} s: {who}"
         fix = "check `l40s-deploy logs`, or raise --timeout"
-        behind = next((node.name for node in view.nodes if node.state != "ready"), self.gang.leader.name)
+        behind = next((node.name for node in view.nodes if node.state is not NodeState.READY), self.gang.leader.name)
         self.broke = Cause(node=behind, text=late, fix=fix)
         self.undo()
         return GangFailed(f"{late}{left}", where=f"gang {self.gang.name}", fix=fix)

@@ -33,25 +33,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterGlance:
-    """The router as it was seen. state: its agent's gang state, '' where that could not be asked; workers: None where
+    """The router as it was seen. state: of its agent, None where that could not be asked; workers: None where
     the router does not report them; error: why something could not be read."""
 
     url: str
     node: str
-    state: str = ""
+    state: GangState | None = None
     workers: tuple[Worker, ...] | None = None
     error: DeployError | None = None
 
     @property
-    def condition(self) -> str:
+    def condition(self) -> GangState | None:
         """Its state; degraded where it runs and finds none of its workers healthy: every request gets HTTP 503."""
-        sick = self.state == "ready" and self.workers and not any(one.healthy for one in self.workers)
-        return "degraded" if sick else self.state
+        sick = self.state is GangState.READY and self.workers and not any(one.healthy for one in self.workers)
+        return GangState.DEGRADED if sick else self.state
 
     @property
     def healthy(self) -> bool:
         """It runs under its agent, answers, and has a gang to send requests to."""
-        return self.state == "ready" and any(one.healthy for one in self.workers or ())
+        return self.state is GangState.READY and any(one.healthy for one in self.workers or ())
 
     def worker(self, url: str) -> Worker | None:
         """The gang that serves there, as the router has it."""
@@ -60,7 +60,7 @@ class RouterGlance:
     def place(self, url: str) -> str | None:
         """in, unhealthy (the router sends nothing there until it is well) or out; None where nobody knows."""
         if self.workers is None:
-            return None if self.error is not None or self.state == "ready" else "out"
+            return None if self.error is not None or self.state is GangState.READY else "out"
         worker = self.worker(url)
         return "out" if worker is None else "in" if worker.healthy else "unhealthy"
 
@@ -136,7 +136,7 @@ def glance(spec: RouterSpec) -> RouterGlance:
         (view,) = see(fleet, [gang])
         if view.unreachable:
             return RouterGlance(url=spec.url, node=spec.node.name, error=view.unreachable[0].error)
-        state = view.state.value
+        state = view.state
         try:
             answer = asked.result(GLANCE_S)
             workers = words.workers(answer.body) if answer.ok else None
@@ -144,7 +144,7 @@ def glance(spec: RouterSpec) -> RouterGlance:
         except (DeployError, ValueError, TimeoutError) as failure:
             workers, why = None, str(failure) or "it did not answer in time"
     wrong = ""
-    if workers is None and state == "ready":
+    if workers is None and state is GangState.READY:
         wrong = f"it does not list its workers: {why[:200]}"
     elif workers is not None and not view.running:
         workers, wrong = None, f"another router, not started by l40s-deploy, answers on port {spec.port}"
@@ -175,7 +175,7 @@ def _router(router: RouterGlance, views: Sequence[GangView]) -> dict[str, Any]:
     return {
         "url": router.url,
         "node": router.node,
-        "state": router.condition or None,
+        "state": None if router.condition is None else router.condition.value,
         "healthy": router.healthy,
         "workers": workers,
         "error": error.as_json() if error else None,

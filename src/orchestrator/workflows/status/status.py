@@ -76,7 +76,7 @@ def _node(node: NodeView) -> dict[str, Any]:
     return {
         "name": node.name,
         "node_rank": node.node_rank if node.node_rank != OUTSIDE else None,
-        "state": node.state,
+        "state": node.state.value,
         "contact": node.contact.value,
         "phase": node.phase.name,
         "phase_step": node.phase.step,

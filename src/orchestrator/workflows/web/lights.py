@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from orchestrator.bench.machines import SLOWING
 from orchestrator.gang.rates import PortRate
 from orchestrator.gang.view import NodeView
+from orchestrator.model.gang_state import NodeState
 from orchestrator.protocol.gauges import GpuGauges
 from orchestrator.protocol.report import RankReport, RankState
 from orchestrator.topology.lit import OLD, Lit
@@ -26,7 +27,7 @@ def lights(node: NodeView, load: NodeLoad) -> Lights:
     """Of a node that does not answer, everything is old."""
     ranks = {rank.gpu: rank for rank in node.ranks}
     told = {gpu.index: gpu for gpu in load.gauges.gpus} if load.gauges else {}
-    old = node.error is not None or node.state == "silent"
+    old = node.error is not None or node.state is NodeState.SILENT
     return Lights(
         gpus={index: _gpu(ranks.get(index), told.get(index), old=old) for index in sorted({*ranks, *told})},
         ports={(port.device, port.port): _port(port, old=old) for port in load.ports},

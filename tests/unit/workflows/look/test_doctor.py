@@ -15,7 +15,7 @@ from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.layout import Layout
 from orchestrator.model.plan import Plan
@@ -263,7 +263,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 def test_a_running_gangs_layout_is_counted_by_its_ranks() -> None:
     def node(rank: int, ranks: Sequence[int]) -> NodeView:
         told = tuple(RankReport(tp_rank=one, gpu=one % 8) for one in ranks)
-        return NodeView(name=f"n{rank}", node_rank=rank, state="ready", alive=True, ranks=told)
+        return NodeView(name=f"n{rank}", node_rank=rank, state=NodeState("ready"), alive=True, ranks=told)
 
     staged = GangView(name="pp", state=GangState.READY, nodes=(node(0, range(8)), node(1, range(8))))
     cut = GangView(name="tp", state=GangState.READY, nodes=(node(0, range(8)), node(1, range(8, 16))))
@@ -285,7 +285,7 @@ def _running(names: Sequence[str], gang: str, *caches: PageCache | None) -> Gang
     def node(name: str, rank: int) -> NodeView:
         ranks = tuple(RankReport(tp_rank=8 * rank + gpu, gpu=gpu) for gpu in range(8))
         cache = caches[rank] if rank < len(caches) else None
-        return NodeView(name=name, node_rank=rank, state="ready", alive=True, ranks=ranks, cache=cache)
+        return NodeView(name=name, node_rank=rank, state=NodeState("ready"), alive=True, ranks=ranks, cache=cache)
 
     return GangView(
         name=gang,

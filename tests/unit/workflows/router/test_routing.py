@@ -16,7 +16,7 @@ from orchestrator.engines.router import Worker
 from orchestrator.gang.begun import Begun
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import DeployError, Detached, GangFailed, InputError, NodeError, Unreachable
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Ports, Reach, RouterSpec
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
 from orchestrator.workflows.gang import rolling, turns
@@ -43,7 +43,7 @@ def gang(name: str, state: GangState = GangState.READY, *, healthy: bool = True,
 
 def router(state: GangState, plan_id: str = "") -> GangView:
     alive = state is not GangState.ABSENT
-    nodes = (NodeView(name="front", node_rank=0, state=state.value, alive=alive),)
+    nodes = (NodeView(name="front", node_rank=0, state=NodeState(state.value), alive=alive),)
     healthy = state is GangState.READY
     return GangView(name="router", state=state, plan_id=plan_id, service_healthy=healthy, nodes=nodes)
 
@@ -204,7 +204,7 @@ def test_a_restarted_gang_is_taken_in_where_a_router_serves(world: World) -> Non
 
 
 def test_a_router_that_cant_be_asked_fails_no_restart(world: World) -> None:
-    lost = NodeView(name="front", node_rank=0, state="unreachable", error=NO_ANSWER)
+    lost = NodeView(name="front", node_rank=0, state=NodeState("unreachable"), error=NO_ANSWER)
     world.router = GangView(name="router", state=GangState.DEGRADED, nodes=(lost,))
     rejoin(INVENTORY, world.gangs, world)  # type: ignore[arg-type]
     assert world.said == ["router: front: no route"]
