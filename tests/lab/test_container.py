@@ -27,7 +27,6 @@ from orchestrator.model.plan import Container, GangPlan, Memory, NodePlan
 from orchestrator.model.profile import Canary
 from orchestrator.node import processes
 from orchestrator.node.agent.run import run_of
-from orchestrator.node.engine import containers
 from orchestrator.rendering import launch_script, launch_template
 
 pytestmark = [
@@ -224,7 +223,7 @@ def test_an_image_that_is_not_there_is_refused_before_anything_starts(gang: Clus
 def _nothing_left(gang: Cluster, podman: Path) -> None:
     """podman may still list a container as up whose conmon was killed too: what counts is that it does not run."""
     gang.nothing_left(30)
-    name = containers.name_of(run_of(gang.staging(0), gang.state_dir(0)))
+    name = run_of(gang.staging(0), gang.state_dir(0)).unit_name
 
     def gone() -> bool:
         words = [str(podman / "podman"), "ps", "--all", "--sync", "--format", "{{.Names}} {{.Pid}} {{.Status}}"]

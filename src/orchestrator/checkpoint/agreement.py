@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-FEWEST_FOR_A_MAJORITY = 3
+from orchestrator.model.majority import majority
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,5 @@ def differences(copies: Mapping[str, Mapping[str, str]]) -> tuple[Difference, ..
 
 def _odd(digests: Mapping[str, str]) -> tuple[str, ...]:
     """With two copies nobody knows which is right, but one that is not there is not."""
-    (common, count), *_ = Counter(digests.values()).most_common(1)
-    if len(digests) < FEWEST_FOR_A_MAJORITY or count * 2 <= len(digests):
-        return tuple(node for node, digest in digests.items() if not digest)
-    return tuple(node for node, digest in digests.items() if digest != common)
+    found = majority(digests)
+    return tuple(found[1]) if found else tuple(node for node, digest in digests.items() if not digest)

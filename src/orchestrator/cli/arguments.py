@@ -31,6 +31,14 @@ class Parser(argparse.ArgumentParser):
         raise InputError(message, where=self.prog, fix=f"run `{self.prog} --help` for the options")
 
 
+def count(text: str) -> int:
+    """The type of an option that takes a number from 1 up."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"found {number}, wanted 1 or more")
+    return number
+
+
 def strange(words: Sequence[str], verb: str) -> InputError:
     """Words that a verb does not know."""
     return InputError(

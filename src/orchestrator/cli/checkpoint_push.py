@@ -176,13 +176,6 @@ class _Picture(LivePicture):
         self._lines = NowAndThen()
         self._states: dict[str, str] = {}
 
-    def say(self, words: str) -> None:
-        """Above the picture where there is one."""
-        if self._live is not None:
-            self._screen.err.print(printable(words))
-        else:
-            self._screen.say(words)
-
     def moved(self, hops: Sequence[Hop], total: int, offered: int) -> None:
         """How far every node is."""
         rows = [(hop, self._paces.setdefault(hop.name, Pace()).at(hop.bytes)) for hop in hops]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from orchestrator.cli.doctor_watch import add_watch, watch
 from orchestrator.cli.findings import say_accepted, show_findings, summary
 from orchestrator.cli.options import add_inventory, add_json, add_nodes, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
 from orchestrator.model.exit_codes import Exit
 from orchestrator.planning import page_cache
@@ -233,15 +233,11 @@ def _expectation(one: Expected, all_of_them: Sequence[Expected]) -> str:
 
 def _rules(args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.rules.support.catalogue import catalogue
+    from orchestrator.rules.support.registry import LISTED_BY
 
     entries = catalogue()
     if args.explain and args.explain not in entries:
-        near = get_close_matches(args.explain.upper(), entries, n=1)
-        raise InputError(
-            f"no finding is called {args.explain!r}" + (f"; did you mean {near[0]}?" if near else ""),
-            where="--explain",
-            fix="run `l40s-deploy doctor --list-rules` for the list",
-        )
+        raise no_such("finding", args.explain, entries, where="--explain", lister=LISTED_BY)
     chosen = [entries[args.explain]] if args.explain else [one for one in entries.values() if one.kind == "rule"]
     if args.json:
         keys = ("id", "kind", "title", "explain", "reads", "source")

@@ -7,6 +7,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from orchestrator.cli.arguments import count
 from orchestrator.cli.exporter import LOOPBACK, port
 from orchestrator.cli.options import (
     TIMEOUT_S,
@@ -48,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="check once, act if needed, and exit")
     parser.add_argument(
         "--limit",
-        type=_count,
+        type=count,
         default=usual.limit,
         metavar="N",
         help=f"give up after N restarts in a row ({usual.limit})",
@@ -84,7 +85,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--restore-limit",
-        type=_count,
+        type=count,
         default=usual.return_limit,
         metavar="N",
         help="with --restore auto: after N returns in a row that did not last --stable, only print the command"
@@ -198,13 +199,6 @@ def _json(one: Guarded) -> dict[str, str]:
         "decision": one.decision.do.value,
         "why": one.decision.why,
     }
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"found {number}, wanted 1 or more")
-    return number
 
 
 class Progress(RisingProgress):

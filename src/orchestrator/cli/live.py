@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.screen import Screen
+from orchestrator.cli.screen import Screen, printable
 
 if TYPE_CHECKING:  # rich costs 60 ms to import
     from rich.live import Live
@@ -35,3 +35,10 @@ class LivePicture:
     ) -> None:
         if self._live is not None:
             self._live.stop()
+
+    def say(self, words: str) -> None:
+        """A line of talk, above the picture where there is one."""
+        if self._live is not None:
+            self._screen.err.print(printable(words))
+        else:
+            self._screen.say(words)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.advisories import advisories_json, say_advisories
+from orchestrator.cli.arguments import count
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.chosen import no_such
@@ -42,12 +43,12 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "--plan", metavar="FILE", help="use the plan that `plan --out` wrote, if it is still valid, instead of --model"
     )
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
-    parser.add_argument("--tp", type=_degree, metavar="N", help="tensor parallel degree")
-    parser.add_argument("--pp", type=_degree, metavar="N", help="pipeline parallel degree")
-    parser.add_argument("--ep", type=_degree, metavar="N", help="expert parallel degree")
+    parser.add_argument("--tp", type=count, metavar="N", help="tensor parallel degree")
+    parser.add_argument("--pp", type=count, metavar="N", help="pipeline parallel degree")
+    parser.add_argument("--ep", type=count, metavar="N", help="expert parallel degree")
     parser.add_argument(
         "--attn-dp",
-        type=_degree,
+        type=count,
         metavar="N",
         help="attention data parallel degree: groups of ranks that attend to requests of their own",
     )
@@ -389,10 +390,3 @@ def _span(ranks: tuple[int, ...]) -> str:
     if len(ranks) > 1 and ranks == tuple(range(ranks[0], ranks[0] + len(ranks))):
         return f"{ranks[0]}-{ranks[-1]}"
     return ",".join(map(str, ranks))
-
-
-def _degree(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"found {number}, wanted 1 or more")
-    return number

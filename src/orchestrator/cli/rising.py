@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from orchestrator.cli.findings import say_accepted
 from orchestrator.cli.gangs import left_words, phase_words, progress, state_words
 from orchestrator.cli.live import LivePicture
-from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.screen import Screen
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.finding import Severity
 from orchestrator.model.plan import Plan
@@ -79,10 +79,3 @@ class RisingProgress(LivePicture):
         if now - self._told.setdefault((gang, node.name), now) >= _LINE_EVERY_S and (words := self._left(gang, node)):
             self._told[gang, node.name] = now
             self.say(f"{gang}: {node.name}: {phase_words(node)}: {words}")
-
-    def say(self, words: str) -> None:
-        """A line of talk, above the live table where there is one."""
-        if self._live is not None:
-            self._screen.err.print(printable(words))
-        else:
-            self._screen.say(words)

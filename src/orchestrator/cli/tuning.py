@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.cli import tuning_fetch
+from orchestrator.cli.arguments import count
 from orchestrator.cli.options import (
     add_examples,
     add_gangs,
@@ -96,7 +97,7 @@ def _configure_status(parser: argparse.ArgumentParser) -> None:
 def _add_degrees(parser: argparse.ArgumentParser) -> None:
     kinds = (("--tp", "tensor"), ("--pp", "pipeline"), ("--ep", "expert"), ("--attn-dp", "attention data"))
     for flag, words in kinds:
-        parser.add_argument(flag, type=_degree, metavar="N", help=f"{words} parallel degree, as for `plan`")
+        parser.add_argument(flag, type=count, metavar="N", help=f"{words} parallel degree, as for `plan`")
 
 
 def _configure_run(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +117,7 @@ def _configure_run(parser: argparse.ArgumentParser) -> None:
         help=f"batch sizes (default: SGLang's own, {','.join(map(str, BATCHES))})",
     )
     parser.add_argument(
-        "--candidates", type=_degree, metavar="N", help="try only this many tiles per shape (default: all that fit)"
+        "--candidates", type=count, metavar="N", help="try only this many tiles per shape (default: all that fit)"
     )
     parser.add_argument("--again", action="store_true", help="discard the results of an earlier, interrupted run")
     add_time_limit(parser)
@@ -418,11 +419,4 @@ def _missing(kit: Kit, place: int) -> bool:
 
 
 def _batches(text: str) -> tuple[int, ...]:
-    return tuple(_degree(part) for part in text.split(","))
-
-
-def _degree(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"found {number}, wanted 1 or more")
-    return number
+    return tuple(count(part) for part in text.split(","))

@@ -29,7 +29,7 @@ class MemoryAsked:
 
     def number(self, flag: str) -> int | None:
         """A flag's only value as an integer; None where it is not given."""
-        return int(self.flags[flag][0]) if self.flags.get(flag) else None
+        return _number(self.flags, flag)
 
     def text(self, flag: str) -> str:
         """A flag's first value, '' where it is not given."""
@@ -85,7 +85,7 @@ class RequestsAsked:
 
     def number(self, flag: str) -> int | None:
         """A flag's only value as an integer; None where it is not given."""
-        return int(self.flags[flag][0]) if self.flags.get(flag) else None
+        return _number(self.flags, flag)
 
     @property
     def guess(self) -> int:
@@ -126,3 +126,7 @@ def context_length(config: Mapping[str, Any]) -> int | None:
 def element_bytes(kv_cache_dtype: str) -> int:
     """Of one element of the KV cache: 1 for FP8, else 2 (bf16, the engine's `auto`)."""
     return 1 if kv_cache_dtype.startswith("fp8") else 2
+
+
+def _number(flags: Mapping[str, tuple[str, ...]], flag: str) -> int | None:
+    return int(flags[flag][0]) if flags.get(flag) else None

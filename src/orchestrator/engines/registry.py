@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 
 from orchestrator import engines
 from orchestrator.engines.dialect import Dialect
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.since import order
-from orchestrator.model.errors import InputError
+from orchestrator.model.chosen import no_such
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.profile import Stack
 
@@ -34,10 +33,7 @@ def dialect(name: str) -> Dialect:
     try:
         return dialects()[name]
     except KeyError:
-        near = get_close_matches(name, dialects(), n=2) or list(dialects())
-        raise InputError(
-            f"no engine dialect is called {name!r}", where="stack: dialect", fix="one of: " + ", ".join(near)
-        ) from None
+        raise no_such("engine dialect", name, dialects(), where="stack: dialect") from None
 
 
 def engine_of(stack: Stack) -> Engine:

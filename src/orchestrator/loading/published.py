@@ -32,11 +32,6 @@ def load_published(name: str) -> Published:
     return found
 
 
-def published_names() -> tuple[str, ...]:
-    """Every set that there is a file for, sorted."""
-    return yaml_fields.names(own.folders("tuned"))
-
-
 def _derived(one: Section) -> Derived:
     found = Derived(source=_path(one, one.text("from")), sha256=_hexadecimal(one, "sha256", 64))
     one.done()

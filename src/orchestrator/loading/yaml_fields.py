@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.loading.marked_yaml import parse_yaml
+from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
 
 
@@ -133,16 +134,11 @@ def choose(kind: str, name: str, folders: tuple[Path, ...]) -> Path:
     """The file that a name means: a path to a .yml, or NAME.yml in the first folder that has it."""
     if name.endswith((".yml", ".yaml")):
         return Path(name)
-    known = names(folders)
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name):
         for folder in folders:
             if (file := folder / f"{name}.yml").is_file():
                 return file
-    by_folded = {candidate.lower(): candidate for candidate in known}
-    longer = [folded for folded in by_folded if folded.startswith(name.lower())]
-    near = [by_folded[folded] for folded in longer or get_close_matches(name.lower(), by_folded, n=3, cutoff=0.4)]
-    hint = "did you mean " + ", ".join(near) + "?" if near else "known: " + ", ".join(known)
-    raise InputError(f"no {kind} is called {name!r}", where="command line", fix=hint)
+    raise no_such(kind, name, names(folders), where="command line")
 
 
 def names(folders: tuple[Path, ...]) -> tuple[str, ...]:

@@ -49,10 +49,24 @@ def chosen_nodes(nodes: Iterable[NodeSpec], names: Collection[str], where: str) 
     return {name: node for name, node in known.items() if not names or name in names}
 
 
-def no_such(kind: str, name: str, known: Iterable[str], *, where: str) -> InputError:
-    """Nothing of this kind has that name; what has one like it, and all names that there are."""
+def no_such(kind: str, name: str, known: Iterable[str], *, where: str, lister: str = "") -> InputError:
+    """Nothing of this kind has that name; what has one like it, and all names that there are.
+
+    lister: the command that shows them, for more names than a message can hold
+    """
     names = list(known)
-    near = get_close_matches(name, names, n=3)
+    near = _near(name, names)
     listed = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
-    fix = f"did you mean {' or '.join(near)}? known: {listed}" if near else f"one of: {listed or 'there is none'}"
+    if lister:
+        rest = f"run `{lister}` for the list"
+    else:
+        rest = f"known: {listed}" if near else f"one of: {listed or 'there is none'}"
+    fix = f"did you mean {' or '.join(near)}? {rest}" if near else rest
     return InputError(f"no {kind} is called {name!r}", where=where, fix=fix)
+
+
+def _near(name: str, names: Sequence[str]) -> list[str]:
+    """Names that begin like this one, else those that look like it, whatever their case."""
+    by_folded = {known.casefold(): known for known in names}
+    longer = [known for folded, known in by_folded.items() if name and folded.startswith(name.casefold())]
+    return longer[:3] or [by_folded[folded] for folded in get_close_matches(name.casefold(), by_folded, n=3)]

@@ -87,6 +87,14 @@ def read_as(kind: type[M], path: str) -> M | None:
     return None if isinstance(found, Unreadable) else found
 
 
+def size(path: str | os.PathLike[str]) -> int:
+    """Bytes, -1 where there is no such file."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return -1
+
+
 def write(path: str, text: str, *, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
     """Replace a file by name; readers see the old text or the new, and never with wider rights."""
     temporary = f"{path}.{os.getpid()}.new"

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.majority import majority
 from orchestrator.model.topology import Gpu, Link
-from orchestrator.rules.support.cluster import Cluster, Node, majority
+from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.network import gid_index
 from orchestrator.topology.pci import card

@@ -9,7 +9,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import Link, PciDevice
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
-from orchestrator.topology.pci import card
+from orchestrator.topology.pci import both_ends, card
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
@@ -41,10 +41,8 @@ def check(cluster: Cluster) -> Iterator[Finding]:
             if device is None:
                 continue
             bridge = node.above(device.key)
-            best = Link(
-                speed_gts=_least(device.link_max.speed_gts, bridge.link_max.speed_gts if bridge else 0.0),
-                width=device.link_max.width,
-            )
+            speed_gts = both_ends(device.link_max, bridge.link_max if bridge else Link()).speed_gts
+            best = Link(speed_gts=speed_gts, width=device.link_max.width)
             narrow = 0 < device.link.width < best.width
             slow = watched.judge_speed and 0 < device.link.speed_gts < best.speed_gts
             if narrow or slow:
@@ -66,10 +64,6 @@ def _watched(node: Node) -> Iterator[_Watched]:
         for switch in node.topology.switches
         if switch.key in needed
     )
-
-
-def _least(one: float, other: float) -> float:
-    return min(one, other) if one and other else one or other
 
 
 def _finding(

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.majority import FEWEST_FOR_A_MAJORITY
 from orchestrator.model.topology import RdmaPort
-from orchestrator.rules.support.cluster import FEWEST_FOR_A_MAJORITY, Cluster, Node, odd_in_place
+from orchestrator.rules.support.cluster import Cluster, Node, odd_in_place
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.speed import Traffic, price
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.majority import majority
 from orchestrator.model.topology import Interface, RdmaPort
-from orchestrator.rules.support.cluster import Cluster, Node, Place, majority
+from orchestrator.rules.support.cluster import Cluster, Node, Place
 from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.majority import majority
 from orchestrator.model.profile import Stack
-from orchestrator.rules.support.cluster import Cluster, Node, majority
+from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.installed import Installed, installed, release
 from orchestrator.rules.support.registry import Rule
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from orchestrator.model.topology import CpuModel, Link, PathType, PciDevice, Topology
 from orchestrator.topology.distance import Distances
-from orchestrator.topology.pci import bridges_above
+from orchestrator.topology.pci import both_ends, bridges_above
 
 Version = tuple[int, ...]
 """(2, 21, 5): of NCCL."""
@@ -97,11 +97,7 @@ class Bandwidths:
 
     def _best(self, device: PciDevice) -> Link:
         above = self._devices.get(device.parent)
-        most = above.link_max if above else Link()
-        return Link(
-            speed_gts=_least(device.link_max.speed_gts, most.speed_gts),
-            width=int(_least(device.link_max.width, most.width)),
-        )
+        return both_ends(device.link_max, above.link_max if above else Link())
 
     def _uplinks(self, one: str, other: str) -> list[float]:
         """Links of the switches on the way that are not above both."""
@@ -109,8 +105,3 @@ class Bandwidths:
         apart = set(ways[0]) ^ set(ways[1])
         upstream = [key for way in ways for key in way[1::2] if key in apart and key in self._devices]
         return [self.at(key) for key in upstream if self._devices[key].parent]
-
-
-def _least(one: float, other: float) -> float:
-    """The smaller of two figures of which 0 means unknown."""
-    return min(one, other) if one and other else one or other

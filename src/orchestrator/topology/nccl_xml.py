@@ -18,7 +18,7 @@ from orchestrator.model.snapshot import NOT_RECORDED
 from orchestrator.model.topology import CpuModel, Gpu, Link, NumaDomain, NvLinks, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.topology.distance import Distances
 from orchestrator.topology.gpus import NVSWITCH
-from orchestrator.topology.pci import TWICE, card, is_address, number, sort_key
+from orchestrator.topology.pci import TWICE, both_ends, card, is_address, number, sort_key
 from orchestrator.topology.rdma import natural, ports_by_card
 from orchestrator.topology.switches import XML_ROOT, SwitchPlaces, merged
 
@@ -142,11 +142,7 @@ class _Writer:
         if device is None:
             return Link()
         above = self.devices.get(device.parent)
-        most = above.link_max if above else Link()
-        return Link(
-            speed_gts=_least(device.link_max.speed_gts, most.speed_gts),
-            width=int(_least(device.link_max.width, most.width)),
-        )
+        return both_ends(device.link_max, above.link_max if above else Link())
 
 
 def _gpu(gpu: Gpu, indent: str) -> Iterator[str]:
@@ -161,10 +157,6 @@ def _gpu(gpu: Gpu, indent: str) -> Iterator[str]:
         kind = f"0x{NVSWITCH if link.switch else _GPU_CLASS:06x}"
         yield f"{indent}  <nvlink{_attributes({'target': link.target, 'count': link.count, 'tclass': kind})}/>"
     yield f"{indent}</gpu>"
-
-
-def _least(one: float, other: float) -> float:
-    return min(one, other) if one and other else one or other
 
 
 def _attributes(values: Mapping[str, object]) -> str:

@@ -47,6 +47,18 @@ def card(address: str) -> str:
 
 
 @lru_cache(maxsize=1 << 12)
+def both_ends(one: Link, other: Link) -> Link:
+    """What a link can do between two ends that can do this much; of what one does not say the other counts."""
+
+    def least(ours: float, theirs: float) -> float:
+        return min(ours, theirs) if ours and theirs else ours or theirs
+
+    return Link(
+        speed_gts=least(one.speed_gts, other.speed_gts),
+        width=int(least(one.width, other.width)),
+    )
+
+
 def bridges_above(key: str) -> tuple[str, ...]:
     """Keys of the bridges above a function, nearest first. Read from the path, as NCCL does (src/graph/xml.cc).
 

@@ -36,3 +36,18 @@ def test_chosen_ones_keep_the_inventory_s_order() -> None:
     assert [gang.name for gang in chosen_gangs(inventory, ("a", "b"))] == ["b", "a"]
     with pytest.raises(InputError, match="no gang is called 'c'"):
         chosen_gangs(inventory, ("c",))
+
+
+@pytest.mark.parametrize(
+    ("name", "lister", "fix"),
+    [
+        ("deepseek-v3", "", "did you mean DeepSeek-V3 or DeepSeek-V3-0324? known: DeepSeek-V3, DeepSeek-V3-0324, Qwen"),
+        ("qwem", "", "did you mean Qwen? known: DeepSeek-V3, DeepSeek-V3-0324, Qwen"),
+        ("", "", "one of: DeepSeek-V3, DeepSeek-V3-0324, Qwen"),
+        ("qwem", "l40s-deploy models", "did you mean Qwen? run `l40s-deploy models` for the list"),
+        ("x", "l40s-deploy models", "run `l40s-deploy models` for the list"),
+    ],
+)
+def test_what_begins_alike_comes_first_whatever_its_case(name: str, lister: str, fix: str) -> None:
+    known = ["DeepSeek-V3", "DeepSeek-V3-0324", "Qwen"]
+    assert no_such("model", name, known, where="--model", lister=lister).fix == fix

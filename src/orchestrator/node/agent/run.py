@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,12 @@ class Run(StagingRequest):
     def path(self, name: str) -> str:
         """A file in the run's folder."""
         return f"{self.folder}/{name}"
+
+    @property
+    def unit_name(self) -> str:
+        """Of its transient unit or its container, in the characters that systemd and Docker allow; nodes of a lab may
+        share one of either."""
+        return "l40s-deploy-" + re.sub(r"[^A-Za-z0-9_.-]", "_", f"{self.gang}-{self.node}-{self.run_id}")
 
     def link_key(self) -> bytes:
         """The run's secret for the leader link."""

@@ -6,9 +6,6 @@ have them.
 
 from __future__ import annotations
 
-import contextlib
-import os
-
 from orchestrator.node import files
 from orchestrator.protocol.run_files import KeptSecrets, Replaced
 from orchestrator.protocol.staging import SecretFile, Secrets
@@ -24,7 +21,7 @@ def keep(gang_dir: str, asked: Secrets, owner: tuple[int, int] | None, *, before
     if asked.of_run is not None:
         if replaced is not None and replaced.run == asked.of_run:
             _write(gang_dir, replaced.secrets, owner)
-            _remove(f"{gang_dir}/{BEFORE_FILE}")
+            files.remove(f"{gang_dir}/{BEFORE_FILE}")
         return
     had = _now(gang_dir)
     if before and had != asked:
@@ -44,11 +41,11 @@ def _write(gang_dir: str, asked: Secrets, owner: tuple[int, int] | None) -> None
     wanted = {files.plain(file.name, "secret file"): file.text for file in asked.files}
     for name in kept(gang_dir).files:
         if name not in wanted:
-            _remove(f"{gang_dir}/{files.plain(name, 'secret file')}")
+            files.remove(f"{gang_dir}/{files.plain(name, 'secret file')}")
     for name, text in wanted.items():
         files.write(f"{gang_dir}/{name}", text, owner=owner)
     if asked == Secrets():
-        _remove(f"{gang_dir}/{FILE}")
+        files.remove(f"{gang_dir}/{FILE}")
         return
     known = KeptSecrets(redact=asked.redact, authorization=asked.authorization, files=tuple(sorted(wanted)))
     files.write_json(f"{gang_dir}/{FILE}", known.as_json())
@@ -62,8 +59,3 @@ def kept(gang_dir: str) -> KeptSecrets:
 def path(gang_dir: str, name: str) -> str:
     """Of one of the gang's secret files; '' for none."""
     return f"{gang_dir}/{files.plain(name, 'secret file')}" if name else ""
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)

@@ -43,7 +43,7 @@ def _held(folder: Path) -> Iterator[RankFiles]:
         manifest = files.read_json(str(path))
         try:
             ranks = tuple(int(rank) for rank in manifest["ranks"])
-            there = all(_size(folder / below.plain_path(one["name"])) == one["bytes"] for one in manifest["files"])
+            there = all(files.size(folder / below.plain_path(one["name"])) == one["bytes"] for one in manifest["files"])
             size = sum(int(one["bytes"]) for one in manifest["files"])
             yield RankFiles(folder=folder.name, ranks=ranks, key=str(manifest["key"]), complete=there, bytes=size)
         except (KeyError, TypeError, ValueError):
@@ -122,16 +122,9 @@ def _check(folder: Path) -> None:
     meter = _Meter(sum(size for size, _ in wanted.values()))
     odd = []
     for name, (size, digest) in wanted.items():
-        if _size(folder / name) != size or _digest(folder / name, meter) != digest:
+        if files.size(folder / name) != size or _digest(folder / name, meter) != digest:
             odd.append(name)
     tell(RankFilesLine(bytes=meter.done, total=meter.total, files=len(wanted), differ=tuple(odd)).as_json())
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1
 
 
 class _Meter:

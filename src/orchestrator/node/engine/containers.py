@@ -28,15 +28,10 @@ REMOVE_S = 20.0
 ASK_EVERY_S = 0.5
 
 
-def name_of(run: Run) -> str:
-    """The container's name, in the characters that Docker allows; nodes may share one daemon in a lab."""
-    return "l40s-deploy-" + re.sub(r"[^A-Za-z0-9_.-]", "_", f"{run.gang}-{run.node}-{run.run_id}")
-
-
 def environment(run: Run) -> dict[str, str]:
     """What the launch script takes from whoever starts it."""
     user = {"L40S_ENGINE_USER": run.engine_user} if run.engine_user else {}
-    return {"L40S_CONTAINER": name_of(run), **user}
+    return {"L40S_CONTAINER": run.unit_name, **user}
 
 
 def of_the_image(environment: Mapping[str, str]) -> dict[str, str]:
@@ -54,7 +49,7 @@ def run_words(order: ContainerOrder, name: str, owner: tuple[int, int] | None) -
 def remove(run: Run) -> None:
     """End the run's container, if there is one, and wait for that; for those who have nothing else to do."""
     if run.container is not None:
-        remove_named(run.container.program, name_of(run))
+        remove_named(run.container.program, run.unit_name)
 
 
 def remove_named(program: str, name: str) -> None:
@@ -109,7 +104,7 @@ class Container:
     @classmethod
     def of(cls, run: Run) -> Container | None:
         """None where the engine runs in no container."""
-        return cls(run.container.program, name_of(run)) if run.container is not None else None
+        return cls(run.container.program, run.unit_name) if run.container is not None else None
 
     def processes(self, everything: Sequence[Process]) -> list[Process]:
         """Its first process and all below it; none as long as the daemon has not said which that is."""

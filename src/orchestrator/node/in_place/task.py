@@ -152,7 +152,7 @@ def _begin(run: Run, order: InPlaceOrder, said: Message, task: Task) -> _Begun:
 
 
 def _in_container(run: Run, wanted: ContainerOrder, order: InPlaceOrder, said: Message, task: Task) -> _Begun:
-    name = f"{containers.name_of(run)}-{task.word}"
+    name = f"{run.unit_name}-{task.word}"
     child = container.start(run, wanted, name, order.program.encode(), json.dumps(said.as_json()).encode())
     assert child.stdout is not None and child.stderr is not None
     remove = partial(containers.remove_named, wanted.program, name)

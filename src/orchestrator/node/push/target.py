@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.node import below
+from orchestrator.node import below, files
 from orchestrator.node.checkpoint.target import check_space, sync_directory, target_failures
 from orchestrator.node.failure import Failure
 
@@ -104,13 +104,13 @@ class Target:
 
     def bytes_here(self) -> int:
         """What earlier runs have left of the files, whole or begun."""
-        return sum(max(0, min(_size(path), entry.size)) for entry in self.entries for path in self._places(entry))
+        return sum(max(0, min(files.size(path), entry.size)) for entry in self.entries for path in self._places(entry))
 
     def _to_come(self) -> int:
         """Bytes that have to arrive; of a repair those that can be told by size alone."""
         if not self.repairs:
             return sum(entry.size for entry in self.entries) - self.bytes_here()
-        return sum(entry.size for entry in self.entries if _size(self.folder / entry.path) != entry.size)
+        return sum(entry.size for entry in self.entries if files.size(self.folder / entry.path) != entry.size)
 
     def place(self, arrived: Path, path: str) -> os.stat_result:
         """Give an arrived file its name; what has a name is on the disk."""
@@ -158,7 +158,7 @@ class Target:
     def _take_as_it_is(self) -> None:
         self._refuse_another_checkpoint()
         for entry in self.entries:
-            found = _size(self.directory / entry.path)
+            found = files.size(self.directory / entry.path)
             if found != entry.size:
                 state = f"has {found} bytes there, but {entry.size} at the source" if found >= 0 else "is missing there"
                 what = f"differs from the source: {entry.path} {state}"
@@ -170,7 +170,7 @@ class Target:
 
     def _refuse_another_checkpoint(self) -> None:
         """A repair of most of a directory is none: somebody has named the wrong one."""
-        alike = sum(_size(self.directory / entry.path) == entry.size for entry in self.entries)
+        alike = sum(files.size(self.directory / entry.path) == entry.size for entry in self.entries)
         if alike * 2 < len(self.entries):
             what = (
                 f"another checkpoint is in this directory: {alike} of {len(self.entries)} files have the source's size"
@@ -201,11 +201,3 @@ def _refuse_another_kind(found: os.stat_result, arrived: Path) -> None:
     """What has arrived is a file of its own, and no second name of somebody else's."""
     if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
         raise Failure("outside", "the received file is not a regular file", str(arrived), below.FIX)
-
-
-def _size(path: Path) -> int:
-    """Bytes, -1 where there is no such file."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1

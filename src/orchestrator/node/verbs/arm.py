@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import time
@@ -78,7 +77,7 @@ def _start_unit(run: Run, command: list[str]) -> None:
         "systemd-run",
         "--quiet",
         "--collect",
-        f"--unit={unit_name(run)}",
+        f"--unit={run.unit_name}",
         f"--description=l40s-deploy agent of {run.gang} on {run.node}",
         *(f"--property={name}" for name in properties),
         *inherited,
@@ -92,11 +91,6 @@ def _start_unit(run: Run, command: list[str]) -> None:
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip()
         raise Failure("no-unit", f"systemd-run: {said}", "systemd", "check `systemctl status` on the node")
-
-
-def unit_name(run: Run) -> str:
-    """The transient unit's name, in the characters that systemd allows; nodes may share one systemd in a lab."""
-    return "l40s-deploy-" + re.sub(r"[^A-Za-z0-9_.-]", "_", f"{run.gang}-{run.node}-{run.run_id}")
 
 
 def _start_daemon(run: Run, command: list[str]) -> None:

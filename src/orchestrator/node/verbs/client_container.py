@@ -55,7 +55,7 @@ def start(
 
 def name(run: Run) -> str:
     """Of the client's container; one client runs at a time."""
-    return f"{containers.name_of(run)}-bench"
+    return f"{run.unit_name}-bench"
 
 
 def end(run: Run, order: ContainerOrder) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.layout import Layout
+from orchestrator.model.majority import FEWEST_FOR_A_MAJORITY, majority
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot
@@ -217,18 +217,6 @@ def gangs_of(specs: Iterable[NodeSpec]) -> list[GangSpec]:
         GangSpec(name=name, nodes=tuple(sorted(nodes, key=lambda spec: spec.node_rank)))
         for name, nodes in members.items()
     ]
-
-
-FEWEST_FOR_A_MAJORITY = 3
-
-
-def majority(values: Mapping[str, V]) -> tuple[V, dict[str, V]] | None:
-    """The value that more than half of at least three nodes have, with the exceptions; None where there are none."""
-    if len(values) < FEWEST_FOR_A_MAJORITY:
-        return None
-    (common, count), *_ = Counter(values.values()).most_common(1)
-    odd = {name: value for name, value in values.items() if value != common}
-    return (common, odd) if odd and count * 2 > len(values) else None
 
 
 def odd_in_place(

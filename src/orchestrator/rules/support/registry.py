@@ -19,6 +19,10 @@ V = TypeVar("V")
 _ORDER = {Severity.STOP: 0, Severity.SLOW: 1, Severity.UNKNOWN: 2, Severity.NOTE: 3}
 
 
+LISTED_BY = "l40s-deploy doctor --list-rules"
+"""The command that shows every rule."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One diagnosis.

@@ -39,7 +39,7 @@ class NodeLock:
     @property
     def holder(self) -> str:
         """'ops@desk (pid 4711)'."""
-        return f"{self.who}@{self.host} (pid {self.pid})"
+        return LockHolder(token=self.token, who=self.who, host=self.host, pid=self.pid).name
 
 
 def locks(inventory: Inventory, gangs: tuple[str, ...] = ()) -> tuple[NodeLock, ...]:

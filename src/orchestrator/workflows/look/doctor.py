@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from orchestrator.gang.layout import layout_of
@@ -23,7 +22,7 @@ from orchestrator.planning import page_cache
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.remote.fleet import Fleet
 from orchestrator.rules.support.cluster import Cluster, gangs_of
-from orchestrator.rules.support.registry import all_rules, run_rules
+from orchestrator.rules.support.registry import LISTED_BY, all_rules, run_rules
 from orchestrator.topology.build import BuildOptions, build
 from orchestrator.topology.nccl_xml import topology_of_xml
 from orchestrator.workflows.ahead import ahead
@@ -218,8 +217,7 @@ def check_accept(accept: Iterable[str], nodes: Collection[str], more_ids: Collec
     for word in accept:
         name, at, node = word.partition("@")
         if name not in known:
-            near = get_close_matches(name, known, n=1) or ["run `l40s-deploy doctor --list-rules` for the list"]
-            raise InputError(f"no finding is called {name!r}", where=f"--accept {word}", fix=near[0])
+            raise no_such("finding", name, sorted(known), where=f"--accept {word}", lister=LISTED_BY)
         if at and node not in nodes:
             raise no_such("node", node, nodes, where=f"--accept {word}")
 

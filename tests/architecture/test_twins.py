@@ -1,0 +1,36 @@
+"""A function stands in one place: no two have the same parameters and the same body."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
+SMALLEST = 250
+"""Of a body, as characters of its tree: shorter ones are the words of one sentence, not a copy."""
+MAY_BE_TWINS = [
+    {"node/push/fetch.py:kill", "node/checkpoint/download.py:end"},  # of two processes that have nothing else in common
+    {"node/tuning/tune.py:_digest", "tuning/holdings.py:digest"},  # the node and the controller share protocol/ alone
+    {"rules/rdma_congested.py:check", "rules/rdma_losses.py:check"},  # what every rule over ports looks like
+    {"lab/namespaces/pace.py:join", "lab/node/living.py:join"},  # runs in a forked child, for one system call
+]
+
+
+def bodies() -> dict[str, set[str]]:
+    """Where each function stands, by its parameters and its body without the docstring."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+                text = "|".join(ast.dump(one) for one in body)
+                if len(text) >= SMALLEST:
+                    found[ast.dump(node.args) + text].add(f"{path.relative_to(SOURCE)}:{node.name}")
+    return found
+
+
+def test_no_function_stands_twice() -> None:
+    twins = [places for places in bodies().values() if len(places) > 1]
+    assert [places for places in twins if places not in MAY_BE_TWINS] == []
+    assert [places for places in MAY_BE_TWINS if places not in twins] == [], "these are no twins any more"
