@@ -193,7 +193,7 @@ def dying(request: pytest.FixtureRequest) -> Iterator[SmallLab]:
 @pytest.mark.parametrize(
     ("dying", "place"),
     [
-        pytest.param(gpus, place, id=f"{gpus}-gpus-{whose}", marks=[] if (gpus, place) in ALWAYS else [pytest.mark.long])
+        pytest.param(gpus, place, id=f"{gpus}-gpus-{whose}", marks=() if (gpus, place) in ALWAYS else pytest.mark.long)
         for gpus in (1, 2, 8)
         for place, whose in ((1, "a-members"), (0, "the-leaders"))
     ],

@@ -33,8 +33,8 @@ def slack() -> float:
 
 
 def smaller() -> float:
-    """By how much a sample of cases shrinks, so that it ends in time: by SAMPLE, or not at all where ALL_SAMPLES is set,
-    as `make long` does. As much load as the workers of `make test` make by themselves shrinks nothing further."""
+    """By how much a sample of cases shrinks, so that it ends in time: by SAMPLE, not where ALL_SAMPLES is set, as `make
+    long` does. As much load as the workers of `make test` make by themselves shrinks nothing further."""
     return max(1.0, slack() / OWN_LOAD) * (1.0 if os.environ.get("ALL_SAMPLES") else SAMPLE)
 
 

@@ -265,7 +265,7 @@ def test_a_node_that_is_back_takes_part_when_another_one_is_lost() -> None:
 
 
 def test_a_spare_whose_place_is_free_again_takes_part_when_another_node_is_lost() -> None:
-    stand_in = NodeView(name="spare0", node_rank=2, state="failed", alive=True, spare=True)
+    stand_in = NodeView(name="spare0", node_rank=2, state=NodeState.FAILED, alive=True, spare=True)
     seen = four("failed", lost=("node0",), missing=("node2",))
     (back,) = decisions(replace(seen, nodes=(*seen.nodes, stand_in)), Memory(away_since=0.0), 60)
     assert (back.do, back.without) == (Do.DEGRADE, ("node0",))

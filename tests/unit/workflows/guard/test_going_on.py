@@ -14,7 +14,7 @@ from orchestrator.gang.guarding import Decision, Do, Policy
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import FindingsError, GangFailed, InputError, Unreachable
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.protocol.report import Cause
 from orchestrator.workflows.gang.restart import Against
@@ -66,7 +66,7 @@ class Cluster:
         )  # fmt: skip
 
     def _seen(self, rank: int, name: str) -> NodeView:
-        return NodeView(name=name, node_rank=rank, state="failed", error=LOST if name in self.lost else None)
+        return NodeView(name=name, node_rank=rank, state=NodeState.FAILED, error=LOST if name in self.lost else None)
 
     def examine(self, _: object, specs: Collection[str]) -> Any:
         found = [Finding(id="GPU-MISSING", severity=Severity.STOP, node=name, title="a GPU is gone", fix="look")

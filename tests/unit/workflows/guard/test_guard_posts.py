@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.gang.guarding import Decision, Do, Policy
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.protocol.report import Cause, Rail
 from orchestrator.workflows.guard import guard as guarding
@@ -104,7 +104,7 @@ def test_a_defect_in_one_loop_ends_all_of_it_at_once(monkeypatch: pytest.MonkeyP
 
 def on_rails(run_id: str, *, up: bool) -> GangView:
     """It serves although a port failed, which is perhaps back."""
-    node = NodeView(name="node1", node_rank=0, state="ready", rails=(Rail(port="mlx5_1:1", up=up, at=1.0),))
+    node = NodeView(name="node1", node_rank=0, state=NodeState.READY, rails=(Rail(port="mlx5_1:1", up=up, at=1.0),))
     return GangView(name="", state=READY, run_id=run_id, service_healthy=True, nodes=(node,))
 
 

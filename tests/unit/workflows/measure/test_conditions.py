@@ -11,7 +11,7 @@ from tests.support.healthy_cluster import cluster_of, healthy_nodes
 from tests.support.reference_cluster import gang
 
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.gang_state import GangState
+from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.protocol.looks import Holdings
 from orchestrator.protocol.report import RankReport
 from orchestrator.rules.support.cluster import gangs_of
@@ -28,7 +28,7 @@ def test_findings_are_those_of_the_doctor_for_what_runs() -> None:
         name=one.name,
         state=GangState.READY,
         model="m",
-        nodes=tuple(NodeView(name=name, node_rank=0, state="ready", alive=True, ranks=ranks) for name in nodes),
+        nodes=tuple(NodeView(name=name, node_rank=0, state=NodeState.READY, alive=True, ranks=ranks) for name in nodes),
     )
     found = {item["id"]: item for item in conditions.findings_now(one, view, cluster.snapshots)}
     assert found["TRAFFIC-ON-TCP"]["node"] == "node1"
