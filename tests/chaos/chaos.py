@@ -185,21 +185,21 @@ def document(results: Sequence[Result], labs: int, seconds: float, before: Seque
         (
             f"`make chaos` plays tests/chaos/table.yml: {good} of {played} rows ended as the table says{apart}, in "
             f"{seconds / 60:.0f} minutes with {labs} labs side by side. Each lab has four systemd nodes with two ranks "
-            "each; its stand-in engine's ranks take no notice of each other's death, but where it says so. What is "
-            "looked at after every row where the gang does not run: processes, GPU memory, units and listening ports "
-            "on every node. Requests are counted by clients that never ask twice."
+            "each; unless a row says otherwise, its stand-in engine's ranks do not notice each other's death. After "
+            "every row in which the gang does not run, processes, GPU memory, units and listening ports are checked "
+            "on every node. Requests are counted by clients that never retry."
         ),
         "",
         *((f"The runs just before it: {'; '.join(before)}.", "") if before else ()),
-        "The table says what the words mean, and which rows are left out and why."
-        + (f" {missed} times the moment to strike had passed, and the row was played again." if missed else ""),
+        "The table explains the words, and which rows are left out and why."
+        + (f" {missed} times the fault came too late, and the row was played again." if missed else ""),
         "",
         "| hit | where | when | how | must end | ended | s |",
         "|---|---|---|---|---|---|---|",
     ]
     for result in results:
         row = result.row
-        ended = "so" if not result.trouble else f"**{result.trouble[:300]}**".replace("|", "/")
+        ended = "as expected" if not result.trouble else f"**{result.trouble[:300]}**".replace("|", "/")
         how = f"{row.how}, with {row.first}" if row.first else row.how
         how += f", dying as with {row.deaths.upper()}" if row.deaths != "plain" else ""
         lines.append(
@@ -212,9 +212,9 @@ _NOTES = """
 - **fsfreeze** is real: the node's state directory is an ext4 on a loop device, frozen by the kernel (FIFREEZE) for one
   and a half leases.
 - **clock-step** is a stand-in: the kernel has one wall clock for all nodes, so the C library's answers jump by an hour,
-  in programs that run already too. Monotonic time stays.
-- **shared-state** mounts one directory in the place of two nodes' state directories.
-- A port that is dropped for a while under a guard is played by `tests/lab/test_faults_of_a_gang.py`.
+  in programs that run already too. Monotonic time does not change.
+- **shared-state** mounts one directory over two nodes' state directories.
+- A port that is dropped for a while under a guard is tested by `tests/lab/test_faults_of_a_gang.py`.
 
 Two faults at once (`--two-faults N --seed S`): 300 sampled rows, played in three parts, ended as expected.
 """.removesuffix("\n")

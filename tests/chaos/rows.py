@@ -18,7 +18,7 @@ KINDS = (
     ("fault", "one-way-loss 100"), ("fault", "delay 10"), ("fault", "disk-full"),
     ("upset", "reset"), ("upset", "odd-report"),
 )  # fmt: skip
-"""What befalls a gang that serves, in pairs of any two."""
+"""Faults of a serving gang, in pairs of any two."""
 HARMLESS = (("fault", "delay 10"), ("fault", "disk-full"), ("upset", "reset"), ("upset", "odd-report"))
 """Of the kinds, those that end no gang."""
 PLACES = {"leader": "node0", "worker": "node2"}

@@ -14,33 +14,36 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "measured.md"
 _HEAD = """\
 # Measured on GPUs
 
-Written by `make gpu` (tests/gpu). One machine's GPUs were shared out among several nodes by `lab up --gpus host`: each
+Written by `make gpu` (tests/gpu). `lab up --gpus host` divided one machine's GPUs among several nodes: each
 node has its own network, processes and device files, and real SSH. The engine is real, the model a DeepSeek-V3 of 80 MB
-in block FP8, made on the spot and re-blocked by `checkpoint reblock`; nodes talk over TCP on one host. So this page
-says how the product behaves with real CUDA processes. It says nothing of RDMA, of PCIe switches, of L40S, of loading
-times of 700 GB, or of a large model's tokens per second.
+in block FP8, made for the test and re-blocked by `checkpoint reblock`; nodes communicate over TCP on one host. So this
+page shows how the product behaves with real CUDA processes. It says nothing about RDMA, PCIe switches, L40S, loading
+times of 700 GB, or a large model's tokens per second.
 """
 
+
+_SHOWN = {"as it should": "as expected", "otherwise": "failed", "not done": "not run"}
 
 _NOTES = {
     "per-rank files": """\
 On *per-rank files*: both failures are at 64x64. On 2026-11-23 at 02:07 the tokens of five random prompts differed from
-the plain start's, and since then the product refuses such files there. At 02:34 the step held log-probabilities of
-prompts against float32, which are right either way. It compares tokens since, and found the same five prompts again.
-What is wrong, and the kernel's own figures: [decisions/0010](decisions/0010-no-per-rank-files-for-fp8-mla.md).
+the plain start's, and since then the product refuses such files there. At 02:34 the step compared log-probabilities of
+prompts with float32, which are right in both cases. It now compares tokens, and found the same five prompts again.
+The error, with the kernel's own figures: [decisions/0010](decisions/0010-no-per-rank-files-for-fp8-mla.md).
 """,
     "degrade": """\
-On *degrade*: the first time, the guard had the gang served by the other node alone, the alphabet went on there, and
-status said warming of both nodes when the step's 88 s from the other one's power-on were over; it waits longer since.
-The second time the engine was healthy on the other node 78 s after the loss, and the step took status at its word
-before the gang's canary was through; it waits for *degraded* since, and was not played again. So the way there was
-seen twice and the way back never, on GPUs.
+On *degrade*: the first time, the guard had the gang served by the other node alone, it answered correctly there, and
+`status` reported *warming* on both nodes when the step's 88 s from the lost node's power-on were over; it now waits
+longer.
+The second time the engine was healthy on the other node 78 s after the loss, and the step read the status
+before the gang's canary was answered; it now waits for *degraded*, and was not run again. So on GPUs, degrading was
+seen twice, and the return to all nodes never.
 """,
 }
 
 
 def page(figures: Figures) -> str:
-    """The whole page."""
+    """The complete page."""
     return "\n".join(_lines(figures)).rstrip() + "\n"
 
 
@@ -56,7 +59,8 @@ def _lines(figures: Figures) -> Iterator[str]:
     yield "| step | outcome | what was seen | s | when |"
     yield "|---|---|---|---|---|"
     for result in _last_of_each(figures):
-        yield f"| {result.step} | {result.outcome} | {_cell(result.said)} | {result.seconds:.0f} | {result.at} |"
+        outcome = _SHOWN[result.outcome]
+        yield f"| {result.step} | {outcome} | {_cell(result.said)} | {result.seconds:.0f} | {result.at} |"
     yield ""
     yield from _failures(figures)
     yield from _details(figures)
@@ -66,14 +70,14 @@ def _kills(kills: list[Result]) -> Iterator[str]:
     yield "## A serving rank is killed"
     yield ""
     if not kills:
-        yield "Not played.\n"
+        yield "Not run.\n"
         return
     right = sum(map(_right, kills))
     yield f"SIGKILL to one rank's process: `status` named node, TP rank and signal in {right} of {len(kills)} kills."
     yield "Seconds are from the kill: until `status` had answered with the cause, until the main threads of all the"
     yield "gang's processes were dead, and until the memory of its GPUs was free."
     yield ""
-    yield "| layout | killed | load | cause that status gave | told s | all dead s | memory free s | right | when |"
+    yield "| layout | killed | load | cause in status | reported s | all dead s | memory free s | right | when |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for one in kills:
         have = one.figures
@@ -100,10 +104,10 @@ def _last_of_each(figures: Figures) -> list[Result]:
 
 def _failures(figures: Figures) -> Iterator[str]:
     wrong = [one for one in figures.results if one.outcome == "otherwise"]
-    yield "## What went otherwise"
+    yield "## Failures"
     yield ""
     if not wrong:
-        yield "Nothing."
+        yield "None."
     yield from (f"- {one.at}, {one.step}: {_cell(one.said)}{_since(figures, one)}" for one in wrong)
     yield ""
     yield from (note for step, note in _NOTES.items() if any(one.step == step for one in wrong))
@@ -113,7 +117,7 @@ def _since(figures: Figures, failure: Result) -> str:
     """What became of it; a kill is one of many."""
     if failure.step == "kill" or not figures.passed(failure.step):
         return ""
-    return f" (as it should when played again, {figures.of_step(failure.step)[-1].at})"
+    return f" (as expected when run again, {figures.of_step(failure.step)[-1].at})"
 
 
 def _right(result: Result) -> bool:

@@ -65,9 +65,9 @@ def test_the_page_counts_kills_and_hides_no_failure(tmp_path: Path) -> None:
     text = page(figures)
     assert "signal in 1 of 2 kills" in text and "4 x NVIDIA H200, one host" in text
     assert "| gang0, TP4 | node1 TP1 | under load | another rank \\| went away | 0.4 |  |  | NO |" in text
-    assert "| up | as it should | 4 ranks ready after 30 s |" in text and "| cut | not done | no time left |" in text
+    assert "| up | as expected | 4 ranks ready after 30 s |" in text and "| cut | not run | no time left |" in text
     assert (
-        "up: up ended with 5 (as it should when played again, " in text
+        "up: up ended with 5 (as expected when run again, " in text
         and "kill: node1 TP1 killed: status says node3" in text
     )
 

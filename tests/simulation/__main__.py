@@ -120,8 +120,8 @@ def page(rows: list[tuple[str, Explored]], found: dict[Bug | ControllersBug, boo
     lines += [f"| {title} | {explored.scenarios:,} | {explored.steps:,} |" for title, explored in rows]
     violations = sum(len(explored.violations) for _, explored in rows)
     lines += ["", f"{violations} violations. {steps:,} steps took {cpu_s:.0f} s of one processor,"]
-    lines += [f"{cpu_s / steps * 1e6:.0f} s for a million.", "", "## Seeded bugs", ""]
-    lines += ["Each is put into the running code, and must be found by the invariant beside it.", ""]
+    lines += [f"{cpu_s / steps * 1e6:.0f} s per million.", "", "## Seeded bugs", ""]
+    lines += ["Each is patched into the running code, and must be found by the invariant beside it.", ""]
     lines += ["| bug | violates | found |", "| --- | --- | --- |"]
     lines += [f"| {bug.name} | {bug.violates} | {'yes' if yes else 'NO'} |" for bug, yes in found.items()]
     return "\n".join(lines) + "\n"
@@ -132,7 +132,7 @@ INTRODUCTION = f"""# Simulation
 A gang of two or three nodes on a simulated clock, network and disk. The code is what runs in production: the agent
 and its course (`node/agent/`), both sides of the leader link with its wire and handshake (`node/network/`), the
 guardian's conclusions and its report of a dead agent (`node/engine/vigil.py`, `node/network/obituary.py`).
-Simulated are sockets, the state directory, the engine's processes and its HTTP answers (`tests/simulation/`).
+Sockets, the state directory, the engine's processes and its HTTP answers are simulated (`tests/simulation/`).
 
 A step is one round of an agent's or a guardian's loop, or the arrival of a message. After each step:
 
@@ -141,9 +141,9 @@ A step is one round of an agent's or a guardian's loop, or the arrival of a mess
 
 And at the end of each scenario:
 
-- where nothing befell the gang that may end one, all engines still run: a stalled disk, a clock that was set, a
-  connection that was reset, silence shorter than the lease;
-- every cause that is not secondary names a node that something befell, and all nodes name the same one;
+- if no fault that can end a gang was injected (but a stalled disk, a clock that was set, a connection that was
+  reset, silence shorter than the lease), all engines still run;
+- every cause that is not secondary names a node with an injected fault, and all nodes name the same one;
 - no agent is left.
 
 Two controllers run `up`, `restart` and `down` with production's lock, its verb on the nodes, `gang/view.py`,
@@ -151,10 +151,10 @@ Two controllers run `up`, `restart` and `down` with production's lock, its verb 
 off at any step. Then also:
 
 - no node obeys a controller whose lock another one has taken over;
-- every command ends; where nothing goes wrong it succeeds or finds the lock held, and what it says is so;
+- every command ends; without a fault it succeeds or finds the lock held, and what it reports is true;
 - the gang runs on all of its nodes or on none.
 
-What befalls it: {", ".join(f"`{kind}`" for kind in FAULTS)}.
+Injected faults: {", ".join(f"`{kind}`" for kind in FAULTS)}.
 """
 
 

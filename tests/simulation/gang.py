@@ -1,4 +1,4 @@
-"""A gang of simulated nodes: what befalls it, and what must hold after every step."""
+"""A gang of simulated nodes: the faults it can get, and what must hold after every step."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Gang:
     nodes: list[Node] = field(default_factory=list)
     net: Net = field(init=False)
     origins: set[str] = field(default_factory=set)
-    """Nodes that something befell."""
+    """Nodes with an injected fault."""
     stopped: bool = False
     """Somebody gave an order to stop."""
     armed: float | None = None
@@ -136,7 +136,7 @@ class Gang:
         for agent in agents:
             for cause in (agent.course.cause, agent.course.verdict):
                 if cause is not None and not cause.secondary and not self._befallen(cause):
-                    raise Violated(f"{agent.run.node} names {cause.node}, which nothing befell: {self.told()}")
+                    raise Violated(f"{agent.run.node} names {cause.node}, which had no fault: {self.told()}")
         if leader.agent is None or not leader.agent.course.verdict or self.stopped:
             return
         named = leader.agent.course.verdict.node
@@ -156,7 +156,7 @@ class Gang:
         return agent is not None and agent.course.cause is not None and agent.course.cause.secondary
 
     def check_all_serve(self) -> None:
-        """Nothing befell it that may end it."""
+        """It had no fault that can end it."""
         if set(self.states()) != {"ready"} or not all(node.engine_lives for node in self.nodes):
             raise Violated(f"ended although all agents live and can talk: {self.told()}")
 
@@ -176,7 +176,7 @@ class Gang:
             node.engines = [engine for engine in node.engines if engine.lives]
         self.ends = {}
 
-    # what befalls it
+    # injected faults
 
     def strike(self, fault: Fault) -> None:
         """Let it happen, and end where it lasts."""
@@ -321,7 +321,7 @@ FAULTS: dict[str, Callable[[Gang, list[Node]], Doing]] = {
     "stop-now": _order("stop-now"),
 }
 PAIRS = ("reset", "one-way")
-"""They befall two nodes."""
+"""Faults of two nodes."""
 HARMLESS = ("stall", "clock")
 AT_ONCE = ("kill-rank", "kill-agent", "kill-guardian", "kill-both", "power-off", "clock", "stop", "stop-now")
 

@@ -477,7 +477,7 @@ class Node:
     def _guardian_speaks(self) -> bool:
         return self.guardian is not None and (bool(self.guardian.words) or not self.guardian.alive)
 
-    # what befalls it
+    # injected faults
 
     def kill_agent(self) -> None:
         if self.agent is None or self.agent.gone:

@@ -113,13 +113,13 @@ BUGS = (
         "ended although all agents live",
     ),
     Bug(
-        "what was said while the link was made again is not said again",
+        "messages sent while the link was down are not sent again",
         _says_nothing_again,
         [(Fault("reset", (0, 1), 3.5, 0.5), Fault("kill-rank", (1,), 4.0 + late / 10)) for late in range(-3, 3)],
         "outlives its gang",
     ),
     Bug(
-        "silence has no lease",
+        "silence never ends the lease",
         _attribute(membership.Membership, "_expired", lambda *_: []),
         [(Fault("power-off", (1,), 3.5),)],
         "outlives its gang",
@@ -131,13 +131,13 @@ BUGS = (
         "outlives its gang",
     ),
     Bug(
-        "a guardian trusts its agent for ever",
+        "a guardian trusts its agent forever",
         _attribute(Vigil, "is_silent", lambda *_: False),
         [(Fault("freeze", (1,), 3.5, 60.0),)],
         "outlives its gang",
     ),
     Bug(
-        "a guardian does not see that its agent is gone",
+        "a guardian does not notice that its agent is gone",
         _attribute(Vigil, "over", lambda *_: False),
         [(Fault("kill-agent", (1,), 3.5),)],
         "outlives its gang",
@@ -154,13 +154,13 @@ BUGS = (
         [(Fault("clock", (node,), 3.5 + tenth / 10),) for node in (0, 1) for tenth in range(10)],
         "ended although all agents live",
     ),
-    Bug("the verdict names whoever rules", _attribute(verdicts.Inquest, "_rule", _blames_itself),
-        [(Fault("kill-rank", (1,), 3.5),)], "which nothing befell"),
+    Bug("the verdict names the node that decides it", _attribute(verdicts.Inquest, "_rule", _blames_itself),
+        [(Fault("kill-rank", (1,), 3.5),)], "which had no fault"),
     Bug(
-        "what had come before an end is thrown away",
+        "messages that arrived before a connection's end are discarded",
         _forgets_what_came,
         [(Fault("pause", (0,), 0.05, 9.0),)],
-        "which nothing befell",
+        "which had no fault",
     ),
     Bug(
         "a drain waits for a node that is gone",
@@ -181,19 +181,19 @@ PAUSED = [
 
 CONTROLLERS_BUGS = (
     ControllersBug(
-        "a node obeys whoever held its lock once",
+        "a node obeys a former holder of its lock",
         _attribute(lock, "refuse_a_former_holder", lambda *_, **__: None),
         PAUSED,
         "obeys a former holder",
     ),
     ControllersBug(
-        "a lock is old at once",
+        "a lock is stale at once",
         _attribute(lock, "STALE_S", 0.0),
         [Scene((Typed("up", 0, 0.0), Typed("restart", 1, 0.003 * step))) for step in range(1, 12)],
         "a command failed",
     ),
     ControllersBug(
-        "a request to stop is left out before another run",
+        "the stop before another run is skipped",
         _attribute(down, "stop_gangs", lambda *_, **__: ()),
         [Scene((Typed("up", 0, 0.0), Typed("down", 1, 5.0)))],
         "`down` is done and something runs",

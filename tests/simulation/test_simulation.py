@@ -1,4 +1,4 @@
-"""The agents' own code on a simulated clock, network and disk: what befalls a gang, and what must hold after every
+"""The agents' own code on a simulated clock, network and disk: faults of a gang, and what must hold after every
 step. `make simulate` plays more and writes docs/simulation.md."""
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def test_a_seeded_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class AnyLife(RuleBasedStateMachine):
-    """A gang of three that any faults befall, in any order."""
+    """A gang of three with any faults, in any order."""
 
     @initialize(seed=st.integers(0, 1 << 16))
     def begin(self, seed: int) -> None:
