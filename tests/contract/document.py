@@ -16,20 +16,20 @@ Seen = Mapping[tuple[str, str], Mapping[str, str]]
 _HEAD = """\
 # The engine contract
 
-The lab's stand-in plays SGLang without a model and without GPUs. This page says how far it is true: each row is one
-observable behaviour, looked at in the same way on the real SGLang 0.5.23 (on CPU, a tiny DeepSeek-V3) and on the
-stand-in. The rows are in `tests/contract/scenarios`; `make contract` plays all of them on both engines and writes
-this page; `make test` plays all of them but the lab's on the stand-in, and those marked so on the real engine.
+The lab's stand-in imitates SGLang without a model and without GPUs. This page shows how accurately: each row is one
+observable behaviour, checked in the same way on the real SGLang 0.5.23 (on CPU, a tiny DeepSeek-V3) and on the
+stand-in. The rows are in `tests/contract/scenarios`; `make contract` runs all of them on both engines and writes
+this page; `make test` runs all but the lab's on the stand-in, and those marked accordingly on the real engine.
 
-SGLang 0.4.4 is never run here, and no GPU is: what such rows say comes from the source that they name, and only the
-stand-in is looked at.
+Neither SGLang 0.4.4 nor a GPU is ever used here: such rows are based on the source that they name, and only the
+stand-in is checked.
 """
 _RUNS = {
-    "always": "Played with the real engine in every run of `make test`.",
-    "full": "Played with the real engine by `make contract`.",
-    "lab": "Played with either engine by `make contract` alone, as root.",
+    "always": "Run with the real engine by every `make test`.",
+    "full": "Run with the real engine by `make contract`.",
+    "lab": "Run with both engines by `make contract` only, as root.",
     "never": "Version 0.4.4, never run here.",
-    "gpu": "It takes a GPU, and is not run here.",
+    "gpu": "It needs a GPU, and is not run here.",
 }
 
 
@@ -39,7 +39,7 @@ def claimed(scenarios: Sequence[Scenario]) -> Seen:
 
 
 def page(scenarios: Sequence[Scenario], seen: Seen) -> str:
-    """The whole page; what is missing in `seen` shows as not seen."""
+    """The complete page; what is missing in `seen` shows as not seen."""
     return "\n".join([_HEAD, _summary(scenarios), *(line for one in scenarios for line in _section(one, seen))]) + "\n"
 
 
@@ -55,9 +55,9 @@ def _section(scenario: Scenario, seen: Seen) -> Iterator[str]:
     yield f"## {scenario.name}\n"
     yield f"{scenario.told} {_RUNS[scenario.runs]}\n"
     if not scenario.here:
-        yield "| row | what is looked at | by its source | stand-in | source |"
+        yield "| row | what is checked | by its source | stand-in | source |"
     else:
-        yield "| row | what is looked at | real | stand-in | equal |"
+        yield "| row | what is checked | real | stand-in | equal |"
     yield "|---|---|---|---|---|"
     real, stand_in = (seen.get((scenario.name, engine), {}) for engine in (REAL, STAND_IN))
     for row in scenario.rows:

@@ -36,7 +36,7 @@ def _end_rows(leader: str, worker: str, causes: str) -> tuple[Row, ...]:
     return (
         Row("leader", "the leader's exit code", leader),
         Row("worker", "the worker's exit code", worker),
-        Row("left", "what outlives the launchers", "nothing, nothing"),
+        Row("left", "what is left after the launchers", "nothing, nothing"),
         Row("causes", _CAUSES, causes),
     )
 
@@ -175,19 +175,17 @@ DEATHS = (
     ),
     Scenario(
         name="rank-killed-on-a-gpu",
-        told="SIGKILL to the worker's one rank, whose CUDA context holds its exit (`STANDIN_DEATHS=cuda`).",
+        told="SIGKILL to the worker's one rank, whose CUDA context delays its exit (`STANDIN_DEATHS=cuda`).",
         runs="gpu",
         play=_rank_killed_on_a_gpu,
         rows=(
             Row("main-thread", "the killed rank's main thread before its end shows", "Z", source=_ON_GPUS),
-            Row(
-                "held", "the end shows to whoever waits for it 0.2 s after the kill, or later", "True", source=_ON_GPUS
-            ),
+            Row("held", "its end is visible 0.2 s after the kill, or later", "True", source=_ON_GPUS),
             Row(
                 "peer-line", "leader: Gloo's error, with the address of the rank that is gone", "True", source=_ON_GPUS
             ),
             Row("causes", _CAUSES, "PEER-LOST (secondary), none", source=_ON_GPUS),
-            Row("left", "what outlives the launchers", "nothing, nothing", source=_ON_GPUS),
+            Row("left", "what is left after the launchers", "nothing, nothing", source=_ON_GPUS),
         ),
     ),
     Scenario(
@@ -237,15 +235,15 @@ DEATHS = (
     ),
     Scenario(
         name="group-told",
-        told="SIGTERM to the leader's whole process group while a generation runs, which holds back the "
-        "leader's orderly end: whether it looks for SIGTERM or at its children first is chance.",
+        told="SIGTERM to the leader's whole process group while a generation runs, which delays the "
+        "leader's orderly end: whether it handles SIGTERM or its children first is random.",
         play=_group_told,
         rows=(*_end_rows("-9", "-9", "CHILD-FAILED (secondary), PEER-LOST (secondary)"), _WATCHDOG),
     ),
     Scenario(
         name="interrupted",
         told="SIGINT (Ctrl-C) to the leader's launcher. uvicorn raises it again after its own end: whether its event "
-        "loop is still there to take it is a race.",
+        "loop still exists to handle it is a race.",
         play=_interrupted,
         rows=(
             *_end_rows("-2 or 0", "-9", "none, PEER-LOST (secondary)"),
@@ -254,7 +252,7 @@ DEATHS = (
     ),
     Scenario(
         name="told-while-hung",
-        told="A rank is stopped, /health has found out, and then the leader is told to end.",
+        told="A rank is stopped, /health shows it, and then the leader is ordered to stop.",
         play=_told_while_hung,
         rows=(
             Row("health", "/health before", "503"),
@@ -267,8 +265,8 @@ DEATHS = (
                 "True",
             ),
             Row("worker-before", "the worker while its rank is stopped", "lives"),
-            Row("worker", "the worker's exit code once its rank goes on", "-9"),
-            Row("left", "what outlives the launchers", "nothing, nothing"),
+            Row("worker", "the worker's exit code once its rank continues", "-9"),
+            Row("left", "what is left after the launchers", "nothing, nothing"),
         ),
     ),
     Scenario(
@@ -278,7 +276,7 @@ DEATHS = (
         rows=(
             Row("health", "/health", "503"),
             Row("line", "`couldn't get a response from detokenizer for last 20 seconds`", "True"),
-            Row("recovered", "/health is 200 again once it goes on", "True"),
+            Row("recovered", "/health is 200 again once it continues", "True"),
         ),
     ),
 )

@@ -11,7 +11,7 @@ from functools import partial
 from tests.contract.contract import Row, Scenario, See
 from tests.contract.under_test import EngineUnderTest, Node, Request, generation
 
-_NO_MODEL = "its text says that no model is loaded, so that nobody takes it for an answer"
+_NO_MODEL = "its text says that no model is loaded, so that it is not mistaken for an answer"
 _FLAGS = ("/ready", "/ping")
 _PROBES = ("/health", "/health_generate")
 _LOADED = r"Multi-thread loading shards: 100% Completed \| 1/1 \[\d\d:\d\d<00:00, +(\d+\.\d\dit/s|\d+\.\d\ds/it)\]"
@@ -235,7 +235,7 @@ ROWS = (
     Row("shards-bar-worker", "a worker writes a progress bar", "False"),
     Row(
         "memory",
-        "whose memory `Load weight begin. avail mem=` tells on CPU",
+        "whose memory `Load weight begin. avail mem=` shows on CPU",
         "the machine's",
         stand_in="an L40S's",
         why="it holds GPU memory only, by claims that the lab's NVML adds up",
@@ -245,7 +245,7 @@ ROWS = (
         "the log says `stand-in`",
         "False",
         stand_in="True",
-        why="nobody may take it for the real engine",
+        why="it must not be mistaken for the real engine",
     ),
     Row("weights-line", "`Load weight end. elapsed=.. s, type=.., avail mem=.. GB, mem usage=`", "written"),
     Row("kv-line", "`KV Cache is allocated. dtype: .., #tokens: 4096, KV size: `", "written"),
@@ -265,7 +265,7 @@ ROWS = (
     Row("facts", "/model_info, /get_model_info, /server_info, /get_server_info, /v1/loads", "200, 200, 200, 200, 200"),
     Row("facts-gone", "/get_load", "404"),
     Row("metrics", "/metrics, which the plan asks for", "200"),
-    Row("unknown-path", "a path that is none", "404"),
+    Row("unknown-path", "an unknown path", "404"),
     Row("wrong-method", "POST /health", "405"),
     Row("models-id", "/v1/models: id, the profile's name", "tiny-deepseek-v3"),
     Row("models-length", "/v1/models: max_model_len", "2048"),
@@ -308,17 +308,17 @@ ROWS = (
     Row("stream", "a streamed completion: status, last event", "200, data: [DONE]"),
     Row("stream-object", "a streamed completion: object of a chunk", "text_completion"),
     Row("generate-shape", "/generate: counts and reason", "5 tokens, {'type': 'length', 'length': 5}"),
-    Row("bad-json", "a body that is no JSON", "400"),
+    Row("bad-json", "a body that is not JSON", "400"),
     Row("no-prompt", "a completion without a prompt", "400"),
-    Row("bad-number", "max_tokens that is no number", "400"),
+    Row("bad-number", "max_tokens that is not a number", "400"),
     Row("too-long", "a prompt longer than the context", "400"),
-    Row("too-much", "more tokens asked for than the context holds", "400"),
+    Row("too-much", "more tokens requested than the context has", "400"),
     Row("flush-busy", "/flush_cache while a request runs", "400"),
     Row("health-busy", "/health while a request runs", "200"),
     Row("generate-ids", "/generate with return_logprob: token ids, and runners-up", "5 x 3, int; 5 x 2"),
     Row("generate-stream", "a streamed /generate", "200, whole"),
     Row("abandoned", "a stream whose client goes away: it is dropped", "True"),
-    Row("graph-word", "how batch lines tell of graphs on CPU", "cpu graph: False"),
+    Row("graph-word", "how batch lines show graphs on CPU", "cpu graph: False"),
     Row("decode-line", "`Decode batch, #running-req: .. gen throughput (token/s): ..`", "written"),
     Row("prefill-line", "`Prefill batch, #new-seq: 1, #new-token: ..`", "written"),
     Row("term-worker", "SIGTERM to a worker that serves", "lives, /health 200"),
@@ -329,9 +329,9 @@ ROWS = (
     Row("hung-worker", "a rank stopped: the /health of its own node", "200"),
     Row("hung-generation", "a rank stopped: a generation, for 1 s", "no answer"),
     Row("stopped-worker", "a worker's launcher stopped: its /health, for 1 s", "no answer"),
-    Row("recovered-health", "all go on: /health is 200 again", "True"),
-    Row("recovered-flags", "all go on: /ready, /ping", "200, 200"),
-    Row("recovered-worker", "all go on: the worker's /health", "200"),
+    Row("recovered-health", "all continue: /health is 200 again", "True"),
+    Row("recovered-flags", "all continue: /ready, /ping", "200, 200"),
+    Row("recovered-worker", "all continue: the worker's /health", "200"),
     Row("draining-probes", "draining: /health, /health_generate", "503, 503"),
     Row("draining-flags", "draining: /ready, /ping", "503, 503"),
     Row("draining-new", "draining: a new generation", "200"),
@@ -340,14 +340,14 @@ ROWS = (
     Row("drained-worker", "SIGTERM to the leader: a worker's exit code", "0"),
     Row("drained-line", "`Gracefully exiting... Remaining number of requests 1. ..`", "written"),
     Row("drained-worker-line", "worker: `.. terminated with 0`", "written"),
-    Row("drained-left", "what outlives the launchers", "nothing, nothing"),
+    Row("drained-left", "what is left after the launchers", "nothing, nothing"),
     Row("drained-cause", "causes that the catalogue finds after an orderly end", "none, none"),
 )
 
 LIFE = Scenario(
     name="life",
-    told="Two nodes of one rank: loading, warming, ready, a worker that is told to stop, a rank that hangs and goes "
-    "on, and the drained end.",
+    told="Two nodes of one rank: loading, warming, ready, a worker that is ordered to stop, a rank that hangs and "
+    "continues, and the drained end.",
     rows=ROWS,
     play=_play,
     runs="always",

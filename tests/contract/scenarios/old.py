@@ -184,7 +184,7 @@ OLD = (
     ),
     Scenario(
         name="old-flags-refused",
-        told="Command lines that argparse does not take.",
+        told="Command lines that argparse rejects.",
         runs="never",
         plays="0.4.4",
         play=_flags_refused,

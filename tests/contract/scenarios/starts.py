@@ -17,7 +17,9 @@ from pathlib import Path
 from tests.contract.contract import Row, Scenario, See
 from tests.contract.under_test import READY, EngineUnderTest, Node, title
 
-_PADDED = "on CPU the real engine pads the heads (srt/configs/update_config.py) and fails later; on GPUs it refuses so"
+_PADDED = (
+    "on CPU the real engine pads the heads (srt/configs/update_config.py) and fails later; on GPUs it refuses like this"
+)
 _SOON = ("--dist-timeout", "1")
 
 
@@ -250,14 +252,14 @@ STARTS = (
     ),
     Scenario(
         name="rendezvous-taken",
-        told="Somebody listens on the leader's rendezvous port.",
+        told="Another process listens on the leader's rendezvous port.",
         play=_rendezvous_taken,
         rows=_end_rows("-9", "DistNetworkError: The server socket has failed to listen .. EADDRINUSE", "PORT-IN-USE"),
     ),
     Scenario(
         name="http-taken",
-        told="Somebody who is no engine listens on the HTTP port of an engine of one node. 0.5.23 warms up against "
-        "whoever listens there, 120 times.",
+        told="A process that is not an engine listens on the HTTP port of an engine of one node. 0.5.23 sends its "
+        "warm-up requests to it, 120 times.",
         play=_http_taken,
         pace=0.01,
         rows=(
@@ -269,7 +271,7 @@ STARTS = (
     ),
     Scenario(
         name="http-taken-by-an-engine",
-        told="Another engine listens on the HTTP port of an engine of one node, which warms up against it.",
+        told="Another engine listens on the HTTP port of an engine of one node, which warms up on it.",
         play=_http_taken_by_an_engine,
         rows=(
             *_end_rows("3", "address already in use", "PORT-IN-USE"),
@@ -278,7 +280,7 @@ STARTS = (
     ),
     Scenario(
         name="rank-killed-early",
-        told="SIGKILL to rank 0 while it waits at the rendezvous, as the kernel does it where memory runs out.",
+        told="SIGKILL to rank 0 while it waits at the rendezvous, as the kernel does when memory runs out.",
         play=_rank_killed_early,
         rows=_end_rows(
             "1", "RuntimeError: Rank 0 scheduler died during initialization (exit code: -9)", "RANK-DIED-STARTING"
@@ -331,7 +333,7 @@ STARTS = (
     ),
     Scenario(
         name="heads-not-divisible",
-        told="7 attention heads for 2 ranks, one a node.",
+        told="7 attention heads for 2 ranks, one per node.",
         play=_heads_not_divisible,
         rows=(
             Row(
@@ -360,7 +362,7 @@ STARTS = (
     ),
     Scenario(
         name="flags-refused",
-        told="Command lines that argparse does not take.",
+        told="Command lines that argparse rejects.",
         play=_flags_refused,
         rows=(
             _refusal("gone", "ambiguous option: --cuda-graph-max-bs could match"),
