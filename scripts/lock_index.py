@@ -196,7 +196,7 @@ def asked(addresses: Sequence[str], *, deadline: float) -> Mapping[str, Page]:
 
 
 def _answer(address: str, deadline: float) -> Page:
-    reason = "the time is up"
+    reason = "the time limit was reached"
     for attempt in range(_TRIES):
         left = deadline - time.monotonic() - attempt * _PAUSE_S
         if left <= 0:

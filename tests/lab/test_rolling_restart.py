@@ -56,7 +56,7 @@ def test_no_request_fails_while_three_gangs_restart(lab: SmallLab) -> None:
 
     before = [gang["run_id"] for gang in lab.json("status")["gangs"]]
     assert len(workers(lab)) == 3  # `up` has put them there
-    for verb, would in (("up", "is running and would be left alone; no gang"), ("down", "would be stopped on")):
+    for verb, would in (("up", "is running and would be left unchanged; no gang"), ("down", "would be stopped on")):
         (gang,) = lab.json("router", verb, "--dry-run")["gangs"]
         assert (gang["name"], gang["state"]) == ("router", "ready") and gang["what"].startswith(would)
     assert len(workers(lab)) == 3

@@ -76,7 +76,7 @@ def test_a_guard_goes_on_without_a_dead_leader_and_returns_when_it_is_back(opera
         assert runs[0]["start"] == gang["start"]
         assert sorted(newest) == [on_three, gang["run_id"]], "one restart took it back"
     words = said.read_text()
-    assert "going on without it in" in words and f"on 3 of 4 nodes, without {lost}" in words
+    assert "continuing without it in" in words and f"on 3 of 4 nodes, without {lost}" in words
     assert "it serves on all 4 nodes again" in words
 
 

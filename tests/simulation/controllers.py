@@ -475,7 +475,7 @@ class Event:
         return self._on
 
     def wait(self, seconds: float) -> bool:
-        """Looked at again once the time is up, as its only user does."""
+        """Looked at again once the time limit was reached, as its only user does."""
         STAGE[0].sleep(seconds)
         return self._on
 

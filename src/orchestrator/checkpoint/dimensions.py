@@ -54,7 +54,7 @@ def layer_kinds(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def head_dim(config: Mapping[str, Any], size: Dimensions) -> int:
-    """Size of one attention head of a model without MLA; 0 where it can't be told."""
+    """Size of one attention head of a model without MLA; 0 if unknown."""
     return _number(_text(config), ("head_dim",), _MOST) or size.hidden_size // max(1, size.num_attention_heads)
 
 

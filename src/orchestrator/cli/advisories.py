@@ -21,7 +21,7 @@ def say_advisories(stacks: Sequence[Stack], screen: Screen) -> None:
         screen.out.print(
             printable(
                 f"note: {stack.name} has {len(stack.advisories)} published vulnerabilities, looked up on "
-                f"{stack.looked_up}: {ids}; `doctor --json` and docs/security.md say when they matter"
+                f"{stack.looked_up}: {ids}; see `doctor --json` and docs/security.md for when they matter"
             ),
             style="dim",
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 1800.0
 _LOAD = (
-    ("concurrency", "requests at once, at most"),
+    ("concurrency", "concurrent requests, at most"),
     ("input", "tokens of each prompt"),
     ("output", "tokens of each answer"),
     ("prompts", "requests in all"),
@@ -50,13 +50,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default = getattr(Load(), name)
         parser.add_argument(f"--{name}", type=_count, default=default, metavar="N", help=f"{what} ({default})")
     parser.add_argument(
-        "--dataset", metavar="FILE", help="prompts in ShareGPT's form, sent to the leader (default: a text of our own)"
+        "--dataset", metavar="FILE", help="prompts in ShareGPT's format, sent to the leader (default: our own text)"
     )
+    parser.add_argument("--timeout", type=seconds, default=TIMEOUT_S, metavar="TIME", help="time limit of a run (30m)")
     parser.add_argument(
-        "--timeout", type=seconds, default=TIMEOUT_S, metavar="TIME", help="a run may take so long (30m)"
-    )
-    parser.add_argument(
-        "--gate", action="store_true", help="exit 7 when it is slow, 2 when there is nothing to compare with"
+        "--gate", action="store_true", help="exit 7 if it is slow, 2 if there is nothing to compare with"
     )
     parser.add_argument(
         "--sweep",
@@ -64,10 +62,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=SWEEP,
         metavar="N,N,...",
-        help="a run for each number of requests, all sent at once: throughput against latency, and the articles' "
+        help="one run for each number of requests, all sent at once: throughput against latency, and the articles' "
         f"decode table ({','.join(map(str, SWEEP))})",
     )
-    parser.add_argument("--markdown", nargs="+", metavar="RUN", help="recorded runs as a table; asks no engine")
+    parser.add_argument(
+        "--markdown", nargs="+", metavar="RUN", help="show recorded runs as a table; contacts no engine"
+    )
     parser.add_argument(
         "--html",
         type=Path,
@@ -229,7 +229,7 @@ def _list(records: Sequence[dict[str, Any]], args: argparse.Namespace, screen: S
         speed = f"{one['serving'].get('output_tok_s', 0.0):.2f}"
         cells = (one["id"], when, one["model"], one["stack"], one["layout"], one["load"].get("concurrency"), speed)
         table.add_row(*(Text(printable(str(cell))) for cell in (*cells, one.get("verdict", ""))))
-    screen.out.print(table if table.rows else "no benchmark is recorded: l40s-deploy bench")
+    screen.out.print(table if table.rows else "no benchmark is recorded; run l40s-deploy bench")
     if len(records) > _LISTED:
         screen.say(f"the newest {_LISTED} of {len(records)}; all of them with --json")
     return Exit.DONE

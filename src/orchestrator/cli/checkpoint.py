@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser, checkpoint_download.EXAMPLES[0], reblock, look, checkpoint_push.EXAMPLES[0], checkpoint_verify.EXAMPLE
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    downloading = actions.add_parser("download", help="bring a model from Hugging Face or ModelScope onto one node")
+    downloading = actions.add_parser("download", help="download a model from Hugging Face or ModelScope to one node")
     checkpoint_download.configure(downloading)
     finer = actions.add_parser("reblock", help="write a copy of an FP8 checkpoint with finer quantisation blocks")
     add_examples(finer, reblock, there)
@@ -86,7 +86,7 @@ def _configure_reblock(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-sync", action="store_true", help="don't fsync: faster, but a power failure may damage DST"
     )
-    add_dry_run(parser, "check SRC and DST and show what would be written, write nothing")
+    add_dry_run(parser, "check SRC and DST and show what would be written; write nothing")
     add_time_limit(parser)
     add_inventory(parser)
     add_json(parser)
@@ -345,7 +345,7 @@ def _rows(judgement: Judgement) -> Iterator[tuple[str, str]]:
     refused = next((degree for degree in judgement.degrees if degree.refusal), None)
     if refused:
         yield "", f"not {refused.tensor_parallel}: {refused.refusal}"
-    yield "an engine", "loads it" if judgement.loads else "refuses it, or loads it wrongly:"
+    yield "an engine", "loads it" if judgement.loads else "refuses it, or loads it incorrectly:"
 
 
 def _positive(text: str) -> int:

@@ -33,7 +33,7 @@ EXAMPLES = (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of `download`."""
     add_examples(parser, *EXAMPLES)
-    parser.add_argument("repo", metavar="REPO", help="OWNER/NAME, or a model whose profile names its page")
+    parser.add_argument("repo", metavar="REPO", help="OWNER/NAME, or a model whose profile names its repository")
     add_nodes(parser, "download onto this node (repeatable: one after the other; default: the first leader)")
     parser.add_argument(
         "--from", dest="hub", default="huggingface", choices=("huggingface", "modelscope"), help="the hub (huggingface)"
@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="directory below l40s_model_root (default: the repository's)",
     )
     parser.add_argument(
-        "--exclude", action="append", default=[], metavar="GLOB", help="leave out files like this (repeatable)"
+        "--exclude", action="append", default=[], metavar="GLOB", help="skip files that match this pattern (repeatable)"
     )
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="file here, mode 0600, with the hub's token")
     parser.add_argument("--endpoint", default="", metavar="URL", help="another address of the hub, such as a mirror's")
@@ -60,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--push", action="store_true", help="then copy it to all other nodes, as `checkpoint push` does"
     )
-    add_dry_run(parser, "show what the hub has and where it would go, download nothing")
+    add_dry_run(parser, "show the hub's files and where they would go; download nothing")
     add_time_limit(parser)
     add_inventory(parser)
     add_json(parser)
@@ -120,10 +120,10 @@ def _rehearsed(found: Sequence[tuple[str, WouldDownload]], screen: Screen) -> in
         return 0
     for name, would in found:
         what = f"{size(would.bytes)} in {would.files} files of {would.commit}"
-        kept = f", of which {size(would.held)} are there from an interrupted run" if would.held else ""
+        kept = f", of which {size(would.held)} are already there from an interrupted run" if would.held else ""
         words = f"would be downloaded: {what}{kept}; {size(would.free)} are free"
         if would.there:
-            words = f"is there already; would be compared with {what}"
+            words = f"already exists; would be compared with {what}"
         screen.out.print(printable(f"{name}:{would.directory}: {words}"), soft_wrap=True)
     screen.out.print("nothing was downloaded")
     return 0

@@ -34,9 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="directory that all nodes of the gang share; the engine writes all ranks' files there once",
     )
     parser.add_argument(
-        "--replace", action="store_true", help="stop a gang that serves: it does not serve until you start it again"
+        "--replace", action="store_true", help="stop a serving gang; it stays down until you start it again"
     )
-    add_dry_run(parser, "show where each node would keep its files, start and write nothing")
+    add_dry_run(parser, "show where each node would keep its files; start and write nothing")
     add_timeout(parser)
     add_inventory(parser)
     add_json(parser)

@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="directory name below the nodes' model root (default: the name of SRC)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="show where it would be copied to, copy nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show where it would be copied to; copy nothing")
     add_time_limit(parser)
     parser.add_argument("--repair", action="store_true", help=_REPAIR_HELP)
     parser.add_argument(

@@ -34,7 +34,7 @@ def rate(text: str) -> int:
     except (ValueError, OverflowError):
         found = 0
     if found < 1024:
-        raise argparse.ArgumentTypeError(f"found {text!r}, wanted bytes a second, at least 1K: 500K, 100M, 1.5G")
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted bytes per second, at least 1K: 500K, 100M, 1.5G")
     return found
 
 
@@ -52,7 +52,7 @@ class Pace:
         self._seen: deque[tuple[float, int]] = deque()
 
     def at(self, done: int) -> float:
-        """Note how much is done by now; returns the rate, 0 where it is not known."""
+        """Record how much is done; returns the rate, 0 if unknown."""
         now = time.monotonic()
         self._seen.append((now, done))
         while len(self._seen) > 2 and now - self._seen[0][0] > _WINDOW_S:

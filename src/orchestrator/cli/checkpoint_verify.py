@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_inventory(args, screen)
     if is_rank_folder(chosen(inventory, named(args), "--node"), args.what):
         return _rank_files(inventory, args, screen)
-    again = "run it again: what was read is remembered"
+    again = "run it again: files already read are not read again"
     with _Picture(screen) as picture, time_limit(args.timeout, fix=again):
         verified = verify(inventory, args.what, to=named(args), fresh=args.fresh, report=picture.read)
     screen.json(_document(verified)) if screen.as_json else _show(verified, screen)
@@ -73,7 +73,7 @@ def _rank_files(inventory: Inventory, args: argparse.Namespace, screen: Screen) 
     else:
         for name, line in told.values.items():
             words = f"{len(line.differ)} of {line.files} files differ: {', '.join(line.differ[:5])}"
-            shown = words if line.differ else f"{line.files} files are as they were written, by SHA-256"
+            shown = words if line.differ else f"{line.files} files are unchanged, by SHA-256"
             screen.out.print(printable(f"{name}: {shown}"), style="bold red" if line.differ else "")
         for name, failure in told.failures.items():
             screen.out.print(printable(f"{name}: {failure.what}"), style="bold red")

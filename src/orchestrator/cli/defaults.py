@@ -40,7 +40,7 @@ def added(
 
 
 def _meant(word: str, known: Mapping[str, argparse.Action]) -> Iterator[argparse.Action]:
-    """What a word may mean: argparse takes the beginning of a long option for the option."""
+    """What a word may mean: argparse accepts the beginning of a long option as the option."""
     name = word.partition("=")[0]
     if name.startswith("--"):
         yield from (action for option, action in known.items() if option.startswith(name) and name != "--")

@@ -35,7 +35,7 @@ EXAMPLE = """examples:
   l40s-deploy doctor --from machine.tar.bz2 --accelerator 1bcf:0b4000
                                                 a machine that hwloc-gather-topology recorded
   l40s-deploy doctor --report wiring.html       also write a page with drawings for the data centre
-  l40s-deploy doctor --watch 10m                check again and again; show only what is new or gone
+  l40s-deploy doctor --watch 10m                check repeatedly; show only what is new or resolved
   l40s-deploy doctor --watch 10m --install      the same as a systemd unit
   l40s-deploy doctor --explain ACS-REDIRECT     explain a finding: what it reads and why
 
@@ -46,7 +46,7 @@ exit status: 0 no finding of severity stop or slow, 2 wrong input, 3 findings, 4
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     add_inventory(parser)
-    add_nodes(parser, "only this node (repeatable); what needs a comparison of nodes is judged among these")
+    add_nodes(parser, "only this node (repeatable); comparisons are made among these nodes")
     add_json(parser)
     parser.add_argument(
         "--accept", action="append", default=[], metavar="ID[@NODE]", help="ignore this finding (repeatable)"
@@ -228,7 +228,7 @@ def _expectation(one: Expected, all_of_them: Sequence[Expected]) -> str:
         return f"{said}: no traffic inside a node uses the RDMA cards"
     if whole:
         return f"{said}: all but {', '.join(whole)} carry traffic between their halves over the RDMA cards"
-    return f"{said}: the halves of a node meet over the RDMA cards"
+    return f"{said}: the halves of a node communicate over the RDMA cards"
 
 
 def _rules(args: argparse.Namespace, screen: Screen) -> int:

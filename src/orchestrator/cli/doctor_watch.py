@@ -26,7 +26,7 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
         "--watch",
         type=_interval,
         metavar="TIME",
-        help="check again and again, this long apart; show only what is new or gone, and error counters that grow; "
+        help="check repeatedly, at this interval; show only what is new or resolved, and error counters that grow; "
         "new findings go to the audit log, to the metrics of `exporter` and to l40s_notify",
     )
     parser.add_argument("--install", action="store_true", help="with --watch: write a systemd unit for it, and exit")
@@ -39,7 +39,7 @@ def watch(args: argparse.Namespace, screen: Screen) -> int:
     """Until Ctrl-C. With --json, one JSON document a line for each look that finds something."""
     for flag, given in (("--from", args.saved), ("--report", args.report), ("--dump-xml", args.dump_xml)):
         if given:
-            raise InputError(f"--watch looks at the nodes again and again, and {flag} can't", where=flag, fix="drop it")
+            raise InputError(f"--watch checks the nodes repeatedly, and {flag} can't", where=flag, fix="drop it")
     inventory = open_inventory(args, screen)
     if args.install:
         return _install(args, inventory, screen)

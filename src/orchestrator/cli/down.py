@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_gangs(parser)
     parser.add_argument("--now", action="store_true", help="stop immediately, without draining requests")
     parser.add_argument("--force", action="store_true", help="stop even if another command holds the gang's lock")
-    add_timeout(parser, "wait this long for a gang to end; it goes on ending afterwards", STOP_S)
+    add_timeout(parser, "wait this long for a gang to stop; it continues to stop afterwards", STOP_S)
     add_dry_run(parser)
     add_json(parser)
 
@@ -75,10 +75,10 @@ def _show(stopped: tuple[Stopped, ...], screen: Screen) -> None:
 def _show_trouble(node: Stopped, screen: Screen) -> None:
     if node.error is not None:
         screen.say(f"{node.node}: {node.error.what}")
-        screen.say(f"  fix: {node.error.fix}; its own ranks end when its lease runs out, if it lost the leader")
+        screen.say(f"  fix: {node.error.fix}; its own ranks stop when its lease expires, if it lost the leader")
     elif node.left_behind:
         pids = ", ".join(map(str, node.left_behind))
-        screen.say(f"{node.node}: process {pids} does not end (a stuck driver?). Check it with `ps` and `dmesg`")
+        screen.say(f"{node.node}: process {pids} does not exit (a stuck driver?). Check it with `ps` and `dmesg`")
     elif node.held:
         screen.say(f"{node.node}: all our processes have ended, but GPU memory is still in use: {'; '.join(node.held)}")
     elif node.alive:

@@ -10,12 +10,12 @@ from orchestrator.model.exit_codes import Exit
 from orchestrator.workflows.plan.rehearsal import Would
 
 
-def add_dry_run(parser: argparse.ArgumentParser, what: str = "show what would be done, change nothing") -> None:
+def add_dry_run(parser: argparse.ArgumentParser, what: str = "show what would be done; change nothing") -> None:
     """--dry-run."""
     parser.add_argument("--dry-run", action="store_true", help=what)
 
 
-def show(gangs: Sequence[Would], screen: Screen, *, nothing: str = "no gang is concerned") -> int:
+def show(gangs: Sequence[Would], screen: Screen, *, nothing: str = "no gang is affected") -> int:
     """A line a gang, or one document."""
     if screen.as_json:
         screen.json(

@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_amount,
         default=0.0,
         metavar="WATTS",
-        help="what a node draws beside its GPUs (0: energy counts the GPUs alone)",
+        help="power of a node without its GPUs (0: energy counts the GPUs only)",
     )
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from orchestrator.workflows.measure.golden import Golden
 
 _VERBS = (
-    ("accept", "ask a dozen prompts and store the answers as correct for this model, stack and layout"),
-    ("check", "ask the same prompts again and show the first token that differs"),
-    ("show", "show the accepted answers and the file that holds them"),
+    ("accept", "send a dozen prompts and store the answers as correct for this model, stack and layout"),
+    ("check", "send the same prompts again and show the first token that differs"),
+    ("show", "show the accepted answers and the file that has them"),
 )
 
 

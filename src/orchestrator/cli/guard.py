@@ -73,8 +73,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--degrade-after",
         type=seconds,
         metavar="TIME",
-        help="start a failed gang without a node that was away this long, or that doctor refuses: with a spare"
-        " (l40s_role), else on fewer nodes with another layout if needed (default: wait for it)",
+        help="start a failed gang without a node that did not answer for this long, or that has a stop finding: with a"
+        " spare (l40s_role), else on fewer nodes with another layout if needed (default: wait for it)",
     )
     parser.add_argument(
         "--restore",
@@ -97,7 +97,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=DAY_S,
         metavar="TIME",
-        help="ask the accepted prompts of `golden` again this often; a difference calls --on-failed (24h; 0: never)",
+        help="send the accepted prompts of `golden` again this often; a difference calls --on-failed (24h; 0: never)",
     )
     parser.add_argument(
         "--on-ready",

@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--key", default="", metavar="FILE", help="SSH private key (default: ~/.ssh/config's, the agent's)"
     )
     parser.add_argument("--jump", default="", metavar="HOST", help="reach them through this host (ProxyJump)")
-    parser.add_argument("--stack", default="", metavar="STACK", help="the stack to write down (sglang-0.5.23)")
+    parser.add_argument("--stack", default="", metavar="STACK", help="the stack to write into it (sglang-0.5.23)")
     parser.add_argument(
         _TRUST, action="store_true", help="record unknown host keys without asking; compare the fingerprints first"
     )
@@ -153,6 +153,6 @@ def _doctor(path: Path, asks_for_password: bool, screen: Screen) -> int:
 def _next(path: Path, examination: Examination, asks_for_password: bool) -> str:
     option = "" if path == DEFAULT else f" -i {shlex.quote(str(path))}"
     if examination.failures:
-        return f"next: reach every node, then: l40s-deploy doctor{option}"
+        return f"next: fix the connection to every node, then run l40s-deploy doctor{option}"
     before = "fix what must be fixed above, then" if examination.worst else "prepare the hosts"
     return f"next: {before}: l40s-deploy prepare{option}{' --become -K' if asks_for_password else ''}"

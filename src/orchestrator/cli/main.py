@@ -28,14 +28,14 @@ GROUPS = {
         "rollback": "return a gang to its previous plan",
         "router": "one address in front of several gangs: start it, show its status, stop it",
         "guard": "watch gangs and restart a gang that fails or hangs",
-        "lock": "show who is working on a gang; release a lock that a dead command left behind",
+        "lock": "show which command holds a gang; release a lock that a dead command left behind",
     },
     "inspect": {
         "status": "show nodes, ranks, GPUs and service at a glance",
-        "web": "serve a page that shows status, GPUs, rails, failures and benchmarks; read only",
+        "web": "serve a read-only page with status, GPUs, rails, failures and benchmarks",
         "logs": "show the engines' log lines, node by node",
         "history": "list past runs: who started them, when, with which command, and how they ended",
-        "audit": "list who worked on a gang, when, and with which command",
+        "audit": "list who changed a gang, when, and with which command",
         "why": "explain the last failure: its cause, the log lines that show it, and the fix",
         "plan": "show what would run where, and why; changes nothing",
         "models": "list the models that have a profile, and the layouts that fit this cluster",
@@ -45,13 +45,13 @@ GROUPS = {
     },
     "verify": {
         "nettest": "measure the network between GPUs and nodes with the stack's own libraries, and name what is slow",
-        "bench": "measure the speed with the engine's own benchmark, and compare it with the expected one",
+        "bench": "measure the speed with the engine's own benchmark, and compare it with the expected speed",
         "golden": "check that a gang still returns the answers that you accepted",
     },
     "operate": {
         "exporter": "metrics of gangs, ranks, GPUs and rails for Prometheus",
         "export": "write the cluster for other programs: Prometheus and Grafana, Slurm, Kubernetes, compose",
-        "notify": "show who is told when a gang fails; send a test message",
+        "notify": "show who is notified when a gang fails; send a test message",
     },
     "prepare": {
         "init": "write an inventory: asks for hosts, checks host keys, sudo and networks, runs doctor",

@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy man ~/.local/share/man/man1",
         "man l40s-deploy-status   # afterwards",
     )
-    parser.add_argument("folder", metavar="DIR", help="directory for the pages, which is made where it is missing")
+    parser.add_argument("folder", metavar="DIR", help="directory for the pages; created if it is missing")
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

@@ -39,8 +39,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_inventory(parser)
     add_gangs(parser)
-    parser.add_argument("--model", metavar="MODEL", help="whose decode sizes to measure (default: what ran last)")
-    parser.add_argument("--stack", metavar="STACK", help="whose torch and NCCL to use (default: as `plan` chooses)")
+    parser.add_argument(
+        "--model", metavar="MODEL", help="model whose decode sizes to measure (default: the last one that ran)"
+    )
+    parser.add_argument(
+        "--stack", metavar="STACK", help="stack whose torch and NCCL to use (default: as `plan` chooses)"
+    )
     add_nettest_min(parser)
     add_timeout(parser, "give up if the measurements of a gang take longer than this", NETTEST_S)
     add_json(parser)
@@ -53,7 +57,7 @@ def add_nettest_min(parser: argparse.ArgumentParser) -> None:
         type=_percent,
         default=ENOUGH_PERCENT,
         metavar="PERCENT",
-        help="less than this of what is expected is slow (80)",
+        help="a figure below this share of the expected one is slow (80)",
     )
 
 

@@ -1,4 +1,4 @@
-"""`l40s-deploy notify`: who is told when something happens to a gang; `--test` sends each a message."""
+"""`l40s-deploy notify`: who is notified about events of a gang; `--test` sends each recipient a message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_inventory(args, screen)
     if not inventory.notify:
         raise InputError(
-            "nobody is named in l40s_notify",
+            "l40s_notify lists no recipient",
             where=inventory.path,
             fix="add a list below vars:, for example `l40s_notify: [{kind: slack, url_file: ~/.config/l40s/slack}]`",
         )

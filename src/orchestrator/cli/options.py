@@ -19,7 +19,7 @@ def add_examples(parser: argparse.ArgumentParser, *lines: str) -> None:
 
 
 def add_inventory(parser: argparse.ArgumentParser) -> None:
-    """--inventory FILE, as every verb that touches a cluster has it."""
+    """--inventory FILE, an option of every verb that uses a cluster."""
     parser.add_argument(
         "-i",
         "--inventory",
@@ -89,7 +89,7 @@ def add_hung_after(parser: argparse.ArgumentParser) -> None:
         "--hung-after",
         type=_patience,
         metavar="TIME",
-        help="an engine that this command starts counts as hung after so long without any progress; kept by later "
+        help="an engine that this command starts counts as hung after this long without any progress; kept by later "
         "restarts (default: 3 unanswered probes, 60)",
     )
 
@@ -99,7 +99,7 @@ def add_no_golden(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-golden",
         action="store_true",
-        help="do not ask the accepted prompts of `golden` again once a gang is ready (a difference: exit code 7)",
+        help="do not send the accepted prompts of `golden` again once a gang is ready (a difference: exit code 7)",
     )
 
 
@@ -123,7 +123,7 @@ def add_nodes(parser: argparse.ArgumentParser, what: str = "only this node (repe
 def add_time_limit(parser: argparse.ArgumentParser) -> None:
     """--timeout TIME of a verb that can take hours and be run again: none by default."""
     parser.add_argument(
-        "--timeout", type=seconds, default=0.0, metavar="TIME", help="give up after so long; run it again to resume"
+        "--timeout", type=seconds, default=0.0, metavar="TIME", help="give up after this time; run it again to resume"
     )
 
 

@@ -50,7 +50,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "--attn-dp",
         type=count,
         metavar="N",
-        help="attention data parallel degree: groups of ranks that attend to requests of their own",
+        help="attention data parallel degree: groups of ranks, each with its own requests",
     )
     parser.add_argument(
         "--layout", metavar="NAME", default="", help="a layout that the model's profile names (`models` lists them)"
@@ -58,7 +58,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replicas",
         action="store_true",
-        help="one gang a node, named GANG-0, GANG-1, ..., for a model that fits one node",
+        help="one gang per node, named GANG-0, GANG-1, ..., for a model that fits one node",
     )
     parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="only this gang (repeatable)")
     parser.add_argument(
@@ -129,7 +129,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --stack sglang-0.5.23 --without l40s-2",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --show script --node l40s-2",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --show nftables --node l40s-2 >l40s.nft",
-        "l40s-deploy plan --model MiniMax-M2 --replicas      # one engine a node",
+        "l40s-deploy plan --model MiniMax-M2 --replicas      # one engine per node",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --out plan.json && l40s-deploy up --plan plan.json",
     )
     add_inventory(parser)
@@ -150,7 +150,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """Make the plan and show it the way that was asked for."""
+    """Make the plan and show it as requested."""
     request = request_of(args)
     inventory = without(open_inventory(args, screen), request.without)
     if request.replicas:
@@ -188,7 +188,7 @@ def _spares(inventory: Inventory) -> dict[str, list[str]]:
 def _show_spares(spares: Mapping[str, Sequence[str]], plan: Plan, screen: Screen) -> None:
     for gang in plan.gangs:
         for name in spares.get(gang.name, ()):
-            screen.out.print(printable(f"spare: {name} takes the place of a node that is left out of {gang.name}"))
+            screen.out.print(printable(f"spare: {name} replaces a node that is left out of {gang.name}"))
 
 
 def _document(plan: Plan, fits: Mapping[str, tuple[Fit, ...]], spares: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -344,7 +344,9 @@ def _show_ports(plan: Plan, screen: Screen) -> None:
             row = (use.node, use.address, use.protocol, use.port, use.purpose, use.who, use.authenticates)
             table.add_row(*map(printable, row))
     screen.out.print(table)
-    screen.out.print("Keep what is for the gang's nodes in a network of theirs; --show nftables closes it to others.")
+    screen.out.print(
+        "Ports for the gang's nodes must be reachable only from them; --show nftables prints rules that do that."
+    )
 
 
 def _show_parts(what: str, plan: Plan, names: Sequence[str], screen: Screen) -> None:

@@ -31,7 +31,7 @@ _LINE_EVERY_S = 10.0
 _EXAMPLES = (
     "l40s-deploy prepare --check                       show what would change, as a diff; changes nothing",
     "l40s-deploy prepare                               packages, user, limits, sudo rule, kernel, the stack",
-    "l40s-deploy prepare --bundle stack.bundle         the stack from a file of `stack build`, without any network",
+    "l40s-deploy prepare --bundle stack.bundle         the stack from a file of `stack build`, without a network",
     "l40s-deploy prepare --bundle stack.bundle --bundle router.bundle     and the router's host from its own",
     "l40s-deploy prepare --node l40s-2 --tags limits   one node, one role",
     "l40s-deploy prepare --tags firewall               close the gang's own ports to all but its nodes",
@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="install the stack from this file of `stack build`; again for the router's, of `stack build router`",
+        help="install the stack from this file of `stack build`; repeat for the router's file of `stack build router`",
     )
     parser.add_argument("--find-links", default="", metavar="PLACE", help="extra package location for pip on the nodes")
     parser.add_argument(
@@ -72,8 +72,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-K", "--ask-become-pass", action="store_true", help="prompt for the sudo password; use with --become"
     )
     parser.add_argument("--remove", action="store_true", help="undo what prepare changed, as recorded on each node")
-    parser.add_argument("--check", "--dry-run", action="store_true", help="show what would change, change nothing")
-    add_timeout(parser, "give up after so long")
+    parser.add_argument("--check", "--dry-run", action="store_true", help="show what would change; change nothing")
+    add_timeout(parser, "give up after this time")
     add_json(parser)
 
 

@@ -79,7 +79,7 @@ class WordsInPlace:
         self._stack.close()
 
     def update(self, words: str) -> None:
-        """How far it is by now."""
+        """Current progress."""
         if self._drawn is not None:
             self._drawn.update(printable(words))
         elif self._lines.due():

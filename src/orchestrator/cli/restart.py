@@ -1,4 +1,4 @@
-"""`l40s-deploy restart`: a gang as a whole, with the plan that it has."""
+"""`l40s-deploy restart`: restarts a gang, all of its ranks, with its current plan."""
 
 from __future__ import annotations
 

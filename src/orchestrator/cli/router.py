@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         if name == "up":
             add_timeout(verb, "give up if the router takes longer than this to start", ROUTER_START_S)
         if name == "down":
-            add_timeout(verb, "wait this long for the router to end; it goes on ending afterwards", STOP_S)
+            add_timeout(verb, "wait this long for the router to stop; it continues to stop afterwards", STOP_S)
         if name != "status":
             add_dry_run(verb)
         add_json(verb)

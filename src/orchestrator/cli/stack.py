@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="also include the vocabularies that tokenizers download (gpt-oss), from a folder or their usual source",
     )
-    add_timeout(build, "give up after so long")
+    add_timeout(build, "give up after this time")
     add_json(build)
     recipe = actions.add_parser("recipe", help="write a recipe for a container image of a stack that has no wheels")
     add_examples(recipe, *examples)

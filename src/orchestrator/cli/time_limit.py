@@ -11,7 +11,7 @@ from orchestrator.model.errors import Unreachable
 
 
 class _Over(BaseException):
-    """No DeployError: on its way nobody takes it for a node's failure."""
+    """Not a DeployError, so that no caller mistakes it for a node's failure."""
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     pull = actions.add_parser("pull", help="pack one node's configs for its GPU into a file")
     add_examples(pull, *(line for line in _CARRY if " pull " in line))
     _configure_pull(pull)
-    fetch = actions.add_parser("fetch", help="make a pack of configs that others have published, by commit and digest")
+    fetch = actions.add_parser("fetch", help="make a pack of published configs, verified by commit and digest")
     tuning_fetch.configure(fetch)
     push = actions.add_parser("push", help="install a pack on every node, or remove what was installed")
     add_examples(push, *(line for line in _CARRY if " push " in line))
@@ -143,7 +143,7 @@ def _configure_push(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
     add_gangs(parser)
     ways = parser.add_mutually_exclusive_group()
-    ways.add_argument("--check", "--dry-run", action="store_true", help="show what would be written, write nothing")
+    ways.add_argument("--check", "--dry-run", action="store_true", help="show what would be written; write nothing")
     ways.add_argument("--remove", action="store_true", help="remove what was installed and restore the originals")
     add_json(parser)
 
@@ -363,13 +363,13 @@ def _remarks(kit: Kit) -> Iterator[str]:
     if kit.compiled:
         yield (
             "the profile asks for torch.compile, and this version looks up no GEMM config while it compiles: what is "
-            "compiled runs with default tiles whatever is tuned (torch_compile_max_bs in the profile; not measured)"
+            "compiled runs with default tiles, tuned or not (torch_compile_max_bs in the profile; not measured)"
         )
     missing = [one for place, one in enumerate(kit.wanted) if not one.optional and _missing(kit, place)]
     if missing:
         yield (
             f"none, on at least one node: {len(missing)} of {sum(not one.optional for one in kit.wanted)}; there the "
-            "engine takes its default tiles ('Using default ... kernel config' in its log); the price is not measured"
+            "engine takes its default tiles ('Using default ... kernel config' in its log); the cost is not measured"
         )
         yield (
             "do not rename a larger GPU's file to this GPU's name: an L40S has 101376 bytes of shared memory per "
@@ -388,7 +388,7 @@ def _of_nodes(kit: Kit) -> Iterator[str]:
     if odd:
         yield (
             f"{who(odd, len(engines))}: sglang {engines[odd[0]]} is installed, not the stack's "
-            f"{kit.stack.engine_version}: the rows here are for the stack's version"
+            f"{kit.stack.engine_version}: these rows are for the stack's version"
         )
     if len(_tritons(kit)) > 1:
         yield f"the nodes have different Triton versions: {', '.join(_tritons(kit))}; each is judged by its own"

@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkout", metavar="DIR", type=Path, help="read them from a clone of the repository instead of downloading"
     )
-    add_timeout(parser, "give up after so long")
+    add_timeout(parser, "give up after this time")
     add_json(parser)
 
 

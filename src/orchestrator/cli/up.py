@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(
         parser,
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64",
-        "l40s-deploy up --model MiniMax-M2 --replicas        # one engine a node, behind the router",
+        "l40s-deploy up --model MiniMax-M2 --replicas        # one engine per node, behind the router",
         "l40s-deploy up --model DeepSeek-R1-Channel-INT8 --stack sglang-0.4.4-l40s --dry-run",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 -- --mem-fraction-static 0.8",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --stack sglang-0.5.23 --without l40s-2   # it is dead",
@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_inventory(parser)
     plan_verb.add_plan_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="only show the plan, like `l40s-deploy plan`")
-    add_timeout(parser, "give up after so long")
+    add_timeout(parser, "give up after this time")
     parser.add_argument(
         "--strict",
         action="store_true",

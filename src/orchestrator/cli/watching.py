@@ -129,7 +129,7 @@ class Picture:
 
 
 def _rows(height: int, rows: list[str]) -> list[str]:
-    """What fits, with a word on what does not."""
+    """The rows that fit, and a note on how many do not."""
     if len(rows) <= height:
         return rows
     return [*rows[: height - 1], f"... {len(rows) - height + 1} more lines: enlarge the terminal, or name one --gang"]

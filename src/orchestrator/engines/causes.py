@@ -101,9 +101,9 @@ COMMON = (
         id="KERNEL-COMPILE",
         pattern=rf"PassManager::run failed|{_CAPTURE_FAILED}: "
         r"(?:\w{1,64}\.){0,8}(?:InductorError|SubprocException|LoweringException|BackendCompilerFailed)\b",
-        text="a GPU kernel did not compile; with torch.compile, SGLang 0.5.17 failed so at DeepSeek's FP8 attention",
-        fix="remove --enable-torch-compile, or torch_compile_max_bs of the profile, where"
-        " `l40s-deploy plan --show argv` shows it; otherwise read which kernel it was with"
+        text="a GPU kernel did not compile; with torch.compile, SGLang 0.5.17 fails in DeepSeek's FP8 attention",
+        fix="remove --enable-torch-compile, or torch_compile_max_bs of the profile, if"
+        " `l40s-deploy plan --show argv` shows it; otherwise find the kernel with"
         " `l40s-deploy logs --around-failure`",
     ),
     Cause(
@@ -274,13 +274,13 @@ REMARKS = (
         id="MOE-UNTUNED",
         pattern=r"Using default MoE (kernel )?config|Config file not found at \S+\.? Fallback to triton",
         text="there is no tuned MoE kernel config for this GPU, shape and Triton version",
-        fix="find one with `l40s-deploy tuning run --model NAME FILE`, or copy one that you have with `tuning push`",
+        fix="find one with `l40s-deploy tuning run --model NAME FILE`, or copy an existing one with `tuning push`",
     ),
     Cause(
         id="FP8-GEMM-UNTUNED",
         pattern=r"Using default W8A8 Block (FP8|INT8) kernel config",
         text="there is no tuned block GEMM kernel config for this GPU and shape",
-        fix="find one with `l40s-deploy tuning run --model NAME FILE`, or copy one that you have with `tuning push`",
+        fix="find one with `l40s-deploy tuning run --model NAME FILE`, or copy an existing one with `tuning push`",
     ),
 )
 """Lines that cost speed and end nothing; never shown as the cause of a failure."""
@@ -291,7 +291,7 @@ PCIE_IPC = (
         pattern=r"PCIE_IPC_ALLREDUCE is set but this FlashInfer"
         r"|FlashInfer PCIe-IPC (?:workspace \(max_numel=\d{1,12}\) failed|all-reduce serves bf16 only)"
         r"|Setup FlashInfer PCIe-IPC allreduce failed|leaving PCIe-IPC all-reduce off",
-        text="the PCIe-IPC all-reduce that the plan asks for is not in use, so all-reduces go by NCCL",
+        text="the PCIe-IPC all-reduce that the plan asks for is not in use, so all-reduces use NCCL",
         fix="read why with `l40s-deploy logs`, or choose a layout without it (`l40s-deploy plan` lists them)",
     ),
 )

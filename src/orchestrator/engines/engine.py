@@ -57,7 +57,7 @@ class Intent:
     """What one node's engine should do, in no version's words.
 
     dist_init:   host:port of the rendezvous, '' where one node needs none
-    whole_dense: dense layers are kept whole on every rank, since their cut would not end on a block
+    whole_dense: dense layers are kept complete on every rank, because their cut would not end on a block
     micro_batch: most requests in a pipeline stage at once; None spreads CONCURRENCY over the stages
     presharded:  directory of this start's per-rank weight files, '' where the checkpoint itself is read
     """
@@ -208,7 +208,7 @@ class Engine:
             "resumed": r"Update weights end\.",
         }
     )
-    """How a hung engine is told from a busy one: a probe's patience, and what shows that it works on requests."""
+    """How to tell a hung engine from a busy one: the probe's time limit, and what shows that it works on requests."""
 
     @property
     def health_path(self) -> str:

@@ -1,4 +1,4 @@
-"""Names of the secret files that an engine or the router is started with. They lie in the gang's folder on the node."""
+"""Names of the secret files that an engine or the router is started with. They are in the gang's folder on the node."""
 
 CONFIG_FILE = "engine-secrets.yml"
 """An engine's own configuration file."""

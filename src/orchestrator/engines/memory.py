@@ -13,7 +13,7 @@ class MemoryAsked:
     """What decides how an engine divides a GPU.
 
     flags:   every flag of the command line but the layout's, by its first spelling, with its values
-    attention_groups: groups of ranks that attend to requests of their own
+    attention_groups: groups of ranks, each with its own requests
     gpu_mib: the GPU's memory in MiB, as NVML says it
     mla:     the model has multi-head latent attention
     vision:  layers and hidden size of a multimodal model's encoder
@@ -96,7 +96,7 @@ class RequestsAsked:
 
 @dataclass(frozen=True, slots=True)
 class RequestTable:
-    """req_to_token: where each token of a request lies in the KV cache, as int32."""
+    """req_to_token: where each token of a request is in the KV cache, as int32."""
 
     rows: int
     columns: int

@@ -108,7 +108,7 @@ class Front:
 
 
 def command(python: str, host: str, port: int, metrics_port: int, health_path: str, *, tls: bool = False) -> list[str]:
-    """The router's command line. Its gangs are told to it when it runs, its keys are in files that only it can read."""
+    """The router's command line. Gangs are added once it runs; its keys are in files that only it can read."""
     words = [python, f"{_SECRETS}{STUB_FILE}", f"{_SECRETS}{ARGUMENTS_FILE}", "sglang_router.launch_router"]
     words += ["--host", host, "--port", str(port)]
     words += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)]

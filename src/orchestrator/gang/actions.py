@@ -93,7 +93,7 @@ def _begin(goal: Goal, view: GangView) -> tuple[Action, ...]:
     if view.running:
         return _beside_another(goal, view)
     if dead:
-        return (Action(Do.STOP_NOW, dead, "its agent is gone, so the rest of it must stop"),)
+        return (Action(Do.STOP_NOW, dead, "its agent is dead, so its other nodes must stop"),)
     return (Action(Do.STAGE, tuple(node.name for node in view.nodes), "nothing runs"),)
 
 

@@ -1,6 +1,6 @@
-"""A node that is not heard: is it the machine, the link between the nodes, the agent, or only SSH? Pure.
+"""Why a node is not heard: the machine, the link between the nodes, the agent, or only SSH. Pure.
 
-Two ways lead to a node: SSH from the controller, and the leader link from its fellow nodes. Together they tell.
+There are two paths to a node: SSH from the controller, and the leader link from the other nodes. Both together tell.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long a gang will not serve when it is restarted, told before it is. Pure."""
+"""The expected downtime of a restart. Pure."""
 
 from __future__ import annotations
 

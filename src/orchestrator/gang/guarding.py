@@ -290,7 +290,7 @@ def _to_return(view: GangView, memory: Memory) -> str:
 def _reason(view: GangView, policy: Policy) -> str:
     """Why it must be restarted, '' where it need not."""
     if view.state is GangState.FAILED:
-        return f"{view.cause.node}: {view.cause.text}" if view.cause else "it failed without a cause"
+        return f"{view.cause.node}: {view.cause.text}" if view.cause else "it failed without a known cause"
     if view.state is GangState.DEGRADED and view.trouble == "hung":
         return view.cause.text if view.cause else "the engine is hung"
     if view.state in _BEFORE_GO and _staged_s(view) > policy.left_s:
@@ -337,10 +337,10 @@ def _when(view: GangView, memory: Memory, now: float, reason: str, policy: Polic
         away = ", ".join(_not_to_be_had(view, memory))
         return Decision(Do.DEGRADE, f"{reason}; {away} stayed away", _left_out(view, memory))
     if lost:
-        later = "" if goes_on_s is None else f"; going on without it in {max(0.0, goes_on_s):.0f} s"
+        later = "" if goes_on_s is None else f"; continuing without it in {max(0.0, goes_on_s):.0f} s"
         return Decision(Do.WAIT, f"{reason}; waiting for {lost} to come back{later}")
     if left_s > 0 and memory.against:
-        return Decision(Do.WAIT, f"{reason}; {memory.against}; looking again in {left_s:.0f} s")
+        return Decision(Do.WAIT, f"{reason}; {memory.against}; checking again in {left_s:.0f} s")
     if left_s > 0:
         return Decision(Do.WAIT, f"{reason}; the next restart is in {left_s:.0f} s")
     if memory.outdated_since is not None and now >= memory.outdated_since + policy.waits_for_rails_s:

@@ -27,8 +27,8 @@ def sentence(rail: Rail, gang: str) -> str:
             " suits you, with --rolling where other gangs serve behind the router"
         )
     return (
-        f"RDMA port {rail.port} is down; NCCL goes on over the other port of its card (not measured on this hardware)."
-        f" {price(Traffic.HALF_THE_PORTS)}"
+        f"RDMA port {rail.port} is down; NCCL continues over the other port of its card (not measured on this"
+        f" hardware). {price(Traffic.HALF_THE_PORTS)}"
     )
 
 

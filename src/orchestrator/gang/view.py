@@ -41,7 +41,7 @@ class NodeView:
     ranks: tuple[RankReport, ...] = ()
     error: DeployError | None = None
     contact: Contact = Contact.FINE
-    """Which way to it is broken, where one is."""
+    """Which path to it is broken, if any."""
     left_behind: tuple[int, ...] = ()
     started_s: float = 0.0
     """Seconds since this run was staged, by the node's own clock."""
@@ -142,7 +142,7 @@ class GangView:
 
 
 def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ()) -> GangView:
-    """The gang from its nodes' answers, in node-rank order. spares: those of these nodes that are no more than that.
+    """The gang from its nodes' answers, in node-rank order. spares: nodes that are only spares.
 
     Every report carries its own node's clock (`now`), so no clock is needed here and none must agree.
     """

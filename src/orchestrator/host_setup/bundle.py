@@ -72,7 +72,7 @@ def write_bundle(
     vocabularies: Path | None = None,
     image: Path | None = None,
 ) -> Bundle:
-    """Make `path` of the wheels in a folder; it appears whole or not at all.
+    """Make `path` from the wheels in a folder; it appears complete or not at all.
 
     debs: a folder of Debian packages with their index, and `debian` the release that they are of
     vocabularies: a folder of tokenizers' files

@@ -1,7 +1,7 @@
 """Lock files: `name==version`, one a line, each with the SHA-256 of every wheel that pip may take for it.
 
-The first option of ours is pip's own `--require-hashes`: whoever installs from the file, by whatever way, gets those
-wheels or a refusal (pip, "Secure installs"). A lock without it is an operator's own, and installs as it always did.
+The first option of ours is pip's own `--require-hashes`: every installation from the file gets those
+wheels or a refusal (pip, "Secure installs"). A lock without it is an operator's own, and installs without this check.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def advice(message: str) -> str:
 
 
 def diff_text(result: Mapping[str, Any]) -> str:
-    """What a task changed, or would: the unified diffs that it told, file by file; '' where it told none."""
+    """What a task changed, or would: its unified diffs, file by file; '' if it has none."""
     told = result.get("diff") or []
     several = told if isinstance(told, list) else [told]
     place = str(result.get("dest") or result.get("path") or "")

@@ -1,4 +1,4 @@
-"""Files that are either there as a whole or not at all."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 _WAITERS_S = 0.3
-"""After so long an end is not just on its way."""
+"""After this long, a process is not just about to end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Files of the user's into values: inventory, model profiles, stacks; and where our own data files lie."""
+"""Reads the user's files into values: inventory, model profiles, stacks; and locates our own data files."""

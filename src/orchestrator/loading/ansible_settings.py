@@ -40,7 +40,7 @@ def reading_settings() -> dict[str, str]:
 
 
 def knows_a_vault_password() -> bool:
-    """Whether Ansible is told where a vault's password comes from."""
+    """Whether Ansible is configured with a vault's password."""
     return not reading_settings().keys().isdisjoint(_VAULT)
 
 

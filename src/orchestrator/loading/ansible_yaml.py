@@ -119,7 +119,7 @@ class AnsibleInventory:
         return self.groups[group].priority if group in self.groups else 1
 
     def _depth(self, group: str) -> int:
-        """Longest way down from `all`, which every group without a parent hangs from."""
+        """Longest path down from `all`, the parent of every group without one."""
         parents = self.groups[group].parents if group in self.groups else []
         return 1 + max((self._depth(parent) for parent in parents if parent != "all"), default=0)
 

@@ -1,4 +1,4 @@
-"""`l40s_notify`: who is told when something happens."""
+"""`l40s_notify`: who is notified of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where templates/, playbooks/ and the built-in inventory/ lie: inside the wheel, or in a checkout."""
+"""Where templates/, playbooks/ and the built-in inventory/ are: inside the wheel, or in a checkout."""
 
 from __future__ import annotations
 

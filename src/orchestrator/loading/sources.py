@@ -109,7 +109,7 @@ def _is_ini(text: bytes) -> bool:
 
 
 def _vaulted_files(beside: Path) -> bool:
-    """Whether group_vars/ or host_vars/ hold a file that is encrypted as a whole."""
+    """Whether group_vars/ or host_vars/ have a file that is entirely encrypted."""
     for folder in ("group_vars", "host_vars"):
         for path in (beside / folder).rglob("*"):
             if path.is_file():

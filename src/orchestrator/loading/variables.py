@@ -36,7 +36,7 @@ class Variables:
         return InputError(f"found {_shown(value)}; wanted {wanted}", where=self.place(name), fix=fix)
 
     def text(self, name: str, pattern: str = r"[^\x00-\x1f\x7f]+", wanted: str = "a text") -> str | None:
-        """A text (a number counts as its digits) that matches the whole pattern."""
+        """A text (a number counts as its digits) that matches the complete pattern."""
         value = self._plain(name)
         if value is None:
             return None
@@ -58,7 +58,7 @@ class Variables:
         return text if text is None else text.rstrip("/") or "/"
 
     def number(self, name: str, low: int, high: int) -> int | None:
-        """A whole number within bounds; a text of digits counts."""
+        """An integer within bounds; a text of digits counts."""
         value = self._plain(name)
         if value is None:
             return None

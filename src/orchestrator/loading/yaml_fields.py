@@ -37,14 +37,14 @@ class Section:
         return value
 
     def number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
-        """A whole number, not smaller than `least`."""
+        """An integer, not smaller than `least`."""
         value = self._take(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self.wrong(key, f"found {_shown(value)}, wanted an integer, {least} or more")
         return value
 
     def optional_number(self, key: str, *, least: int = 1) -> int | None:
-        """A whole number, or None where the key is missing or null."""
+        """An integer, or None where the key is missing or null."""
         if self._raw.get(key) is None:
             self._taken.add(key)
             return None

@@ -13,7 +13,7 @@ class Figure:
     """One figure of a serving benchmark.
 
     more:    a higher value is better
-    decides: it counts for the verdict as a whole; tails of a few hundred requests are judged and do not decide
+    decides: it counts for the overall verdict; tails of a few hundred requests are judged but do not decide
     """
 
     name: str

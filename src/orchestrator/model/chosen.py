@@ -1,4 +1,4 @@
-"""Names that an operator types, found in what there is; a name that there is not, said the same way everywhere."""
+"""Looks up names that an operator types; unknown names give the same message everywhere."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class DeployError(Exception):
 
 
 class Detached(KeyboardInterrupt):
-    """The terminal is gone, or somebody told us to end: as Ctrl-C, but nobody is there to read what we say."""
+    """The terminal is gone, or SIGTERM arrived: like Ctrl-C, but nobody reads the output."""
 
 
 class Undone(KeyboardInterrupt):
@@ -55,7 +55,7 @@ class FindingsError(DeployError):
 
 
 class Unreachable(DeployError):
-    """A node, or the way to it, does not answer within its deadline."""
+    """A node, or the path to it, does not answer within its deadline."""
 
     exit_code = Exit.UNREACHABLE
 

@@ -1,4 +1,4 @@
-"""A finding: one diagnosis in plain words, with the evidence it rests on and the way out."""
+"""A finding: one diagnosis in plain words, with its evidence and the fix."""
 
 from __future__ import annotations
 

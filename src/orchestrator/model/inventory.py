@@ -155,7 +155,7 @@ class Inventory:
     gangs: tuple[GangSpec, ...]
     router: RouterSpec | None = None
     notify: tuple[Recipient, ...] = ()
-    """`l40s_notify`, as the first node has it: who is told when something happens."""
+    """`l40s_notify` of the first node: who is notified of events."""
 
     @property
     def nodes(self) -> Iterator[NodeSpec]:

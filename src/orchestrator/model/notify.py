@@ -1,4 +1,4 @@
-"""Who is told when something happens to a gang."""
+"""Who is notified of events of a gang."""
 
 from __future__ import annotations
 

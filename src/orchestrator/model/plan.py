@@ -14,7 +14,7 @@ class Memory:
     """One GPU's budget in bytes, with the arithmetic in words; None where it could not be computed.
 
     static_fraction: of the memory before the weights, what the engine takes for weights and KV cache
-    request_table: where each request's tokens lie (req_to_token), out of the reserve; None where no context length is
+    request_table: where each request's tokens are (req_to_token), part of the reserve; None where no context length is
         known
     """
 

@@ -85,7 +85,7 @@ class Vision:
 class NamedLayout:
     """A layout that the profile's author names, for `plan --layout NAME`.
 
-    attention_data_parallel: groups of ranks that attend to requests of their own
+    attention_data_parallel: groups of ranks, each with its own requests
     micro_batch: most requests in a pipeline stage at once, None for the plan's own figure
     flags, env:  what this layout asks for beside the profile's, as (name, value)
     versions:    prefix of the engine versions that can, '' for all

@@ -8,7 +8,7 @@ from enum import Enum
 
 class Outcome(str, Enum):
     """open: answered. refused: the machine answered that nobody listens. silent: no answer at all, as behind a
-    firewall that drops. unreachable: the network says there is no way. too-big: no way for packets of this size."""
+    firewall that drops. unreachable: the network reports no route. too-big: packets of this size do not pass."""
 
     OPEN = "open"
     REFUSED = "refused"
@@ -19,7 +19,7 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One way from one node to another, or from card to card of one, tried until it passed or `tries` were enough.
+    """One path from a node to another, or between two cards of one node, tried until it passed or `tries` times.
 
     kind: 'tcp' (a connection to `port`) or 'mtu' (a datagram of `size` bytes that must not be fragmented)
     side: 'tcp' for the rendezvous network, else the name of the RDMA device whose rail was tried

@@ -1,4 +1,4 @@
-"""Alertmanager's configuration: what is critical is told at once."""
+"""Alertmanager's configuration: critical alerts are delivered at once."""
 
 from __future__ import annotations
 

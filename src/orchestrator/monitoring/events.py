@@ -1,4 +1,4 @@
-"""What has happened to a gang since it was told of last: one notice for each change, and none for the same again."""
+"""What has happened to a gang since the last notice: one notice for each change, none for a repetition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the exporter listens unless told otherwise."""
+"""Where the exporter listens by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prometheus' own configuration: which targets, how often, which rules, who is told."""
+"""Prometheus' own configuration: which targets, how often, which rules, and who is notified."""
 
 from __future__ import annotations
 

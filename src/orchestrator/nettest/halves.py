@@ -1,6 +1,6 @@
-"""Bisection: which node is slow where only the whole is, because no pair of nodes shows it. Pure.
+"""Bisection: which node is slow if only the collective is, and no pair of nodes shows it. Pure.
 
-In each step one half of the nodes reduces beside the other half, divided by one bit of the nodes' numbers. A single
+In each step the two halves of the nodes reduce at the same time, split by one bit of the nodes' numbers. A single
 slow node is in the slow half every time, so that log2(nodes) steps spell its number.
 """
 

@@ -55,7 +55,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the sending end of a way printed, and its exit status; -1 where it was stopped."""
+    """Output and exit status of a path's sending end; -1 if it was stopped."""
 
     text: str
     status: int
@@ -122,7 +122,7 @@ def played(texts: Mapping[int, Said]) -> bool:
 
 
 def judge(found: Sequence[Way], texts: Mapping[int, Said], *, enough: float) -> tuple[Link, ...]:
-    """Every way on which both ends met, beside its ports' rate. Where no port reaches any other one of another place,
+    """Every path whose two ends met, with its ports' rate. Where no port reaches any other one of another place,
     the rails are apart, and that is not judged."""
     tried = [way for way in found if way.id in texts and not alone(texts[way.id].text, texts[way.id].status)]
     gbps = {way.id: average_gbps(texts[way.id].text) for way in tried}

@@ -66,7 +66,7 @@ class Result:
 
 
 def findings(result: Result) -> tuple[Finding, ...]:
-    """The gravest first: transport, then the odd one, else every slow link, else what is slow as a whole."""
+    """The most severe first: transport, then the outlier, else every slow link, else a slow all-reduce."""
     return (*result.moved, *_slow(result))
 
 
@@ -199,7 +199,7 @@ def _other_way(node: str, title: str) -> Finding:
         node=node,
         title=title,
         evidence=("NCCL's lines: Channel ... via NET, comm ... nNodes",),
-        effect="the GPUs do not use the way that is the fastest between them",
+        effect="the GPUs do not use the fastest path between them",
         fix="unset NCCL_P2P_DISABLE, NCCL_SHM_DISABLE and NCCL_P2P_LEVEL in l40s_env; see l40s-deploy doctor",
     )
 

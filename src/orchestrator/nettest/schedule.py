@@ -16,7 +16,7 @@ BOX_S = 0.25
 """For one size of one measurement: 60 ms of a 64 MiB transfer at 1 GB/s, four times. A slow link takes its first
 transfers on top."""
 TRIES = 2
-"""Every way between nodes, with all others measured in between: what slows one try down has gone."""
+"""Every path between nodes twice, with all others in between: what slowed one try down is over by the next."""
 
 
 class Between(Enum):

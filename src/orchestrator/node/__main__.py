@@ -1,6 +1,6 @@
 """Entry of the node application: one verb, a JSON request on stdin, a JSON answer on stdout.
 
-Kept to syntax that any python3 can read, so that an old one is told in words instead of a traceback.
+Kept to syntax that any python3 can read, so that an old one gets a message instead of a traceback.
 The answer is {"ok": true, "value": ...} or {"ok": false, "error": {"kind", "what", "where", "fix"}}.
 """
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 class Failure(Exception):
-    """Something the node found and cannot go on with.
+    """Something that the node found and that stops its work.
 
     kind:  a word for programs, for example port-taken, gpu-busy, no-model, bad-request
     what:  what was found, and what is wanted
     where: file, port or device on this node; the controller puts the node's name before it
-    fix:   what to do about it, '' where nobody knows
+    fix:   what to do about it, '' if unknown
     """
 
     def __init__(self, kind: str, what: str, where: str, fix: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Where a gang's files lie on a node, and how they are written: whole or not at all."""
+"""Where a gang's files are on a node, and how they are written: completely or not at all."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def read_text(path: str) -> str | None:
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """A JSON object from a file; empty where there is none (files are replaced whole, never half written)."""
+    """A JSON object from a file; empty if there is none (files are replaced atomically, never half written)."""
     text = read_text(path)
     if text is None:
         return {}

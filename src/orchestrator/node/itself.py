@@ -31,7 +31,7 @@ def command(application_path: str, *words: str) -> list[str]:
 def copy_beside(folder: str) -> str:
     """Put a copy of the zip application into a run's folder, so that cleaning a cache can't hurt a running agent.
 
-    A checkout's folder is used where it lies.
+    A checkout's folder is used in place.
     """
     source = application()
     if pathlib.Path(source).is_dir():

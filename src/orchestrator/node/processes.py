@@ -26,7 +26,7 @@ class Process:
 
     @property
     def gone(self) -> bool:
-        """It runs no more; its parent may not have noticed yet."""
+        """It has ended; its parent may not have noticed yet."""
         return self.state in "ZX"
 
 

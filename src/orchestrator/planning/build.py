@@ -98,7 +98,7 @@ def _stack_notes(stack: Stack) -> tuple[Finding, ...]:
 
 
 class _Gang:
-    """One gang on its way to a plan: what its nodes' plans share."""
+    """One gang that is being planned: what its nodes' plans share."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class _Gang:
 
     @property
     def _whole(self) -> tuple[bool, bool]:
-        """Whether dense layers and shared experts stay whole on every rank."""
+        """Whether dense layers and shared experts are kept complete on every rank."""
         if self.layout.expert_parallel == 1:
             return False, False
         return layout.kept_whole(self.profile, self.layout.tensor_parallel)
@@ -531,7 +531,7 @@ def _check_ports(gang: GangSpec) -> None:
             raise InputError(
                 f"port {number} is used twice: {used[number]} and {name}",
                 where=f"inventory: gang {gang.name}",
-                fix="give each a port of its own",
+                fix="give each its own port",
             )
         used[number] = name
 

@@ -15,7 +15,7 @@ _OF_ONE_RUN = ("run_id", "plan_id", "asked", *APART, "launch_sha256", "state_dir
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One setting that differs; None where it is not there. Secrets are told as such."""
+    """One setting that differs; None where it is missing. Secrets are shown as such."""
 
     node: str
     name: str
@@ -97,7 +97,7 @@ def _safe(name: str, value: str | None) -> str | None:
 
 
 def _settings(request: StagingRequest | None) -> dict[str, str]:
-    """Everything that a node is told, by a name that people know it by."""
+    """All settings of a node, by the name that users know."""
     if request is None:
         return {}
     settings = {**request.env, **words_of(request.argv)}

@@ -52,7 +52,7 @@ class Surroundings:
     gpus:     NVML indices of the GPUs that the gang uses here
     all_gpus: how many GPUs the node shows
     debug:    NCCL tells at start which transport it took
-    whole_shared: shared experts stay whole on every rank
+    whole_shared: shared experts are kept complete on every rank
     failover: every node of the gang has a card of which it uses two ports
     """
 
@@ -75,7 +75,7 @@ class Surroundings:
 
 
 def environment(about: Surroundings) -> tuple[Setting, ...]:
-    """The node's whole environment, in a fixed order; the operator's own variables come last and win.
+    """The node's complete environment, in a fixed order; the operator's own variables come last and win.
 
     Raises InputError for a name in the stack or the inventory that no environment can hold.
     """
@@ -155,7 +155,7 @@ def _network(about: Surroundings) -> Iterator[Setting]:
     if about.stack.nccl_version and not older(about.stack.nccl_version, _HAS_RAS):
         port = _RAS_PORT + (about.node.ports.dist_init - Ports().dist_init) % _RAS_PORTS
         reason = (
-            "the agent asks NCCL's RAS here when the engine stands still; each gang of a node has a port of its own"
+            "the agent asks NCCL's RAS here when the engine makes no progress; each gang of a node has its own port"
         )
         yield Setting("NCCL_RAS_ADDR", f"127.0.0.1:{port}", reason)
     if about.transport == "rdma":
@@ -189,7 +189,7 @@ def _rdma(about: Surroundings) -> Iterator[Setting]:
 def _failover() -> Iterator[Setting]:
     """NCCL_IB_RESILIENCY_PORT_RECOVERY stays off: on RoCE it fails once the GID index has moved (NVIDIA/nccl#2157).
     The other two are what NVIDIA's own failover tests set (NCCL test/ci, resiliency utilities)."""
-    reason = "every node uses two ports of one card: if one fails, NCCL goes on over the other; not measured on this"
+    reason = "every node uses two ports of one card: if one fails, NCCL continues over the other; not measured on this"
     yield Setting("NCCL_IB_RESILIENCY_PORT_FAILOVER", "1", f"{reason} hardware")
     yield Setting("NCCL_IB_PREPOST_RECEIVE_WORK_REQUESTS", "1", "port failover needs it")
     yield Setting("NCCL_IB_RECEIVER_SIDE_MATCHING_SCHEME", "1", "port failover: messages are matched by number")

@@ -35,7 +35,7 @@ class Moved:
 
 
 def moved(request: StagingRequest, spec: NodeSpec, node: Topology) -> tuple[Moved, ...]:
-    """What of a node's staged environment no longer names what it meant; empty where all is as it was.
+    """Settings of a node's staged environment that no longer name what they meant; empty if nothing has changed.
 
     spec: the node in the inventory, for what is pinned there; node: as it is now. What is gone altogether (an address,
     every usable RDMA port) can't be found again: `still_there.gone` says so.

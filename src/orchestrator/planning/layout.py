@@ -1,4 +1,4 @@
-"""Which degrees of parallelism a checkpoint allows, with the arithmetic in words.
+"""Which degrees of parallelism a checkpoint allows, with the arithmetic as text.
 
 Rules and their sources, all sglang 0.5.23 (0.4.4 has the same checks):
 heads divide by TP (srt/distributed/utils.py, ensure_divisibility); every quantised dimension that is cut by TP
@@ -65,7 +65,7 @@ def head_dim(profile: ModelProfile) -> int:
 
 
 def kept_whole(profile: ModelProfile, tensor: int) -> tuple[bool, bool]:
-    """Whether (dense layers, shared experts) must stay whole on every rank where experts are spread: their cut
+    """Whether (dense layers, shared experts) must be complete on every rank where experts are spread: their cut
     does not end on a block."""
     dims = profile.dimensions
     return (

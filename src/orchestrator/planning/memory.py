@@ -1,4 +1,4 @@
-"""Does it fit: weights and KV cache of the fullest GPU, with the arithmetic in words.
+"""Does it fit: weights and KV cache of the fullest GPU, with the arithmetic as text.
 
 The parts are counted from the checkpoint's dimensions as SGLang lays them out: attention's A projections, the
 router and the norms are whole on every rank, everything else is cut by TP; the KV cache of MLA is whole on every
@@ -60,12 +60,12 @@ def budget(
         + (", the draft's layer included" if division.draft else ""),
         f"KV cache: {per_token:,} bytes per token, the same on every TP rank"
         if profile.dimensions.kv_lora_rank
-        else f"KV cache: {per_token:,} bytes a token",
+        else f"KV cache: {per_token:,} bytes per token",
     ]
     if profile.attention == "hybrid":
         lines.append(_of_windows(profile, division))
     if profile.vision:
-        lines.append(f"vision encoder: {_gib(profile.vision.bytes)} GiB, a copy on every rank, counted as weights")
+        lines.append(f"vision encoder: {_gib(profile.vision.bytes)} GiB, one copy per rank, counted as weights")
     if stack.device == "cpu" or gpu_total is None:
         lines.append("KV tokens: not calculated, the GPU memory was not read")
         return Memory(gpu_total=gpu_total, weights=weights, kv_bytes_per_token=per_token, explanation=tuple(lines))

@@ -29,7 +29,7 @@ def loses_layout(profile: ModelProfile) -> str:
     kept = f"blocks of {profile.block[0]}x{profile.block[1]}" if stored == "fp8-block" else "FP8 per channel"
     return (
         f"{profile.name} has MLA in {kept}: SGLang would answer wrongly from per-rank weight files, without a message"
-        " (their absorbed matrices come back in another memory layout)"
+        " (their absorbed matrices are read back in another memory layout)"
     )
 
 

@@ -1,4 +1,4 @@
-"""Where things lie on a node: the stack's environment, the state directory, the checkpoint."""
+"""Where things are on a node: the stack's environment, the state directory, the checkpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def vocabularies(venv: str) -> str:
 
 
 def state_dir(node: NodeSpec, host: HostFacts) -> str:
-    """Where runs and caches lie: l40s_state_dir, else root's or the user's place for state."""
+    """Where runs and caches are: l40s_state_dir, else root's or the user's place for state."""
     if node.state_dir:
         return node.state_dir.rstrip("/") or "/"
     root = host.user == "root" if host.user else (node.reach.become and node.reach.become_user == "root")

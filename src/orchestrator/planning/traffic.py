@@ -15,7 +15,7 @@ HANDED_OVER = 2
 
 
 def bytes_a_token(dimensions: Dimensions, layout: Layout, *, whole_reduces: int = REDUCES_A_LAYER) -> int:
-    """What all nodes together send to each other for a token.
+    """What all nodes together send to each other per token.
 
     Two all-reduces a layer where a tensor parallel group spans nodes: in a ring of its ranks each link carries
     2 (n - 1) / n of the tensor, and as many links cross nodes as the group has nodes. Between stages on different nodes

@@ -21,7 +21,7 @@ ASKED = "the inventory asks for it"
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One transport for the whole gang, why, and what an operator should know about it."""
+    """One transport for the entire gang, why, and what an operator should know about it."""
 
     kind: Kind
     reason: str

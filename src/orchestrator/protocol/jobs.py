@@ -26,7 +26,7 @@ class DigestsRequest(Message):
 class DigestsLine(Message):
     """One line: bytes of total read (None: a part of the result), or some of the result.
 
-    files: how many digests were told, at the end.
+    files: how many digests were sent, at the end.
     """
 
     bytes: int = 0
@@ -255,7 +255,7 @@ class Downloaded(Message):
 class WouldDownload(Message):
     """What a download would bring. held: bytes that an interrupted one has left; free: bytes on the disk.
 
-    there: the directory is there already, and would be compared with the hub
+    there: the directory already exists, and would be compared with the hub
     """
 
     directory: str

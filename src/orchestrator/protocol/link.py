@@ -94,7 +94,7 @@ class Account(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop(Message):
-    """Member: the controller told it to stop; stop everybody."""
+    """Member: the controller ordered it to stop; stop all nodes."""
 
     type: str = "stop"
     now: bool = False

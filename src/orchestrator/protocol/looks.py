@@ -13,7 +13,7 @@ from orchestrator.quick import dataclass
 class TunedFolders(Message):
     """Where an engine looks for tuned configs, below its root or absolute; '' where that is not known.
 
-    by_triton: MoE configs lie in one folder for each Triton version; device: the GPU's name as file names have it.
+    by_triton: MoE configs are in one folder per Triton version; device: the GPU's name as file names have it.
     """
 
     moe: str = ""
@@ -99,7 +99,7 @@ class TunedRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings(Message):
-    """What an environment has of tuned configs. root: where the package `sglang` lies, '' for nowhere; versions: by
+    """What an environment has of tuned configs. root: where the package `sglang` is, '' for nowhere; versions: by
     package; folders: {folder: {name: text}}; absent: folders that are not there; errors: {path: errno's name}."""
 
     root: str = ""

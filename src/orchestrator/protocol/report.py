@@ -132,7 +132,7 @@ class Rail(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal(Message):
-    """Something that the node's checks found and can't go on with. kind: a word for programs, as port-taken."""
+    """A problem that the node's checks found and that prevents a start. kind: for programs, such as port-taken."""
 
     kind: str
     what: str
@@ -142,7 +142,7 @@ class Refusal(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report(Message):
-    """One agent's whole report.
+    """One agent's complete report.
 
     updated_at: node's epoch seconds of the last write; now: node's epoch seconds when it was read,
                 so that `now - updated_at` needs no common clock

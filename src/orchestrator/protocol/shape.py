@@ -1,7 +1,7 @@
 """Messages as frozen dataclasses that read themselves out of JSON and write themselves into it.
 
 The fields are the schema: an unknown key is ignored, a missing one takes its default, and a value of another type makes
-the message unreadable, which is a value and no exception. Agents and controllers of different releases talk that way.
+the message unreadable, which is a value, not an exception. So different releases of agent and controller communicate.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Unreadable:
 
 
 class _Wrong(Exception):
-    """On the way out of a reader; `read` turns it into a value."""
+    """Raised inside a reader; `read` turns it into a value."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -261,7 +261,7 @@ def _found(raw: object, wanted: str) -> str:
 
 
 def _shown(raw: object) -> str:
-    """A value as an error may quote it: short, and never the whole of something deep."""
+    """A value as an error may quote it: short, and never all of a deep structure."""
     if isinstance(raw, Mapping):
         return "an object"
     if isinstance(raw, Sequence) and not isinstance(raw, str):

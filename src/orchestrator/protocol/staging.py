@@ -1,4 +1,4 @@
-"""What the controller stages on a node: everything that its agent is told about a run. docs/agent.md lists the keys."""
+"""What the controller stages on a node: everything that its agent needs for a run. docs/agent.md lists the keys."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CausePattern(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeOrder(Message):
-    """How a hung engine is told from a busy one.
+    """How to tell a hung engine from a busy one.
 
     answer_s:   how long one generation probe may take; the engine's own environment variable answer_env goes before it
     probes:     so many without an answer or any progress mean hung
@@ -284,4 +284,4 @@ class StagingRequest(Message):
 
 
 APART = ("secrets", "key", "token", "others", "launch_script")
-"""Keys of a staging request that lie in files of their own, or nowhere."""
+"""Keys of a staging request that are in separate files, or nowhere."""

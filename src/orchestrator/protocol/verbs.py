@@ -151,7 +151,7 @@ class StateAnswer(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAnswer(Message):
-    """state: the agent's afterwards, or absent where nothing was ever staged."""
+    """state: the agent's afterwards, or absent if nothing was ever staged."""
 
     state: str
     alive: bool = False

@@ -1,4 +1,4 @@
-"""The verbs `listen` and `dial`: what nodes are asked and say of the ways between them."""
+"""The verbs `listen` and `dial`: requests and answers about the paths between nodes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class ListenRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialTarget(Message):
-    """Whom to try. kind: tcp, or mtu for a datagram of `size` bytes that must pass in one piece; once: no second try.
+    """What to try. kind: tcp, or mtu for a datagram of `size` bytes that must pass in one piece; once: no second try.
 
-    source: our address; device: the interface that it must leave by; name, side, far: which way this is, for the asker.
+    source: our address; device: the interface that it must leave by; name, side, far: which path it is, for the caller.
     """
 
     name: str = ""
@@ -44,7 +44,7 @@ class DialTarget(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialRequest(Message):
-    """All targets at once; those that did not answer up to `tries` times."""
+    """All targets at once; those that did not answer are tried up to `tries` times."""
 
     targets: tuple[DialTarget, ...] = ()
     tries: int = 1
@@ -64,7 +64,7 @@ class Listening(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialed(Message):
-    """One way that was tried; `model.reach.Trial` says what the fields mean."""
+    """One path that was tested; `model.reach.Trial` explains the fields."""
 
     name: str
     address: str
@@ -82,6 +82,6 @@ class Dialed(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialAnswer(Message):
-    """One for each target."""
+    """One result per target."""
 
     ways: tuple[Dialed, ...]

@@ -1,4 +1,4 @@
-"""JSON documents of ours on this machine: replaced as a whole or not at all."""
+"""Our JSON documents on this machine: replaced atomically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators were told of each gang last: a guard that starts anew does not tell it again."""
+"""The last notice about each gang: a guard that is restarted does not send it again."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def read_told(file: Path) -> dict[str, str]:
 
 
 def keep_told(file: Path, told: dict[str, str]) -> None:
-    """Replace it. Where that can't be, a message may come twice."""
+    """Replace it. If that fails, a message may be sent twice."""
     with contextlib.suppress(InputError):
         write_document(file, told)

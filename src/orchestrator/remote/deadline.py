@@ -1,4 +1,4 @@
-"""One moment by which a whole operation must be over, however many waits it is made of."""
+"""One time by which an entire operation must be over, whatever the number of waits in it."""
 
 from __future__ import annotations
 

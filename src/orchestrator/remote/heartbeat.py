@@ -1,4 +1,4 @@
-"""Notices a dead link behind a jump host, where TCP_USER_TIMEOUT only watches the way to the jump host."""
+"""Notices a dead link behind a jump host, where TCP_USER_TIMEOUT only watches the path to the jump host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Heartbeat:
         threading.Thread(target=self._beat, name="ssh heartbeat", daemon=True).start()
 
     def stop(self) -> None:
-        """Send no more; a beat in flight ends with its transport."""
+        """Stop sending; a beat in flight ends with its transport."""
         self._stopped.set()
 
     def _beat(self) -> None:

@@ -1,6 +1,6 @@
-"""Calls the node application: its verbs with a JSON request, its answers as values or as errors in words.
+"""Calls the node application: its verbs with a JSON request, its answers as values or as errors.
 
-The application lies in ~/.cache/l40s-deploy/ of the user that runs it on the node (after become: that user),
+The application is in ~/.cache/l40s-deploy/ of the user that runs it on the node (after become: that user),
 under a name that holds its digest. The first command tries to run it; a node that lacks it says so by an exit
 status of its own, gets it over stdin, proves the digest, and runs it then.
 """
@@ -40,7 +40,7 @@ _REFUSAL = b'{"ok":false,"error":'
 
 
 class NodeRefusal(NodeError):
-    """An error that the node application told. kind: its word for programs, for example port-taken."""
+    """An error that the node application reported. kind: its word for programs, for example port-taken."""
 
     def __init__(self, what: str, *, where: str, fix: str, kind: str, trace: str = "") -> None:
         super().__init__(what, where=where, fix=fix)
@@ -185,7 +185,7 @@ def _told(session: Session, answer: Mapping[str, Any]) -> Any:
 
 @dataclass
 class _Light:
-    """The application as it stays on a node for the verbs that are asked for again and again.
+    """The application that keeps running on a node, for the verbs that are called repeatedly.
 
     Starting a Python for each costs a node twenty times what the verb does. Where this way is barred, the verb runs by
     itself.
@@ -196,7 +196,7 @@ class _Light:
     free: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, verb: str, request: Message, deadline_s: float) -> dict[str, Any] | None:
-        """The answer; None where this is no way to it, or somebody else waits for one."""
+        """The answer; None if it can't be used, or another caller waits for an answer."""
         if self.line is None or self.tries <= 0 or not self.free.acquire(blocking=False):
             return None
         try:

@@ -1,6 +1,6 @@
 """A port on a node's loopback that leads to one on ours, through OpenSSH: paramiko moves a tenth of the bytes a second.
 
-It is the same way that Ansible goes: the inventory's words as options, ~/.ssh/config for the rest.
+It connects as Ansible does: the inventory's settings as options, ~/.ssh/config for the rest.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class CommandFailed(NodeError):
 
 
 class Session(Protocol):
-    """An open way to one node. Sessions are safe to use from several threads."""
+    """An open connection to one node. Sessions are safe to use from several threads."""
 
     @property
     def spec(self) -> NodeSpec: ...

@@ -46,7 +46,7 @@ def candidates(target: Target, deadline: Deadline) -> Generator[Candidate, None,
 
 @lru_cache(maxsize=64)
 def _load(path: Path, *, of: str | None) -> paramiko.PKey | None:
-    """A private key, with its certificate where one lies beside it. None where it is absent or needs a
+    """A private key, with its certificate if one is beside it. None where it is absent or needs a
     passphrase (the agent may hold it).
 
     of: the node whose inventory names this key, so that it must be there. A relative path counts from the working
@@ -70,7 +70,7 @@ def _load(path: Path, *, of: str | None) -> paramiko.PKey | None:
 
 
 def _agent_keys(deadline: Deadline, only: tuple[Path, ...] | None) -> Iterator[Candidate]:
-    """Keys of the agent at $SSH_AUTH_SOCK; `only`: those whose public half lies beside a named key file."""
+    """Keys of the agent at $SSH_AUTH_SOCK; `only`: those whose public half is beside a named key file."""
     try:
         agent = deadline.of(paramiko.Agent)
     except (paramiko.SSHException, OSError):

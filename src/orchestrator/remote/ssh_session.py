@@ -1,4 +1,4 @@
-"""Commands over one SSH connection. paramiko's timeouts are per read; here a deadline covers the whole command."""
+"""Commands over one SSH connection. paramiko's timeouts are per read; here a deadline covers the entire command."""
 
 from __future__ import annotations
 

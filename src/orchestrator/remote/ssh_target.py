@@ -26,7 +26,7 @@ _JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?P<host>\[[^\]]+\]|[^:\[\]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One SSH server on the way to a node, and the node itself.
+    """One SSH server on the path to a node, or the node itself.
 
     name:          how messages call it
     host_key_name: the name to look up in known_hosts
@@ -57,7 +57,7 @@ class Target:
 
 
 def target_of(spec: NodeSpec) -> Target:
-    """The way to a node. Raises InputError for options that contradict each other or cannot be read."""
+    """The path to a node. Raises InputError for options that contradict each other or cannot be read."""
     reach = spec.reach
     said: dict[str, Any] = {}
     identities = [reach.key_file] if reach.key_file else []

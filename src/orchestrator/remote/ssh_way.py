@@ -1,6 +1,6 @@
-"""Opens the way to a node: TCP, jump hosts or a proxy command, key exchange, host key, our own key.
+"""Connects to a node: TCP, jump hosts or a proxy command, key exchange, host key, our own key.
 
-All of it has one deadline. Each way to fail has its own sentence.
+All of it has one deadline. Each kind of failure has its own message.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _REDIRECTS = _REQUEST_REDIRECT | _COMPLETION_REDIRECT | _EGRESS_CONTROL
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node over all ports on the way; unknown where the configuration space was cut off."""
+    """One finding per node over all ports on the path; unknown where the configuration space was cut off."""
     for node in cluster.nodes:
         redirecting, cut_off = [], []
         for address, key in _ports_on_the_way(node):

@@ -44,7 +44,7 @@ def _has_dma_buf(node: Node) -> bool:
 
 
 def _kernel(node: Node) -> tuple[int, int]:
-    """Major and minor; a kernel that can't be told counts as new."""
+    """Major and minor; an unknown kernel counts as new."""
     found = re.match(r"(\d{1,4})\.(\d{1,4})", node.kernel_release)
     return (int(found[1]), int(found[2])) if found else (999, 0)
 

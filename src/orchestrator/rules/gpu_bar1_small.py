@@ -1,4 +1,4 @@
-"""GPUs whose memory can't be reached whole through the PCI bus."""
+"""GPUs whose memory can't all be reached through the PCI bus."""
 
 from __future__ import annotations
 

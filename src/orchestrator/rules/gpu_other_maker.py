@@ -1,4 +1,4 @@
-"""Accelerators of another maker, which nobody told us to count as GPUs."""
+"""Accelerators of another vendor that are not configured to count as GPUs."""
 
 from __future__ import annotations
 

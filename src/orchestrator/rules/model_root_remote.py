@@ -1,4 +1,4 @@
-"""The model root lies on a network file system: a cold start may take longer than the engine waits."""
+"""The model root is on a network file system: a cold start may take longer than the engine waits."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _mount_of(mounts: str, path: str) -> _Mount | None:
-    """The mount that a path lies on: the longest mount point above it, the last of several at one place."""
+    """The mount that a path is on: the longest mount point above it, the last of several at one place."""
     found: _Mount | None = None
     for line in mounts.splitlines():
         fields = [_plain(field) for field in line.split(" ")]

@@ -1,4 +1,4 @@
-"""A virtual machine that shows no PCIe switches: what lies between GPUs and cards can't be judged from inside."""
+"""A virtual machine that shows no PCIe switches: the paths between GPUs and cards can't be checked from inside."""
 
 from __future__ import annotations
 

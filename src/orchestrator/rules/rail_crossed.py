@@ -1,4 +1,4 @@
-"""RDMA ports whose addresses lie in other rails' networks than those of their peers in the same place."""
+"""RDMA ports whose addresses are in other rails' networks than those of their peers in the same place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rail ports that speak InfiniBand where their peers speak Ethernet, or the other way round."""
+"""Rail ports that use InfiniBand where their peers use Ethernet, or vice versa."""
 
 from __future__ import annotations
 

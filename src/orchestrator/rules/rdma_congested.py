@@ -30,7 +30,7 @@ _PAUSES = re.compile(r"[rt]x_prio[0-7]_pause")
 SOME = 10_000
 """Fewer are noise: every start of a gang meets some."""
 PER_PACKETS = 1_000
-"""One in so many packets is worth a word; what it costs was not measured on L40S."""
+"""One in this many packets is reported; the cost was not measured on L40S."""
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:

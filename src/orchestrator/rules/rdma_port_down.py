@@ -28,7 +28,7 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node, with all its unusable ports; a spare port of the main card is told with them, or noted."""
+    """One finding per node, with its unusable ports; a spare port of the main card is listed there, or noted."""
     for node in cluster.nodes:
         others = [other for other in cluster.nodes if other is not node]
         troubles = [found for port in node.rail_ports if (found := trouble(port, node, others))]

@@ -1,4 +1,4 @@
-"""Nodes that can't reach each other: dropped by a firewall, refused, no route, or frames too large for the way."""
+"""Nodes that can't reach each other: dropped by a firewall, refused, no route, or frames too large for the path."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def between_sockets_gbs(cpu: CpuModel, nccl: Version) -> float:
 
 
 def p2p_level(topology: Topology, nccl: Version) -> PathType:
-    """The farthest path over which NCCL connects two GPUs directly, unless told otherwise (src/graph/paths.cc,
+    """The farthest path over which NCCL connects two GPUs directly by default (src/graph/paths.cc,
     ncclTopoCheckP2p). Since 2.23: PXB; SYS where an AMD machine has at most two GPUs. Before: SYS, but PXB on Intel,
     ARM and Zhaoxin."""
     amd = topology.cpu.vendor == "AuthenticAMD"
@@ -78,7 +78,7 @@ class Bandwidths:
         self._sockets = between_sockets_gbs(topology.cpu, nccl)
 
     def between(self, one: str, other: str) -> float:
-        """The narrowest part of the way between two functions, by key; 0 where there is none."""
+        """The narrowest part of the path between two functions, by key; 0 where there is none."""
         path = self._distances.path_type(one, other)
         if path is PathType.DIS:
             return 0.0
@@ -100,7 +100,7 @@ class Bandwidths:
         return both_ends(device.link_max, above.link_max if above else Link())
 
     def _uplinks(self, one: str, other: str) -> list[float]:
-        """Links of the switches on the way that are not above both."""
+        """Links of the switches on the path that are not above both."""
         ways = (bridges_above(one), bridges_above(other))
         apart = set(ways[0]) ^ set(ways[1])
         upstream = [key for way in ways for key in way[1::2] if key in apart and key in self._devices]

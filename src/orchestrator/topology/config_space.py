@@ -109,7 +109,7 @@ def config_space(snapshot: Snapshot, key: str) -> ConfigSpace:
 
 
 def unread(snapshot: Snapshot, key: str) -> str:
-    """Why a function's whole configuration space is not there, in words."""
+    """Why a function's configuration space is incomplete, as text."""
     path = f"{key}/config"
     if path in snapshot.errors:
         return snapshot.errors[path]

@@ -35,7 +35,7 @@ class Distances:
     def nvlinks(self, one: str, other: str) -> int:
         """NVLinks that join two GPUs: direct ones, else those that the GPU with fewer has to NVSwitches; 0 for none.
 
-        A way over a third GPU, NCCL's NVB, is not looked for.
+        A path over a third GPU, NCCL's NVB, is not detected.
         """
         ends = self._gpus.get(one), self._gpus.get(other)
         if ends[0] is None or ends[1] is None:
@@ -66,8 +66,8 @@ class Distances:
         return path.name
 
     def numa_node(self, key: str) -> int:
-        """NUMA domain of the topmost device on the way to the CPU: that is where NCCL hangs the branch. Of a card it
-        reads the first function only."""
+        """NUMA domain of the topmost device on the path to the CPU: there NCCL attaches the branch. For a card it
+        is that of the first function."""
         above = self._places.above(key)
         if above:
             return self._numa_of_switch[above[-1]]

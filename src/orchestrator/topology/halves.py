@@ -1,8 +1,8 @@
 """Whether NCCL will carry traffic between the GPUs of one node over its RDMA cards, and what its log then says.
 
-Two GPUs of one node talk over the network where both have a card no farther than PXB whose way to the GPU is faster
-than the way between the GPUs (NCCL src/graph/paths.cc, ncclTopoCheckNet). The node then falls into groups that NCCL
-counts as nodes of their own (ncclTopoTrimSystem): `nNodes` and `localRanks` in its INFO line (src/init.cc) show it.
+Two GPUs of one node communicate over the network if both have a card no farther than PXB whose path to the GPU is
+faster than the path between the GPUs (NCCL src/graph/paths.cc, ncclTopoCheckNet). The node then splits into groups that
+NCCL counts as separate nodes (ncclTopoTrimSystem): `nNodes` and `localRanks` in its INFO line (src/init.cc) show it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orchestrator.topology.rdma import ports_by_card
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """GPUs that reach each other without the network, by index; one group where the node stays whole.
+    """GPUs that reach each other without the network, by index; one group if the node is not split.
 
     reason: the comparison that decided, with its figures in GB/s
     """

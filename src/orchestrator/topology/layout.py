@@ -117,7 +117,7 @@ class _Layout:
         return Domain(number, cpulist, (*self._switches(switched, 0), *roots), *self._leaves(direct))
 
     def _switches(self, leaves: Iterable[str], depth: int) -> Iterator[Branch]:
-        """The switches that lie `depth` levels below the CPU on the way to these leaves."""
+        """The switches that lie `depth` levels below the CPU on the path to these leaves."""
         members: dict[str, list[str]] = {}
         for key in leaves:
             above = self.above(key)

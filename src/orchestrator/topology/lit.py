@@ -29,7 +29,7 @@ _DOT = {"up": "up", "hot": "idle", "bad": "down", OLD: OLD}
 def lit(drawn: Picture, gpus: Mapping[int, Lit], ports: Mapping[tuple[str, int], Lit], *, old: bool = False) -> Picture:
     """gpus by NVML's index, ports by RDMA device and number; what is in neither stays as it was drawn.
 
-    old: nothing is known of the whole node at this moment
+    old: nothing is known about the node at this moment
     """
     otherwise = Lit(state=OLD) if old else None
     return replace(

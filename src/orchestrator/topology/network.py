@@ -57,7 +57,7 @@ def tcp_interface(topologies: Mapping[str, Topology]) -> Mapping[str, Choice]:
     """Each node's interface for rendezvous and services; empty where the nodes share no IPv4 network.
 
     One network for all nodes. Networks of RDMA rails come last, those of bonds first, then the fastest; an address
-    that two nodes have (a container bridge's) is no way between them.
+    that two nodes have (a container bridge's) does not connect them.
     """
     ways = {name: _ways(topology) for name, topology in topologies.items()}
     twice = {address for address, count in Counter(_addresses(ways)).items() if count > 1}

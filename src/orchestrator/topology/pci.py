@@ -73,7 +73,7 @@ def bridges_above(key: str) -> tuple[str, ...]:
 
 
 def nearest_function(path: str, known: Mapping[str, object]) -> str:
-    """The PCI function that a path leads to or lies below (virtio devices do), '' for none."""
+    """The PCI function that a path leads to, or is below (as for virtio devices), '' for none."""
     while path.count("/") > 1:
         if path in known:
             return path

@@ -69,7 +69,7 @@ def _redacted(original: Snapshot, names: Pseudonyms) -> Snapshot:
 
 
 def _at_an_ordinary_place(snapshot: Snapshot) -> Snapshot:
-    """The stack's environment, and an engine installed from its sources, without the folders that they lie in."""
+    """The stack's environment, and an engine installed from its sources, without their parent folders."""
     stack = snapshot.host.get("stack")
     venv = str(stack.get("venv") or "") if isinstance(stack, Mapping) else ""
     if not isinstance(stack, Mapping) or not venv:

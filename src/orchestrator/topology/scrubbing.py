@@ -49,7 +49,7 @@ class Scrubber:
         return self.pseudonyms.in_text(text, ANYTHING)
 
     def value(self, value: Any, name: str = "") -> Any:
-        """The same for every text of a JSON value; a value whose name is a secret's is taken out as a whole."""
+        """The same for every text of a JSON value; a value whose name is a secret's is removed entirely."""
         if isinstance(value, Mapping):
             return {self.text(str(key)): self.value(one, str(key)) for key, one in value.items()}
         if isinstance(value, (list, tuple)):

@@ -186,7 +186,7 @@ _DECODE, _PREFILL = 256, 512
 
 
 def _once(found: list[Flaw]) -> Iterator[Flaw]:
-    """The same flaw at many batch sizes is told for the first, with their number."""
+    """The same flaw at many batch sizes is reported for the first, with their number."""
     groups: dict[tuple[Severity, str], list[Flaw]] = {}
     for flaw in found:
         groups.setdefault((flaw.severity, re.sub(r"^batch size \d+|\d+ bytes", "", flaw.text)), []).append(flaw)

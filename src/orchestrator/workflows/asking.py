@@ -23,7 +23,7 @@ def ask_lock(session: Session, request: LockRequest) -> LockAnswer:
 
 
 def ask_staged(session: Session, request: GangRequest) -> StagedAnswer:
-    """Raises as `ask` does: NodeRefusal of the kind `no-run` where nothing was ever staged."""
+    """Raises like `ask`: NodeRefusal of the kind `no-run` if nothing was ever staged."""
     return ask(session, "staged", request, StagedAnswer, deadline_s=ANSWER_S)
 
 

@@ -43,7 +43,7 @@ SILENT_S = 60.0
 TUNED_S = 30.0
 """For the tuned configs that a node has."""
 TUNE_S = 60.0
-"""To write or take back tuned configs."""
+"""To install or remove tuned configs."""
 TUNE_RUN_S = 6 * 3600.0
 """For the jobs that a node's tuners take at a time."""
 DIAL_S = 9.0

@@ -1,4 +1,4 @@
-"""Files that a user asked for: there as a whole or not at all."""
+"""Files that a user asked for: written completely or not at all."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def listen(application: Callable[..., Any], host: str, port: int) -> WSGIServer:
         raise InputError(
             f"{host!r} is no address of this machine",
             where="command line",
-            fix="name one without a port (`ip -brief address` lists them); the port goes to --port",
+            fix="use one without a port (`ip -brief address` lists them); the port goes to --port",
         ) from None
     except OSError as failure:
         fix = f"choose another --port, or stop the listener: ss -ltnp 'sport = :{port}'"

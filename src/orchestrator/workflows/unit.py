@@ -14,7 +14,7 @@ from orchestrator.model.exit_codes import Exit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """A command that stays. verb: its first word; options: those that make it stay; kind: what the unit is, in a word.
+    """A command that keeps running. verb: its first word; options: those that keep it running; kind: one word.
 
     stays_ended: an exit status after which it is not started again
     """

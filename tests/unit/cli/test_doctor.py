@@ -54,7 +54,7 @@ def test_nothing_wrong(right: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "4 nodes, 32 GPUs examined: nothing wrong" in shown
     assert "all 4 nodes: 2 switches with 4 GPUs + 1 NIC each" in shown
-    assert "NCCL 2.21.5 and 2.30.7 should log nNodes 8 localRanks 4: the halves of a node meet" in shown
+    assert "NCCL 2.21.5 and 2.30.7 should log nNodes 8 localRanks 4: the halves of a node communicate" in shown
 
 
 def test_findings_on_the_screen(broken: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,7 +82,7 @@ LOST = Unreachable("no route", where="b", fix="look")
     ("other", "code", "words"),
     [
         (Stopped(gang="g", node="b", state="unknown", was="unreachable", error=LOST), 4, "b: no route"),
-        (Stopped(gang="g", node="b", state="failed", was="ready", left_behind=(7, 8)), 5, "process 7, 8 does not end"),
+        (Stopped(gang="g", node="b", state="failed", was="ready", left_behind=(7, 8)), 5, "process 7, 8 does not exit"),
         (Stopped(gang="g", node="b", state="stopped", was="ready", alive=True), 5, "still stopping"),
         (Stopped(gang="g", node="b", state="stopped", was="ready", held=("GPU 3: 2.0 GiB",)), 5, "GPU 3: 2.0 GiB"),
     ],

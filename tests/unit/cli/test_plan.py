@@ -40,7 +40,7 @@ CLUSTER = Inventory(path="hosts.yml", gangs=(replace(gang(4), spares=(reference_
 
 
 def test_spares_are_listed(run) -> None:  # type: ignore[no-untyped-def]
-    assert "spare: spare0 takes the place of a node that is left out of gang0" in run()
+    assert "spare: spare0 replaces a node that is left out of gang0" in run()
     assert json.loads(run("--json"))["gangs"][0]["spares"] == ["spare0"]
 
 

@@ -78,7 +78,7 @@ def gang(
             gang("starting", staged_s=9e3), Memory(), Do.NOTHING, "", id="a slow start is the view's to judge"
         ),
         pytest.param(gang("failed", cause=CAUSE), Memory(), Do.RESTART, "node1: TP3 was killed", id="a rank died"),
-        pytest.param(gang("failed"), Memory(), Do.RESTART, "without a cause", id="failed, nobody knows why"),
+        pytest.param(gang("failed"), Memory(), Do.RESTART, "without a known cause", id="failed, nobody knows why"),
         pytest.param(gang("degraded", trouble="hung"), Memory(), Do.RESTART, "hung", id="the engine hangs"),
         pytest.param(gang("degraded", trouble="slow"), Memory(), Do.WARN, "slow", id="busy is not hung"),
         pytest.param(gang("degraded", trouble="silent"), Memory(), Do.WARN, "silent", id="its lease decides, not we"),
@@ -194,7 +194,7 @@ def test_it_never_gives_up_on_a_finding_and_looks_ever_less_often_up_to_a_bound(
     assert pauses[:4] == [10, 20, 40, 80] and set(pauses[4:]) == {120}
     assert guarded.memory.restarts == 0 and not guarded.memory.given_up and guarded.told == [30]
     assert guarded.last is not None and guarded.last.do is Do.WAIT
-    assert FIREWALL in guarded.last.why and "looking again in" in guarded.last.why
+    assert FIREWALL in guarded.last.why and "checking again in" in guarded.last.why
 
 
 def test_an_operator_who_stops_it_ends_the_waiting() -> None:
@@ -227,7 +227,7 @@ def decisions(view: GangView, memory: Memory, *moments: float, policy: Policy = 
 def test_a_node_that_stays_away_is_left_out_after_its_time() -> None:
     first, before, then = decisions(four("failed", lost=("node2",)), Memory(), 100, 159, 160)
     assert first.do is before.do is Do.WAIT
-    assert "waiting for node2 to come back; going on without it in 60 s" in first.why
+    assert "waiting for node2 to come back; continuing without it in 60 s" in first.why
     assert (then.do, then.without) == (Do.DEGRADE, ("node2",))
     (never,) = decisions(four("failed", lost=("node2",)), Memory(away_since=0.0), 9e9, policy=POLICY)
     assert never.do is Do.WAIT, "unless asked for, it waits"

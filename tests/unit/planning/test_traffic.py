@@ -73,7 +73,7 @@ def test_a_stage_a_node_reads_a_quarter_and_says_its_name() -> None:
         },
     }
     words = fit_words(staged)
-    assert words.startswith("PP4 x TP8 (node-stages): ") and "86 kB a token between nodes" in words
+    assert words.startswith("PP4 x TP8 (node-stages): ") and "86 kB per token between nodes" in words
     assert "tokens/s at 1 and 128 requests" in words and "at 5 GB/s" in words
     (document,) = layouts_json((staged,))
     assert (document["layout"], document["attn_dp"], document["pp"]) == ("node-stages", 1, 4)

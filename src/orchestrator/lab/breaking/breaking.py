@@ -146,7 +146,7 @@ def broken_machine(machine: NodeMachine, broken: Iterable[Broken]) -> NodeMachin
 
 
 def _told(living: LivingNode, work: Callable[Concatenate[LivingNode, P], T], *words: P.args, **more: P.kwargs) -> T:
-    """What the kernel refuses is told in words."""
+    """Turn the kernel's refusal into an error message."""
     try:
         return work(living, *words, **more)
     except OSError as failure:

@@ -1,4 +1,4 @@
-"""What the faults of ranks and agents share: which process a word means."""
+"""Shared by the faults of ranks and agents: the process that an argument names."""
 
 from __future__ import annotations
 

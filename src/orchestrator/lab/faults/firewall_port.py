@@ -16,7 +16,7 @@ FAULT = Fault(
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
-    """As an operator's own rules would lie there."""
+    """Like rules that an operator added."""
     words.at_most(asked, 1)
     port = words.number(asked, 0, what="a TCP port", lowest=1, highest=65535)
     chain = f"chain input {{ type filter hook input priority 0; policy accept;\n tcp dport {port} drop;\n }}"

@@ -19,7 +19,7 @@ FAULT = Fault(
 
 
 def change(node: NodeMachine, asked: Words) -> NodeMachine:
-    """A GPU's is not told apart from resting: an idle one is at generation 1."""
+    """Not for GPUs: an idle one is at generation 1 anyway."""
     words.at_most(asked, 1)
     if asked and asked[0].isdigit():
         raise InputError(

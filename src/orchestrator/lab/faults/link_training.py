@@ -1,4 +1,4 @@
-"""What the faults of PCIe links share: which link a word means."""
+"""Shared by the faults of PCIe links: the link that an argument names."""
 
 from __future__ import annotations
 

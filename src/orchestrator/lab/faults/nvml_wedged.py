@@ -16,7 +16,7 @@ FAULT = Fault(
 
 
 def change(node: NodeMachine, asked: Words) -> NodeMachine:
-    """Files of the driver still read as ever."""
+    """The driver's files can still be read as usual."""
     words.at_most(asked, 0)
     machine = node.machine
     return replace(node, machine=replace(machine, system=replace(machine.system, wedged=True)))

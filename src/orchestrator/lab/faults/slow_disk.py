@@ -24,5 +24,5 @@ def strike(node: LivingNode, asked: Words) -> Undo:
 
 
 def heal(node: LivingNode, _: Undo) -> None:
-    """New programs are as fast as ever."""
+    """New programs are as fast as before."""
     preloaded.unload(node, "disk", "disk-rate")

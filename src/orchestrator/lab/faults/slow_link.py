@@ -1,4 +1,4 @@
-"""The way between two nodes is slow; every other way is not."""
+"""The path between two nodes is slow; every other path is not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.model.errors import InputError
 FAULT = Fault(
     name="slow-link",
     argument="NODE [RATE]",
-    summary="between this node and NODE no more than RATE (default: 20mbit) pass on the TCP side, in each direction",
+    summary="limits traffic between this node and NODE to RATE (default: 20mbit) on the TCP side, in each direction",
     shows="`l40s-deploy nettest` names the two nodes; everything else is as fast as before",
     levels=(1, 2),
     outside=True,

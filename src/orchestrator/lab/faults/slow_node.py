@@ -10,7 +10,7 @@ from orchestrator.lab.node.living import LivingNode
 FAULT = Fault(
     name="slow-node",
     argument="[RATE [DEV]]",
-    summary="no more than RATE (default: 20mbit) pass into and out of DEV (default: the TCP side)",
+    summary="limits traffic into and out of DEV (default: the TCP side) to RATE (default: 20mbit)",
     shows="`l40s-deploy nettest` names the node; SSH to it is slow too",
     levels=(1, 2),
     outside=True,

@@ -1,4 +1,4 @@
-"""What was typed after a fault's name, as values; wrong words are the operator's mistake, told in words."""
+"""The arguments of a fault, as values; wrong ones raise an InputError that names them."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class PciePort:
 
     device: its device number on its bus
     slot:   name of the physical slot as /sys/bus/pci/slots has it, '' for a device soldered on
-    acs:    ACS redirects are on: traffic between neighbours takes the way over the CPU
+    acs:    ACS redirects are on: traffic between neighbours goes through the CPU
     trained_gen, trained_width: what the link comes up with where that is less than both ends can do
     """
 

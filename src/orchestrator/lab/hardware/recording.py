@@ -1,4 +1,4 @@
-"""A node that looks like a recorded machine: its snapshot's files as its own /sys and /proc, its NVML as NVML told it.
+"""A node that looks like a recorded machine: its snapshot's files as its own /sys and /proc, its NVML as recorded.
 
 What the kernel itself shows of the node's interfaces (addresses, MTU, state) is live; of them only what a virtual
 interface lacks is the recording's. Memory and the list of processors stay this machine's, since programs plan by them.
@@ -237,7 +237,7 @@ def _sys(
 
 
 def _config_space(digits: str) -> bytes:
-    """Snapshots keep it in hexadecimal digits, a whole one without the zeros at its end."""
+    """Snapshots keep it in hexadecimal digits, a complete one without trailing zeros."""
     try:
         data = bytes.fromhex(digits)
     except ValueError:

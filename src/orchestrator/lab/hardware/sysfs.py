@@ -73,7 +73,7 @@ def _pci_bus(tree: FileTree, bridge: str, bus: int, cpus: str) -> None:
 def _function(
     tree: FileTree, function: Function, node: NodeMachine, config_bytes: int, surprised: Container[str]
 ) -> None:
-    """surprised: addresses of ports whose link went down without being told to"""
+    """surprised: addresses of ports whose link went down unexpectedly"""
     top = f"/devices/{function.path}"
     facts: dict[str, str | bytes | int] = {
         "vendor": f"0x{function.ids.vendor:04x}",
@@ -151,7 +151,7 @@ def _uevent(function: Function) -> str:
 
 
 def _resource(function: Function) -> str:
-    """Start, end and flags of each region; an L40S shows its whole memory through BAR 1."""
+    """Start, end and flags of each region; an L40S shows all of its memory through BAR 1."""
     regions = [(0, 0, 0)] * 13
     if isinstance(function.card, Gpu):
         bus = int(function.address[5:7], 16)

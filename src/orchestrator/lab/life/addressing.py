@@ -14,7 +14,7 @@ from orchestrator.model.errors import NodeError
 CONTROLLER = 1
 """Host part of the controller's own address in a lab's network."""
 GATEWAY = 2
-"""Host part of the nodes' default route: a router inside the lab that knows no way out and says so at once."""
+"""Host part of the nodes' default route: a router inside the lab that has no route out and says so at once."""
 FIRST_NODE = 10
 """Host part of node0's address."""
 MAX_NODES = 240

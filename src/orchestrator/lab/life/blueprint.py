@@ -26,7 +26,7 @@ class Show:
 class Blueprint:
     """One lab.
 
-    directory: where its keys, state and inventory lie on this machine
+    directory: where its keys, state and inventory are on this machine
     prefix:    the first three numbers of its IPv4 addresses, for example 10.77.3
     nodes:     node names, in node-rank order through all gangs
     gangs:     gang -> its nodes; all of them together are the nodes
@@ -89,7 +89,7 @@ class Blueprint:
 
     @classmethod
     def read(cls, directory: Path) -> Blueprint:
-        """The blueprint that lies in a lab's directory; raises OSError, ValueError."""
+        """The blueprint in a lab's directory; raises OSError, ValueError."""
         raw = json.loads((directory / FILE).read_text())
         shows = tuple(Show(**show) for show in raw.pop("shows"))
         gangs = {name: tuple(nodes) for name, nodes in raw.pop("gangs").items()}

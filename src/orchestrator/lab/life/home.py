@@ -45,14 +45,14 @@ class Home:
         return self.path / INVENTORY
 
     def blueprint(self) -> Blueprint | None:
-        """What the lab was to be, None where nothing readable lies there (another version of ours wrote it, say)."""
+        """The lab's blueprint, None if it can't be read (for example, another version of ours wrote it)."""
         try:
             return Blueprint.read(self.path)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
     def supervisor(self) -> Identity | None:
-        """The process that the lab lives below, None where none was ever recorded."""
+        """The process that all of the lab runs below, None if none was ever recorded."""
         try:
             return Identity(**json.loads((self.path / SUPERVISOR).read_text()))
         except (OSError, ValueError, TypeError):

@@ -13,7 +13,7 @@ from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.snapshot_json import snapshot_from_json
 
 RECORDED = "recorded"
-"""Directory of a lab where the snapshots lie that its nodes look like."""
+"""Directory of a lab with the snapshots that its nodes imitate."""
 
 
 def machine_of(blueprint: Blueprint, index: int) -> NodeMachine:

@@ -51,7 +51,7 @@ def cover_proc(files: Path, root: Path) -> None:
 
 
 def protect(proc: Path) -> None:
-    """Settings of the whole machine can't be changed in a node; those of its own network namespace can."""
+    """Settings of the entire machine can't be changed in a node; those of its own network namespace can."""
     for name in ("sys", "sys/net"):
         syscalls.bind(proc / name, proc / name)
     if (proc / "sysrq-trigger").exists():

@@ -44,11 +44,11 @@ class Shared:
         return ":".join([*(layer for layer in ours if Path(layer).is_dir()), place or self.rootfs])
 
     def disk(self, index: int) -> Path:
-        """Where what this node writes to its root lies; a file system of its own."""
+        """Where this node's writes to its root go; a separate file system."""
         return self.memory / "nodes" / str(index)
 
     def proc_files(self, index: int) -> Path:
-        """Directory of the files that lie over this node's /proc."""
+        """Directory of the files that cover this node's /proc."""
         return self.memory / "proc" / str(index)
 
 

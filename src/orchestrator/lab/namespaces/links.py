@@ -51,7 +51,7 @@ def host_alias(name: str) -> str:
 
 
 def connect_nodes(pids: Mapping[int, int], machines: Mapping[int, NodeMachine]) -> None:
-    """Give every node its interfaces. A port's other end lies on its rail's bridge, the primary one's on the lab's."""
+    """Give every node its interfaces. A port's other end is on its rail's bridge, the primary one's on the lab's."""
     rails = {interface.rail for machine in machines.values() for interface in machine.interfaces if interface.rail}
     commands = [f"link add rail{rail} type bridge forward_delay 0" for rail in sorted(rails)]
     commands += [f"link set rail{rail} up" for rail in sorted(rails)]

@@ -38,7 +38,7 @@ def attach(tree: int, target: str | Path) -> None:
 
 
 def detach(path: str | Path) -> None:
-    """Take away the uppermost mount at a path with what lies below it; whoever uses it keeps it until he is done."""
+    """Detach the uppermost mount at a path and those below it; processes that use it keep it until they are done."""
     _checked(_libc.umount2(os.fsencode(path), _MNT_DETACH), "umount", path)
 
 

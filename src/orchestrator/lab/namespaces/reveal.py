@@ -78,7 +78,7 @@ def _scratch(folder: Path) -> Path:
 
 
 def _changed_files(built: NodeMachine, shown: NodeMachine) -> Iterator[str]:
-    """Files of /proc that are mounts of their own; those below /proc/net lie in a directory of the node."""
+    """Files of /proc that are mounts of their own; those below /proc/net are in a directory of the node."""
     before = procfs.render(built).files
     for path, content in procfs.render(shown).files.items():
         if not path.startswith("/net/") and before.get(path) != content:

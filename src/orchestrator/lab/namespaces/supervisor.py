@@ -1,4 +1,4 @@
-"""The one process that a lab of namespaces lives below: `python -m orchestrator.lab.namespaces.supervisor DIRECTORY`.
+"""The one process that a lab of namespaces runs below: `python -m orchestrator.lab.namespaces.supervisor DIRECTORY`.
 
 It is PID 1 of a PID namespace, so killing it ends every process of the lab, and with them go the mounts, links
 and namespaces. Until its starter says `detach` it dies with its starter: a `lab up` that is killed half-way
@@ -121,7 +121,7 @@ def _detach(tell_detached: int) -> None:
 
 
 def _run(work: Callable[[], None]) -> None:
-    """Run a forked child's work; whatever goes wrong is told in the log, and the child ends."""
+    """Run a forked child's work; errors are written to the log, and the child exits."""
     try:
         work()
     except BaseException as failure:  # a forked child must never return into its parent's code

@@ -65,7 +65,7 @@ class SystemdNode(Node):
         syscalls.bind(self._booted_path, place)
 
     def _write_ssh(self, folder: Path) -> None:
-        """The keys lie where the distribution's own ssh.service looks for them."""
+        """The keys are where the distribution's own ssh.service looks for them."""
         folder = self._root / "etc/ssh"
         for old in folder.glob("ssh_host_*"):
             old.unlink()

@@ -154,7 +154,7 @@ exec /usr/bin/python3 "$@"
 
 
 def write_nvml_state(folder: Path, node: NodeMachine) -> None:
-    """nvml.conf, and the directory where processes claim GPU memory; anybody may claim, and only unclaim his own."""
+    """nvml.conf, and the directory where processes claim GPU memory; any process may claim, and release only its own"""
     (folder / "nvml.conf").write_text(config.render(node))
     (folder / "gpu-claims").mkdir(exist_ok=True)
     (folder / "gpu-claims").chmod(0o1777)

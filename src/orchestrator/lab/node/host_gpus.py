@@ -88,7 +88,7 @@ def gpu_count(devices: Sequence[str]) -> int:
 
 
 def inside(device: str) -> str:
-    """Where a device file lies below a node's /dev."""
+    """Where a device file is below a node's /dev."""
     return device.rpartition("/dev/")[2]
 
 

@@ -1,6 +1,6 @@
 """The root file system of systemd nodes: this machine's own release, made once by mmdebstrap and kept by digest.
 
-It lies in `<cache>/lab/rootfs/<digest>`, where the digest is of the recipe and the release, and is only ever the
+It is in `<cache>/lab/rootfs/<digest>`, where the digest is of the recipe and the release, and is only ever the
 lowest layer of a node's root: nothing writes into it. A release that has been superseded is named, not removed.
 """
 
@@ -64,7 +64,7 @@ def cached() -> Path | None:
 
 
 def obstacle() -> str:
-    """Why none can be made here, '' where nothing is known to be in the way (the network is seen when it is tried)."""
+    """Why none can be made here, '' if no obstacle is known (the network is checked when it is used)."""
     if this_release() is None:
         return "this machine is neither Debian nor Ubuntu"
     return "" if shutil.which("mmdebstrap") else "mmdebstrap is missing (apt-get install mmdebstrap)"

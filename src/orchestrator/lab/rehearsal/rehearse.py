@@ -42,9 +42,9 @@ class Ended:
 
 
 def rehearse(scenario: Scenario, name: str, *, keep: bool, tell: Tell, told: Callable[[Ended], None]) -> float:
-    """Run a scenario in a lab of this name, which is gone afterwards unless it is to be kept; returns seconds.
+    """Run a scenario in a lab of this name, which is removed afterwards unless `keep` is set; returns seconds.
 
-    tell: what the lab says; told: each step that went as expected. Raises VerificationDiffers at the first that
+    tell: what the lab says; told: gets each step that went as expected. Raises VerificationDiffers at the first that
     did not, and DeployError where the lab or a fault can't be had.
     """
     began = time.monotonic()
@@ -105,7 +105,7 @@ class _Stage:
         return self._findings(step, done.stdout)
 
     def _findings(self, step: Step, text: str) -> str:
-        """Those that stop or slow, in the order in which they were told."""
+        """Those that stop or slow, in the order in which they were reported."""
         found = [one["id"] for one in json.loads(text)["findings"] if one["severity"] in ("stop", "slow")]
         told = list(dict.fromkeys(found))
         wanted = list(step.more["findings"])

@@ -148,7 +148,7 @@ def usage_chunk(model: str, asked: Question, kind: str, *, new: bool) -> dict[st
 
 
 def generated(asked: Question, last: int | None = None, *, logprobs: bool = False) -> dict[str, Any]:
-    """SGLang's own /generate: the whole text so far, also while streaming."""
+    """SGLang's own /generate: the complete text so far, also while streaming."""
     made = len(asked.tokens) if last is None else last
     finish: dict[str, Any] | None = {"type": asked.finish} if made == len(asked.tokens) else None
     if finish and asked.finish == "length":

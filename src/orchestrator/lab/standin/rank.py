@@ -1,4 +1,4 @@
-"""The life of one scheduler process: join, load, allocate, capture, then make tokens until told to stop."""
+"""The life of one scheduler process: join, load, allocate, capture, then make tokens until it is ordered to stop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AFTER_INIT, AFTER_WEIGHTS, AFTER_GRAPHS = 1, 2, 3
 class Links:
     """A rank's connections inside its node.
 
-    launcher: pid of the parent, told of failures by SIGQUIT as the real scheduler tells it
+    launcher: pid of the parent, gets SIGQUIT on failures, as from the real scheduler
     ready:    a pipe that gets one line of JSON when this rank can serve
     requests: from the launcher, to rank 0 only
     tokens:   from rank 0 only, to the detokenizer

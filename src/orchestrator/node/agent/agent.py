@@ -62,7 +62,7 @@ MEMORY_EVERY_S = 2.0
 MEMORY_WARMING_S = 0.5
 """A canary is short, and ready without the newest figures would be half a truth."""
 TOLD_S = 0.5
-"""The guardian reaps at once and says so."""
+"""The guardian reaps at once and reports it."""
 
 RAILS_EVERY_S = 2.0
 AFTER_WEIGHTS = ("kv-cache", "graphs", "warm-up", "ready")
@@ -137,7 +137,7 @@ class Agent:
     vitality: Vitality = field(default_factory=Vitality)
     """Of the engine behind the service (leader)."""
     ahead: ReadAhead = field(default_factory=lambda: ReadAhead(None, 0))
-    """Weight files on their way into the page cache."""
+    """Weight files that are being read into the page cache."""
     ras: Inquiry = field(init=False)
     course: Course = field(init=False)
     sockets: Sockets = field(default_factory=Sockets)
@@ -408,7 +408,7 @@ class Agent:
             self.happened(verdicts.Happened(self._explained(seen, self.engine[0], -1, death)))
 
     def _hear_of_parent(self) -> None:
-        """A parent's death takes its ranks with it (SIGKILL, by PR_SET_PDEATHSIG), and may be told after theirs."""
+        """A parent's death takes its ranks with it (SIGKILL, by PR_SET_PDEATHSIG), and may be reported after theirs."""
         poll = select.poll()
         poll.register(self.guardian.channel.fileno(), select.POLLIN)
         poll.poll(TOLD_S * 1000)

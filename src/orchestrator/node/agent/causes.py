@@ -113,8 +113,8 @@ def hung(node: str, detail: str, now: float, beside: Beside = NOTHING) -> Cause:
     said, culprit = beside.ras, beside.ras.culprit if beside.ras is not None else None
     text = f"the engine hangs: {detail}" + (f"; {said.words}" if said is not None else "")
     fix = (
-        "check `l40s-deploy logs`; if a rank is stuck in a collective, run `l40s-deploy restart` (a guard does it"
-        " by itself)"
+        "check `l40s-deploy logs`; if a rank is stuck in a collective, run `l40s-deploy restart` (a guard does this"
+        " automatically)"
     )
     where = beside.nodes.get(culprit.host, "") if culprit is not None else ""
     if culprit is None or not where:

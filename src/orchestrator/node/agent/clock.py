@@ -1,4 +1,4 @@
-"""The agent's clock: epoch seconds that no step of the wall clock moves, so that what lies between two is true.
+"""The agent's clock: epoch seconds that wall clock steps do not change, so that differences are correct.
 
 It takes the wall clock's time once and carries it on by the monotonic one, which every process of a boot shares.
 """

@@ -38,11 +38,11 @@ from orchestrator.protocol.shape import Message
 LINK_S = 30.0
 """A node that has not reached the leader's agent this long after its own checks is not armed."""
 LEADERS_CHECKS_S = 90.0
-"""One that has reached its port waits this long for a word: the leader's checks may still go on, and `up` waits as long
+"""A member that has reached its port waits this long: the leader's checks may still be running, and `up` waits as long
 for them (ARM_S in workflows/deadlines.py)."""
 FOLLOW_LEADER_S = 1.5
 """After the leader's engine has gone, this long for the workers' own shutdown before SIGKILL: every rank was told to
-end before the leader's own ended (sglang 0.5: ShutdownReq), or none is ever told (0.4.4): a long wait gains nothing."""
+end before the leader's own ended (sglang 0.5: ShutdownReq), or none ever is (0.4.4): a long wait gains nothing."""
 
 RUNNING = (AgentState.STARTING, AgentState.WARMING, AgentState.READY)
 OVER = (AgentState.STOPPING, AgentState.STOPPED, AgentState.FAILED)
@@ -89,7 +89,7 @@ class EngineStarted:
 
 @dataclass(frozen=True)
 class EngineGone:
-    """It runs no more; why comes as `verdicts.Happened`."""
+    """It has stopped; the reason comes as `verdicts.Happened`."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class Course:
         return self.state in RUNNING
 
     def stopped(self) -> bool:
-        """Nothing runs any more: a part that was stopped is; one that failed stays so."""
+        """Nothing runs any more: the state becomes stopped, or stays failed."""
         if self.state is AgentState.STOPPING:
             self.state = AgentState.STOPPED
         return self.state is AgentState.STOPPED
@@ -308,7 +308,7 @@ class Course:
             return []
         if ended.cause is None and ended.state is AgentState.STOPPED:
             return self._stop_now()
-        words = f"its part of the gang ended ({ended.state.value}) without a reported cause"
+        words = f"its part of the gang stopped ({ended.state.value}) without a reported cause"
         cause = ended.cause or Cause(node=node, text=words, at=clock.at(now, self.anchor), fix="l40s-deploy logs")
         return self._judge(now, verdicts.Heard(node, Statement.of(Account(cause=cause))))
 

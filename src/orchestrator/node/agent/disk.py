@@ -91,7 +91,7 @@ class Disk(Now):
             elif longest >= STALLS_AFTER_S:
                 words.append(f"writes to the state directory hung for {longest:.0f} s")
             if self.lost:
-                words.append(f"{self.lost / 1e6:.1f} MB of the engine's log and events were lost meanwhile")
+                words.append(f"{self.lost / 1e6:.1f} MB of the engine's log and events were lost in that time")
             return words
 
     def _forget(self, name: str) -> None:

@@ -74,7 +74,7 @@ class EngineLog:
         self.disk.put(self.file.close)
 
     def _take(self, data: bytes) -> None:
-        """Nobody gets to see the log but as it is here."""
+        """Write and scan the log, already redacted."""
         if data:
             self.disk.put(partial(self.file.write, data), size=len(data))
             self._watch(data, clock.now())

@@ -46,7 +46,7 @@ Event = Joined | Said | Left | HasEnded | GuardianReported | Tick
 
 @dataclass(frozen=True)
 class AgentGone:
-    """An agent has ended without a word of its own."""
+    """An agent has ended without a message of its own."""
 
     cause: Cause
 

@@ -30,7 +30,7 @@ EVENTS_LOG = "events.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run(StagingRequest):
-    """What was staged, and the folder where it lies. Its key and secrets are in files of their own there."""
+    """What was staged, and its folder. Key and secrets are in separate files there."""
 
     folder: str
 

@@ -1,4 +1,4 @@
-"""What was staged is what runs: judged before every start, by owner, mode and digest.
+"""Checks before every start that what runs is what was staged: by owner, mode and digest.
 
 Root executes what lies here (its own application, and the launch script of a container), so nobody but root may be
 able to write it, or to put another file or folder in its place.
@@ -49,7 +49,7 @@ def refuse_others_folder(folder: str) -> None:
         if found.st_uid != 0:
             raise _others(part, f"belongs to {_name(found.st_uid)}")
         if not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
-            raise _others(part, "can be written by others than its owner")
+            raise _others(part, "can be written by users other than its owner")
 
 
 def _others(part: pathlib.Path, what: str) -> Failure:
@@ -94,7 +94,7 @@ def _read(path: str) -> bytes:
             what = f"belongs to {_name(found.st_uid)}, and {_name(os.geteuid())} would execute it"
             raise Failure("not-root-alone", what, path, _AGAIN)
         if found.st_mode & 0o022 or not stat.S_ISREG(found.st_mode):
-            raise Failure("not-root-alone", "can be written by others than its owner", path, _AGAIN)
+            raise Failure("not-root-alone", "can be written by users other than its owner", path, _AGAIN)
         return file.read()
 
 

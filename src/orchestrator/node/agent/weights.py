@@ -1,4 +1,4 @@
-"""Are a checkpoint's weight files all there and whole? By their own headers, never by digests: seconds, not hours.
+"""Checks that a checkpoint's weight files are there and complete, by their headers, not by digests: seconds, not hours.
 
 A safetensors file begins with the length of its header and the header names where the data ends (safetensors README,
 "Format"), so every file tells how long it must be. An interrupted copy is shorter.

@@ -70,7 +70,7 @@ class ReadAhead:
         for line in lines:
             self._understand(json.loads(line))
         if not data or self.cache.state != "reading":
-            self.stop("the process that reads ended")
+            self.stop("the reading process exited")
 
     def stop(self, why: str) -> None:
         """No further, whatever it has read; why: in words for the report, where it was not done."""

@@ -1,4 +1,4 @@
-"""Role `read-ahead`: reads files once, so that they lie in the page cache when the engine wants them.
+"""Role `read-ahead`: reads files once, so that they are in the page cache when the engine needs them.
 
 Arguments: number of the node's ranks, and the order as JSON (protocol/staging.py). Lines on stdout, each a JSON object:
 {"of": bytes that will be read, "skipped": bytes for which there is no room}, then {"done":
@@ -92,7 +92,7 @@ class Reading:
         """Stop where others have taken what was free: what we read would push out what was read before."""
         memory = Memory.of_node()
         if not page_cache.room(memory.total, memory.available, self.ranks):
-            self.why = "the memory is needed for other things"
+            self.why = "the memory is needed for other purposes"
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""A checkpoint directory as it lies there: config, index, shards' headers, and everything that is wrong with it.
+"""A checkpoint directory: config, index, shards' headers, and everything that is wrong with it.
 
 Nothing but headers is read, so 163 shards of 4 GB take a second or two. Faults are values: `inspect` shows them
 all, `reblock` refuses at the first that would give a wrong result.

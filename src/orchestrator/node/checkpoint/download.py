@@ -50,7 +50,7 @@ def stream(request: dict[str, Any]) -> None:
     with os_failures(str(partial)):
         if not target.parent.is_dir():
             raise Failure(
-                "no-model-root", "is no directory", str(target.parent), f"create it: mkdir -p {target.parent}"
+                "no-model-root", "is not a directory", str(target.parent), f"create it: mkdir -p {target.parent}"
             )
         if asked.dry_run:
             _rehearse(asked, python, partial, target)
@@ -108,7 +108,7 @@ def _bring(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
         for path in wrong:
             (partial / path).unlink(missing_ok=True)
             _forget(partial, path)
-        what = f"{len(wrong)} of {len(files)} files are not what the hub names, {wrong[0]} first; they are removed"
+        what = f"{len(wrong)} of {len(files)} files differ from the hub's, starting with {wrong[0]}; they were removed"
         raise Failure("differs", what, str(partial), _AGAIN)
     _clear(partial)
     os.rename(partial, target)
@@ -129,8 +129,8 @@ def _alone(partial: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            fix = "wait for it, or end it where it was started"
-            raise Failure("lock-held", "another download into it is under way", str(partial), fix) from None
+            fix = "wait for it, or stop it where it was started"
+            raise Failure("lock-held", "another download to it is running", str(partial), fix) from None
         yield
 
 
@@ -151,7 +151,7 @@ class _Client:
                 line = self._lines.get(timeout=TICK_S)
                 if not line:
                     status = self._process.wait()
-                    raise Failure("hub", f"its client ended with status {status}", str(self._process.args), _AGAIN)
+                    raise Failure("hub", f"its client exited with status {status}", str(self._process.args), _AGAIN)
                 said = json.loads(line)
                 if "error" in said:
                     raise Failure(**said["error"])
@@ -208,9 +208,9 @@ def _files(listed: dict[str, Any]) -> list[dict[str, Any]]:
     for one in files:
         path, size = PurePosixPath(str(one["path"])), one.get("size")
         if path.is_absolute() or ".." in path.parts or not isinstance(size, int) or size < 0:
-            raise Failure("bad-list", f"the hub names the file {one!r}", "download", "check the repository")
+            raise Failure("bad-list", f"the hub lists the file {one!r}", "download", "check the repository")
     if not files:
-        raise Failure("not-found", "the hub names no file", "download", "correct the repository's name or --revision")
+        raise Failure("not-found", "the hub lists no file", "download", "correct the repository's name or --revision")
     return files
 
 
@@ -249,9 +249,9 @@ def _compare(target: Path, files: Sequence[dict[str, Any]]) -> None:
     if wrong:
         raise Failure(
             "differs",
-            f"is there already, and {len(wrong)} of {len(files)} files are not the hub's, {wrong[0]} first",
+            f"already exists, and {len(wrong)} of {len(files)} files differ from the hub's, starting with {wrong[0]}",
             str(target),
-            f"use another name: --as NAME; or let the download go on from it: mv {target} {target}{PARTIAL}",
+            f"use another name: --as NAME; or continue the download from it: mv {target} {target}{PARTIAL}",
         )
 
 

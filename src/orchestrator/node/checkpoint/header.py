@@ -65,7 +65,7 @@ class Header:
 
     @property
     def file_size(self) -> int:
-        """Size in bytes that a whole file with this header has."""
+        """Size in bytes of a complete file with this header."""
         return self.data_start + (self.tensors[-1].end if self.tensors else 0)
 
 

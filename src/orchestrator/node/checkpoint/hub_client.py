@@ -27,7 +27,7 @@ _ABSENT = (400, 404)
 
 
 def run(_arguments: Sequence[str]) -> int:
-    """Exit status 0 when all is there, 1 after an error that was told."""
+    """Exit status 0 when everything is there, 1 after a reported error."""
     request = json.loads(sys.stdin.buffer.readline())
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a client that prints must not be taken for us
@@ -142,6 +142,6 @@ def _words(fault: Exception, request: dict[str, Any]) -> Failure:
     if status in _GATED or "Gated" in type(fault).__name__:
         return Failure("refused", said, where, "accept the model's terms on its page, and use --token-file FILE")
     if status in _ABSENT or "NotFound" in type(fault).__name__ or "NotExist" in type(fault).__name__:
-        return Failure("not-found", said, where, "correct the repository's name or --revision; --from names the hub")
+        return Failure("not-found", said, where, "correct the repository's name or --revision; --from selects the hub")
     what = f"{type(fault).__name__}: {said}"
     return Failure("hub", what, where, "run it again: it resumes; the node needs HTTPS to the hub, or https_proxy")

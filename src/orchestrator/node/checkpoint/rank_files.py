@@ -86,7 +86,7 @@ def _keep(asked: RankFilesRequest) -> None:
 
 
 def _carry(path: Path, to: Path, meter: _Meter) -> str:
-    """Copy a file whole or not at all; its SHA-256."""
+    """Copy a file completely or not at all; returns its SHA-256."""
     to.parent.mkdir(parents=True, exist_ok=True)
     part = to.with_name(f".{to.name}.part")
     sha = hashlib.sha256()

@@ -112,7 +112,7 @@ class _Meter:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One run under way. durable: on the disk before a name is given; share: the file systems offer reflink."""
+    """A run in progress. durable: on the disk before a name is given; share: the file systems offer reflink."""
 
     job: Job
     target: Path

@@ -1,6 +1,6 @@
 """The directory that is written: refused where it could hurt, locked while it grows, complete only at the end.
 
-Every file appears under its own name by a rename when it is whole. A journal lies in the directory from the first
+Every file appears under its own name, by a rename, once it is complete. A journal is in the directory from the first
 to the last byte; it says which source and which block the unfinished files belong to.
 """
 
@@ -42,7 +42,7 @@ class Standing(str, Enum):
 class Request:
     """What identifies a run: the block, and every source file by size and mtime.
 
-    source is told to people only: the same files mounted elsewhere are the same source.
+    source is only for messages: the same files mounted elsewhere are the same source.
     """
 
     source: str
@@ -143,7 +143,7 @@ def finish(target: Path, index: bytes | None, config: bytes, *, durable: bool) -
 
 
 def write_file(path: Path, data: bytes, *, durable: bool) -> None:
-    """A small file, whole or not at all."""
+    """Write a small file completely or not at all."""
     with growing(path, durable=durable) as descriptor:
         write_at(descriptor, data, 0)
 
@@ -163,7 +163,7 @@ def sync_directory(directory: Path, *, durable: bool) -> None:
 def check_space(target: Path, needed: int, shared: int) -> None:
     """Refuse before the first byte where the file system has less than this many bytes free.
 
-    shared: bytes of the new files that take no space because their blocks are the source's; told in words
+    shared: bytes of the new files that take no space because their blocks are the source's; for the message
     """
     status = os.statvfs(target)
     free = status.f_bavail * status.f_frsize

@@ -1,7 +1,7 @@
-"""Byte ranges from one file to another by the cheapest way that kernel and file system offer.
+"""Copies byte ranges from one file to another by the cheapest method that kernel and file system offer.
 
 In this order: share the blocks (reflink), let the kernel copy (copy_file_range, which is also a server-side copy
-on NFS 4.2), sendfile, and read and write. What a way refuses, the next one takes from the same offset.
+on NFS 4.2), sendfile, and read and write. If one fails, the next continues from the same offset.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SourceUnreadable(OSError):
 
 
 class Carrier:
-    """Copies between one pair of open files; remembers which ways the file systems refused.
+    """Copies between one pair of open files; remembers which methods the file systems refused.
 
     share: whether to try reflink. copied: told the bytes that were copied; shared: those that were shared.
     """

@@ -116,7 +116,7 @@ class Container:
         return [*first, *processes.descendants([pid], everything)] if first else []
 
     def removal(self) -> subprocess.Popen[str] | None:
-        """The daemon's own way to end it, begun; None where the program can't be run."""
+        """Begin to remove the container by the daemon; None if the program can't be run."""
         return self._begin("rm", "--force", self.name)
 
     def _ask(self) -> None:

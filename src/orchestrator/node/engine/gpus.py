@@ -67,7 +67,7 @@ class GpuMemory:
     """Newest answer; None before the first one and where NVML failed."""
     error: str = ""
     places: dict[int, str] = field(default_factory=dict)
-    """PCI addresses of the GPUs that have ever answered: a lost one tells no more."""
+    """PCI addresses of the GPUs that have ever answered: a lost GPU no longer reports its own."""
     answered_at: float = 0.0
     _child: subprocess.Popen[bytes] | None = None
     _asked_at: float = 0.0

@@ -70,7 +70,7 @@ class Dead:
 
 def reason(records: Sequence[str], now_s: float, dead: Dead) -> KernelWord | None:
     """The kernel's reason for a death, or None. now_s: monotonic. Of several the nearest to the process counts: its own
-    GPU and its own end, then the way to the GPU, then the network, then the machine; of equals the newest."""
+    GPU and its own end, then the path to the GPU, then the network, then the machine; of equals the newest."""
     matches = (_RECORD.match(record) for record in reversed(records))
     lines = [match[2] for match in matches if match is not None and now_s - int(match[1]) / 1e6 <= NEAR_S]
     for kind in _kinds(dead):

@@ -100,7 +100,7 @@ class LogSince:
         yield from lines_at(self._path)
 
     def _is(self, path: str) -> bool:
-        """Whether the file of then lies there now."""
+        """Whether this is still the same file."""
         assert self._begun is not None
         with contextlib.suppress(FileNotFoundError):
             return os.path.samestat(os.stat(path), os.fstat(self._begun.fileno()))

@@ -1,4 +1,4 @@
-"""Asks NCCL's RAS, in a thread of its own, when the engine stands still: the agent's loop never waits for it.
+"""Asks NCCL's RAS, in a thread of its own, when the engine makes no progress: the agent's loop never waits for it.
 
 Its protocol is lines of text (NCCL src/ras/client_support.cc): SET FORMAT json, which versions before 2.28.7 answer
 with an error, TIMEOUT, STATUS; the connection ends after the answer. Every process of a node listens on the same port
@@ -58,7 +58,7 @@ def _asked(connection: socket.socket) -> str:
             return b"".join(parts).decode("utf-8", "replace")
         size += len(data)
         if size > MOST_BYTES:
-            raise ValueError(f"it answers more than {MOST_BYTES >> 20} MiB")
+            raise ValueError(f"its answer is longer than {MOST_BYTES >> 20} MiB")
         parts.append(data)
 
 
@@ -68,14 +68,17 @@ def _line(connection: socket.socket) -> bytes:
     while not data.endswith(b"\n"):
         more = connection.recv(256)
         if not more or len(data) > 4096:
-            raise OSError("it ends the connection")
+            raise OSError("it closed the connection")
         data += more
     return data.strip()
 
 
 @dataclass
 class Inquiry:
-    """Ask while the engine stands still; read `told`. env: the engine's; nodes: names of the gang's nodes by address"""
+    """Query RAS while the engine makes no progress; read `told`.
+
+    env: the engine's; nodes: names of the gang's nodes by address
+    """
 
     env: Mapping[str, str]
     nodes: Mapping[str, str] = field(default_factory=dict)

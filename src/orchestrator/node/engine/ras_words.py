@@ -67,7 +67,7 @@ def read(text: str) -> Seen:
     if text.lstrip().startswith("{"):
         return _read_json(text)
     if "Communicators..." not in text:
-        raise ValueError("this is no RAS status")
+        raise ValueError("this is not a RAS status")
     return _read_text(text)
 
 
@@ -86,7 +86,7 @@ def _read_json(text: str) -> Seen:
             behind=_once(found for one in communicators for found in _behind(one["ranks"])),
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError, RecursionError) as wrong:
-        raise ValueError(f"this is no RAS status: {type(wrong).__name__} {wrong}") from None
+        raise ValueError(f"this is not a RAS status: {type(wrong).__name__} {wrong}") from None
 
 
 def _member(rank: Mapping[str, Any]) -> Member:

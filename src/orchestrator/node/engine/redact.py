@@ -40,7 +40,7 @@ class Redactor:
             self._pattern = re.compile(b"|".join(map(re.escape, self._words)))
 
     def feed(self, data: bytes) -> bytes:
-        """What may be shown by now."""
+        """What can be shown so far."""
         if self._pattern is None:
             return data
         data = self._rest + data

@@ -82,7 +82,7 @@ class Service:
         threading.Thread(target=self._live, name="service", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop probing; a probe under way is forgotten."""
+        """Stop probing; a running probe is discarded."""
         self._stop.set()
 
     def take(self) -> list[Health | CanaryResult]:

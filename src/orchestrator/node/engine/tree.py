@@ -81,7 +81,7 @@ class Tree:
     stopped: dict[int, str] = field(default_factory=dict)
     """Process id and title of what a signal has stopped, ranks not among them."""
     ever: set[int] = field(default_factory=set)
-    """Process ids of all that was ever the engine's."""
+    """Process ids of all processes that the engine has ever had."""
     alive_at: float = 0.0
     """When the ranks that are not dead were last seen alive, by the agent's clock."""
     _title: re.Pattern[str] | None = None
@@ -243,7 +243,7 @@ class Tree:
 
 
 def dying(rank: Rank) -> bool:
-    """Its main thread runs no more (state Z or X of proc(5)), or is gone already."""
+    """Its main thread has ended (state Z or X of proc(5)), or is already gone."""
     if rank.stat < 0:
         return False
     try:

@@ -1,7 +1,7 @@
-"""What a guardian concludes from what its agent says, and does not say. Pure.
+"""What a guardian concludes from its agent's messages and silence. Pure.
 
-An agent that is gone has closed its end. One that lives and says nothing for as long as the gang's lease (stopped by a
-signal, or stuck) has been given up by its fellows.
+An agent that is gone has closed its end. A live one that is silent for as long as the gang's lease (stopped by a
+signal, or stuck) has been given up by the other agents.
 """
 
 from __future__ import annotations
@@ -46,5 +46,5 @@ class Vigil:
         return self.gone or self.is_silent(now)
 
     def reports_death(self, now: float) -> bool:
-        """The others are to hear of it; a silent agent's fellows have given it up by themselves."""
+        """The other agents must hear of it; if it was silent, they have given it up already."""
         return not (self.released or self.is_silent(now))

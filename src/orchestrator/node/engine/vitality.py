@@ -95,7 +95,7 @@ class Vitality:
         return self._fruitless > 0
 
     def worked(self, now: float) -> None:
-        """The engine's log told of a batch."""
+        """The engine's log showed a batch."""
         self._progress_at = now
 
     def paused(self, now: float) -> None:

@@ -193,7 +193,7 @@ class LogWatch:
         """What the plan asks for and the log has neither shown nor denied, in words with what to do."""
         return [
             f"the plan asks for {entry.text}, and the engine's log does not show that it is in use: compare its speed"
-            " with and without, by `l40s-deploy bench`"
+            " with and without, with `l40s-deploy bench`"
             for _, entry in self.proofs
         ]
 
@@ -254,7 +254,7 @@ class LogWatch:
 
 
 def shown(line: str) -> str:
-    """A log line as it is kept and told."""
+    """A log line as it is kept and reported."""
     return line[:LONGEST_SHOWN]
 
 

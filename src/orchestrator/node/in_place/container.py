@@ -1,6 +1,6 @@
-"""A program in the engine's place in a container of the engine's image: its GPUs, its user, the node's network.
+"""A program in place of the engine, in a container of the engine's image: its GPUs, its user, the node's network.
 
-The program and what it is told come by standard input; its end is the end of the program, as for an engine
+The program and its order come by standard input; its end ends the program, as for an engine
 (docs/decisions/0005). Standard output carries what the program says on the pipe of its own, standard error its log.
 """
 

@@ -171,7 +171,7 @@ def _environment(run: Run) -> dict[str, str]:
 
 
 class _Log:
-    """What the ranks write: its end, and NCCL's lines. told: they have said something themselves."""
+    """What the ranks write: its end, and NCCL's lines. told: they have reported something themselves."""
 
     def __init__(self) -> None:
         self.last = self.nccl = self._rest = ""
@@ -226,5 +226,5 @@ def _never_began(run: Run, task: Task, status: int, said: str) -> Failure:
     if "No module named" in said:
         what = f"the stack's environment has no torch: {said}"
         return Failure("no-torch", what, where, f"install the stack {run.stack} with `l40s-deploy prepare`")
-    what = f"the {task.many} of this node ended with status {status}: {said}"
+    what = f"the {task.many} of this node exited with status {status}: {said}"
     return Failure("ranks-ended", what, where, "l40s-deploy doctor")

@@ -32,7 +32,7 @@ def records(root: str = "/") -> list[str]:
 
 
 def read_records(descriptor: int) -> bytes:
-    """Every record that is there now and was not read yet: one read gives one, EAGAIN says that there is no more."""
+    """Every record not read yet: each read returns one, EAGAIN means that there are no more."""
     log = bytearray()
     end = time.monotonic() + _DEADLINE_S
     while time.monotonic() < end:

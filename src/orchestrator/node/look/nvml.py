@@ -28,7 +28,7 @@ _MOST_NVLINKS = 18
 
 
 class NvmlChild:
-    """A question that is under way; start it first, look at other things, then take the answer."""
+    """A running query; start it first, do other work, then take the answer."""
 
     def __init__(self, command: Sequence[str] | None = None) -> None:
         self._child = subprocess.Popen(

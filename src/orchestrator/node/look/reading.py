@@ -22,7 +22,7 @@ def _unwatched(_: str) -> None:
 class Reader:
     """Gathers a snapshot's files, links and errors.
 
-    root:  where the machine's file system lies, '/' for the running one
+    root:  where the machine's file system is, '/' for the running one
     mount: the part of it that the root holds, '' for all of it ('/sys' where the root is a copy of /sys alone)
     begin: called with each path before it is touched, so that somebody else can tell where a read hangs
     skip:  paths that are not touched any more, with the reason that is recorded for them
@@ -68,7 +68,7 @@ class Reader:
             self.text(f"{folder}/{name}")
 
     def folder(self, path: str) -> None:
-        """Keep every file that lies directly in a folder."""
+        """Keep every file directly in a folder."""
         self.texts(path, self.names(path))
 
     def below(self, path: str, depth: int) -> None:

@@ -60,8 +60,8 @@ class Standing:
         try:
             said = json.loads(line or b"")
         except ValueError:
-            return {"error": f"the process that asks {self._what} ended without an answer"}
-        return said if isinstance(said, dict) else {"error": f"the process that asks {self._what} sent no object"}
+            return {"error": f"the process that queries {self._what} exited without an answer"}
+        return said if isinstance(said, dict) else {"error": f"the process that queries {self._what} sent no object"}
 
     def close(self) -> None:
         """End it; one that sleeps in the kernel can't be ended, and holds no descriptor of ours."""
@@ -99,7 +99,7 @@ class Standing:
 
 
 def serve(reply: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
-    """The child: answer every line of stdin until there are no more."""
+    """The child: answer every line of stdin until it ends."""
     for line in sys.stdin:
         sys.stdout.write(json.dumps(reply(json.loads(line)), separators=(",", ":")) + "\n")
         sys.stdout.flush()

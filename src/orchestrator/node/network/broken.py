@@ -1,7 +1,7 @@
-"""Connections of the leader link that were closed or reset, and the moment that each has to come back. Pure.
+"""Connections of the leader link that were closed or reset, and the time by which each must be back. Pure.
 
-A reset shows that something on the way ended the connection: the other agent's end, or a firewall. So it is what
-follows that counts: a fellow that lives connects again.
+A reset shows that something on the path ended the connection: the other agent's end, or a firewall. So it is what
+follows that counts: a live agent connects again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Verb `dial`: try the way from this node to others, all at once, each with its own deadline.
+"""Verb `dial`: test the path from this node to others, all at once, each with its own deadline.
 
-A silent drop is told from a refusal; a datagram must pass without being fragmented. What did not pass is tried again,
-up to `tries` times, unless `once` is set: a lost packet is no firewall. A silent one that had to leave by an interface
-also has `resolved`: whether ARP was answered there.
+A silent drop and a refusal are different results; a datagram must pass without being fragmented. What did not pass is
+tried up to `tries` times, unless `once` is set: a lost packet is no firewall. A silent one that had to leave by an
+interface also has `resolved`: whether ARP was answered there.
 """
 
 from __future__ import annotations

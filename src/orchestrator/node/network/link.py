@@ -222,7 +222,7 @@ class Spoke:
 
     @property
     def reached(self) -> bool:
-        """Somebody took the connection, whether a word has come or not."""
+        """The connection was accepted, whether a message has come or not."""
         return self._wire is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Verb `listen`: somebody to talk to, for a few seconds, so that other nodes can try the way to this one.
+"""Verb `listen`: listen for a few seconds, so that other nodes can test the path to this one.
 
 The first line of the answer names what is open. A rail's port hears only what comes
 in by that interface, as RDMA does; another one of the machine would answer for its address too.
@@ -30,7 +30,7 @@ RESET = struct.pack("ii", 1, 0)
 
 
 def stream(request: dict[str, Any]) -> None:
-    """Open the listeners, say which, serve until the time is up."""
+    """Open the listeners, say which, serve until the time limit was reached."""
     asked = request_of(ListenRequest, request)
     until = time.monotonic() + min(asked.seconds, LONGEST_S)
     with selectors.DefaultSelector() as selector:

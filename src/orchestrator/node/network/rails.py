@@ -1,4 +1,4 @@
-"""RDMA ports that NCCL has left behind while the engine runs: its own lines, and what the ports say.
+"""RDMA ports that NCCL no longer uses while the engine runs, by its own log lines and the ports' states.
 
 With NCCL_IB_RESILIENCY_PORT_FAILOVER a connection goes on over the other port of the same card, and stays there until
 the engine is started anew. NCCL names no port (its device number counts within a card, on either side of a broken way),

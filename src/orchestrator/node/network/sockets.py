@@ -26,14 +26,14 @@ class Sockets:
         return listener
 
     def begin_to_connect(self, to: Endpoint) -> tuple[socket.socket, int]:
-        """A socket on its way, and an error number that is known at once, else 0."""
+        """A connecting socket, and an error number that is known at once, else 0."""
         connecting = socket.socket(_family(to), socket.SOCK_STREAM)
         connecting.setblocking(False)
         code = connecting.connect_ex((to.address, to.port))
         return connecting, 0 if code == errno.EINPROGRESS else code
 
     def connected(self, connecting: socket.socket) -> int | None:
-        """None while it is on its way; then 0, or why it failed as an error number."""
+        """None while it connects; then 0, or why it failed as an error number."""
         ready = select.poll()
         ready.register(connecting.fileno(), select.POLLOUT)
         return connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if ready.poll(0) else None

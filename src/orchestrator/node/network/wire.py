@@ -96,7 +96,7 @@ class Wire:
         if messages or lines:
             return messages  # the end is told at the next call
         if len(self._incoming) > longest:
-            raise Closed("it sent an unfinished message", broken=False)
+            raise Closed("it sent an incomplete message", broken=False)
         over = self._over or self._unsent
         if over is not None:
             raise over

@@ -1,4 +1,4 @@
-"""What of a directory travels: every regular file but hidden ones, with where its bytes really lie."""
+"""The files of a directory that are pushed: every regular file except hidden ones, with the real place of its bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.node.push.target import PARTIAL, Entry
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """root: what has to be offered so that every entry's bytes lie below it (links may lead out of the directory)"""
+    """root: what has to be offered so that every entry's bytes are below it (links may lead out of the directory)"""
 
     root: Path
     entries: tuple[Entry, ...]
@@ -26,7 +26,7 @@ class Manifest:
 
 
 def read(directory: Path) -> Manifest:
-    """The files of a checkpoint that is whole. Raises Failure for one that is not, or that can't be read."""
+    """The files of a complete checkpoint. Raises Failure for one that is not, or that can't be read."""
     if not directory.is_dir():
         raise Failure(
             "no-checkpoint", "no such directory", str(directory), "specify the directory that contains config.json"

@@ -1,4 +1,4 @@
-"""The list beside the files of a push: what may be fetched by now, and its SHA-256 at the source, told as it grows.
+"""The list beside the files of a push: what may be fetched so far, and its SHA-256 at the source, sent as it grows.
 
 One connection from the fetching side, to the giver's own port, JSON lines. Both sides prove that they have the secret:
     fetcher: l40s {"nonce": F}
@@ -78,7 +78,7 @@ def _tell_all(connection: socket.socket, ready: Ready) -> None:
 
 
 def hear_ready(address: str, port: int, secret: str, heard: Callable[[str, str], None]) -> None:
-    """The fetcher's end: `heard` is told every file, until the connection ends. Raises NoNotes then."""
+    """The fetcher's end: `heard` receives every file, until the connection ends. Raises NoNotes then."""
     key = secret.encode()
     try:
         with socket.create_connection((address, port), timeout=LINE_S) as connection:

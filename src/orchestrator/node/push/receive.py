@@ -88,7 +88,7 @@ def _run(arrival: Arrival, streams: int) -> None:
 
 
 class Arrival:
-    """All files of one directory, on their way; worked on by several threads."""
+    """All files of one directory that are being received, by several threads."""
 
     def __init__(
         self, target: Target, entries: Sequence[Entry], digests: Digests, upstream: Upstream, giver: Giver

@@ -1,10 +1,10 @@
-"""Where a pushed checkpoint arrives: beside its place under another name, and in its place only when it is whole.
+"""Where a pushed checkpoint arrives: beside its place under another name, and in its place only once it is complete.
 
 DST.l40s-partial/                 the finished files, under their names
-DST.l40s-partial/.arriving/       what is on its way
-DST.l40s-partial/.l40s-push.json  locked as long as somebody writes here
+DST.l40s-partial/.arriving/       files that are being received
+DST.l40s-partial/.l40s-push.json  locked while a push writes here
 
-A repair works in the same folder beside it, and puts each file that differs in its place by name once it is whole.
+A repair works in the same folder beside it, and puts each file that differs in its place by rename once it is complete.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Target:
         return sum(max(0, min(files.size(path), entry.size)) for entry in self.entries for path in self._places(entry))
 
     def _to_come(self) -> int:
-        """Bytes that have to arrive; of a repair those that can be told by size alone."""
+        """Bytes that must arrive; for a repair, those of files whose size differs."""
         if not self.repairs:
             return sum(entry.size for entry in self.entries) - self.bytes_here()
         return sum(entry.size for entry in self.entries if files.size(self.folder / entry.path) != entry.size)
@@ -129,7 +129,7 @@ class Target:
                 os.close(descriptor)
 
     def finish(self) -> None:
-        """The whole directory gets its name, and becomes what a loader takes for a checkpoint."""
+        """Give the complete directory its name; from then on a loader accepts it as a checkpoint."""
         if self.there:
             return
         with target_failures(self.directory):

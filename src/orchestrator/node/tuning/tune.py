@@ -1,4 +1,4 @@
-"""Verb `tune`: put tuned configs where this node's engine looks, or take back what was put. Whole or not at all.
+"""Verb `tune`: install tuned configs where this node's engine looks, or undo that. Completely or not at all.
 
 Request: protocol.jobs.TuneRequest; places are below the engine's root, or absolute.
 Answer: {"root", "triton", "written", "unchanged", "restored", "removed": [places], "left": {place: why}, "folders":
@@ -201,7 +201,7 @@ def _take_back(kept: _Keeping) -> None:
         before = _digest_of(str(saved)) if own["original"] else ""
         changed = now not in (own["sha256"], before, "")
         if changed:
-            kept.said.left[place] = "it has been changed since, and is left as it is" + (
+            kept.said.left[place] = "it has been changed since, and is left unchanged" + (
                 _KEPT % saved if before else ""
             )
         elif own["original"]:
@@ -226,7 +226,7 @@ def _take_back(kept: _Keeping) -> None:
 
 
 def _remove_made(kept: _Keeping) -> None:
-    """Folders that we made, innermost first; one that somebody else uses by now stays."""
+    """Folders that we created, innermost first; one that has other files now stays."""
     for folder in sorted(kept.made, key=len, reverse=True):
         with contextlib.suppress(OSError):
             os.rmdir(folder)

@@ -1,4 +1,4 @@
-"""Verb `arm`: start the agent of a staged run, and come back once it is armed or has told why not.
+"""Verb `arm`: start the agent of a staged run, and return once it is armed or has reported why not.
 
 Its checks come first; then it reaches for the leader's agent. That is waited for a moment only: the reports show it.
 """
@@ -35,7 +35,7 @@ PROPERTIES = (
     "TasksMax=infinity",
     "TimeoutStopSec=90",
 )
-"""Of the transient unit; it is not started at boot, since a gang starts as a whole or not at all."""
+"""Of the transient unit; it is not started at boot, because a gang starts completely or not at all."""
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def _left_out(asked: BenchRequest, run: Run, folder: pathlib.Path) -> dict[str, 
 
 
 def _environment(run: Run, folder: pathlib.Path) -> dict[str, str]:
-    """Beside the engine's: what leaves the client no GPU, no way past the engine's address, and no internet."""
+    """In addition to the engine's: no GPU, no address but the engine's, no internet for the client."""
     environment = {
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",

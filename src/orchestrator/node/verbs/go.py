@@ -26,5 +26,5 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         raise Failure("no-agent", "no agent is armed for this run", folder, "run `up` again")
     report = goal.wait(folder, lambda now: now is None or now.state is not AgentState.ARMED or not now.alive, STARTED_S)
     if report is None:
-        raise Failure("no-run", "the run's report is gone", folder, "run `up` again")
+        raise Failure("no-run", "the run's report is missing", folder, "run `up` again")
     return StateAnswer(state=report.state).as_json()

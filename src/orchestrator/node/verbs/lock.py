@@ -1,6 +1,6 @@
-"""Verb `lock`: who works on a gang. The lock is a file on every node of it, made whole or not at all.
+"""Verb `lock`: which command holds a gang. The lock is a file on each of its nodes, written completely or not at all.
 
-Beside it lies what its holder has begun and not finished: that stays when the holder is killed.
+Beside it is the record of what its holder has begun and not finished; it stays when the holder is killed.
 
 A holder renews its lock while it works. A lock that has not been renewed for STALE_S belongs to a dead controller and
 may be taken. The time is the node's since its boot, in a file beside the lock: setting a clock makes no lock old. Where
@@ -35,7 +35,7 @@ DAMAGED = "damaged"
 ATTEMPTS = 3
 """Others may take and leave the lock between two of our steps."""
 _HOLDER = ("token", "who", "host", "pid", "start", "boot", "pid_namespace", "command", "since", "why")
-"""Of a lock's file; the age is told by others."""
+"""Of a lock's file; the age comes from other fields."""
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def _opened(path: str) -> FileIO | None:
 
 
 def _is_at(path: str, file: FileIO | None) -> bool:
-    """The open file is the one that lies there: its inode is nobody else's as long as it is open."""
+    """The open file is still the one at this path: its inode can't be reused while it is open."""
     try:
         return file is not None and os.path.samestat(os.stat(path), os.fstat(file.fileno()))
     except FileNotFoundError:

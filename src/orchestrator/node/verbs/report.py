@@ -59,7 +59,7 @@ def of_gang(state: str, gang: str) -> dict[str, Any]:
 
 
 def raw_of(folder: str) -> dict[str, Any]:
-    """One run's report for the controller; what can't be read is passed on as it is, for the controller to say so."""
+    """One run's report for the controller; what can't be read is passed on unchanged, for the controller to report."""
     found = _read(folder)
     if isinstance(found, Report):
         return found.as_json()

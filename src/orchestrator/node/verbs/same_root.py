@@ -1,4 +1,4 @@
-"""Verb `same-root`: is a directory here the same one that other nodes see? A file with a random name shows it.
+"""Verb `same-root`: whether other nodes see the same directory. A file with a random name shows it.
 
 `write` makes it; `look` says which of all nodes' files are seen, and whether the child lies on another file system;
 `remove` takes our own away. A name that nobody has ever asked for is in no NFS client's cache, so a look is the truth.

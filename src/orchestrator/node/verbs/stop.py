@@ -25,7 +25,7 @@ from orchestrator.protocol.verbs import Because, StopAnswer, StopRequest
 KILL_FOR_S = 10.0
 POLL_S = 0.05
 STUCK_S = 15.0
-"""An agent writes its report every second, and ends within seconds when told to end at once."""
+"""An agent writes its report every second, and exits within seconds when ordered to stop at once."""
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -69,8 +69,8 @@ def _clean_up(folder: str) -> None:
 
 
 def _await_end(folder: str, deadline_s: float, *, now: bool) -> None:
-    """An agent that can't obey (a signal has stopped it; told to end at once, it shows no life) is killed: its guardian
-    ends what it holds."""
+    """An agent that can't obey (stopped by a signal, or no sign of life after an order to stop at once) is killed: its
+    guardian ends what it holds."""
     began = time.monotonic()
 
     agent = report.agent(folder)

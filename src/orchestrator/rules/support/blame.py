@@ -1,4 +1,4 @@
-"""Which node stands behind a set of failed ways: the fewest nodes that explain all of them."""
+"""Which nodes explain a set of failed paths: the fewest that explain all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Way = tuple[str, str]
 
 
 def blamed(failed: Collection[Way]) -> Iterator[tuple[str, list[Way]]]:
-    """Nodes with the ways that each explains, the one with most first; of two alike it is the one that was asked."""
+    """Nodes with the paths that each explains, the one with most first; in a tie, the target."""
     left = sorted(set(failed))
     while left:
         counts = Counter(node for way in left for node in way)

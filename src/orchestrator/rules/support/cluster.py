@@ -81,7 +81,7 @@ class Node:
 
     @cached_property
     def places(self) -> SwitchPlaces:
-        """Which switches lie above a function."""
+        """Which switches are above a function."""
         return SwitchPlaces(self.topology.switches)
 
     @cached_property
@@ -242,7 +242,7 @@ def odd_in_place(
 
 
 def port_folder(node: Node, port: RdmaPort) -> str:
-    """Where sysfs keeps what a port counts: counters/ and hw_counters/ lie below."""
+    """Where sysfs keeps what a port counts: counters/ and hw_counters/ are below."""
     return node.snapshot.realpath(f"/sys/class/infiniband/{port.device}") + f"/ports/{port.port}"
 
 

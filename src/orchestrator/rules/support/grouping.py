@@ -1,4 +1,4 @@
-"""What several nodes have alike is told once."""
+"""Reports once what several nodes have in common."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FEW = 4
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A finding, and all nodes that have it just so; '' stands for the whole cluster."""
+    """A finding, and all nodes that have it in the same form; '' means the entire cluster."""
 
     finding: Finding
     nodes: tuple[str, ...]

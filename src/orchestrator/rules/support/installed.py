@@ -19,7 +19,7 @@ _RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")
 @dataclass(frozen=True, slots=True)
 class Installed:
     """venv: what was looked at; there: its python3 exists, or that could not be read; versions: by normalised package;
-    root: where the package sglang lies, or ''"""
+    root: where the package sglang is, or ''"""
 
     venv: str
     there: bool

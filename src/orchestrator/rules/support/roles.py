@@ -51,7 +51,7 @@ def roles(topology: Topology, homes: Sequence[Switch], tcp: str, asked: Collecti
 
 
 def is_near(port: RdmaPort, topology: Topology, places: SwitchPlaces) -> bool:
-    """Whether a switch lies above both the port and a GPU."""
+    """Whether a switch is above both the port and a GPU."""
     return any(not set(places.above(gpu.key)).isdisjoint(places.above(port.key)) for gpu in topology.gpus)
 
 

@@ -28,7 +28,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """How far a link of the chain is. bytes: whole or being checked; state: waiting, fetching, complete, failed"""
+    """Progress of a link of the chain. bytes: complete or being checked; state: waiting, fetching, complete, failed"""
 
     name: str
     state: str
@@ -79,7 +79,7 @@ class Link:
         return self._number("bytes", 0)
 
     def begin(self) -> None:
-        """Wait for the first line. Raises what the machine told, Unreachable when it told nothing."""
+        """Wait for the first line. Raises what the machine reported, Unreachable if it reported nothing."""
         if not self._begun.wait(FIRST_LINE_S):
             raise self._silent(FIRST_LINE_S)
         if self.failure is not None:

@@ -164,7 +164,7 @@ def _refuse_unset(inventory: Inventory, gangs: tuple[GangSpec, ...]) -> None:
                 raise InputError(
                     f"l40s_presharded is not set for {node.name}; wanted the directory where it keeps its ranks' files",
                     where=inventory.path,
-                    fix="set l40s_presharded: /var/lib/l40s-presharded below vars:, on a disk with room for them",
+                    fix="set l40s_presharded: /var/lib/l40s-presharded below vars:, on a disk with space for them",
                 )
 
 

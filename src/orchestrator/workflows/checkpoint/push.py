@@ -29,7 +29,7 @@ __all__ = ["Hop", "PushRequest", "Pushed", "Watcher", "push"]
 
 HERE = "this machine"
 STREAMS = 2
-"""Files on their way at once over one link: the next one is under way while a digest is compared."""
+"""Files sent at once over one link: the next one is sent while a digest is compared."""
 
 
 class _Differs(InputError):
@@ -93,7 +93,7 @@ class Pushed:
     repaired: bool = False
 
     def complete(self, node: str) -> bool:
-        """Whether a node has it whole; one that shares a directory, where its owner has: the source always has."""
+        """Whether a node has all files; for a shared directory, whether its owner has them: the source always does."""
         owner = self.shared.get(node, node)
         return owner in self.nodes.values or owner not in self.directories
 
@@ -117,9 +117,9 @@ class Watcher(Protocol):
 
 
 def push(inventory: Inventory, request: PushRequest, watcher: Watcher) -> Pushed:
-    """Bring the directory to every chosen node. A node that failed is a value; the others have it all the same.
+    """Copy the directory to every chosen node. A node that failed is a value; the others still get it.
 
-    Raises InputError, and what befell the source.
+    Raises InputError, and the source's failure.
     """
     began = time.monotonic()
     specs = _chosen(inventory, request.to)

@@ -47,6 +47,6 @@ def same_roots(fleet: Fleet, directories: Mapping[str, str], child: str = "") ->
 
 
 def _owner(node: str, seen: Mapping[str, set[str]], order: Iterable[str]) -> str:
-    """The first in order that it sees and that sees its own file; following a chain that a lie could make."""
+    """The first node in order that it sees and that sees its own file. No chain is followed: a lie could make one."""
     owners = [other for other in order if other in seen[node] and other in seen.get(other, ())]
     return owners[0] if owners else node

@@ -39,7 +39,7 @@ def reblock_there(
     durable: bool,
     report: Report,
 ) -> Outcome:
-    """Re-block a checkpoint that lies on a node, there. When this process ends, the node stops; the next run goes on.
+    """Re-block a checkpoint on the node that has it. When this process ends, the node stops; the next run continues.
 
     Raises as reblock_here does, and Unreachable.
     """
@@ -65,7 +65,7 @@ def _on(node: NodeSpec, work: Callable[[Session], T]) -> T:
 
 
 def inspect_there(node: NodeSpec, directory: str) -> Judgement:
-    """Look at a checkpoint that lies on a node. Raises InputError where there is none, and Unreachable."""
+    """Inspect a checkpoint on a node. Raises InputError where there is none, and Unreachable."""
     request = InspectRequest(directory=directory)
     with Fleet([node]) as fleet:
         looked = fleet.on_every(lambda session: inspected(session, request))
@@ -117,7 +117,7 @@ def _facts(session: Session, answer: InspectAnswer) -> Mapping[str, Any]:
     """As `judge` takes them from a directory of this machine. Raises NodeError."""
     config = parsed(answer.config)
     if not isinstance(config, Mapping):
-        raise _odd(session, "its config is no JSON object")
+        raise _odd(session, "its config is not a JSON object")
     if not all(_LAYER.fullmatch(layer) for layer in (*answer.layers, *answer.experts)):
         raise _odd(session, "a layer is a number")
     block = None if answer.block is None else list(_block(session, answer.block))

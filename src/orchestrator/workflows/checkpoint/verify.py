@@ -26,7 +26,7 @@ from orchestrator.workflows.deadlines import SILENT_S
 __all__ = ["Difference", "Verified", "verify"]
 
 _ABSENT = ("no-checkpoint", "unfinished")
-"""A node's refusals that say that it has no whole copy: that is what was asked."""
+"""A node's refusals that mean that it has no complete copy: a result, not an error."""
 
 Report = Callable[[str, int, int], None]
 """Told node, bytes read and bytes there are."""
@@ -34,7 +34,7 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What was compared. copies: SHA-256 by path of every node that has a whole copy; shared: by whose it is theirs"""
+    """What was compared. copies: SHA-256 by path of nodes with a complete copy; shared: node -> directory's owner"""
 
     directories: Mapping[str, str]
     copies: PerNode[Mapping[str, str]]
@@ -48,7 +48,7 @@ class Verified:
 
 
 def verify(inventory: Inventory, what: str, *, to: Sequence[str], fresh: bool, report: Report) -> Verified:
-    """Compare the copies of one checkpoint. A node without a whole copy is a failure beside the others' digests.
+    """Compare the copies of one checkpoint. A node without a complete copy is a failure beside the others' digests.
 
     what:  an absolute path, the same on all nodes; or a model or directory below each node's model root
     fresh: read everything, whatever digests are remembered

@@ -1,6 +1,6 @@
-"""`up`: gangs that do not run rise; gangs that serve another plan are changed over one after the other.
+"""`up`: starts gangs that do not run; changes gangs that serve another plan over, one after the other.
 
-A gang's turn: out of the router, until no request runs, stop, start with the new plan, canary, in again. The first
+A gang's turn: remove from the router, drain, stop, start with the new plan, canary, add again. The first
 that does not come up on it gets its previous plan back, and the rest keeps serving as it did.
 """
 

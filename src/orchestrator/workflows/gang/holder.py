@@ -27,7 +27,7 @@ def this_process() -> dict[str, Any]:
 
 
 def has_ended(holder: LockHolder) -> bool:
-    """True where this process can see that the holder runs no more; False where it runs, or can't be seen from here."""
+    """True if this process can see that the holder has ended; False if it runs, or can't be seen from here."""
     ours, theirs = this_process(), {"boot": holder.boot, "pid_namespace": holder.pid_namespace}
     if holder.pid is None or holder.start is None or any(not ours[key] or ours[key] != theirs[key] for key in theirs):
         return False

@@ -1,4 +1,4 @@
-"""`restart --maintenance`: a gang stops, its nodes are worked on, it starts again with the plan that it had.
+"""`restart --maintenance`: stops a gang, waits for work on its nodes, and starts it again with its plan.
 
 Gang by gang: where others serve behind the router, requests go there meanwhile. What is done to a node is the
 operator's: by hand, while this waits for its new boot, or by a command of his that is run for one node after the other.
@@ -167,7 +167,7 @@ def _one(work: _Work, turns: Turns, later: Sequence[Staged]) -> GangView:
 
     def left(step: Step) -> str:
         if step is Step.START:
-            return f"{work.gang.name} is on its way up; `l40s-deploy restart --resume` adds it to the router"
+            return f"{work.gang.name} is starting; `l40s-deploy restart --resume` adds it to the router"
         return failed(step)
 
     turn = Turn(
@@ -247,7 +247,8 @@ def _wait(work: _Work, names: Sequence[str], before: Mapping[str, Boot | None], 
         for name in names:
             where = place(before[name], now[name], reboots=reboots)
             if where is not known[name]:
-                work.say(f"{name} is {'back' if where is Where.BACK else 'away' if where is Where.AWAY else 'there'}")
+                state = "does not answer" if where is Where.AWAY else "still answers"
+                work.say(f"{name} {'is back' if where is Where.BACK else state}")
                 known[name] = where
         late = [name for name in names if known[name] is not Where.BACK]
         if not late:

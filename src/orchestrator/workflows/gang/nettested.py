@@ -33,9 +33,9 @@ def tested_before(here: Standing, request: UpRequest, watcher: Watcher) -> Befor
         tested = nettest.test(here.fleet, ground, enough=enough, progress=lambda *_: None)
         if tested.result.verdict is Verdict.SLOW:
             raise VerificationDiffers(
-                f"the network is slow, and no rank was started: {nettest.why_slow(tested)}",
+                f"the network is slow, so no rank was started: {nettest.why_slow(tested)}",
                 where=f"gang {gang.name}",
-                fix="l40s-deploy nettest shows every figure; without --nettest the gang starts all the same",
+                fix="run l40s-deploy nettest to see every figure; without --nettest the gang starts anyway",
             )
         watcher.step(gang.name, f"{_WORDS[tested.result.verdict]} ({tested.result.seconds:.0f} s)")
 

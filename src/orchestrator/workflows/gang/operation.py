@@ -100,7 +100,7 @@ def begun_on(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[str, ...]:
 
 
 def settle(inventory: Inventory, gangs: Iterable[str], command: str) -> None:
-    """What was begun on these gangs is over: they serve. One that somebody works on by now is his."""
+    """Remove the records of what was begun on these gangs: they serve. Skip gangs locked by another command."""
     names = set(gangs)
     for gang in inventory.gangs:
         if gang.name in names:

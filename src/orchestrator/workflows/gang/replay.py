@@ -28,7 +28,7 @@ OfNow = Callable[[GangSpec, Mapping[str, StagingRequest]], Mapping[str, StagingR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """What a gang's nodes were told to run. requests: by node name, in node-rank order, without the run's key."""
+    """What was staged on a gang's nodes. requests: by node name, in node-rank order, without the run's key."""
 
     gang: GangSpec
     requests: Mapping[str, StagingRequest]
@@ -98,7 +98,7 @@ def _shown(request: StagingRequest) -> dict[str, Any]:
 
 
 def staged_plan(fleet: Fleet, gang: GangSpec, *, run_id: str = "", whole: bool = True) -> Staged:
-    """Ask every node of a gang what it was told last, or for an older run that it has kept. whole: of all members of
+    """Ask every node of a gang for its last staged run, or for an older run that it has kept. whole: of all members of
     that run; else of those that the gang has, to read, not to start.
 
     Raises InputError where nothing was ever started, or where the nodes do not hold one plan for just these nodes;
@@ -121,8 +121,8 @@ def staged_plan(fleet: Fleet, gang: GangSpec, *, run_id: str = "", whole: bool =
 
 
 def staged_request(node: NodeSpec, gang: str, answer: StagedAnswer) -> StagingRequest:
-    """What a node was told last, to be staged there again. Raises InputError where that is nothing, NodeError where
-    we can't read all of it: to start less than what ran would be another plan."""
+    """What was last staged on a node, to be staged there again. Raises InputError if that is nothing, NodeError
+    if we can't read all of it: to start less than what ran would be another plan."""
     raw = answer.request
     if not raw or not answer.launch_script:
         raise _nothing(gang, node.name)

@@ -1,4 +1,4 @@
-"""`restart`: a gang stops as a whole and starts as a whole, with the plan that it has."""
+"""`restart`: stops and starts a gang, all of its ranks, with its current plan."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
 
 
 def say_gone_from(fleet: Fleet, plans: Sequence[Staged], watcher: up.Watcher) -> None:
-    """Look at the nodes of these plans before anything is stopped, and say what they have no more."""
+    """Look at the nodes of these plans before anything is stopped, and report what they no longer have."""
     looked = look(fleet, [node for plan in plans for node in plan.gang.nodes]).values
     topologies = {name: build(snapshot) for name, snapshot in looked.items()}
     for plan in plans:
@@ -107,7 +107,7 @@ def against_a_start(fleet: Fleet, plan: Staged, watcher: up.Watcher) -> Against 
     """Ask the doctor: a node that does not answer, the first finding of severity stop, or a node without any RDMA port
     under a plan that needs one; None for none of these.
 
-    What the nodes have no more is said then. GPUs that are still busy are the agents' to find.
+    Then also reports what the nodes no longer have. The agents find GPUs that are still busy.
     """
     examined = examine(fleet, {node.name: node for node in plan.gang.nodes})
     if (against := objection(examined, plan.gang.name)) is not None:
@@ -142,7 +142,7 @@ def objection(examined: Examination, gang: str) -> Against | None:
 
 
 def say_gone(plan: Staged, nodes: Mapping[str, Topology], watcher: up.Watcher) -> None:
-    """Nothing is planned anew; who changed the hardware is told what the plan still counts on."""
+    """Report planned hardware that a node no longer has."""
     for node in plan.gang.nodes:
         name = node.name
         if name not in nodes:
@@ -197,12 +197,12 @@ def refuse_leftovers(stopped: Sequence[Stopped]) -> None:
 
 
 def _left(node: Stopped) -> tuple[str, str]:
-    """What is in the way of a start, and what to do about it."""
+    """What prevents a start, and the fix."""
     stuck = "check it with `ps` and `dmesg` (a stuck driver?), then run the same command again"
     if node.left_behind:
-        return f"process {', '.join(map(str, node.left_behind))} does not end", stuck
+        return f"process {', '.join(map(str, node.left_behind))} does not exit", stuck
     if node.alive:
-        return "its agent does not end", stuck
+        return "its agent does not exit", stuck
     somebody = (
         "stop the process that holds it (`nvidia-smi`; if none is listed, check `dmesg` for a stuck driver), "
         "then run the same command again"

@@ -52,7 +52,7 @@ class _Found:
 
 
 def resume(inventory: Inventory, request: ResumeRequest, watcher: Watcher) -> Resumed:
-    """Finish what was begun on the chosen gangs and is worked on by nobody; nothing where there is none.
+    """Finish interrupted work on the chosen gangs that no command holds; does nothing if there is none.
 
     First every gang that is half-way serves again and is in the router, then the operation goes on with those that it
     had not touched. A changed plan that not all nodes of a gang hold yet is given up: the gang has its previous one.

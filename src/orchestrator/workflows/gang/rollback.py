@@ -93,7 +93,7 @@ def previous_plans(inventory: Inventory, fleet: Fleet, gangs: Sequence[GangSpec]
 def _turn(turns: Turns, back: Back, view: GangView, request: RollbackRequest) -> Turn:
     def failed(step: Step) -> str:
         if step in (Step.ASIDE, Step.STOP):
-            return f"{back.gang.name} was to return to plan {back.before.plan_id}"
+            return f"{back.gang.name} was returning to plan {back.before.plan_id}"
         return _keep(turns, back, request)
 
     return Turn(

@@ -1,4 +1,4 @@
-"""Whether a gang of the inventory stands as one or as replicas: nothing but its nodes' reports says so."""
+"""Whether a gang of the inventory runs as one engine or as replicas, by its nodes' reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gang's turn: out of the router, until no request runs, stop, work, start, canary, in again.
+"""A gang's turn: remove from the router, drain, stop, work, start, canary, add again.
 
 Whatever restarts gangs that serve takes them through this: with the plan they had or another one, with work on their
 nodes in between or none.

@@ -359,7 +359,7 @@ def _follow(
 
 @dataclass
 class _Rise:
-    """One gang on its way up."""
+    """One gang that is being started."""
 
     fleet: Fleet
     rising: Rising
@@ -372,7 +372,7 @@ class _Rise:
     waited: bool = False
     """It was there when we came, and was not ready."""
     joined: bool = False
-    """It is on its way by the same plan, and not by our doing."""
+    """Another command is starting it with the same plan."""
     broke: Cause | None = None
     """What broke the start here: no agent can know of it."""
     staged: Mapping[str, StagingRequest] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""`guard`: watches gangs, and restarts one as a whole when a rank died, a lease ran out or its engine hangs.
+"""`guard`: watches gangs, and restarts one when a rank died, a lease expired or its engine hangs.
 
-What to do is decided by `gang.guarding`; this module looks, carries it out, and owns the clock. A restart asks the
+What to do is decided by `gang.guarding`; this module reads the nodes, acts, and owns the clock. A restart asks the
 doctor, ends what is left on every node, and starts the plan that the nodes have. A stop finding, or a node that does
 not answer the doctor, holds it back: both may pass, so it is looked at again, and no restart is counted. One that
 breaks half-way leaves the gang failed on its nodes, so that the next look sees it; `down` is what clears that.
@@ -148,7 +148,7 @@ class _Post:
     decision: Decision = NO_DECISION
     seen: GangView | None = None
     surrender: Decision | None = None
-    """Why it was given up, once everybody has been told."""
+    """Why it was given up, once that has been reported."""
     defect: BaseException | None = None
     ended: threading.Event = field(default_factory=threading.Event)
     _told: str = ""
@@ -273,7 +273,7 @@ class _Post:
             self._start_anew(decision, there, words)
         except InputError as impossible:
             self.memory = can_not_go_on(before, without)
-            self.decision = Decision(Do.WAIT, f"can't go on with {words}: {impossible.what}; {impossible.fix}")
+            self.decision = Decision(Do.WAIT, f"can't continue with {words}: {impossible.what}; {impossible.fix}")
             self._tell(self.decision)
             self._failed(self.decision.why)
         except FindingsError as refused:
@@ -371,7 +371,7 @@ class _Post:
             self._hook(self.request.on_ready, "back", f"{why}; {what}: {command}")
         often = ""
         if self.request.restores:
-            often = f" It was returned {self.memory.returned} times and did not stay: find out why first."
+            often = f" It was returned {self.memory.returned} times and failed again each time: find out why first."
         self._tell(
             Decision(
                 Do.WARN, f"{why}, and doctor finds nothing against it.{often} {what[0].upper()}{what[1:]}: {command}"
@@ -407,13 +407,13 @@ class _Post:
         if is_due_to_be_told(self.memory, self.request.policy) or self.request.once:
             self._notify(
                 Event.FINDING,
-                f"no restart while this lasts: {against.error.where}: {against.error.what}",
+                f"not restarted while this lasts: {against.error.where}: {against.error.what}",
                 against.error.fix,
             )
             self._failed(self.decision.why)
 
     def _finish(self, lock: GangLock, now: GangView, begun: Begun) -> None:
-        """What a command has begun and left half-way."""
+        """What a command has begun and not finished."""
         self.seen = (
             finish(self.inventory, lock, lock.gang, begun, self.watcher, timeout_s=self.request.timeout_s) or now
         )

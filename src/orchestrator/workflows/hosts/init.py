@@ -80,7 +80,7 @@ def refuse_existing(path: Path) -> None:
 
 
 def nodes_of(request: InitRequest) -> tuple[NodeSpec, ...]:
-    """The hosts as nodes of one gang. Raises InputError for a word that is no host."""
+    """The hosts as nodes of one gang. Raises InputError for a word that is not a host."""
     named: dict[str, Reach] = {}
     options = (("proxyjump", request.jump),) if request.jump else ()
     for word in request.hosts:
@@ -94,7 +94,7 @@ def nodes_of(request: InitRequest) -> tuple[NodeSpec, ...]:
         for name in names:
             if name in named or not name or (address and len(names) > 1):
                 raise InputError(
-                    f"{word!r} names {name!r} twice" if name in named else f"{word!r} is no host",
+                    f"{word!r} names {name!r} twice" if name in named else f"{word!r} is not a host",
                     where="HOST",
                     fix="name each host once, as NAME or NAME=ADDRESS",
                 )

@@ -1,4 +1,4 @@
-"""`prepare`: make hosts ready for `up`, and take back what was made. Ansible does it; this says what on which host."""
+"""`prepare`: set hosts up for `up`, and undo it. Ansible does it; this decides what to run on which host."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def _refuse_tags(request: PrepareRequest) -> None:
 
 
 def _refuse_below_an_engine(inventory: Inventory, names: Sequence[str]) -> None:
-    """A node that does not answer here will not answer Ansible either, and is told of there."""
+    """A node that does not answer here will not answer Ansible either, which reports it."""
     gangs = [gang for gang in as_standing(inventory).gangs if any(node.name in names for node in gang.nodes)]
     with Fleet(node for gang in gangs for node in gang.nodes) as fleet:
         views = see(fleet, gangs)

@@ -1,5 +1,5 @@
-"""Nodes try the ways to each other: every pair, on the plan's ports, at full frame size, rail to rail; and from card to
-card of their own."""
+"""Nodes test the paths to each other: every pair, on the plan's ports, at full frame size, rail to rail; and between
+their own cards."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TIMEOUT_S = 1.0
 UNHEARD_S = 0.3
 """Where a node does not hear itself: only whether its ARP is answered can be seen, and that takes milliseconds."""
 TRIES, SPACING_S = 4, 0.5
-"""Only what did not pass is tried again. With 8 % of all packets lost both ways a try fails in 15 of 100 cases, four of
-them in one of 2,000 (calculated)."""
+"""Only what did not pass is tried again. With 8 % of all packets lost in both directions a try fails in 15 of
+100 cases, four of them in one of 2,000 (calculated)."""
 LISTEN_S = 11.0
 """Longer than any node dials, by what the slowest of them may begin later."""
 END_S = 5.0
@@ -184,7 +184,7 @@ def _datagrams(
 
 
 def _trial(session: Session, said: Dialed) -> Trial:
-    """Raises NodeError where the outcome is a word that we don't know."""
+    """Raises NodeError if the outcome is an unknown word."""
     try:
         outcome = Outcome(said.outcome)
     except ValueError:

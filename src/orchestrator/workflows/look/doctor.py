@@ -1,4 +1,4 @@
-"""Look at every node, try the ways between them, and say what is wrong. Changes nothing."""
+"""Check every node and the paths between them, and report what is wrong. Changes nothing."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def sort_out(
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
     """(what is left, what was accepted): `ID` or `ID@node` on the command line, or in the node's `l40s_accept`.
 
-    A finding of the whole cluster is accepted by its id, on the command line or in every node's `l40s_accept`.
+    A finding of the entire cluster is accepted by its id, on the command line or in every node's `l40s_accept`.
     """
     asked = set(accept)
     everywhere = set.intersection(*(set(spec.accept) for spec in specs.values())) if specs else set()

@@ -85,7 +85,7 @@ def _about_the_stack(spec: NodeSpec, stack: Stack | None) -> StackQuestion | Non
 
 
 def _with_clock_offset(snapshot: Snapshot, sent: float, received: float) -> dict[str, object]:
-    """The probe says what time it is as the last thing it does, so half of the rest of the way lies behind it."""
+    """The probe reads the clock last, so half of the remaining round trip is behind it."""
     host = dict(snapshot.host)
     clock, spent = host.get("clock"), host.get("probe_seconds")
     if isinstance(clock, (int, float)):

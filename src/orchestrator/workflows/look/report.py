@@ -147,7 +147,7 @@ def _drawings(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) ->
 
 
 def _network(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) -> dict[str, Any]:
-    """The ways between the nodes: one row a node, one column for TCP and each rail."""
+    """The paths between the nodes: one row per node, one column for TCP and one for each rail."""
     rails = max((len(node.rail_ports) for node in nodes), default=0)
     shown = _shown(nodes, marks)
     return {

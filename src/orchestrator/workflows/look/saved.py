@@ -25,7 +25,7 @@ _SYSFS_FOLDERS = ("bus", "class", "devices")
 
 
 def save_snapshots(snapshots: Mapping[str, Snapshot], folder: Path) -> tuple[Path, ...]:
-    """One JSON file a node, each replaced whole. Raises InputError where the folder can't be written."""
+    """One JSON file per node, each replaced atomically. Raises InputError where the folder can't be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return tuple(_save(snapshot, folder / f"{file_name(name)}{SUFFIX}") for name, snapshot in snapshots.items())
@@ -123,7 +123,7 @@ def _recorded_directory(folder: Path) -> Snapshot | None:
 
 
 def _snapshot(name: str, files: dict[str, str], links: dict[str, str], errors: dict[str, str]) -> Snapshot:
-    """NVML says nothing of a recorded machine: its absence is told as an error, as the probe does."""
+    """NVML has no data of a recorded machine: its absence is reported as an error, as by the probe."""
     return Snapshot(
         node=name,
         taken_at=0.0,

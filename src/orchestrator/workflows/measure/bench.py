@@ -251,7 +251,7 @@ def _refuse_another_run(fleet: Fleet, gang: GangSpec, before: GangView) -> None:
         raise NodeError(
             "the gang was stopped or restarted during the measurement: the figures are discarded",
             where=f"gang {gang.name}",
-            fix="find out why with `l40s-deploy why`, then run `l40s-deploy bench` again",
+            fix="check the reason with `l40s-deploy why`, then run `l40s-deploy bench` again",
         )
 
 
@@ -385,7 +385,7 @@ def read_dataset(path: Path, prompts: int) -> Dataset:
     fix = "a JSON list in ShareGPT's form, or leave --dataset out"
     try:
         if path.stat().st_size > text.LONGEST:
-            raise InputError(f"longer than {text.LONGEST >> 20} MiB", where=str(path), fix="a part of it will do")
+            raise InputError(f"longer than {text.LONGEST >> 20} MiB", where=str(path), fix="use a part of it")
         return text.dataset_of(path.name, path.read_text("utf-8"), prompts)
     except OSError as failure:
         raise InputError(f"can't be read: {failure.strerror}", where=str(path), fix=fix) from None
@@ -471,7 +471,7 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> str:
         f"{len(first['nodes'])} nodes; prompts: {first['dataset']}"
     )
     if any(record["stand_in"] for record in records):
-        head += ". The lab's stand-in answered: these figures say nothing about a GPU"
+        head += ". Measured on the lab's stand-in: these figures say nothing about a GPU"
     titles = ("run", "at once", "in", "out", *(f"{one.title}, {one.unit}" for one in TABLE), "verdict")
     rows = [
         (

@@ -195,7 +195,7 @@ def _url(fleet: Fleet, gang: GangSpec) -> str:
 
 def _too_long(gang: GangSpec, prompt: Prompt) -> NodeError:
     return NodeError(
-        f"prompt {prompt.id} is longer than the engine's context, and was not when it was accepted",
+        f"prompt {prompt.id} is longer than the engine's context; it was not when its answer was accepted",
         where=f"gang {gang.name}",
         fix="compare the engine's flags with `l40s-deploy plan --diff`, or accept again: l40s-deploy golden accept",
     )

@@ -343,14 +343,14 @@ class _Heard:
         if line.step >= 0:
             step = next((one for one in self.schedule if one.id == line.step), None)
             if step is None or not 0 <= line.group < len(step.groups):
-                return f"a measurement of step {line.step}, group {line.group}, which is none of this test"
+                return f"a measurement of step {line.step}, group {line.group}, which is not part of this test"
             before = sum((one.step, one.group) == (line.step, line.group) for one in self.figures)
             if step.kind == ALL_REDUCE and before >= len(step.bytes):
                 return f"more than {len(step.bytes)} measurements of step {line.step}, group {line.group}"
         if line.done > self.steps:  # their number itself is the end
             return f"step {line.done} of {self.steps}"
         ours = {-1, *self.ranks.get(node, ())}
-        return "the end of a rank that it does not have" if not {line.died, line.failed} <= ours else ""
+        return "the end of a rank that is not on it" if not {line.died, line.failed} <= ours else ""
 
     def broken(self) -> None:
         """Something has failed: the others need not go on."""
@@ -419,7 +419,7 @@ def _follow(session: Session, request: NettestRequest, heard: _Heard) -> None:
             if line.ended >= 0 or heard.over:
                 return
     raise NodeError("its part of the network test ended without a result", where=session.spec.name,
-                    fix="l40s-deploy nettest again; if it persists, look at the memory of that node")  # fmt: skip
+                    fix="l40s-deploy nettest again; if it persists, check the memory of that node")  # fmt: skip
 
 
 def _failure(
@@ -431,14 +431,14 @@ def _failure(
         return Unreachable(
             f"the connection was lost during the network test ({_at(heard)}): {first.what}",
             where=first.where,
-            fix=f"ssh to it and look; its ranks end by themselves within {ground.timeout_s:.0f} s. {first.fix}",
+            fix=f"check it with `ssh {first.where}`; its ranks stop within {ground.timeout_s:.0f} s. {first.fix}",
         )
     if first is not None:
         return first
     if heard.died:
         node, rank, number = heard.died[0]
-        return _of_rank(places, node, rank, f"was ended by signal {number} {_at(heard)}", "l40s-deploy doctor, and the "
-                        f"kernel's log of {node}: was it the OOM killer?")  # fmt: skip
+        return _of_rank(places, node, rank, f"was killed by signal {number} {_at(heard)}", "l40s-deploy doctor, and "
+                        f"check for the OOM killer with `journalctl -k` on {node}")  # fmt: skip
     if heard.failed:
         node, rank, what = next((one for one in heard.failed if not _TORN.search(one[2])), heard.failed[0])
         fix = f"check ports and firewall between the nodes: l40s-deploy doctor; the port is {_port(ground)}"

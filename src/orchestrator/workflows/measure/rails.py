@@ -32,7 +32,7 @@ PACKAGE = "perftest"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """links: every way that was measured; note: what was not, and what to do, in words"""
+    """links: every path that was measured; note: what was not, and what to do, as text"""
 
     links: tuple[Link, ...] = ()
     note: str = ""
@@ -123,7 +123,7 @@ def _without(ports: Mapping[str, tuple[RailPort, ...]], addresses: Mapping[str, 
             "there should be one: l40s-deploy doctor"
         )
     if any(":" in addresses.get(name, ":") for name in ports):
-        return "ib_write_bw finds its other end by IPv4 alone, and these nodes have IPv6: set l40s_address"
+        return "ib_write_bw needs IPv4 here, and these nodes have IPv6 addresses: set l40s_address to an IPv4 address"
     return None
 
 
@@ -150,7 +150,9 @@ class _Heard:
             way = next((way for way in self.order if way.id == line.run), None)
             if way is None or node not in (way.start.node, way.end.node):
                 raise NodeError(
-                    f"it reported run {line.run}, which is none of its own", where=node, fix="l40s-deploy nettest again"
+                    f"it reported run {line.run}, which is not one of its runs",
+                    where=node,
+                    fix="l40s-deploy nettest again",
                 )
             if node == way.start.node or (line.status and way.id not in self.said):
                 self.said[way.id] = Said(line.text, line.status)
@@ -164,10 +166,12 @@ class _Heard:
             )
         words = []
         if played(self.said):
-            words.append("these figures are a stand-in's: there is no RDMA here")
+            words.append("these figures come from a stand-in: there is no RDMA here")
         if self.left:
             nodes = ", ".join(f"{node} ({count})" for node, count in sorted(self.left.items()))
-            words.append(f"measurements given up: {nodes}; the other end did not come, or the time was over")
+            words.append(
+                f"measurements given up: {nodes}; the other end did not connect, or the time limit was reached"
+            )
         return "; ".join(words)
 
 
@@ -179,4 +183,4 @@ def _follow(session: Session, request: RailsRequest, heard: _Heard) -> None:
             if line.ended or heard.missing:
                 return
     raise NodeError("its part of the test of RDMA ports ended without a result", where=session.spec.name,
-                    fix="l40s-deploy nettest again; if it persists, look at the memory of that node")  # fmt: skip
+                    fix="l40s-deploy nettest again; if it persists, check the memory of that node")  # fmt: skip

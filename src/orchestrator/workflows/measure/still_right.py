@@ -61,6 +61,6 @@ def _finding(gang: GangSpec, golden: Golden) -> Finding | None:
         evidence=tuple(
             f"{one.id}: from token {(one.position or 0) + 1} on {one.expected!r} is now {one.found!r}" for one in wrong
         ),
-        effect="the gang serves, and its text may be wrong: weights, a kernel config, peer-to-peer traffic or memory",
+        effect="the gang serves, but its text may be wrong: weights, a kernel config, peer-to-peer traffic or memory",
         fix="l40s-deploy golden check; then checkpoint verify and doctor. If the new answers are right: golden accept",
     )

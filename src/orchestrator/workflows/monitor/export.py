@@ -37,7 +37,7 @@ def prometheus_files(inventory: Inventory, order: PrometheusOrder) -> dict[str, 
     return {
         "prometheus.yml": written(scrape_config(inventory, order.targets), "Prometheus: targets and intervals."),
         RULES: written(rule_file(order.prices), "Prometheus: recorded series and alerts."),
-        "alertmanager.yml": written(delivery(order.receiver), "Alertmanager: who is told, and how soon."),
+        "alertmanager.yml": written(delivery(order.receiver), "Alertmanager: who is notified, and how soon."),
         "l40s-dashboard.json": json.dumps(dashboard(), indent=1) + "\n",
     }
 

@@ -102,7 +102,7 @@ class Notifier:
         try:
             self._waiting.put_nowait(notice)
         except queue.Full:
-            self._trouble(f"{MOST_WAITING} notifications wait already; left out: {notice.title}")
+            self._trouble(f"{MOST_WAITING} notifications are waiting already; dropped: {notice.title}")
 
     def _live(self) -> None:
         while (notice := self._waiting.get()) is not None:
@@ -116,7 +116,7 @@ class Notifier:
             if not wrong:
                 return
             time.sleep(PAUSE_S * attempt)
-        self._trouble(f"{shown(recipient)} did not take {notice.title!r}: {wrong}")
+        self._trouble(f"{shown(recipient)} did not accept {notice.title!r}: {wrong}")
 
 
 def _post(recipient: Recipient, notice: Notice, deadline_s: float) -> str:
@@ -125,7 +125,7 @@ def _post(recipient: Recipient, notice: Notice, deadline_s: float) -> str:
     sign = _secret(recipient.sign_file, "the signing key") if recipient.sign_file else ""
     parts = urlsplit(address(recipient.kind, url, sign=sign, at=now))
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        return "the address is no http(s) address"
+        return "the address is not an http(s) address"
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname, parts.port, timeout=deadline_s)
     try:

@@ -1,4 +1,4 @@
-"""`plan --diff`: what `up` would change of what the nodes were told last."""
+"""`plan --diff`: what `up` would change compared with what was last staged on the nodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def diff_inventory(inventory: Inventory, request: PlanRequest) -> tuple[Plan, tu
 
 
 def compare(fleet: Fleet, gangs: Sequence[GangSpec], plan: Plan) -> tuple[GangDiff, ...]:
-    """One difference a gang. Raises the failure of the first node that does not say what it was told."""
+    """One difference per gang. Raises the failure of the first node that does not report what was staged."""
     scripts = launch_scripts(plan)
     plans = {gang.name: gang for gang in plan.gangs}
     states = {view.name: view.state.value for view in see(fleet, gangs)}
@@ -49,7 +49,7 @@ def _compare(
 
 
 def _staged(fleet: Fleet, nodes: Iterable[NodeSpec]) -> Mapping[str, StagingRequest]:
-    """What each node was told last; a node where nothing was ever staged is left out."""
+    """What was last staged on each node; a node where nothing was ever staged is left out."""
 
     def one(session: Session) -> StagingRequest | None:
         try:

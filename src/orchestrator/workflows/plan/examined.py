@@ -29,9 +29,9 @@ _TOLD_BETTER: Mapping[str, tuple[str, ...]] = {
 def examined(
     planned: Planned, gangs: Sequence[GangSpec], fleet: Fleet | None = None, *, accept: Sequence[str] = ()
 ) -> Plan:
-    """The plan with the findings of all rules, and what of them is accepted. No node is looked at a second time.
+    """The plan with the findings of all rules, and what of them is accepted. No node is read a second time.
 
-    fleet: tries the ways between the nodes too; None where engines run already
+    fleet: tests the paths between the nodes too; None where engines run already
     Raises InputError for a word in `accept` that names nothing.
     """
     layouts = {gang.name: gang.layout for gang in planned.plan.gangs}

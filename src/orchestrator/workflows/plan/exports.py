@@ -21,12 +21,14 @@ _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def slurm(plan: Plan, gang_name: str | None = None) -> str:
-    """The sbatch script of one gang. Raises InputError for a gang that can't be had that way."""
+    """The sbatch script of one gang. Raises InputError for a gang that can't be exported."""
     gang = _without_key(_gang(shown(plan), gang_name))
     for node in gang.nodes:
         if _NODE_NAME.fullmatch(node.name) is None:
             raise InputError(
-                f"{node.name!r} is no name of a Slurm node", where="inventory", fix="name the hosts as Slurm does"
+                f"{node.name!r} is not a valid name for a Slurm node",
+                where="inventory",
+                fix="name the hosts as Slurm does",
             )
     secrets = sorted({name for node in gang.nodes for name, value in node.env if value == HIDDEN})
     scripts = [(node.name, _script(gang, node, plan.plan_id)) for node in gang.nodes]
@@ -91,6 +93,6 @@ def _without_key(gang: GangPlan) -> GangPlan:
         raise InputError(
             f"{gang.name} has an API key, which `up` puts on its nodes and another launcher does not",
             where="inventory: l40s_api_key_file",
-            fix="remove it for the export, and ask for the key in front of the engine",
+            fix="remove it for the export, and check the key in a proxy in front of the engine",
         )
     return gang

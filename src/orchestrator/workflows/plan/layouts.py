@@ -57,7 +57,7 @@ def fit_words(fit: Fit) -> str:
     172 GB to read on each node (34 s at 5 GB/s)'."""
     groups = f" in each of {fit.degrees.attention} groups" if fit.degrees.attention > 1 else ""
     parts = [] if fit.kv_tokens is None else [f"{fit.kv_tokens // 1000}k KV tokens{groups}"]
-    parts.append(f"{fit.sent / 1000:.0f} kB a token between nodes")
+    parts.append(f"{fit.sent / 1000:.0f} kB per token between nodes")
     if fit.speeds is not None:
         least, most = min(fit.speeds.tokens_per_s), max(fit.speeds.tokens_per_s)
         rates = f"{fit.speeds.tokens_per_s[least]:.0f} to {fit.speeds.tokens_per_s[most]:.0f}"

@@ -130,7 +130,7 @@ def add_model(
 ) -> tuple[Path, dict[str, str]]:
     """Write a profile for a checkpoint directory; returns the file and what is marked in it.
 
-    place: where the checkpoint lies, as the profile's source names it
+    place: where the checkpoint is, as the profile's source names it
 
     Raises InputError where there is no checkpoint, where it can't become a profile, and where the file exists.
     """

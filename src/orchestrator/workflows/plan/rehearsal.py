@@ -93,7 +93,7 @@ def would_stop_of(specs: Sequence[GangSpec], *, now: bool) -> tuple[Would, ...]:
 
 def _stopping(spec: GangSpec, view: GangView, now: bool) -> str:
     lost = {node.name for node in view.unreachable}
-    silent = f"; {', '.join(sorted(lost))} can't be asked" if lost else ""
+    silent = f"; {', '.join(sorted(lost))} can't be reached" if lost else ""
     if not view.running:
         return f"nothing is running{silent}"
     asked = ", ".join(node.name for node in spec.nodes if node.name not in lost)

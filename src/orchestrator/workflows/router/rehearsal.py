@@ -22,7 +22,7 @@ def would_start_router(inventory: Inventory) -> tuple[Would, ...]:
     behind = {worker.url for worker in state.workers}
     added = [view.name for view in gangs if view.serves and view.service_url not in behind]
     joining = f"{', '.join(added)} would be added" if added else "no gang would be added"
-    what = "is running and would be left alone" if running else "would be started"
+    what = "is running and would be left unchanged" if running else "would be started"
     return (would(state.view, then, f"{what}; {joining}"),)
 
 

@@ -1,4 +1,4 @@
-"""The router before the gangs: started like a gang of one node without ranks, told over its own REST interface.
+"""The router before the gangs: started like a gang of one node without ranks, configured over its own REST interface.
 
 All HTTP goes through the node's verb `ask`: the router's host must reach the gangs, we need to reach only SSH.
 """
@@ -62,7 +62,7 @@ class RouterState:
 
 
 class Router:
-    """A router that can be told things. A context manager: it holds a connection to its host."""
+    """A router that can be configured. A context manager: it holds a connection to its host."""
 
     def __init__(self, spec: RouterSpec) -> None:
         self.spec = spec
@@ -128,11 +128,11 @@ class Router:
             failure = self._trouble(
                 f"checks the health of gangs at {url}{path}, but this engine has no such path", answer
             )
-            failure.fix = f"{_ANEW} makes it use the right one"
+            failure.fix = f"{_ANEW} makes it use the right path"
             raise failure
         if answer.status != HTTPStatus.OK:
             raise self._trouble(
-                f"checks the health of gangs at {url}{path}, and got no success within {TAKE_IN_S:.0f} s", answer
+                f"checks the health of gangs at {url}{path}, without success within {TAKE_IN_S:.0f} s", answer
             )
 
     def _health_path(self) -> str:
@@ -256,7 +256,7 @@ def enrol(inventory: Inventory, views: Iterable[GangView], watcher: Watcher, *, 
 
 
 def rejoin(inventory: Inventory, views: Iterable[GangView], watcher: Watcher) -> None:
-    """After a `restart`: the router, where one serves, knows these gangs; what can't be told to it is only said."""
+    """After a `restart`: add these gangs to the router, if one serves; a failure is only reported."""
     if inventory.router is None:
         return
     with Router(inventory.router) as router:
@@ -297,7 +297,7 @@ def drained(fleet: Fleet, node: str, url: str) -> bool | None:
 
 
 def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str, *, deadline_s: float) -> None:
-    """Until two looks in a row see no request: one may be on its way when the router lets go.
+    """Wait until two checks in a row see no request: one may be in flight when the router removes the gang.
 
     Raises GangFailed when the deadline passes; nothing was stopped then. An engine that does not tell is left to
     its own drain.
@@ -347,7 +347,7 @@ def _stacks(inventory: Inventory, gangs: Iterable[GangView]) -> set[str]:
 
 
 def _or_what_runs(wanted: Rising, now: GangView) -> Rising:
-    """A router on its way up is waited for, with whatever settings it was started."""
+    """Wait for a router that is starting, whatever its settings."""
     return replace(wanted, plan_id=now.plan_id) if now.running else wanted
 
 

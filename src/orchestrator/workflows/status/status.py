@@ -50,7 +50,7 @@ def _gang(view: GangView) -> dict[str, Any]:
 
 
 def cause_json(cause: Cause) -> dict[str, Any]:
-    """A cause as every JSON document has it."""
+    """A cause as in every JSON document."""
     return {
         "node": cause.node,
         "tp_rank": cause.tp_rank,

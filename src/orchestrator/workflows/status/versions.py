@@ -17,7 +17,7 @@ from orchestrator.workflows.status.reports import ask_report, unreadable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeVersion:
-    """Of one node: what its agent was started with; empty where nothing was ever started. error: why nobody knows."""
+    """Of one node: what its agent was started with; empty if nothing was ever started. error: why it is unknown."""
 
     node: str
     gang: str

@@ -78,7 +78,7 @@ def bundle(
         judge = Scrubber(scrubber.pseudonyms, known) if name.startswith("snapshots/") else scrubber
         if left := judge.left(f"{name}\n{text}"):
             raise VerificationDiffers(
-                f"{name} would still hold {'a secret' if left in known else left!r}",
+                f"{name} would still contain {'a secret' if left in known else left!r}",
                 where="support-bundle",
                 fix="nothing was written. Report this bug without the bundle",
             )

@@ -1,6 +1,6 @@
-"""A gang planned anew on fewer of its nodes than it should have, and on all of them again.
+"""A gang planned again on fewer of its nodes than it should have, and on all of them again.
 
-Both are an `up` of what its nodes keep of the operator's wishes: with its locks, its checks and its way back.
+Both are an `up` of what its nodes keep of the operator's wishes: with its locks, its checks and its rollback.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def asked_of(fleet: Fleet, gang: GangSpec) -> Asked:
     """
     if not gang.nodes:
         raise InputError(
-            "none of the nodes that are left has run this gang, so that nobody knows what was asked for",
+            "none of the remaining nodes has run this gang, so its model and options are unknown",
             where=f"gang {gang.name}",
-            fix="say it once: l40s-deploy up --model NAME --without NODE",
+            fix="run once: l40s-deploy up --model NAME --without NODE",
         )
     requests = staged_plan(fleet, gang, whole=False).requests
     asked = next((request.asked for request in requests.values() if request.asked is not None), None)
     if asked is None:
         raise InputError(
-            "an older l40s-deploy started this gang, and its nodes do not know what was asked for",
+            "an older l40s-deploy started this gang, and its nodes did not record its model and options",
             where=f"gang {gang.name}",
-            fix="say it once: l40s-deploy up --model NAME --replace, with --without NODE for a node that is away",
+            fix="run once: l40s-deploy up --model NAME --replace, with --without NODE for a node that does not answer",
         )
     return asked
 

@@ -56,7 +56,7 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushRequest:
-    """What to push. pack: None with `remove`, which takes back whatever was put; check: say what would be done"""
+    """What to push. pack: None with `remove`, which undoes what was installed; check: report what would be done"""
 
     pack: Path | None = None
     stack: str | None = None
@@ -78,7 +78,7 @@ class Put:
 
 
 def pull(inventory: Inventory, request: PullRequest) -> Pulled:
-    """Make a pack of what one node has. Raises InputError where there is nothing, Unreachable and NodeError as ever."""
+    """Make a pack of what one node has. Raises InputError if there is nothing, Unreachable and NodeError as usual."""
     spec = _node(inventory, request.node)
     asked = request.stack or _named(inventory, [spec]) or _only_by_option()
     stack = load_stack(asked)
@@ -112,9 +112,9 @@ def pull(inventory: Inventory, request: PullRequest) -> Pulled:
 
 
 def push(inventory: Inventory, request: PushRequest) -> PerNode[Put]:
-    """Put a pack on every node, or take back. Nothing is written anywhere before every node could take it.
+    """Install a pack on every node, or remove it. Nothing is written before every node has agreed to accept it.
 
-    Raises InputError for a pack that can't be used, and the first failure of a node that can't take it.
+    Raises InputError for a pack that can't be used, and the first failure of a node that can't accept it.
     """
     specs = {node.name: node for gang in chosen_gangs(inventory, request.gangs) for node in gang.machines}
     pack = load_pack(request.pack) if request.pack and not request.remove else None

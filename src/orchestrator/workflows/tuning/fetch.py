@@ -101,7 +101,7 @@ def _texts(published: Published, digests: Mapping[str, str], request: FetchReque
             raise VerificationDiffers(
                 f"its SHA-256 is {found}, wanted {digests[path]}",
                 where=place,
-                fix=f"nothing was written. Take the file of commit {published.commit}",
+                fix=f"nothing was written. Use the file of commit {published.commit}",
             )
         return content.decode("utf-8")
 
@@ -125,7 +125,7 @@ def _download(address: str, deadline: float) -> bytes:
     left = deadline - time.monotonic()
     try:
         if left <= 0:
-            raise TimeoutError("the time is up")
+            raise TimeoutError("the time limit was reached")
         with urllib.request.urlopen(address, timeout=left) as answer:  # noqa: S310 - https, by the set's file
             content: bytes = answer.read(LARGEST_PART + 1)
     except (urllib.error.URLError, OSError) as error:

@@ -47,7 +47,7 @@ def proved(pack: Pack, where: str) -> Pack:
 
 
 def save_pack(path: Path, pack: Pack) -> None:
-    """Write a pack; it appears whole or not at all. Raises InputError for a place that is taken or can't be written."""
+    """Write a pack; it appears complete or not at all. Raises InputError for a path that exists or can't be written."""
     parts = {MANIFEST: manifest(pack), **pack.texts}
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     if path.exists() or path.is_symlink():

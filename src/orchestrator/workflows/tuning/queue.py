@@ -1,4 +1,4 @@
-"""Jobs of a tuning run on their way to the nodes: who has which, what comes back when a node is lost. Thread-safe."""
+"""Jobs of a tuning run: which node has which, and which return when a node is lost. Thread-safe."""
 
 from __future__ import annotations
 

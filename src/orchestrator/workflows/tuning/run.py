@@ -106,7 +106,7 @@ def run_tuning(inventory: Inventory, request: TuneRunRequest, progress: Progress
         raise InputError("already exists", where=str(request.out), fix="choose another path, or remove it")
     with Fleet(gang.nodes) as fleet:
         refuse_running(
-            fleet, gang, why="the tuners need its GPUs for themselves", fix=f"l40s-deploy down --gang {gang.name}"
+            fleet, gang, why="the tuners need exclusive use of its GPUs", fix=f"l40s-deploy down --gang {gang.name}"
         )
         with GangLock(fleet, gang, request.command):
             ground = _ground(inventory, fleet, gang, request)
@@ -162,7 +162,7 @@ def _ground(inventory: Inventory, fleet: Fleet, gang: GangSpec, request: TuneRun
         raise InputError(
             f"no kernel of {profile.name} reads a tuned config in {stack.name}",
             where=f"profile {profile.name}",
-            fix="nothing to do: its matrices do not run in Triton kernels",
+            fix="no tuning needed: its matrices do not run in Triton kernels",
         )
     spaces = {one.name: candidates(one.name, request.most) for one in wanted if not one.optional}
     marks = (stack.engine_version, versions.get("triton", ""), gpu, stack.device, request.most, sorted(spaces))
@@ -235,7 +235,7 @@ class _Run:
         staged = self.ground.requests[name]
         gpus = len(staged.gpus) or len(staged.tp_ranks)
         while jobs := self.queue.take(ROUNDS * gpus):
-            why = f"{name}: its tuner ended without a result, twice: look at the node's kernel log"
+            why = f"{name}: its tuner exited twice without a result: check the node's kernel log (`journalctl -k`)"
             try:
                 self._follow(session, self._order(staged, jobs, gpus))
             except DeployError as failure:
@@ -265,7 +265,7 @@ class _Run:
                 self._take(session.spec.name, line)
                 if line.ended >= 0:
                     return
-        raise NodeError("its tuners ended without a result", where=session.spec.name, fix="run the same command again")
+        raise NodeError("its tuners exited without a result", where=session.spec.name, fix="run the same command again")
 
     def _take(self, node: str, line: TuneLine) -> None:
         place = f"{node} GPU {line.gpu}"

@@ -45,7 +45,7 @@ def _gpu(rank: RankReport | None, gpu: GpuGauges | None, *, old: bool) -> Lit:
         f"TP rank {rank.tp_rank}, process {rank.pid}: {rank.state.value}" if rank else "no rank",
         f"slowed by {', '.join(slowed)}" if slowed else "",
         gpu.error if gpu else "",
-        "its node does not answer: this is old" if old else "",
+        "its node does not answer: this is out of date" if old else "",
     ]
     state = OLD if old else _state(rank, gpu, slowed=bool(slowed))
     dead = rank is not None and rank.state is RankState.DEAD

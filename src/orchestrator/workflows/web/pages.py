@@ -101,7 +101,7 @@ class Pages:
         return live_json(self._source.look())
 
     def doctor(self) -> str:
-        """The page of `doctor --report`; a word on it while the nodes are examined."""
+        """The page of `doctor --report`; a placeholder while the nodes are examined."""
         inside, error = self._inside.value()
         if inside is None:
             return _soon("The nodes are being examined.", error)

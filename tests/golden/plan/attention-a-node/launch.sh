@@ -24,13 +24,13 @@ export NCCL_SOCKET_IFNAME='=bond0'
 export GLOO_SOCKET_IFNAME=bond0
 # rank 0 gives the others this address; without it, SGLang uses the address of the default route, and hangs if there is none
 export SGLANG_HOST_IP=10.0.0.14
-# the agent asks NCCL's RAS here when the engine stands still; each gang of a node has a port of its own
+# the agent asks NCCL's RAS here when the engine makes no progress; each gang of a node has its own port
 export NCCL_RAS_ADDR=127.0.0.1:28028
 # l40s_transport is auto, and every node has usable RDMA ports; a silent fallback to TCP becomes an error
 export NCCL_NET=IB
 # the ACTIVE RDMA ports under the GPUs' switches, 4 of 6; without `=`, mlx5_1 would also match mlx5_10
 export NCCL_IB_HCA='=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1'
-# every node uses two ports of one card: if one fails, NCCL goes on over the other; not measured on this hardware
+# every node uses two ports of one card: if one fails, NCCL continues over the other; not measured on this hardware
 export NCCL_IB_RESILIENCY_PORT_FAILOVER=1
 # port failover needs it
 export NCCL_IB_PREPOST_RECEIVE_WORK_REQUESTS=1

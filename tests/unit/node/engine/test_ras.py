@@ -173,7 +173,7 @@ def test_one_rank_is_named_where_ras_can_name_one() -> None:
     stuck = words(ONE_BEHIND, ONE_BEHIND)
     assert stuck.words == (
         "NCCL RAS: rank 21 (pid 3487984, GPU 5 of node2) launched 6649 of 6650 AllReduce operations,"
-        " unchanged between two looks"
+        " unchanged between two queries"
     )
     assert stuck.culprit is not None and stuck.culprit.rank == 21
     assert words(MISMATCH, MISMATCH).culprit is None and "and 2 more" in words(MISMATCH, MISMATCH).words
@@ -282,7 +282,7 @@ def test_what_never_ends_or_is_too_long_is_bounded(monkeypatch: pytest.MonkeyPat
         while True:
             connection.sendall(b"x" * 65536)
 
-    with server(flood) as address, pytest.raises(ValueError, match="more than"):
+    with server(flood) as address, pytest.raises(ValueError, match="longer than"):
         status(address)
 
 
@@ -311,8 +311,8 @@ def culprit(inquiry: Inquiry) -> int:
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        ({}, "is off or not in this NCCL"),
-        ({"NCCL_RAS_ADDR": "127.0.0.1:1", "NCCL_RAS_ENABLE": "0"}, "is off or not in this NCCL"),
+        ({}, "is off or missing in this NCCL"),
+        ({"NCCL_RAS_ADDR": "127.0.0.1:1", "NCCL_RAS_ENABLE": "0"}, "is off or missing in this NCCL"),
         ({"NCCL_RAS_ADDR": "127.0.0.1:1"}, "could not be asked: "),
         ({"NCCL_RAS_ADDR": "nonsense"}, "could not be asked: "),
     ],

@@ -75,4 +75,4 @@ def test_one_that_has_ended_is_started_again(children: list[Standing]) -> None:
 def test_one_that_ends_without_an_answer_says_so(children: list[Standing]) -> None:
     child = standing(children, "raise SystemExit(3)")
     child.ask({})
-    assert child.answer(20) == {"error": "the process that asks the driver ended without an answer"}
+    assert child.answer(20) == {"error": "the process that queries the driver exited without an answer"}

@@ -152,7 +152,7 @@ def test_a_dry_run_says_what_there_is_and_brings_nothing(
     assert code == 0 and "node0:" in out and "would be downloaded: 4.0 MiB in 4 files" in out
     assert not list(Path(node.model_root).iterdir()) and not any(map(hub.sent, WANTED))
     bring(node, hub, of)
-    assert "is there already; would be compared" in typed(*words)[1]
+    assert "already exists; would be compared" in typed(*words)[1]
     assert typed("download", "lab/none", *words[2:])[0] == 2
 
 

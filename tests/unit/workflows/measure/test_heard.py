@@ -25,7 +25,7 @@ def test_a_steps_end_and_the_end_of_all_are_its_own(line: NettestLine) -> None:
         (NettestLine(done=2), "step 2 of 1"),
         (NettestLine(step=1, group=0, us=1.0), "step 1, group 0"),
         (NettestLine(step=0, group=1, us=1.0), "step 0, group 1"),
-        (NettestLine(died=1), "a rank that it does not have"),
+        (NettestLine(died=1), "a rank that is not on it"),
     ],
 )
 def test_what_is_none_of_the_test_is_said(line: NettestLine, words: str) -> None:

@@ -129,7 +129,7 @@ def test_what_can_t_be_exported_says_why() -> None:
         slurm(planned(), "gang7")
     odd = planned()
     nodes = (replace(odd.gangs[0].nodes[0], name="a b"), *odd.gangs[0].nodes[1:])
-    with pytest.raises(InputError, match="no name of a Slurm node"):
+    with pytest.raises(InputError, match="not a valid name for a Slurm node"):
         slurm(changed(odd, nodes=nodes))
 
 

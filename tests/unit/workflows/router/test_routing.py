@@ -144,7 +144,7 @@ def test_a_rehearsal_says_what_would_be_started_and_added(world: World, monkeypa
     behind = (Worker(id="1", url="http://a", healthy=True, load=0),)
     monkeypatch.setattr(routing.Router, "workers", lambda _: behind)
     (would,) = rehearsal.would_start_router(INVENTORY)
-    assert (would.then, would.what) == ("other", "is running and would be left alone; c would be added")
+    assert (would.then, would.what) == ("other", "is running and would be left unchanged; c would be added")
     assert not world.started and not world.behind
 
 
