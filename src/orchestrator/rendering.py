@@ -167,7 +167,7 @@ def _job_name(gang: str) -> str:
 def profile_file(
     profile: ModelProfile, dimensions: Mapping[str, int], unknown: Mapping[str, str], template: str
 ) -> str:
-    """A model profile as the YAML file that `loading.profiles` reads, with what nobody could know in comments.
+    """A model profile as the YAML file that `loading.profiles` reads, with unknown values marked in comments.
 
     template: the text of templates/model.yml.j2
     """

@@ -1,4 +1,4 @@
-"""The prompts' text where nobody brings a data set: conversations in ShareGPT's form, the same on every call. Pure."""
+"""The prompts' text if no data set is given: conversations in ShareGPT's format, the same on every call. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORDS = _TEXT.split()
 
 
 LONGEST = 32 << 20
-"""Bytes of a data set: it travels to the leader as it is."""
+"""Bytes of a data set: it is sent to the leader unchanged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ DEGREES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 @dataclass(frozen=True, slots=True)
 class Degree:
-    """One tensor-parallel degree; refusal says in words why it is not allowed, '' where it is."""
+    """One tensor-parallel degree; refusal: why it is not allowed, '' if it is."""
 
     tensor_parallel: int
     refusal: str

@@ -31,7 +31,7 @@ SGLang 0.5.23: is_hybrid_swa_model, get_hybrid_layer_ids). Others keep all layer
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A profile and, by key of its file, what nobody could know: the file says so at that line."""
+    """A profile and, by key of its file, what is unknown: the file says so at that line."""
 
     profile: ModelProfile
     unknown: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""`l40s-deploy bench`: is this speed normal? The engine's own benchmark, recorded and held against expected figures."""
+"""`l40s-deploy bench`: runs the engine's own benchmark, records it, and compares it with expected figures."""
 
 from __future__ import annotations
 

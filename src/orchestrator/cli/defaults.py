@@ -1,4 +1,4 @@
-"""The operator's own defaults (loading/config.py) as words of the command line, where nobody typed others."""
+"""The operator's own defaults (loading/config.py) as words of the command line, unless others were typed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.model.errors import InputError
 def added(
     words: Sequence[str], parser: argparse.ArgumentParser, options: Mapping[str, Any], file: Path | None
 ) -> list[str]:
-    """Words of a verb with those of the file's options that nobody typed in any form, after the verb.
+    """Words of a verb, with those of the file's options that were not typed added after the verb.
 
     parser: of that verb. An option that excludes a typed one is left out. Raises InputError for an option that the
     verb does not have, or a value of another kind.

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         url = f"http://{f'[{args.listen}]' if ':' in args.listen else args.listen}:{listening}/metrics"
         if args.json:
             screen.json({"url": url})
-        screen.say(f"metrics: {url} (Ctrl-C ends it)")
+        screen.say(f"metrics: {url} (press Ctrl-C to stop)")
         threading.Event().wait()
     return 0
 

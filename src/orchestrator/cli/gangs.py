@@ -205,7 +205,7 @@ def left_words(left: Left) -> str:
 def progress(
     views: Sequence[GangView], left: Callable[[str, NodeView], str] = lambda _gang, _node: ""
 ) -> RenderableType:
-    """What a rising gang looks like while somebody waits. left: what is known of a node's time, in words"""
+    """A starting gang, shown while the command waits. left: what is known of a node's time, in words"""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

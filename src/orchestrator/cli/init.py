@@ -1,4 +1,4 @@
-"""`l40s-deploy init`: an inventory for machines that nobody has described yet."""
+"""`l40s-deploy init`: an inventory for machines that have none yet."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _request(args: argparse.Namespace, questions: Questions) -> InitRequest:
 def _trusted(
     nodes: Sequence[NodeSpec], keys: Mapping[str, ShownKey], accept: bool, questions: Questions, screen: Screen
 ) -> None:
-    """Show every key; record the unknown ones where somebody says that they are right. Raises HostKeyError."""
+    """Show every key; record the unknown ones if the operator confirms them. Raises HostKeyError."""
     from orchestrator.workflows.hosts.init import remember
 
     for name, key in keys.items():

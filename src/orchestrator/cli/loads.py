@@ -50,7 +50,7 @@ def _power(gpus: Sequence[GpuGauges]) -> str:
 
 
 def throttled(gpu: GpuGauges) -> str:
-    """What holds a GPU's clock down, in words; '' for nothing that costs speed."""
+    """What limits a GPU's clock, as text; '' for nothing that costs speed."""
     return ", ".join(words for bit, words in SLOWING.items() if (gpu.clocks_event_reasons or 0) & bit)
 
 

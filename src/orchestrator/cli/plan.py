@@ -226,7 +226,7 @@ def _show_diff(plan: Plan, found: Sequence[GangDiff], screen: Screen) -> None:
 
 
 def diff_lines(gang: GangDiff, plan_id: str) -> Iterator[str]:
-    """One gang's difference in words."""
+    """One gang's differences as text."""
     if not gang.running:
         yield f"gang {gang.name}: never started; `up` would start plan {plan_id}"
         return

@@ -217,7 +217,7 @@ class _Progress(LivePicture):
 
 @dataclass(frozen=True)
 class _Drawn:
-    """Drawn anew each time that the display refreshes, so that the clock of a long task goes on."""
+    """Drawn again at each refresh of the display, so that the clock of a long task keeps running."""
 
     table: Callable[[], Table]
 

@@ -9,14 +9,14 @@ from orchestrator.model.errors import InputError
 
 
 class Questions:
-    """asks: whether there is somebody to ask."""
+    """asks: whether a user can be asked."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self.asks = sys.stdin.isatty() and sys.stderr.isatty()
 
     def text(self, question: str, option: str, default: str | None = None) -> str:
-        """A line; the default for an empty one. Raises InputError that names the option where nobody can be asked."""
+        """A line; the default for an empty one. Raises InputError that names the option if no user can be asked."""
         if not self.asks:
             raise InputError(f"no answer to: {question}", where="init", fix=f"use {option}")
         hint = f" [{default}]" if default else ""

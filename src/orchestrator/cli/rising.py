@@ -1,4 +1,4 @@
-"""What is shown while gangs rise: a live table on a terminal, else a line for every change."""
+"""What is shown while gangs start: a live table on a terminal, else a line for every change."""
 
 from __future__ import annotations
 

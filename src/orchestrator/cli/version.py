@@ -43,7 +43,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _asked(args: argparse.Namespace, screen: Screen) -> tuple[NodeVersion, ...]:
-    """Nothing where nobody has named a cluster: the program's own version is an answer too."""
+    """Nothing if no cluster is configured: the program's own version is an answer too."""
     try:
         choice = choose_inventory(args.inventory)
     except InputError as none:

@@ -81,7 +81,7 @@ class Picture:
         self._write(_LEAVE)
 
     def draw(self, moment: Moment) -> None:
-        """Bring the screen up to date; a terminal of another size is drawn anew."""
+        """Update the screen; redraw it if the terminal's size has changed."""
         size = os.get_terminal_size(sys.stdout.fileno())
         rows = _rows(size.lines, self._rendered(moment, size.columns))
         if size != self._size:

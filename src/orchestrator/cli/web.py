@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_inventory(args, screen)
     with Watching(inventory, tuple(args.gang)) as source:
         server = serve(Pages(inventory, tuple(args.gang), source), args.host, args.port, key)
-        screen.say(f"page: http://{args.host}:{server.server_port}/ (Ctrl-C ends it)")
+        screen.say(f"page: http://{args.host}:{server.server_port}/ (press Ctrl-C to stop)")
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:

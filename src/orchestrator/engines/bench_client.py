@@ -21,7 +21,7 @@ from orchestrator.model.benchmark import Load
 DATASET, RESULT = "{dataset}", "{result}"
 """Words that the node puts its own paths for."""
 LEFT_OUT = {"datasets": "load_dataset = None\n"}
-"""Text that stands for a module where a stack leaves it out: the client needs it for other data sets than ours."""
+"""Replaces a module that a stack omits: the client needs it only for data sets other than ours."""
 PROGRESS = r"(\d{1,9})/(\d{1,9}) \["
 """tqdm's count of answered requests."""
 DECODE_LINE = (

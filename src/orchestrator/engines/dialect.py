@@ -14,7 +14,7 @@ class Dialect:
     """One family of SGLang versions.
 
     versions: those whose wheels were read (scripts/engine_facts.py), oldest first
-    stack:    the shipped stack that serves this family where nobody names one
+    stack:    the shipped stack that serves this family unless another is named
     of:       facts of one of `versions`
     """
 

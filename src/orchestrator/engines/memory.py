@@ -89,7 +89,7 @@ class RequestsAsked:
 
     @property
     def guess(self) -> int:
-        """Requests that every version makes room for where nobody says how many: 512 full contexts' worth of the KV
+        """Requests that every version reserves space for by default: 512 full contexts' worth of the KV
         cache, but 2048 to 4096."""
         return max(min(int(self.tokens / self.context * 512), 4096), 2048)
 

@@ -89,7 +89,7 @@ _SECRETS = "$L40S_GANG_DIR/"
 class Front:
     """What guards the router's port. All of it is secret but the certificate.
 
-    admin_key: what the list of workers is changed with; nobody but the router's own node has it
+    admin_key: what the list of workers is changed with; only the router's own node has it
     api_key: what clients must send, '' for nothing; certificate, key: PEM texts, '' for plain HTTP
     """
 

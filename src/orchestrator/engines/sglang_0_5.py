@@ -66,9 +66,9 @@ _ATTENTION = since(
 _DRAFT_MIB = since(("0.5.10", 4096), ("0.5.17", 0))
 """What is set aside for speculative decoding."""
 _DRAFTED = 48
-"""Requests at once with speculative decoding, where nobody says how many."""
+"""Concurrent requests with speculative decoding, by default."""
 _WINDOW_SHARE = 0.8
-"""--swa-full-tokens-ratio where nobody gives one (arg_groups/fields/schedule.py; earlier srt/server_args.py)."""
+"""Default of --swa-full-tokens-ratio (arg_groups/fields/schedule.py; earlier srt/server_args.py)."""
 _SHUTDOWN_S = since(("0.5.10", 10), ("0.5.23", 20))
 """From 0.5.23 a serving worker ignores SIGTERM and waits for rank 0's ShutdownReq (srt/entrypoints/engine.py)."""
 
@@ -221,7 +221,7 @@ def _window_share(asked: MemoryAsked) -> float:
 
 
 def _own_fraction(version: str, asked: MemoryAsked, chunk: int, graphs: _Graphs, attention: int) -> tuple[float, str]:
-    """The fraction of a GPU that nobody gave one for, and its arithmetic in MiB."""
+    """The default fraction of a GPU, and its arithmetic in MiB."""
     mib, ranks = asked.gpu_mib, asked.tensor_parallel * asked.pipeline_parallel
     tokens = max(chunk if chunk > 0 else (asked.number("--max-prefill-tokens") or 16384), 2048)
     parts = [
@@ -287,7 +287,7 @@ def _graphs(version: str, asked: MemoryAsked, chunk: int) -> _Graphs:
 
 
 def _eager_prefill(version: str, asked: MemoryAsked) -> bool:
-    """Whether prefill graphs are off unless somebody asks for a backend (apply_cuda_graph_compatibility)."""
+    """Whether prefill graphs are off unless a backend is requested (apply_cuda_graph_compatibility)."""
     return asked.pipeline_parallel > 1 or any(flag in asked.flags for flag in _NO_PREFILL_GRAPHS.at(version))
 
 

@@ -1,4 +1,4 @@
-"""What to do next to bring a gang where somebody wants it. Pure: `up`, `down` and whoever restarts share it."""
+"""What to do next to bring a gang to its goal. Pure: shared by `up`, `down` and every restart."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from orchestrator.gang.view import GangView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Downtime:
-    """start_s: what the newest start took, None where nobody knows; drain_s: the most that running requests get."""
+    """start_s: what the newest start took, None if unknown; drain_s: the most that running requests get."""
 
     gang: str
     serving: bool
@@ -31,7 +31,7 @@ class Downtime:
 
 
 def expected_downtime(view: GangView, drain_s: float) -> Downtime:
-    """From the gang as it is: a node that is ready says when it was staged and when it became ready."""
+    """From the gang's current state: a ready node reports when it was staged and when it became ready."""
     starts = [node.started_s - node.phase_s for node in view.nodes if node.phase.name == "ready"]
     return Downtime(
         gang=view.name, serving=bool(view.service_healthy), start_s=max(starts, default=None), drain_s=drain_s

@@ -50,7 +50,7 @@ def progress(reports: Sequence[Report]) -> str:
 
 
 def barrier(reports: Sequence[Report]) -> str:
-    """What the engine's own limit for late loaders leaves, '' where nobody waits at it.
+    """What the engine's own limit for late loaders leaves, '' if no rank waits for it.
 
     A rank that has its weights waits for the others so long and no longer; it can't be set (sglang 0.5.23:
     UNBALANCED_MODEL_LOADING_TIMEOUT_S).

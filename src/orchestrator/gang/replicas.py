@@ -1,4 +1,4 @@
-"""Whether a gang stands as one engine or as a replica on each node, from what the nodes report. Pure."""
+"""Whether a gang runs as one engine or as a replica on each node, from the nodes' reports. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a node that somebody works on is back. Pure."""
+"""Whether a node under maintenance is back. Pure."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class GangView:
 
     @property
     def serves(self) -> bool:
-        """Requests are answered, and nobody is ending it."""
+        """Requests are answered, and it is not being stopped."""
         return bool(self.service_healthy) and self.state in _SERVING
 
 
@@ -267,7 +267,7 @@ def _node(rank: int, name: str, answer: Answer, current: Mapping[str, Report]) -
 
 
 def _emptied(node: NodeView) -> NodeView:
-    """The ranks of a run that was stopped are nobody's business any more; what would not end is."""
+    """The ranks of a stopped run no longer matter; processes that did not exit do."""
     return replace(node, phase=NO_PHASE, ranks=()) if node.error is None else node
 
 

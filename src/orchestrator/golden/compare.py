@@ -1,4 +1,4 @@
-"""A baseline out of repeated answers, and a new answer held against it. Pure.
+"""Makes a baseline from repeated answers, and compares a new answer with it. Pure.
 
 Two runs of one engine may differ where two tokens are nearly equally likely: the sum of an all-reduce depends on its
 order, a kernel on the batch it sees. What an engine varies by itself is measured when a baseline is accepted, and

@@ -29,7 +29,7 @@ def private_bridge(link: str) -> str:
 
 
 def main(link: str, bridge: str, mtu: int, delay_s: float, jitter_s: float) -> None:
-    """Relay until somebody ends us."""
+    """Relay until the process is killed."""
     near, far = _tap(f"t{link}"), _tap(f"u{link}")
     own = private_bridge(link)
     batch(

@@ -86,7 +86,7 @@ def pivot_root(new_root: str | Path, old: str) -> None:
 
 
 def detach(place: str | Path) -> None:
-    """Unmount now, and let go once nobody uses it."""
+    """Unmount lazily: now, and release it once it is unused."""
     _check(_libc.umount2(os.fsencode(place), _MNT_DETACH), "umount", str(place))
 
 

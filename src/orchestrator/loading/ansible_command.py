@@ -86,7 +86,7 @@ def vault_fix(words: str) -> str:
 
 
 def _run(command: str, path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command that stands beside our interpreter; nothing asks, nothing is coloured."""
+    """The command beside our interpreter, without prompts and colours."""
     with tempfile.TemporaryDirectory(prefix="l40s-inventory-") as folder:
         environment = os.environ | {
             "LC_ALL": "C.UTF-8",

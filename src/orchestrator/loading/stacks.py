@@ -109,7 +109,7 @@ def stack_file(name: str) -> Path:
 def stack_lock(name: str) -> Path:
     """The file beside the stack's own that pins every package of its environment: `name==version`, one a line.
 
-    Raises InputError for a stack that has none: nobody can install it for the operator.
+    Raises InputError for a stack that has none: it can't be installed automatically.
     """
     file = yaml_fields.choose("stack", name, own.folders("stacks"))
     lock = file.with_suffix(".lock")

@@ -12,7 +12,7 @@ from orchestrator.quick import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The inventory file to use, and why this one, in words."""
+    """The inventory file to use, and the reason."""
 
     path: Path
     reason: str

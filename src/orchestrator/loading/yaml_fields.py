@@ -14,7 +14,7 @@ from orchestrator.model.errors import InputError
 
 
 class Section:
-    """One mapping of a file. Each key is taken once with its wanted type; `done` refuses what nobody took."""
+    """One mapping of a file. Each key is taken once with its type; `done` refuses the rest."""
 
     def __init__(self, raw: Any, file: str, path: str = "") -> None:
         self._file, self._path, self._taken = file, path, set[str]()
@@ -95,7 +95,7 @@ class Section:
         return Section(value, self._file, f"{self._path}.{key}" if self._path else key)
 
     def all(self) -> dict[str, Any]:
-        """Everything as it is, for whoever judges the keys himself."""
+        """All keys unchanged, for a caller that checks them itself."""
         self._taken |= {*self._raw}
         return dict(self._raw)
 
@@ -104,7 +104,7 @@ class Section:
         return tuple(self._raw)
 
     def done(self) -> None:
-        """Refuse the first key that nobody asked for, with the nearest one that is known."""
+        """Refuse the first unknown key, and name the nearest known one."""
         for key in self._raw:
             if key not in self._taken:
                 near = get_close_matches(key, self._taken, n=1)

@@ -1,4 +1,4 @@
-"""What a benchmark of the engine asks for, and what it is held against."""
+"""What a benchmark of the engine requests, and what it is compared with."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What somebody has measured. wiring: right is what a run is held against, wrong shows what a bad one looks like.
+    """Measured speeds. wiring: a run is compared with `right`; `wrong` shows what a bad one looks like.
 
     gpu: NVML's name; figures: by name (FIGURES)
     """

@@ -43,7 +43,7 @@ class Undone(KeyboardInterrupt):
 
 
 class InputError(DeployError):
-    """An inventory, profile, flag or command line that cannot be used as it is."""
+    """An inventory, profile, flag or command line that cannot be used."""
 
     exit_code = Exit.INPUT
 

@@ -219,4 +219,4 @@ class Stack:
     """What was seen to work, in one honest sentence."""
     advisories: tuple[Advisory, ...] = ()
     looked_up: str = ""
-    """When the advisories were looked up, as 2026-11-22; '' where nobody has."""
+    """When the advisories were looked up, as 2026-11-22; '' if never."""

@@ -1,4 +1,4 @@
-"""Tuned kernel configs that somebody else has published: where they are, and by which digest each is known."""
+"""Published tuned kernel configs: where they are, and the digest of each."""
 
 from __future__ import annotations
 

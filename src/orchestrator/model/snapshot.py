@@ -14,7 +14,7 @@ from typing import Any
 
 FORMAT = 1
 NOT_RECORDED = "not recorded"
-"""NVML's error in a snapshot of a machine that somebody recorded without asking NVML."""
+"""NVML's error in a snapshot of a machine that was recorded without NVML."""
 _MAX_LINKS = 40  # as Linux: MAXSYMLINKS in include/linux/namei.h
 _DEEP = 64  # folders above a path that are placed one in the other; a hostile node's path may have thousands
 

@@ -1,4 +1,4 @@
-"""A cluster without some of its nodes: the same gangs, ranked anew over those that are left. Pure."""
+"""A cluster without some of its nodes: the same gangs, with new node ranks for the remaining nodes. Pure."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class RdmaPort:
     link_layer: str = ""
     gids: tuple[Gid, ...] = ()
     gids_recorded: bool = True
-    """False where nobody read the GID table: an empty `gids` then says nothing."""
+    """False if the GID table was not read: an empty `gids` then means nothing."""
     virtual: bool = False
     """It belongs to an SR-IOV virtual function."""
     firmware: str = ""

@@ -34,10 +34,10 @@ ALERTS: tuple[Alert, ...] = (
         severity=CRITICAL,
         expr="l40s_gang_failed == 1",
         summary="{{ $labels.gang }} failed on {{ $labels.node }}: {{ $labels.cause }}",
-        description="A rank, an agent or a node of the gang is gone, so all its ranks were ended. No requests are "
+        description="A rank, an agent or a node of the gang has died, so all its ranks were stopped. No requests are "
         "answered by this gang. First: TP{{ $labels.tp_rank }} on {{ $labels.node }}.",
         runbook="Read the cause and its fix: l40s-deploy why --gang {{ $labels.gang }}. Then start the gang again: "
-        "l40s-deploy restart --gang {{ $labels.gang }}. A guard does this by itself.",
+        "l40s-deploy restart --gang {{ $labels.gang }}. A guard does this automatically.",
         explain="l40s-deploy doctor --explain {{ $labels.cause }}",
     ),
     Alert(
@@ -45,8 +45,7 @@ ALERTS: tuple[Alert, ...] = (
         severity=WARNING,
         expr="time() - l40s_gang_last_failure_timestamp_seconds < 600 unless on (gang) l40s_gang_failed == 1",
         summary="{{ $labels.gang }} failed within the last 10 minutes: {{ $labels.cause }}",
-        description="The gang failed on {{ $labels.node }} and is not failed any more: a guard or an operator has "
-        "restarted it.",
+        description="The gang failed on {{ $labels.node }}, and a guard or an operator has restarted it since.",
         runbook="Read why: l40s-deploy why --gang {{ $labels.gang }}. If the same node or rank fails again, take the "
         "node out of service and test its hardware.",
         explain="l40s-deploy why --gang {{ $labels.gang }}",
@@ -78,8 +77,8 @@ ALERTS: tuple[Alert, ...] = (
         expr="l40s_node_up == 0",
         summary="{{ $labels.node }} did not answer",
         description="The exporter could not reach the node over SSH, or its answer could not be read.",
-        runbook="Try it: ssh {{ $labels.node }} uptime. The gang ends itself when its lease runs out if the node is "
-        "really gone.",
+        runbook="Check the node: ssh {{ $labels.node }} uptime. If it is down, the gang stops itself when its lease "
+        "expires.",
         explain="l40s-deploy status --gang {{ $labels.gang }}",
         wait="15s",
     ),
@@ -88,7 +87,7 @@ ALERTS: tuple[Alert, ...] = (
         severity=CRITICAL,
         expr='up{job="l40s"} == 0 or absent(up{job="l40s"})',
         summary="The exporter of l40s-deploy does not answer",
-        description="No metric of gangs, GPUs and rails is new while this lasts; no other alert of this group fires.",
+        description="Metrics of gangs, GPUs and rails are out of date meanwhile; no other alert of this group fires.",
         runbook="On the machine of the exporter: systemctl status l40s-deploy-exporter, or start it: l40s-deploy "
         "exporter.",
         explain="l40s-deploy exporter --help",
@@ -99,8 +98,8 @@ ALERTS: tuple[Alert, ...] = (
         severity=WARNING,
         expr="l40s_gang_canary_duration_seconds > 15",
         summary="{{ $labels.gang }} takes {{ $value | humanizeDuration }} to generate one token",
-        description="The probe of the leader's agent has to wait: the engine is overloaded or slow.",
-        runbook="Look at the queue (sglang:num_queue_reqs), then at clocks and rails on the dashboard; compare with "
+        description="The probe of the leader's agent must wait: the engine is overloaded or slow.",
+        runbook="Check the queue (sglang:num_queue_reqs), then clocks and rails on the dashboard; compare with "
         "l40s-deploy bench.",
         explain="l40s-deploy status --gang {{ $labels.gang }}",
         wait="2m",
@@ -140,7 +139,7 @@ ALERTS: tuple[Alert, ...] = (
         severity=WARNING,
         expr='l40s_gpu_clock_limited{reason=~"hw_slowdown|hw_thermal|hw_power_brake|sw_thermal"} == 1',
         summary="GPU {{ $labels.gpu }} of {{ $labels.node }} is slowed down: {{ $labels.reason }}",
-        description="The clock is held down by heat or by the power supply. One slow GPU slows all ranks.",
+        description="The clock is limited by heat or by the power supply. One slow GPU slows all ranks.",
         runbook="Check cooling and power of the machine; nvidia-smi -q -d PERFORMANCE on the node.",
         finding="GPU-HEALTH",
         wait="1m",
@@ -150,8 +149,8 @@ ALERTS: tuple[Alert, ...] = (
         severity=CRITICAL,
         expr='increase(l40s_gpu_ecc_errors_total{type="uncorrected"}[10m]) > 0',
         summary="GPU {{ $labels.gpu }} of {{ $labels.node }} has memory errors that can't be corrected",
-        description="Results of the process that met them are lost; the driver ends it.",
-        runbook="Reset the GPU or reboot the node, then dcgmi diag -r 3; replace the GPU if it returns.",
+        description="Results of the affected process are lost; the driver kills it.",
+        runbook="Reset the GPU or reboot the node, then run dcgmi diag -r 3; replace the GPU if the errors return.",
         finding="GPU-ECC",
     ),
     Alert(
@@ -160,7 +159,7 @@ ALERTS: tuple[Alert, ...] = (
         expr="l40s_gpu_xid_errors_total - (l40s_gpu_xid_errors_total offset 10m or l40s_gpu_xid_errors_total * 0) > 0",
         summary="Xid {{ $labels.xid }} of the GPU at {{ $labels.pci_bus_id }} on {{ $labels.node }}",
         description="The driver reported an error of the GPU within the last 10 minutes.",
-        runbook="Look the number up in NVIDIA's list of Xid errors; l40s-deploy doctor says what the grave ones mean.",
+        runbook="Look the number up in NVIDIA's list of Xid errors; l40s-deploy doctor explains the serious ones.",
         finding="GPU-XID",
     ),
     Alert(
@@ -168,7 +167,7 @@ ALERTS: tuple[Alert, ...] = (
         severity=CRITICAL,
         expr="l40s_rail_up == 0 and on (gang, node, device, port) max_over_time(l40s_rail_up[1d]) == 1",
         summary="RDMA port {{ $labels.device }}/{{ $labels.port }} of {{ $labels.node }} went down",
-        description="The port was active within the last day and is not any more.",
+        description="The port was active within the last day and is now down.",
         runbook="Check the cable and the switch port, then l40s-deploy doctor.",
         finding="RDMA-PORT-DOWN",
     ),
@@ -186,9 +185,9 @@ ALERTS: tuple[Alert, ...] = (
         name="L40sRailCongested",
         severity=WARNING,
         expr="sum by (gang, node, device, port) (rate(l40s_rail_congestion_marks_total[5m])) > 100",
-        summary="{{ $labels.device }} of {{ $labels.node }} meets congestion: {{ $value | humanize }} marks a second",
+        summary="{{ $labels.device }} of {{ $labels.node }} reports congestion: {{ $value | humanize }} marks a second",
         description="A switch's queue fills up, and the senders slow down.",
-        runbook="Look at the switch for a slower link, two rails over one uplink, or other traffic in this priority.",
+        runbook="Check the switch for a slower link, two rails over one uplink, or other traffic in this priority.",
         finding="RDMA-CONGESTED",
         wait="5m",
     ),
@@ -198,7 +197,7 @@ ALERTS: tuple[Alert, ...] = (
         expr="l40s_router_up == 0 or sum(l40s_router_worker_healthy) == 0",
         summary="The router has no gang to send requests to, or does not run",
         description="Clients get HTTP 503 or no connection.",
-        runbook="l40s-deploy router status, then l40s-deploy router up; gangs that serve are taken in.",
+        runbook="l40s-deploy router status, then l40s-deploy router up; serving gangs are added.",
         explain="l40s-deploy router status",
         wait="30s",
     ),
@@ -207,8 +206,8 @@ ALERTS: tuple[Alert, ...] = (
         severity=WARNING,
         expr='l40s_finding{severity=~"stop|slow"} > 0',
         summary="doctor found {{ $labels.id }} {{ with $labels.node }}on {{ . }}{{ end }}",
-        description="A finding that stops a start or costs speed; see it with its price and fix.",
-        runbook="l40s-deploy doctor; accept it with l40s_accept in the inventory if it is meant to be so.",
+        description="A finding that stops a start or costs speed; see its cost and fix.",
+        runbook="l40s-deploy doctor; accept it with l40s_accept in the inventory if it is intended.",
         explain="l40s-deploy doctor --explain {{ $labels.id }}",
     ),
     Alert(
@@ -217,7 +216,7 @@ ALERTS: tuple[Alert, ...] = (
         expr="l40s_lock_age_seconds > 60",
         summary="The lock of {{ $labels.gang }} was not renewed for {{ $value | humanizeDuration }}",
         description="The command that holds it is dead or cut off.",
-        runbook="l40s-deploy lock show; the next command takes a dead holder's lock over by itself.",
+        runbook="l40s-deploy lock show; the next command takes over a dead holder's lock automatically.",
         explain="l40s-deploy lock show --gang {{ $labels.gang }}",
         wait="1m",
     ),

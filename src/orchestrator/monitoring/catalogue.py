@@ -34,7 +34,7 @@ LAST_FAILURE = Metric(
 )
 RESTARTS = _counter(
     "l40s_gang_restarts_total",
-    "Runs that followed another one, by why that one ended: a cause's id, unknown, or stopped.",
+    "Runs that followed another run, by the reason why that one ended: a cause's id, unknown, or stopped.",
     ("gang", "cause"),
 )
 START_SECONDS = Metric("l40s_gang_start_duration_seconds", "From staging to ready, of the run that serves.", _GANG)
@@ -44,26 +44,26 @@ PHASE_SECONDS = Metric(
 PROBE_SECONDS = Metric(
     "l40s_gang_canary_duration_seconds", "How long the last probe that generates a token took.", _GANG
 )
-LEASE_SECONDS = Metric("l40s_gang_lease_seconds", "Silence after which the gang ends itself.", _GANG)
+LEASE_SECONDS = Metric("l40s_gang_lease_seconds", "Silence after which the gang stops itself.", _GANG)
 LOCK_HELD = Metric("l40s_lock_held", "1 while a command works on the gang.", ("gang", "holder", "command"))
-LOCK_AGE = Metric("l40s_lock_age_seconds", "Since the lock's holder last renewed it.", _GANG)
+LOCK_AGE = Metric("l40s_lock_age_seconds", "Time since the lock's holder last renewed it.", _GANG)
 GUARDED = Metric("l40s_guard_up", "1 while a guard watches the gang.", _GANG)
 
-NODE_UP = Metric("l40s_node_up", "1 where the node answered this scrape.", _NODE)
+NODE_UP = Metric("l40s_node_up", "1 if the node answered this scrape.", _NODE)
 NODE_STATE = Metric("l40s_node_state", "1 for the state of the node's part of its gang.", (*_NODE, "state"))
 NODE_PHASE = Metric("l40s_node_phase", "1 for the phase that the node's engine is in.", (*_NODE, "phase"))
 PHASE_STEP = Metric("l40s_node_phase_step", "Steps done in this phase, for example shards read.", _NODE)
 PHASE_STEPS = Metric("l40s_node_phase_steps", "Steps that this phase has.", _NODE)
 PHASE_AGE = Metric("l40s_node_phase_age_seconds", "How long the node has been in this phase.", _NODE)
 PEER_HEARD = Metric("l40s_node_peer_heard", "1 while the node's agent hears the agent of the peer.", (*_NODE, "peer"))
-LEFT_BEHIND = Metric("l40s_node_left_behind_processes", "Processes of a run that would not end.", _NODE)
+LEFT_BEHIND = Metric("l40s_node_left_behind_processes", "Processes of a run that did not exit.", _NODE)
 
-RANK_ALIVE = Metric("l40s_rank_alive", "1 while the TP rank's process lives.", (*_GPU, "tp_rank"))
-RANK_MEMORY = Metric("l40s_rank_gpu_memory_bytes", "What the TP rank holds on its GPU.", (*_GPU, "tp_rank"))
+RANK_ALIVE = Metric("l40s_rank_alive", "1 while the TP rank's process is alive.", (*_GPU, "tp_rank"))
+RANK_MEMORY = Metric("l40s_rank_gpu_memory_bytes", "GPU memory of the TP rank.", (*_GPU, "tp_rank"))
 
-NVML_UP = Metric("l40s_node_nvml_up", "1 where NVML answered on the node.", _NODE)
+NVML_UP = Metric("l40s_node_nvml_up", "1 if NVML answered on the node.", _NODE)
 GPU_INFO = Metric("l40s_gpu_info", "Which GPU it is; always 1.", (*_GPU, "uuid", "name", "pci_bus_id"))
-GPU_UP = Metric("l40s_gpu_up", "0 where NVML lists the GPU and can't open it.", _GPU)
+GPU_UP = Metric("l40s_gpu_up", "0 if NVML lists the GPU but can't open it.", _GPU)
 GPU_TEMPERATURE = Metric("l40s_gpu_temperature_celsius", "Temperature of the GPU.", _GPU)
 GPU_POWER = Metric("l40s_gpu_power_watts", "Power that the board draws.", _GPU)
 GPU_POWER_LIMIT = Metric("l40s_gpu_power_limit_watts", "Power limit in force.", _GPU)
@@ -72,7 +72,7 @@ GPU_MEMORY_USED = Metric("l40s_gpu_memory_used_bytes", "Memory in use.", _GPU)
 GPU_MEMORY = Metric("l40s_gpu_memory_bytes", "Memory that the GPU has.", _GPU)
 GPU_CLOCK = Metric("l40s_gpu_sm_clock_hertz", "SM clock.", _GPU)
 GPU_CLOCK_MAX = Metric("l40s_gpu_sm_clock_max_hertz", "Highest SM clock.", _GPU)
-GPU_LIMITED = Metric("l40s_gpu_clock_limited", "1 for each reason that holds the clock down now.", (*_GPU, "reason"))
+GPU_LIMITED = Metric("l40s_gpu_clock_limited", "1 for each reason that limits the clock now.", (*_GPU, "reason"))
 GPU_ECC = _counter("l40s_gpu_ecc_errors_total", "ECC errors since the driver was loaded.", (*_GPU, "type"))
 GPU_XID = _counter("l40s_gpu_xid_errors_total", "Xid errors since boot.", (*_NODE, "pci_bus_id", "xid"))
 
@@ -88,10 +88,10 @@ RAIL_MARKS = _counter(
 
 ROUTER_UP = Metric("l40s_router_up", "1 while the router runs and lists its workers.", ("node",))
 WORKER_UP = Metric("l40s_router_worker_healthy", "1 while the router sends requests to this gang.", ("gang", "url"))
-WORKER_LOAD = Metric("l40s_router_worker_requests", "Requests that the router has running there.", ("gang", "url"))
+WORKER_LOAD = Metric("l40s_router_worker_requests", "Requests of the router that run on this gang.", ("gang", "url"))
 
-FINDING = Metric("l40s_finding", "How often doctor found this at its last look.", ("id", "severity", "node"))
-DOCTOR_AT = Metric("l40s_doctor_last_look_timestamp_seconds", "When doctor looked last, as `doctor --watch` keeps it.")
+FINDING = Metric("l40s_finding", "Number of these findings in doctor's last check.", ("id", "severity", "node"))
+DOCTOR_AT = Metric("l40s_doctor_last_look_timestamp_seconds", "Time of the last check of `doctor --watch`.")
 
 _BENCH = ("gang", "model", "stack", "load")
 BENCH_AT = Metric("l40s_bench_timestamp_seconds", "When the newest bench of this load began.", _BENCH)
@@ -99,7 +99,7 @@ BENCH_TOKENS = Metric("l40s_bench_output_tokens_per_second", "Output tokens of t
 BENCH_TTFT = Metric("l40s_bench_first_token_seconds", "Median time to the first token.", _BENCH)
 BENCH_ITL = Metric("l40s_bench_inter_token_seconds", "Median time between tokens.", _BENCH)
 NETTEST_AT = Metric("l40s_nettest_timestamp_seconds", "When the newest nettest ran.", _GANG)
-NETTEST_SLOW = Metric("l40s_nettest_slow", "1 where the newest nettest found something slow.", _GANG)
+NETTEST_SLOW = Metric("l40s_nettest_slow", "1 if the newest nettest found something slow.", _GANG)
 NETTEST_REDUCE = Metric(
     "l40s_nettest_all_reduce_seconds", "All-reduce of the newest nettest.", ("gang", "bytes", "between", "where")
 )

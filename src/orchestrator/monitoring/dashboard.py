@@ -118,7 +118,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             queries={f"l40s_gpu_utilization_ratio{{{_AT}}}": "{{node}} GPU {{gpu}}"},
         ),
         Panel(
-            title="What holds clocks down",
+            title="Reasons that limit clocks",
             queries={f'l40s_gpu_clock_limited{{{_AT}, reason!="idle"}} == 1': "{{node}} GPU {{gpu}}: {{reason}}"},
         ),
         Panel(

@@ -13,7 +13,7 @@ from orchestrator.protocol.gauges import GaugesAnswer
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A finding as it is kept from look to look: counts in titles and evidence may change, this stays."""
+    """A finding as kept between checks: counts in titles and evidence may change, this does not."""
 
     id: str
     severity: str

@@ -1,4 +1,4 @@
-"""What a network test should measure on this hardware, with the source of each figure; nothing where nobody knows.
+"""What a network test should measure on this hardware, with the source of each figure; nothing if unknown.
 
 Between GPUs: NCCL's own constants (topology.bandwidth) and what the articles measured on 8 L40S. Between nodes: the
 rates of the ports less headers. TCP between nodes: nobody has measured what NCCL makes of it, so nothing is expected.
@@ -99,7 +99,7 @@ def _outside(here: Place, there: Place, machines: Mapping[str, Machine]) -> Expe
 def _all_reduces(
     step: NettestStep, between: Between, places: Sequence[Place], machines: Mapping[str, Machine]
 ) -> Iterator[tuple[tuple[Between, int], Expectation]]:
-    """Only of the case that somebody has calculated."""
+    """Only for the case that was calculated."""
     ranks = sum(len(place.ranks) for place in places)
     rdma = all(place.node in machines and machines[place.node].rdma for place in places)
     if between is not Between.ALL or (ranks, len(places)) != (_OF_RANKS, _OF_NODES) or not rdma:

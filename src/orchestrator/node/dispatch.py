@@ -94,7 +94,7 @@ def _run(name: str) -> None:
 
 
 def answer_of(name: str, request: dict[str, Any]) -> dict[str, Any]:
-    """What a verb says to a request, as it is written."""
+    """A verb's answer to a request, as it is written."""
     try:
         return {"ok": True, "value": importlib.import_module(VERBS[name]).answer(request)}
     except Failure as failure:

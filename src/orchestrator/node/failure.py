@@ -1,4 +1,4 @@
-"""A failure on the node that the controller tells its operator in words."""
+"""A failure on the node, as the controller shows it to its operator."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def failure_of(wrong: Exception, where: str, verb: str) -> Failure:
 
 
 def os_failure(wrong: OSError, where: str) -> Failure:
-    """The failure for an error nobody nearer knew words for. where: what was worked on, if the error names no file."""
+    """The failure for an error without a better message. where: what was worked on, if the error names no file."""
     place = str(wrong.filename or where)
     words = wrong.strerror or str(wrong) or type(wrong).__name__
     if wrong.errno in FULL:

@@ -1,7 +1,7 @@
 """SHA-256 of large files, remembered as long as a file stays the same.
 
 A digest is kept under device and inode, and holds while size, mtime and ctime are as they were: rsync and cp can set
-an mtime back, nobody can set a ctime. What a disk has lost silently is not noticed that way; `fresh` reads again.
+an mtime back, nobody can set a ctime. Silent disk errors are not noticed in this way; `fresh` reads again.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ PART_BYTES = 256 << 10
 
 
 def tell(value: dict[str, Any]) -> None:
-    """One line. Raises BrokenPipeError where nobody reads any more."""
+    """One line. Raises BrokenPipeError if the reader is gone."""
     sys.stdout.write(json.dumps(value, separators=(",", ":")) + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""The command line of one node's engine, each flag with its source in words."""
+"""The command line of one node's engine, each flag with its source."""
 
 from __future__ import annotations
 

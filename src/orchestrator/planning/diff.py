@@ -42,7 +42,7 @@ class GangDiff:
 
 
 def words_of(argv: Sequence[str]) -> dict[str, str]:
-    """Flags with their values as one text; what stands before the first flag is the command."""
+    """Flags with their values as one text; the part before the first flag is the command."""
     first = next((index for index, word in enumerate(argv) if word.startswith("--")), len(argv))
     words = {"command": " ".join(argv[:first])}
     flag = ""
@@ -74,7 +74,7 @@ def by_change(changes: Sequence[Change]) -> dict[tuple[str, str | None, str | No
 
 
 def side(value: str | None) -> str:
-    """One side of a change in words."""
+    """One side of a change as text."""
     return "not there" if value is None else value or "set"
 
 

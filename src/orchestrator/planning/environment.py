@@ -1,4 +1,4 @@
-"""The environment of one node's engine, each value with its source in words.
+"""The environment of one node's engine, each value with its source.
 
 What is rendered and why follows NCCL's documentation and sources; forms that differ between NCCL and Gloo
 (`=name` is NCCL's exact match, Gloo knows only a plain name) are minded here and nowhere else.

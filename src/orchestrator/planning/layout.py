@@ -219,7 +219,7 @@ def layout_of(degrees: Degrees, nodes: int, gpus_per_node: int) -> Layout:
 
 
 def reasons(profile: ModelProfile, degrees: Degrees, nodes: int, gpus_per_node: int, able: Abilities) -> list[str]:
-    """Why these degrees do not work on these nodes, in words; empty where they do."""
+    """Why these degrees do not work on these nodes; empty if they do."""
     gpus = nodes * gpus_per_node
     found = []
     if degrees.tensor * degrees.pipeline != gpus:
@@ -244,7 +244,7 @@ def reasons(profile: ModelProfile, degrees: Degrees, nodes: int, gpus_per_node: 
 def instead(
     profile: ModelProfile, nodes: int, gpus_per_node: int, able: Abilities, fits: Callable[[Layout], bool]
 ) -> str:
-    """What works on these GPUs, nothing ranked: nobody measured it."""
+    """Layouts that work on these GPUs, not ranked: they were not measured."""
     gpus = nodes * gpus_per_node
     ways = []
     if finer := _finer_block(profile, gpus):

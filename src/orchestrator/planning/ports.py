@@ -1,6 +1,6 @@
 """Which ports a gang listens on, for whom they are, and what keeps strangers out. Pure.
 
-The engine's own ports between nodes authenticate nobody, by their nature: the rendezvous is torch's TCPStore, NCCL and
+The engine's own ports between nodes have no authentication by design: the rendezvous is torch's TCPStore, NCCL and
 Gloo take whoever knows the address, and SGLang's ZMQ sockets unpickle what they receive (docs/security.md).
 """
 

@@ -1,4 +1,4 @@
-"""The verb `labels`: what stands on a machine, for whoever goes to it."""
+"""The verb `labels`: a machine's labels and identifiers, for the person who goes to it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Challenge(Message):
-    """Leader, to whoever connects. release: its version; '' where 0.1.0 does not say."""
+    """Leader, to each client that connects. release: its version; '' where 0.1.0 does not say."""
 
     type: str = "challenge"
     format: int = 1
@@ -58,7 +58,7 @@ ONE_RELEASE = "run `l40s-deploy down`, then `l40s-deploy up`, both with the newe
 
 
 def misfit(theirs: Challenge | Hello, ours: str) -> str:
-    """Why this agent (ours: its version) can't follow another one, in words; '' where it can."""
+    """Why this agent (ours: its version) can't follow another one; '' if it can."""
     if theirs.format == FORMAT:
         return ""
     return f"is {side(theirs.release, ours)}: their link formats differ ({theirs.format} and {FORMAT})"

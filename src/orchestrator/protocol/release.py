@@ -19,7 +19,7 @@ def is_newer(theirs: str, ours: str) -> bool:
 
 
 def side(theirs: str, ours: str) -> str:
-    """The other side's release beside ours, in words: `l40s-deploy 0.3.0, newer than this one (0.2.0)`."""
+    """The other side's release compared with ours: `l40s-deploy 0.3.0, newer than this one (0.2.0)`."""
     if is_newer(theirs, ours):
         return f"l40s-deploy {theirs[:40]}, newer than this one ({ours})"
     if is_newer(ours, theirs):

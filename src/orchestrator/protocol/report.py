@@ -34,7 +34,7 @@ class AgentState(str, Enum):
 
     @property
     def runs(self) -> bool:
-        """The engine was started, and nobody is ending it."""
+        """The engine was started, and is not being stopped."""
         return self in (AgentState.STARTING, AgentState.WARMING, AgentState.READY)
 
 

@@ -21,7 +21,7 @@ MOST_SECONDS = 1e11
 """All numbers with a fraction are seconds here, of an epoch or of a duration; this is the year 5138."""
 MOST_INTEGER = (1 << 63) - 1
 DEEPEST = 16
-"""Of a value whose inside is nobody's business here."""
+"""For a value whose contents do not matter here."""
 LONGEST_SHOWN = 60
 
 M = TypeVar("M", bound="Message")

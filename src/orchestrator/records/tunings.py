@@ -55,5 +55,5 @@ def keep_result(key: str, result: Mapping[str, Any], *, root: Path | None = None
 
 
 def forget_results(key: str, *, root: Path | None = None) -> None:
-    """Begin anew."""
+    """Start again from nothing."""
     (root or tunings_root()).joinpath(f"{key}.jsonl").unlink(missing_ok=True)

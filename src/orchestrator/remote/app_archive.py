@@ -120,7 +120,7 @@ def _read(path: Path) -> App | None:
 
 
 def _keep(path: Path, app: App) -> None:
-    """Keep the application; without a writable cache it is made anew each time."""
+    """Keep the application; without a writable cache it is built each time."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

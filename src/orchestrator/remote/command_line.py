@@ -31,7 +31,7 @@ def shown(command: str | Sequence[str]) -> str:
 
 
 def sudo_refusal(node: str, reach: Reach, status: int, err: bytes) -> NodeError | None:
-    """The error in words when sudo would not run the command, else None."""
+    """The error if sudo would not run the command, else None."""
     first = err.lstrip().split(b"\n", 1)[0][:300]
     if status == 0 or _REFUSED.match(first) is None:
         return None

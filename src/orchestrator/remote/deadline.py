@@ -16,7 +16,7 @@ class Passed(Exception):
 
 
 class Deadline:
-    """A point on the monotonic clock; None waits for ever."""
+    """A point on the monotonic clock; None waits forever."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds

@@ -20,7 +20,7 @@ _lock = threading.Lock()
 
 
 def leave(connection: Connection) -> None:
-    """Keep a connection on which nothing runs, for whoever asks for that node next."""
+    """Keep an idle connection for the next caller that needs that node."""
     with _lock:
         before = _left.get(connection.spec.name)
         _left[connection.spec.name] = connection, time.monotonic()
@@ -50,7 +50,7 @@ def _sweep_later() -> None:
 
 
 def _sweep() -> None:
-    """Close what nobody took: a command may go on for days."""
+    """Close unused connections: a command may run for days."""
     with _lock:
         old = [name for name, (_, since) in _left.items() if time.monotonic() - since >= KEPT_S]
         _close([_left.pop(name)[0] for name in old])

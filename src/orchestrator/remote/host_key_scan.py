@@ -1,4 +1,4 @@
-"""What host keys the nodes show, before anybody trusts them, and their place in known_hosts once somebody does."""
+"""The host keys that nodes show before they are trusted, and how known_hosts stores them afterwards."""
 
 from __future__ import annotations
 

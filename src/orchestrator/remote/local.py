@@ -227,7 +227,7 @@ def _traffic(process: subprocess.Popen[bytes], stdin: bytes, deadline: Deadline)
 
 
 def _feed(descriptor: int, left: memoryview) -> memoryview:
-    """What of the input is left after one write that can't block; nothing where nobody reads it."""
+    """The rest of the input after one non-blocking write; nothing if it is not read."""
     try:
         return left[os.write(descriptor, left[: select.PIPE_BUF]) :]
     except BrokenPipeError:

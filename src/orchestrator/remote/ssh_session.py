@@ -95,7 +95,7 @@ class SshSession:
 
     @contextlib.contextmanager
     def _bounded(self, command: str | Sequence[str], deadline: Deadline) -> Iterator[None]:
-        """Past the deadline nobody knows whether the node still hears us: the connection goes too."""
+        """Past the deadline it is unknown whether the node still hears us, so the connection is closed too."""
         try:
             yield
         except Passed:

@@ -86,7 +86,7 @@ def open_way(target: Target, deadline_s: float) -> Way:
 
 
 def shown_key(target: Target, deadline_s: float) -> tuple[str, bytes]:
-    """The host key that a server shows, as (kind, key), whether we know it or not; nobody logs in there.
+    """The host key that a server shows, as (kind, key), whether we know it or not; without a login.
 
     Jump hosts in front of it must be known. Raises as open_way does.
     """

@@ -1,4 +1,4 @@
-"""GPUs that somebody uses now. Memory that only the driver keeps is no use."""
+"""GPUs that are in use. Memory that only the driver reserves does not count."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _throttling(name: str, device: Mapping[str, Any]) -> Iterator[Finding]:
             Severity.SLOW,
             f"is throttled: {', '.join(words)}",
             f"nvmlDeviceGetCurrentClocksEventReasons = {reasons:#x}",
-            "every step of the gang waits for this GPU (the cost depends on how far its clocks fell)",
+            "every step of the gang waits for this GPU (the cost depends on how far its clocks dropped)",
             "check the fans, air flow and power supply of this node; `nvidia-smi -q -d PERFORMANCE,TEMPERATURE` shows"
             " the reason",
         )

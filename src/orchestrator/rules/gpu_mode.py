@@ -1,4 +1,4 @@
-"""GPUs that let nobody compute, or that go to sleep between two processes."""
+"""GPUs that refuse CUDA processes, or are shut down between two processes."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def _judged(node: Node, port: RdmaPort, raw: object) -> Iterator[Finding]:
             f"{_VARIABLE}: {'not set' if given is None else given} (DSCP {(given or 0) >> 2})",
         ),
         effect="packets are lost when a switch's queue is full, and RoCE sends entire windows again (not measured)",
-        fix=f"set l40s_ib_tc: {wanted} in the inventory (DSCP {wanted >> 2}), if the switches map that DSCP so"
+        fix=f"set l40s_ib_tc: {wanted} in the inventory (DSCP {wanted >> 2}), if the switches map that DSCP to it"
         if priorities
         else "turn PFC on for that priority on this card and its switch port (`dcb pfc`), or remove l40s_ib_tc",
     )

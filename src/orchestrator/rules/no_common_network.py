@@ -23,7 +23,7 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a gang: on the node that stands apart where there is one."""
+    """One finding per gang: on the outlier, if there is one."""
     for members in cluster.gangs:
         failure = _failure(cluster, members)
         if failure:

@@ -73,7 +73,7 @@ _KINDS = (
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One unknown for each node that somebody else recorded."""
+    """One unknown finding for each node recorded with another tool."""
     for node in cluster.nodes:
         missing = [kind for kind in _KINDS if input_of(node) in (Input.RECORDING, Input.XML) and not kind.there(node)]
         if missing:

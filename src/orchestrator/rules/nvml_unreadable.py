@@ -21,7 +21,7 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """Stop, once a node that has (or should have) GPUs; unknown where nobody asked."""
+    """Stop, once a node that has (or should have) GPUs; unknown if NVML was not asked."""
     for node in cluster.nodes:
         error = node.topology.nvml_error
         if not error or not node.spec.gpus:

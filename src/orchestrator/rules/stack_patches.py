@@ -17,7 +17,7 @@ RULE = Rule(
         "A stack's file lists files of the engine and a text that each must contain (`evidence`). Without the SM89"
         " tiles, attention requests more shared memory than the GPU has. In compiled files (.so) the bytes are searched"
         " for part of a mangled name: sgl-kernel without sm89_dispatch_shape has no int8 GEMM for SM89. Only INT8"
-        " checkpoints need it; where `up` knows the model, others are not troubled. Applies to GPUs of compute"
+        " checkpoints need it; where `up` knows the model, others are not affected. Applies to GPUs of compute"
         " capability 8.9 only."
     ),
     reads=("files of the engine that inventory/stacks/*.yml names under `evidence`",),

@@ -56,7 +56,7 @@ def _directory(cluster: Cluster, node: Node, rules: Lookup) -> str:
 
 
 def _differences(cluster: Cluster, holdings: Mapping[str, Holdings]) -> Iterator[Finding]:
-    """One finding for each odd node, and one where no value has a majority; what nobody has is no difference."""
+    """One finding for each odd node, and one where no value has a majority; what no node has is not a difference."""
     files = sorted({(folder, name) for found in holdings.values() for folder, texts in found.folders.items()
                     for name in texts})  # fmt: skip
     odd: dict[str, list[tuple[str, str]]] = {}

@@ -1,4 +1,4 @@
-"""What stands on a machine and its cables, out of the words of the tools that know it."""
+"""Labels of a machine and its cables, from the output of the tools that know them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _PLACEHOLDERS = re.compile(r"(?i)(to be filled.*|default string|none|not specified|0+|system serial number|n/?a)?")
-"""What boards say that nobody has given a number."""
+"""What boards report if no serial number was set."""
 _NOWHERE = "0.0.0.0"  # noqa: S104 - a BMC without an address says so
 
 

@@ -1,5 +1,5 @@
 """One identity, one pseudonym, over all snapshots of a cluster: what was equal stays equal, what shared a network
-shares one. Pure; the key decides every address, and whoever forgets it can't go back."""
+shares one. Pure; the key decides every address, and without it there is no way back."""
 
 from __future__ import annotations
 

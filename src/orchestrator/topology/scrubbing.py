@@ -11,7 +11,7 @@ from orchestrator.topology.pseudonyms import ANYTHING, Pseudonyms
 
 HIDDEN = "<secret>"
 SHORTEST_SECRET = 6
-"""A shorter one would take ordinary words out of the text, and protects nobody."""
+"""A shorter one would remove ordinary words from the text, and protects nothing."""
 SHORTEST_NAME = 3
 _NAMED = re.compile(
     r"(?i)(?P<name>(?:[\w-]*(?:api[_-]?key|access[_-]?key|private[_-]?key|token|secret|passw(?:or)?d|passphrase|"

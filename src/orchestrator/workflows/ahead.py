@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def ahead(work: Callable[[], T]) -> Future[T]:
-    """Begin work at once, beside us; whoever asks for the result gets what it gives or raises.
+    """Start work in parallel; asking for the result returns its value or raises its error.
 
     Nobody waits for it at the end of the process: it must be work that changes nothing.
     """

@@ -42,7 +42,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Somebody who went away, or who speaks no HTTP, is nobody's error."""
+        """A client that disconnects, or does not speak HTTP, is not an error."""
 
 
 class _Server6(_Server):

@@ -31,7 +31,7 @@ class Unit:
 
 
 GUARD = Unit(verb="guard", kind="guard", stays_ended=int(Exit.GANG_FAILED))
-"""One that has given up stays ended until an operator starts it: a new one would know of none of its restarts."""
+"""A guard that has given up stays stopped until an operator starts it: a new one would not know its restarts."""
 EXPORTER = Unit(verb="exporter", kind="exporter")
 DOCTOR = Unit(verb="doctor", kind="doctor")
 

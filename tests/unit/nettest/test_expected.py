@@ -1,4 +1,4 @@
-"""Expectations from the reference cluster's own files, each with its source; nothing where nobody knows."""
+"""Expectations from the reference cluster's own files, each with its source; nothing if unknown."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _heal(living: LivingNode, state: NodeState, one: Broken) -> NodeState:
 
 
 def _after_reboot(living: LivingNode, state: NodeState) -> NodeState:
-    """A node that starts anew has its hardware's faults still, those of its cable are gone, the rest is gone."""
+    """A restarted node keeps its hardware faults; all others are over, those of its cable too."""
     for one in state.broken:
         loaded = find(one.fault)
         if loaded.fault.outside and loaded.heal is not None:

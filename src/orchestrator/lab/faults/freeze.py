@@ -21,7 +21,7 @@ _STOPS_S = 5.0
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
-    """Again and again until nobody is left who could have started another."""
+    """Repeated until no process is left that could have started another."""
     words.at_most(asked, 0)
     stopped: dict[int, Identity] = {}
 

@@ -1,4 +1,4 @@
-"""A rank that stands still: alive, and deaf."""
+"""A rank that hangs: alive, but unresponsive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAULT = Fault(
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
-    """Its peers wait for it for ever."""
+    """Its peers wait for it forever."""
     words.at_most(asked, 1)
     found = rank(node, asked)
     found.kill(signal.SIGSTOP)

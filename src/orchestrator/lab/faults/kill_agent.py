@@ -1,4 +1,4 @@
-"""An agent that dies: somebody killed it, or the kernel did when memory ran out."""
+"""An agent that dies: killed by a user, or by the kernel when memory ran out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that lets nobody lock memory, which RDMA needs."""
+"""A node on which memory can't be locked, which RDMA needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine without GPUDirect RDMA: a closed driver, and nobody has loaded nvidia-peermem."""
+"""A machine without GPUDirect RDMA: a closed driver, and nvidia-peermem is not loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver that hangs: nvidia-smi and everybody else who asks it waits for ever."""
+"""A driver that hangs: nvidia-smi and every other caller waits forever."""
 
 from __future__ import annotations
 

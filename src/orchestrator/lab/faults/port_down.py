@@ -1,4 +1,4 @@
-"""An RDMA port without a link: somebody pulled its cable, or its switch port is off."""
+"""An RDMA port without a link: its cable is unplugged, or its switch port is off."""
 
 from __future__ import annotations
 

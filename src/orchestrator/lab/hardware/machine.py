@@ -48,7 +48,7 @@ class System:
     open_driver: bool = True
     peermem: bool = True
     wedged: bool = False
-    """The driver hangs: whoever asks it waits for ever."""
+    """The driver hangs: every caller waits forever."""
     governor: str = "performance"
     deep_sleep: bool = False
     """CPUs may go to C6, which costs a message some hundred microseconds."""
@@ -235,7 +235,7 @@ class NetworkInterface:
 
     @property
     def linked(self) -> bool:
-        """It has a link: switched on, and somebody at the other end."""
+        """It has a link: it is enabled, and connected at the other end."""
         return self.enabled and self.carrier
 
 

@@ -49,7 +49,7 @@ def summaries() -> dict[str, str]:
 
 
 def nodes_per_gang(document: dict[str, Any], where: str) -> int:
-    """How many nodes a gang of such machines has when nobody says."""
+    """How many nodes a gang of such machines has by default."""
     number = _value(int, document.get("nodes_per_gang", _NODES_PER_GANG), f"{where}: nodes_per_gang")
     if not 1 <= number <= MAX_NODES:
         raise _wrong(f"{where}: nodes_per_gang", number, f"1 to {MAX_NODES}")

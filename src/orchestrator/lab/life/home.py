@@ -59,7 +59,7 @@ class Home:
             return None
 
     def strays(self) -> list[Identity]:
-        """Supervisors of this very directory, found by their command line: a lab whose files somebody removed."""
+        """Supervisors of this very directory, found by their command line: a lab whose files were removed."""
         wanted = [[b"-m", module.encode(), os.fsencode(self.path), b""] for module in SUPERVISORS.values()]
         found = []
         for entry in Path("/proc").iterdir():

@@ -73,7 +73,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """What this machine can't, each in words ('' where it can)."""
+    """What this machine can't do, each as text ('' if it can)."""
 
     nodes: str
     systemd: str

@@ -42,7 +42,7 @@ class LabStatus:
 
 
 def status(name: str) -> LabStatus:
-    """Look at a lab; raises InputError where there is none of this name."""
+    """A lab's status; raises InputError if there is none of this name."""
     return _status(*require(name))
 
 

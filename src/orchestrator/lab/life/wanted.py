@@ -108,7 +108,7 @@ def resolve(request: Request, say: Say) -> Wanted:
 
 
 def _of_host(request: Request, say: Say) -> Wanted:
-    """Nodes that share out the real GPUs of this machine: as many as it has GPUs, where nobody says how many."""
+    """Nodes that share the real GPUs of this machine: by default one per GPU."""
     found = host_gpus.find()
     nodes = len(found.gpus) if request.nodes is None else request.nodes
     cluster = _cluster(replace(request, nodes=None if request.like else nodes), {}, {}, say)

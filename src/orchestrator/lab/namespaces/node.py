@@ -126,7 +126,7 @@ class Node:
         kernel_files.mount_devices(self._root / "dev", node_files.devices(self.shared.machines[self.index]))
 
     def _hide_home(self) -> None:
-        """The start-up files of this machine's root are none of the nodes'."""
+        """The start-up files of this machine's root must not apply to the nodes."""
         syscalls.mount("root", self._root / "root", "tmpfs", _QUIET, "mode=700")
 
     def _overlay_submount(self, place: str, own: Path) -> None:

@@ -29,7 +29,7 @@ def slow(interface: str, rate: str, *, senders: Iterable[str] = ()) -> list[str]
 
 
 def as_before(interface: str) -> list[str]:
-    """What undoes `slow`, also where it is undone already: a node that was started anew has new interfaces."""
+    """Undoes `slow`, also if it is undone already: a restarted node has new interfaces."""
     return [f"qdisc replace dev {interface} root noqueue"]
 
 

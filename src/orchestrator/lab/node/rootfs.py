@@ -144,7 +144,7 @@ def _command(release: Release, target: Path, mirrors: list[str], proxies: list[s
 def sources(release: Release, files: list[str]) -> list[str]:
     """The distribution's own mirrors out of apt's source files, as one-line entries; [] lets mmdebstrap choose.
 
-    Other repositories of this machine are none of the nodes' business.
+    Other repositories of this machine are not for the nodes.
     """
     wanted = {f"{release.codename}{suffix}" for suffix in ("", "-updates", "-security")}
     found = []
@@ -176,7 +176,7 @@ def _entries(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def source_files() -> list[str]:
-    """What stands in apt's files of this machine."""
+    """The contents of this machine's apt files."""
     folder = Path("/etc/apt")
     texts = []
     for path in (folder / "sources.list", *sorted((folder / "sources.list.d").glob("*"))):

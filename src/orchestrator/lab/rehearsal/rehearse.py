@@ -1,4 +1,4 @@
-"""`lab rehearse`: a scenario run as an operator would live it, each step held against what the scenario expects."""
+"""`lab rehearse`: runs a scenario as an operator would, and compares each step with the expected result."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class Member:
         self._waiting.remove((GO, number))
 
     def serve(self, on_step: Callable[[], None]) -> None:
-        """Answer every token until rank 0 says stop (Stopped), or for ever where rank 0 is gone."""
+        """Answer every token until rank 0 says stop (Stopped), or forever if rank 0 is gone."""
         while True:
             for kind, number in self._waiting:
                 if kind == STOP:

@@ -149,7 +149,7 @@ class _Launcher:
         return self._version.http_taken_exit
 
     def _ask_stranger(self) -> bool:
-        """Whether somebody on our port answers as an engine does, within 120 tries."""
+        """Whether a process on our port answers like an engine, within 120 tries."""
         for _ in range(_WARM_UP_TRIES):
             self._pause(1.0)
             link = http.client.HTTPConnection(self._settings.host, self._settings.port, timeout=5)

@@ -79,7 +79,7 @@ class Scheduler:
                 self._make_token()
 
     def _take(self, timeout: float | None) -> None:
-        """Requests, aborts and the shutdown; peers' deaths too where somebody cares."""
+        """Requests, aborts and the shutdown; peers' deaths too if they are watched."""
         for key, _ in self._group.selector.select(timeout):
             if isinstance(key.data, Peer):
                 self._group.hear(key.data)

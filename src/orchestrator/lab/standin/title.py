@@ -35,7 +35,7 @@ def die_with(parent: int) -> None:
 
 
 def outlive(parent: int, seconds: float) -> None:
-    """Survive the parent's death, though not for ever: end so many seconds after it."""
+    """Survive the parent's death, but not forever: exit this many seconds after it."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -463,7 +463,7 @@ class Agent:
             self.memory.ask(now)
 
     def _follow_reading(self) -> None:
-        """Once the engine has its weights, nobody needs them in the page cache."""
+        """Once the engine has its weights, they are not needed in the page cache."""
         if self.ahead.fileno() < 0 or self.ahead.cache is None:
             return
         self.ahead.take()
@@ -473,7 +473,7 @@ class Agent:
             self.record.event("read ahead", **self.ahead.cache.as_json())
 
     def _follow_rails(self, now: float) -> None:
-        """NCCL goes on over the other port of a card where one fails; nobody else would tell."""
+        """NCCL continues over the other port of a card if one fails; only its log shows that."""
         rails = self.log.rails
         if not rails.moved or now - self._looked_at_rails < RAILS_EVERY_S:
             return

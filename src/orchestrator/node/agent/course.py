@@ -212,7 +212,7 @@ class Course:
 
     @property
     def runs(self) -> bool:
-        """The engine was started, and nobody is ending it."""
+        """The engine was started, and is not being stopped."""
         return self.state in RUNNING
 
     def stopped(self) -> bool:

@@ -1,4 +1,4 @@
-"""Who touches the state directory for an agent: a thread, since a disk may stall for minutes and the agent must not.
+"""A thread that accesses the state directory for an agent: a disk may stall for minutes, and the agent must not.
 
 A frozen file system, a network file system without its server, and a dying disk block whoever reads or writes there.
 """

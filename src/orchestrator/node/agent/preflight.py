@@ -1,4 +1,4 @@
-"""What must be true on a node before a run is armed. Each thing that is not is a failure in words."""
+"""Checks on a node before a run is armed. Each failed check is a Failure."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def _others(part: pathlib.Path, what: str) -> Failure:
 
 
 def check(run: Run) -> None:
-    """Raises Failure where a staged file is not what was staged, or somebody else can change it."""
+    """Raises Failure if a staged file is not what was staged, or another user can change it."""
     script(run)
 
 
@@ -73,7 +73,7 @@ def script(run: Run) -> bytes:
 
 
 def in_memory(text: bytes) -> int:
-    """A file descriptor for an interpreter to read this very text from; nobody can change it (memfd_create(2))."""
+    """A file descriptor from which an interpreter reads exactly this text; it can't be changed (memfd_create(2))."""
     import fcntl
 
     descriptor = os.memfd_create("launch.sh", os.MFD_ALLOW_SEALING)

@@ -55,7 +55,7 @@ class ReadAhead:
             self.cache = PageCache(state="reading")
 
     def fileno(self) -> int:
-        """Readable when it said something; -1 where nobody reads."""
+        """Readable when it has sent something; -1 if there is no reader."""
         return self._child.stdout.fileno() if self._child is not None and self._child.stdout is not None else -1
 
     def take(self) -> None:

@@ -1,6 +1,6 @@
 """Verb `digests`: SHA-256 of every file of a checkpoint here, those that are known already without reading.
 
-Lines say how far it is twice a second; the digests come at the end. It ends early when nobody reads any more.
+Lines say how far it is twice a second; the digests come at the end. It ends early when its reader is gone.
 """
 
 from __future__ import annotations

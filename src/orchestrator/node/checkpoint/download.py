@@ -143,7 +143,7 @@ class _Client:
         Thread(target=self._read, daemon=True).start()
 
     def line(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
-        """Its next line. Raises the Failure that it tells, and BrokenPipeError where nobody listens to us."""
+        """Its next line. Raises the Failure that it reports, and BrokenPipeError if our reader is gone."""
         while True:
             if reader_is_gone(0):
                 raise BrokenPipeError

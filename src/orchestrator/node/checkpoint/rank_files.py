@@ -128,7 +128,7 @@ def _check(folder: Path) -> None:
 
 
 class _Meter:
-    """Says twice a second how far it is, and ends the work when nobody reads any more."""
+    """Reports progress twice a second, and ends the work when the reader is gone."""
 
     def __init__(self, total: int) -> None:
         self.total, self.done, self._told = total, 0, 0.0

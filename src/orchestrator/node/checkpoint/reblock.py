@@ -267,7 +267,7 @@ def _request(job: Job) -> Request:
 
 
 def _check_is_result(job: Job, target: Path) -> None:
-    """A directory with files and no journal is either this very result or none of our business."""
+    """A directory with files and no journal is either exactly this result or not ours."""
     wrong = [name for name, layout in job.layouts.items() if not target_files.is_whole(target / name, layout)]
     texts = {CONFIG: job.config} if job.index is None else {CONFIG: job.config, INDEX: job.index}
     wrong += [name for name, text in texts.items() if not _holds(target / name, text)]

@@ -42,7 +42,7 @@ def _reblock(asked: ReblockRequest, target: Path) -> None:
 
 
 class _Reporter:
-    """Tells how far it is now and then; raises BrokenPipeError where nobody listens, which stops the work."""
+    """Reports progress now and then; raises BrokenPipeError if the reader is gone, which stops the work."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing

@@ -29,7 +29,7 @@ ASK_EVERY_S = 0.5
 
 
 def environment(run: Run) -> dict[str, str]:
-    """What the launch script takes from whoever starts it."""
+    """What the launch script takes from its caller."""
     user = {"L40S_ENGINE_USER": run.engine_user} if run.engine_user else {}
     return {"L40S_CONTAINER": run.unit_name, **user}
 
@@ -158,5 +158,5 @@ class Container:
 
 
 def standard_input() -> tuple[int, int]:
-    """A pipe for the container: whoever holds the writing end keeps it alive (templates/launch_container.sh.j2)."""
+    """A pipe for the container: the holder of the writing end keeps it alive (templates/launch_container.sh.j2)."""
     return os.pipe2(os.O_CLOEXEC)

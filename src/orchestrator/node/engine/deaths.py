@@ -18,7 +18,7 @@ _PIDFD_GET_INFO = (3 << 30) | (_PIDFD_INFO_SIZE << 16) | (0xFF << 8) | 11
 
 @dataclass(frozen=True)
 class Death:
-    """signal or exit code; both None where nobody could tell."""
+    """signal or exit code; both None if unknown."""
 
     signal: int | None = None
     exit_code: int | None = None

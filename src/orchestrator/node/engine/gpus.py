@@ -1,4 +1,4 @@
-"""GPU memory, asked of NVML in a child process with a deadline: a wedged driver blocks whoever asks it."""
+"""GPU memory, asked of NVML in a child process with a deadline: a wedged driver blocks its callers."""
 
 from __future__ import annotations
 

@@ -36,10 +36,10 @@ from orchestrator.node.failure import Failure
 KILL_FOR_S = 60.0
 CLOSE_S = 2.0
 REPORT_S = 3.0
-"""A little longer than a report takes where it finds nobody."""
+"""A little longer than a report takes if there is no receiver."""
 _KILL_EVERY_S = 0.05
 _DROPPED = ("SSH_", "SUDO_", "PYTHON")
-"""Variables of our own session that are none of the engine's."""
+"""Variables of our own session that the engine must not get."""
 
 
 @dataclass

@@ -33,7 +33,7 @@ _MACHINE_CHECK = re.compile(
 _PLACE = re.compile(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})")
 _BROKEN_MEMORY = "have the DIMM replaced: `ras-mc-ctl --errors`, or the board's event log, names it"
 ASKED_FOR = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-"""Signals that somebody sent."""
+"""Signals that a user or program sent."""
 _OF_MEMORY = (signal.SIGBUS, signal.SIGSEGV)
 
 

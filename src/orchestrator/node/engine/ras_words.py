@@ -1,4 +1,4 @@
-"""What NCCL's RAS says of a job that stands still, and which rank it is that the others wait for. Pure.
+"""What NCCL's RAS reports about a hung job, and which rank the others wait for. Pure.
 
 RAS (reliability, availability, serviceability) is in NCCL from 2.24 on: text, and JSON from 2.28.7 on. Both forms
 follow NCCL's manual (troubleshooting, RAS) and src/ras/client_support.cc. Its counts of collectives leave out those

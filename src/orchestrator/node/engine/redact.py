@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 MARK = b"[redacted]"
 SHORTEST = 6
-"""A shorter secret would take ordinary words out of the log, and protects nobody."""
+"""A shorter secret would remove ordinary words from the log, and protects nothing."""
 _NAMES = re.compile(r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY)$", re.I)
 _FLAGS = re.compile(r"--(?:[\w-]+-)?(?:api-key|token|password|secret)$")
 

@@ -1,6 +1,6 @@
 """Asks the engine over HTTP, in a thread of its own: is it healthy, and does it generate?
 
-The engine may take 20 s over a probe or hang for ever; the agent's loop must not wait for it.
+The engine may take 20 s over a probe or hang forever; the agent's loop must not wait for it.
 """
 
 from __future__ import annotations

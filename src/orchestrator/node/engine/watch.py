@@ -70,7 +70,7 @@ class LogWatch:
 
     @classmethod
     def of(cls, watch: Watch) -> LogWatch:
-        """From a dialect's watch data; a pattern that does not compile is a failure in words."""
+        """From a dialect's watch data; a pattern that does not compile is a Failure."""
         works = [pattern for pattern in (watch.probe.log, watch.probe.resumed) if pattern]
         return cls(
             phases=[(entry.phase, _compiled(entry.pattern)) for entry in watch.phases],
@@ -109,11 +109,11 @@ class LogWatch:
         return self._look_for_phases(line, now)
 
     def announces_pause(self, line: str) -> bool:
-        """The line tells that the engine will answer nobody for a while, and works."""
+        """The line shows that the engine will not answer for a while, but works."""
         return self.pause is not None and not self._is_a_clients(line) and self.pause.search(shown(line)) is not None
 
     def shows_work(self, line: str) -> bool:
-        """The line tells that the engine works on somebody's request."""
+        """The line shows that the engine works on a request."""
         return self.work is not None and not self._is_a_clients(line) and self.work.search(shown(line)) is not None
 
     def _is_a_clients(self, line: str) -> bool:
@@ -126,7 +126,7 @@ class LogWatch:
         return bool(self.requests.search(line)) or (len(line) > LONGEST_SHOWN and not _BLANK.search(shown(line)))
 
     def suspect(self, since: float, tp_rank: int | None = None) -> Suspicion | None:
-        """The first primary cause seen since a time, else the first exception of a kind that nobody knows, else the
+        """The first primary cause seen since a time, else the first exception of an unknown kind, else the
         first secondary cause, else None; of each kind one that this rank has logged itself comes before the others'."""
 
         def order(one: Suspicion) -> tuple[bool, bool, bool]:

@@ -1,1 +1,1 @@
-"""What runs on a node in its engine's place: as the engine would, and gone when nobody reads any more."""
+"""What runs on a node in place of its engine: like the engine, and stopped when its reader is gone."""

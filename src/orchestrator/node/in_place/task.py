@@ -58,7 +58,7 @@ class Task:
 def carry_out(asked: GangRequest, order: InPlaceOrder, said: Message, task: Task) -> None:
     """Run it once, to its end. said: what the program reads on stdin.
 
-    Raises Failure for what forbids it, BrokenPipeError where nobody listens.
+    Raises Failure for what forbids it, BrokenPipeError if the reader is gone.
     """
     lock.refuse_a_former_holder(asked)
     state = files.state_dir(asked.state_dir)
@@ -191,7 +191,7 @@ class _Log:
 
 
 def _follow(begun: _Begun, log: _Log, task: Task, deadline_s: float) -> None:
-    """Pass on what the ranks say until all have ended. Raises BrokenPipeError where nobody listens."""
+    """Pass on what the ranks say until all have ended. Raises BrokenPipeError if the reader is gone."""
     child, results, output = begun.child, begun.results.fileno(), begun.output.fileno()
     end, rest = time.monotonic() + deadline_s, b""
     open_ = {output, results}

@@ -1,4 +1,4 @@
-"""What NVML says of the GPUs, asked in a child process with a deadline: a wedged driver blocks whoever asks it.
+"""What NVML says of the GPUs, asked in a child process with a deadline: a wedged driver blocks its callers.
 
 A function that is missing or fails on one device is recorded beside what the others gave.
 """

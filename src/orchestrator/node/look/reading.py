@@ -48,7 +48,7 @@ class Reader:
         return text
 
     def search(self, path: str, wanted: str) -> None:
-        """Keep of a file of any length whether a text stands in its bytes: the text, or words that say it does not."""
+        """Record whether a file of any length contains a text: the text, or a message that it does not."""
         real = self.real(path)
         if self._skipped(real):
             return

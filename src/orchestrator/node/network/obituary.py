@@ -14,7 +14,7 @@ from orchestrator.node.network.sockets import Sockets
 from orchestrator.protocol.link import AgentEnded
 
 REPORT_S = 2.0
-"""Then whoever has not heard it has drawn its own conclusion (RECONNECT_S in node/network/broken.py)."""
+"""By then an agent that has not heard it has drawn its own conclusion (RECONNECT_S in node/network/broken.py)."""
 _TRY_EVERY_S = 0.02
 
 

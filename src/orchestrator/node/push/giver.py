@@ -1,4 +1,4 @@
-"""The giving side of a push: a directory for reading, over rsync's own protocol, as long as this process lives.
+"""The sending side of a push: a directory for reading, over rsync's own protocol, as long as this process lives.
 
 We listen; every connection becomes the stdin of an `rsync --daemon`, as inetd does it (rsync(1), "STARTING AN RSYNC
 DAEMON TO ACCEPT CONNECTIONS"), but for those that ask for the list of what may be fetched (notes). Such a daemon is
@@ -60,7 +60,7 @@ def own_folder(state: str, role: str) -> Path:
 
 
 class Giver:
-    """Offers one directory to whoever has the secret. folder: our own, for the secret and the list; it is removed."""
+    """Offers one directory to clients with the secret. folder: our own, for the secret and the list; it is removed."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.secret = secrets.token_hex(16)
@@ -147,7 +147,7 @@ class Giver:
 
     @contextlib.contextmanager
     def _trusting(self, host: str) -> Iterator[None]:
-        """As long as somebody there who knows the secret is connected."""
+        """While a client that knows the secret is connected."""
         self._greeted(host)
         with self._lock:
             self._proved[host] += 1
@@ -183,7 +183,7 @@ class Giver:
             self._children.append(subprocess.Popen(self._command, stdin=ends, stdout=ends, stderr=null))
 
     def _config(self) -> str:
-        """uid and gid only root may and must name: as root the daemon would become nobody."""
+        """uid and gid only root may and must name: as root the daemon would become `nobody`."""
         owner = f"uid = {os.geteuid()}\ngid = {os.getegid()}\n" if os.geteuid() == 0 else ""
         return (
             f"{owner}use chroot = no\nmunge symlinks = no\nread only = yes\nlist = no\ntimeout = {IDLE_S}\n"

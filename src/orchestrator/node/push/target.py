@@ -82,7 +82,7 @@ class Target:
         return self.work / ARRIVING
 
     def open(self) -> None:
-        """Find out what is there; lock it, clear away what does not belong, see that the rest will fit.
+        """Read what is there; lock it, remove what does not belong, check that the rest will fit.
 
         Raises Failure: a directory with other files is in the place, somebody writes there, no space, no rights.
         """
@@ -198,6 +198,6 @@ class Target:
 
 
 def _refuse_another_kind(found: os.stat_result, arrived: Path) -> None:
-    """What has arrived is a file of its own, and no second name of somebody else's."""
+    """What has arrived is a file of its own, not a hard link to another file."""
     if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
         raise Failure("outside", "the received file is not a regular file", str(arrived), below.FIX)

@@ -1,7 +1,7 @@
 """Verb `bench`: the engine's own benchmark client on this node, as the engine's user and without a GPU.
 
 Lines say how far it is twice a second; at the end come the parts of its result file, as often as it takes, and its
-last words. When nobody reads any more the client is ended. The API key reaches it by its environment alone.
+last words. When the reader is gone the client is stopped. The API key reaches it by its environment alone.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _environment(run: Run, folder: pathlib.Path) -> dict[str, str]:
 
 
 def _follow(child: subprocess.Popen[bytes], progress: re.Pattern[str], deadline_s: float) -> str:
-    """Tell how far it is until it has ended; its last words. Raises BrokenPipeError where nobody listens."""
+    """Tell how far it is until it has ended; its last words. Raises BrokenPipeError if the reader is gone."""
     assert child.stdout is not None
     end, told_at, kept = time.monotonic() + deadline_s, 0.0, b""
     while True:

@@ -1,6 +1,6 @@
 """A benchmark client in a container of the engine's image: without a GPU, as the engine's user, on the node's network.
 
-A container of its own and not an `exec` into the engine's: whoever ends it must not touch the engine.
+A container of its own and not an `exec` into the engine's: stopping it must not affect the engine.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ STARTED_S = 5.0
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """{"state": ...} as it is once the agent has left *armed*. An agent that already runs is left alone."""
+    """{"state": ...} once the agent has left *armed*. An agent that already runs is not changed."""
     asked = request_of(GangRequest, request)
     lock.refuse_a_former_holder(asked)
     folder = files.wanted_run(asked)

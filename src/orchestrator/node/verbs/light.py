@@ -19,7 +19,7 @@ VERBS = ("report", "lock", "go", "figures")
 
 
 def run(_arguments: Sequence[str]) -> int:
-    """Answer until there is nobody to answer to."""
+    """Answer until the reader is gone."""
     for line in _lines():
         dispatch.say(_answer(line))
     return 0

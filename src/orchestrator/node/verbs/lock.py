@@ -31,7 +31,7 @@ AUDIT = "audit.jsonl"
 BEGUN = "begun.json"
 RENEWED = "lock.renewed"
 DAMAGED = "damaged"
-"""The token of a lock file that can't be read (a full disk, a power cut): nobody's, so it goes stale or by force."""
+"""The token of a lock file that can't be read (a full disk, a power cut): no one's, so it goes stale or is forced."""
 ATTEMPTS = 3
 """Others may take and leave the lock between two of our steps."""
 _HOLDER = ("token", "who", "host", "pid", "start", "boot", "pid_namespace", "command", "since", "why")
@@ -71,7 +71,7 @@ def _answer(asked: LockRequest, gang: str) -> LockAnswer:
 
 
 def holder_of(gang_folder: str) -> LockHolder | None:
-    """Who holds a gang's lock; None for nobody."""
+    """The holder of a gang's lock; None if it is free."""
     return _read(f"{gang_folder}/lock")
 
 
@@ -112,14 +112,14 @@ def _acquire(path: str, holder: LockHolder, over: str) -> LockAnswer:
 
 
 def _note(path: str, action: str, holder: LockHolder) -> None:
-    """Who did what to this gang, for whoever asks later; a full disk keeps nobody from working."""
+    """Record who did what to this gang; a full disk prevents no work."""
     who = {name: getattr(holder, name) for name in _HOLDER if name != "token"}
     with contextlib.suppress(OSError):
         files.append_line(f"{os.path.dirname(path)}/{AUDIT}", json.dumps({"at": time.time(), "action": action, **who}))
 
 
 def _link(fresh: str, path: str) -> bool:
-    """False where somebody holds the lock: a link never replaces a file."""
+    """False if the lock is held: a link never replaces a file."""
     try:
         os.link(fresh, path)
     except FileExistsError:
@@ -157,7 +157,7 @@ def _release(path: str, token: str, *, force: bool) -> LockAnswer:
 
 
 def _begun(gang: str, token: str, begun: object) -> LockAnswer:
-    """Only for who holds the lock: whoever took it over has the last word."""
+    """Only for the lock's holder: a command that took it over decides."""
     found = _read(f"{gang}/lock")
     if found is None or found.token != token:
         return LockAnswer(held=found)
@@ -202,7 +202,7 @@ def _read(path: str) -> LockHolder | None:
 
 
 def _kept(path: str) -> LockHolder:
-    """Who the file names; nobody where it can't be read."""
+    """The holder in the file; none if it can't be read."""
     raw = files.read_json(path)
     found = LockHolder.read({name: raw.get(name) for name in _HOLDER})
     return LockHolder(token=DAMAGED) if isinstance(found, Unreadable) else found

@@ -21,7 +21,7 @@ MOST_TAIL_BYTES = 16 * 1024 * 1024
 
 
 def stream(request: dict[str, Any]) -> None:
-    """Write the last `lines` lines; with follow=true go on until the agent is gone or nobody reads."""
+    """Write the last `lines` lines; with follow=true continue until the agent or the reader is gone."""
     asked = request_of(LogsRequest, request)
     folder = files.wanted_run(asked)
     path = f"{folder}/engine.log"

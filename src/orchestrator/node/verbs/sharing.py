@@ -44,7 +44,7 @@ def refuse_anothers_mark(gang: str, token: str, node: str, others: Iterable[str]
 
 
 def shared(state: str, node: str, other: str) -> Failure:
-    """The refusal, in words."""
+    """The refusal."""
     return Failure(
         "shared-state",
         f"{node} and {other} have the same state directory; is it in a shared home or on NFS?",

@@ -95,7 +95,7 @@ def _refuse_beside_a_living_run(state: str, gang: str) -> None:
 
 
 def engine_user(asked: str | None) -> str | None:
-    """The named user, else the one who called sudo: the engine is never root unless somebody asks for it."""
+    """The named user, else the one who called sudo: the engine is never root unless configured."""
     if asked:
         return asked
     caller = os.environ.get("SUDO_USER", "")

@@ -15,7 +15,7 @@ from orchestrator.protocol.verbs import GangRequest, StagedAnswer
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """{"request": the staging request without its key and script, "launch_script": text}.
 
-    Raises Failure where somebody changed them since, or could have.
+    Raises Failure if they were changed since, or could have been.
     """
     folder = files.wanted_run(request_of(GangRequest, request))
     staged, script = files.read_json(f"{folder}/{RUN_FILE}"), ""

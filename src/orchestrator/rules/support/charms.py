@@ -116,7 +116,7 @@ _COSTS: Mapping[str, tuple[Callable[[str], bool], _Cost]] = {
 
 
 def cost(cluster: Cluster, node: Node, name: str, value: str) -> str:
-    """What a setting costs on this node, in words; '' for one that takes nothing away here."""
+    """What a setting costs on this node, as text; '' if it costs nothing here."""
     takes, words = _COSTS.get(name, (None, None))
     if takes is None or words is None or not takes(value.strip()):
         return ""

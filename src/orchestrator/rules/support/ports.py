@@ -1,4 +1,4 @@
-"""Why an RDMA port can't carry traffic, in words: shared by the rules about ports."""
+"""Why an RDMA port can't carry traffic: shared by the rules about ports."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from orchestrator.workflows.deadlines import SAME_ROOT_S
 
 
 def same_roots(fleet: Fleet, directories: Mapping[str, str], child: str = "") -> Mapping[str, str]:
-    """For each node the first node that sees the same directory, itself where nobody else does.
+    """For each node the first node that sees the same directory, itself if no other node does.
 
     directories: each node's, by name. One that does not answer is left out.
     What a node says decides for that node alone: none can say of another one that it has what it has not. A node that

@@ -247,7 +247,7 @@ def _turn(turns: Turns, change: _ChangeOver, changes: Sequence[_ChangeOver], req
 
 
 def _go_back(turns: Turns, change: _ChangeOver, request: UpRequest) -> str:
-    """Start the previous plan again; what became of it, in words."""
+    """Start the previous plan again; returns the outcome as text."""
     was = change.was
     if was is None:
         return f"{change.name} is stopped: its nodes had no common previous plan to return to"
@@ -269,7 +269,7 @@ def _go_back(turns: Turns, change: _ChangeOver, request: UpRequest) -> str:
 
 
 def _others(turn: _ChangeOver, turns: Sequence[_ChangeOver]) -> str:
-    """Where the other gangs are, in words."""
+    """The other gangs' state, as text."""
     place = turns.index(turn)
     words = [f"on the new plan: {', '.join(one.name for one in turns[:place])}"] if place else []
     rest = [one.name for one in turns[place + 1 :]]

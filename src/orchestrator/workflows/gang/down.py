@@ -54,7 +54,7 @@ class Stopped:
 def down(
     inventory: Inventory, request: DownRequest, *, before_stop: Callable[[], None] = lambda: None
 ) -> tuple[Stopped, ...]:
-    """Stop all chosen gangs at once; a node that can't be reached holds up nobody else.
+    """Stop all chosen gangs at once; a node that can't be reached delays no other.
 
     before_stop is called once every lock is held. Raises LockHeld, with nothing changed and nothing called.
     """

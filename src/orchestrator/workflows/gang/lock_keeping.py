@@ -19,7 +19,7 @@ from orchestrator.workflows.status.reports import where
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLock:
-    """One gang's lock on one node. token '' means that nobody holds it.
+    """One gang's lock on one node. token '' means that it is free.
 
     age_s: since the holder's last sign of life, by the node's clock
     stale: too old to count, or its process on this machine is gone: the next command takes it over by itself
@@ -52,7 +52,7 @@ def locks(inventory: Inventory, gangs: tuple[str, ...] = ()) -> tuple[NodeLock, 
 def release(inventory: Inventory, gangs: tuple[str, ...] = (), *, force: bool = False) -> tuple[NodeLock, ...]:
     """Give back stale locks, with `force` every lock; returns those that were given back and the nodes not asked.
 
-    Raises LockHeld where somebody living holds one, before anything is given back.
+    Raises LockHeld if a live command holds one, before anything is given back.
     """
     chosen = chosen_gangs(inventory, gangs)
     with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
@@ -120,7 +120,7 @@ def _lock(gang: str, node: str, held: LockHolder | None) -> NodeLock:
 
 
 def _give_back(fleet: Fleet, lock: NodeLock) -> NodeLock:
-    """By its token: a lock that somebody else has taken meanwhile stays."""
+    """By its token: a lock that another command has taken meanwhile stays."""
     if lock.error is not None:
         return lock
 

@@ -1,4 +1,4 @@
-"""Two operators can't collide: whoever changes a gang holds a lock on every node of it."""
+"""Prevents conflicts between operators: a command that changes a gang holds a lock on each of its nodes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def fence(fleet: Fleet, gang: str) -> str:
 
 @dataclass(eq=False)
 class GangLock:
-    """The lock on one gang, held between `with`. Nodes that can't be reached hold nobody up when `partial`."""
+    """The lock on one gang, held between `with`. With `partial`, unreachable nodes are no obstacle."""
 
     fleet: Fleet
     gang: GangSpec
@@ -71,7 +71,7 @@ class GangLock:
     _taken: Collection[str] = ()
     """Those of them where we got it: all, or with `partial` all that could be reached."""
     _lost: Mapping[str, LockAnswer] = field(default_factory=dict)
-    """What the nodes answered that gave it to somebody else, by name."""
+    """The answers of the nodes on which another command has it, by name."""
     _renewed_at: float = 0.0
     _given_back: threading.Event = field(default_factory=threading.Event)
 
@@ -129,14 +129,14 @@ class GangLock:
             self._renewed_at = time.time()
 
     def still_ours(self) -> None:
-        """Raises LockHeld where somebody took it over (we had shown no sign of life for 60 s) or released it."""
+        """Raises LockHeld if another command took it over (we had shown no sign of life for 60 s) or released it."""
         if abs(time.time() - self._renewed_at) > OLD_RENEWALS * RENEW_EVERY_S:
             self._renew(self.fleet)
         if self._lost:
             raise self._lost_to(self._lost)
 
     def take_again(self) -> None:
-        """Where nobody holds it, it is ours again. Raises LockHeld elsewhere."""
+        """Acquire it again if it is free. Raises LockHeld if it is not."""
         self._acquire()
         self._lost = {}
 

@@ -90,7 +90,7 @@ class Operation:
 
 
 def interrupted(fleet: Fleet, gangs: Iterable[GangSpec], *, only: Collection[str] | None = None) -> tuple[Begun, ...]:
-    """What was begun on these gangs and is worked on by nobody any more. only: names of the nodes to ask."""
+    """What was begun on these gangs and no command works on any more. only: names of the nodes to ask."""
     return tuple(begun for begun, held in _kept(fleet, tuple(gangs), only) if not any(map(_at_work, held)))
 
 

@@ -113,7 +113,7 @@ def _turn(turns: Turns, back: Back, view: GangView, request: RollbackRequest) ->
 
 
 def _keep(turns: Turns, back: Back, request: RollbackRequest) -> str:
-    """The plan that it had until now, again; what became of it, in words."""
+    """Start its current plan again; returns the outcome as text."""
     try:
         up.raise_all(
             turns.fleet,

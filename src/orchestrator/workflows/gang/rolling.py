@@ -148,7 +148,7 @@ def _batches(plans: Sequence[Staged], size: int) -> Iterator[Sequence[Staged]]:
 
 
 def _where_it_ended(batch: Sequence[Staged], done: Sequence[GangView], gangs: Sequence[GangSpec]) -> str:
-    """Where the others are, in words."""
+    """The other gangs' state, as text."""
     at = [plan.gang.name for plan in batch]
     before = [view.name for view in done]
     rest = [gang.name for gang in gangs if gang.name not in (*at, *before)]

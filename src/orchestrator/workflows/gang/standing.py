@@ -40,7 +40,7 @@ def standing_gangs(gangs: Iterable[GangSpec], answers: Iterable[ReportAnswer]) -
 
 
 def as_replicas(inventory: Inventory, names: Collection[str]) -> Inventory:
-    """The inventory with the gangs of these names (none: all) as replicas, whatever stands."""
+    """The inventory with the gangs of these names (none: all) as replicas, whatever runs now."""
     return split(inventory, [gang.name for gang in inventory.gangs if concerned(gang, names)])
 
 

@@ -115,7 +115,7 @@ class Guarded:
 def guard(inventory: Inventory, request: GuardRequest, watcher: Watcher) -> tuple[Guarded, ...]:
     """Guard the chosen gangs, each by a loop of its own; ends when all are given up, or at once with `once`.
 
-    A gang that is given up is still looked at beside the others: it is guarded again once somebody has fixed it.
+    A gang that is given up is still checked with the others: it is guarded again once it has been fixed.
     Raises LockHeld where another guard watches one of them already, and at once whatever a loop breaks by.
     """
     inventory = replace(inventory, gangs=tuple(map(as_written, inventory.gangs)))
@@ -131,7 +131,7 @@ def guard(inventory: Inventory, request: GuardRequest, watcher: Watcher) -> tupl
 
 
 def _guard_lock(fleet: Fleet, gang: GangSpec, request: GuardRequest) -> GangLock:
-    """A node that is down keeps nobody from guarding the others."""
+    """A node that is down does not prevent guarding the others."""
     return GangLock(fleet, replace(gang, name=GUARD_LOCK + gang.name), request.command, partial=True)
 
 

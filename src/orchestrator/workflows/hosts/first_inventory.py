@@ -12,7 +12,7 @@ _HEADER = """\
 # Written by `l40s-deploy init`. An ordinary Ansible inventory: `ansible -i {path} all -m ping` reads the same file.
 #
 # The child groups of `gangs` are the gangs (one gang runs one engine), the order of the hosts in a gang is the node
-# rank, the first host is the leader and serves HTTP. Variables may stand at any host or group, in group_vars/ and in
+# rank, the first host is the leader and serves HTTP. Variables can be set for any host or group, in group_vars/ and in
 # host_vars/. Lines that are commented out show a default or a choice.
 """
 _PLAIN = re.compile(r"[A-Za-z_/~][A-Za-z0-9_./~@-]*")

@@ -74,7 +74,7 @@ class Seen:
 
 
 def refuse_existing(path: Path) -> None:
-    """Raises InputError: an inventory is somebody's work."""
+    """Raises InputError: an existing inventory is never overwritten."""
     if path.exists() or path.is_symlink():
         raise InputError("already exists; init never overwrites a file", where=str(path), fix="use --out ANOTHER.yml")
 
@@ -112,7 +112,7 @@ def nodes_of(request: InitRequest) -> tuple[NodeSpec, ...]:
 
 
 def usual_user(node: NodeSpec) -> str:
-    """Who logs in there where nobody says otherwise: ~/.ssh/config's user, else this process's."""
+    """The default login: ~/.ssh/config's user, else this process's."""
     return target_of(node).user
 
 
@@ -168,7 +168,7 @@ def write(path: Path, request: InitRequest, seen: Seen, logins: Mapping[str, Log
 
 
 def _becomes(logins: Collection[Login]) -> bool:
-    """Whether commands are to run through sudo: where nobody is root, and it asks nowhere for a password."""
+    """Whether to run commands through sudo: if no login is root, and sudo asks for a password on no node."""
     return not all(login.root for login in logins) and not any(login.sudo for login in logins)
 
 

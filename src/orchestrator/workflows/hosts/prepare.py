@@ -39,7 +39,7 @@ ON_REQUEST = ("firewall",)
 """Roles that run only where --tags names them."""
 
 ENGINE_USER = "l40s"
-"""Who runs the engine where the inventory names nobody."""
+"""The engine's user if the inventory names none."""
 
 TIMEOUT_S = 3600.0
 _DEBS = "debs.tar"

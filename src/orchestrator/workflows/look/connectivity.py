@@ -28,7 +28,7 @@ TRIES, SPACING_S = 4, 0.5
 LISTEN_S = 11.0
 """Longer than any node dials, by what the slowest of them may begin later."""
 END_S = 5.0
-"""A listener notices within 0.2 s that nobody reads it any more."""
+"""A listener notices within 0.2 s that its reader is gone."""
 Rails = Mapping[str, tuple[str, str]]
 """{RDMA device: (address, interface)}."""
 MOST_TRIED_ACROSS = 8

@@ -1,4 +1,4 @@
-"""Labels: what stands on each node, asked for the page of `doctor --report` only."""
+"""The nodes' labels, read only for the page of `doctor --report`."""
 
 from __future__ import annotations
 

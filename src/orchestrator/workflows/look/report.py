@@ -1,4 +1,4 @@
-"""The page that `doctor --report` writes: drawings, findings, evidence, prices, for whoever fixes it."""
+"""The page that `doctor --report` writes: drawings, findings, evidence and costs, for the data centre."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _shown(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) -> li
 
 
 def _machine(node: Node, labels: LabelsAnswer) -> dict[str, Any]:
-    """What stands on one machine and its cables: how somebody in front of it knows which it is."""
+    """Labels of one machine and its cables, to identify it on site."""
     folder = "/sys/class/dmi/id"
     board = bmc(labels.bmc)
     switches = switch_ports(labels.neighbours)

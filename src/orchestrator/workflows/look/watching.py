@@ -1,6 +1,6 @@
-"""`doctor --watch`: looks again and again, and says only what is new or gone since the last look.
+"""`doctor --watch`: checks repeatedly, and reports only what is new or resolved since the last check.
 
-What was found is kept, so that a watch that starts anew goes on from there.
+Findings are kept, so that a restarted watch continues from there.
 """
 
 from __future__ import annotations

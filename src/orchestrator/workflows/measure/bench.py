@@ -84,7 +84,7 @@ class Benched:
     """One run, and what it is worth.
 
     record:   as it is kept; file: where
-    against:  what it was held against, in words; '' for nothing
+    against:  what it was compared with, as text; '' for nothing
     expected: the profile's entry, None where it has none for this case
     """
 
@@ -161,7 +161,7 @@ def _states(snapshots: Mapping[str, Snapshot]) -> dict[str, State]:
 
 @dataclass
 class _UnderLoad:
-    """One look in the middle of a run, over connections of its own; nobody waits for it."""
+    """One reading in the middle of a run, over separate connections; the run does not wait for it."""
 
     gang: GangSpec
     _look: Future[dict[str, State]] | None = None
@@ -362,7 +362,7 @@ def _at_once(load: Load) -> bool:
 
 
 def expectations(model: str) -> tuple[Expected, ...]:
-    """None where the profile is not at hand here: somebody else may have started it."""
+    """None if the profile is not on this machine: another operator may have started it."""
     try:
         return load_profile(model).expected
     except DeployError:
@@ -506,7 +506,7 @@ def _expected_json(entry: Expected) -> dict[str, Any]:
 
 
 def figures_json(judged: Iterable[Judged]) -> list[dict[str, Any]]:
-    """Each figure beside what it was held against."""
+    """Each figure with the one it was compared with."""
     return [
         {
             "name": one.figure.name,

@@ -73,7 +73,7 @@ def show(inventory: Inventory, gangs: tuple[str, ...]) -> tuple[tuple[Golden, Ba
 
 
 def check_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
-    """One gang held against its baseline; the verdict is `none` where it has none."""
+    """One gang compared with its baseline; the verdict is `none` if it has none."""
     subject = _subject(fleet, gang)
     baseline = _baseline(subject)
     if baseline is None:

@@ -53,7 +53,7 @@ STEP_S = 60.0
 GRACE_S = 1.0
 """After the first sign of a failure, for what the others say of it."""
 UNKNOWN_SHAPE = Shape(hidden_size=7168, layers=61)
-"""DeepSeek-V3's, where nobody knows the model."""
+"""DeepSeek-V3's, used if the model is unknown."""
 Progress = Callable[[str, int, int], None]
 """(gang, steps done, of)."""
 _TORN = re.compile(
@@ -410,7 +410,7 @@ def _run(fleet: Fleet, ground: Ground, places: Sequence[Place], steps: tuple[Net
 
 
 def _follow(session: Session, request: NettestRequest, heard: _Heard) -> None:
-    """Until the node's ranks have ended, or somebody's have failed: the node ends ours when we stop reading."""
+    """Until the node's ranks have ended, or any rank has failed: the node stops ours when we stop reading."""
     with closing(messages(session, "nettest", request, NettestLine)) as lines:
         for line in lines:
             if what := heard.odd(session.spec.name, line):

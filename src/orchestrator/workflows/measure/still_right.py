@@ -1,4 +1,4 @@
-"""Accepted answers, asked again where nobody typed `golden`: after a start, and by the guard every day."""
+"""Checks accepted answers without `golden` being called: after a start, and by the guard every day."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends notices: webhooks and mail, in a thread of their own, so that nobody waits for a receiver."""
+"""Sends notices: webhooks and mail, in a separate thread, so that no command waits for a receiver."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Scraper:
         self._routers.close()
 
     def scrape(self) -> Scene:
-        """Everything as it is now. Raises nothing that a node has caused."""
+        """The current state of everything. Raises nothing for a node's failure."""
         with self._one_at_a_time:
             if self._last is not None and time.monotonic() - self._last[0] < AGAIN_S:
                 return self._last[1]

@@ -20,7 +20,7 @@ from orchestrator.workflows.status.reports import see
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Would:
-    """What would be done to one gang, in words; then: the plan that it would run afterwards, '' for none."""
+    """What would be done to one gang, as text; then: the plan that it would run afterwards, '' for none."""
 
     gang: str
     state: str

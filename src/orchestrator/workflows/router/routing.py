@@ -54,7 +54,7 @@ _ANEW = "`l40s-deploy router down`, then `l40s-deploy router up`,"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterState:
-    """The router as it is. workers: empty where it does not run."""
+    """The router's state. workers: empty where it does not run."""
 
     view: GangView
     url: str
@@ -169,7 +169,7 @@ class Router:
 
 
 def wanted_router(inventory: Inventory) -> RouterSpec:
-    """The inventory's router; InputError in words where it has none."""
+    """The inventory's router; raises InputError if it has none."""
     if inventory.router is None:
         raise InputError(
             "has no router, so requests cannot be sent to another gang",

@@ -17,7 +17,7 @@ from orchestrator.remote.session import Session
 from orchestrator.workflows.status.reports import where
 
 MOST_WAITING = 10_000
-"""Lines that nobody has taken yet; a terminal that stands still stops the nodes, not this machine's memory."""
+"""Lines not yet taken; a stopped terminal makes the nodes wait, and does not fill this machine's memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class RouterGlance:
         return next((one for one in self.workers or () if url and one.url == url.rstrip("/")), None)
 
     def place(self, url: str) -> str | None:
-        """in, unhealthy (the router sends nothing there until it is well) or out; None where nobody knows."""
+        """in, unhealthy (the router sends nothing there until it is well) or out; None if unknown."""
         if self.workers is None:
             return None if self.error is not None or self.state is GangState.READY else "out"
         worker = self.worker(url)
@@ -72,7 +72,7 @@ class Overview:
     views: tuple[GangView, ...]
     router: RouterGlance | None = None
     interrupted: tuple[Begun, ...] = ()
-    """What was begun on these gangs, and is worked on by nobody any more."""
+    """What was begun on these gangs and no command works on any more."""
 
     def begun(self, view: GangView) -> Begun | None:
         """What was interrupted on this gang."""

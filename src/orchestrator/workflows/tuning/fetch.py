@@ -1,4 +1,4 @@
-"""`tuning fetch`: configs that somebody else has published, by commit and digest, as a pack."""
+"""`tuning fetch`: makes a pack of published configs, by commit and digest."""
 
 from __future__ import annotations
 

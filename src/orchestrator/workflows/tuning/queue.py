@@ -14,7 +14,7 @@ MOST_TRIES = 2
 
 @dataclass
 class JobQueue:
-    """Nodes take some at a time; what they do not finish is given to whoever asks next.
+    """Nodes take some at a time; what they do not finish goes to the next node that asks.
 
     lost: jobs that were begun too often without an end, with why
     """
@@ -45,7 +45,7 @@ class JobQueue:
             self._changed.notify_all()
 
     def give_back(self, jobs: Sequence[TuneJob], why: str) -> None:
-        """Those of them that are not ended are somebody else's now."""
+        """Those that are not finished go to other nodes."""
         with self._changed:
             for job in jobs:
                 if self._out.pop(job.id, None) is None:

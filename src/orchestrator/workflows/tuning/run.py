@@ -230,7 +230,7 @@ class _Run:
         return len(self.results) + len(self.failed) + len(self.queue.lost) < len(self.ground.jobs)
 
     def on_node(self, session: Session) -> int:
-        """Take jobs until there are none. Raises what the node failed with; its jobs are somebody else's then."""
+        """Take jobs until there are none. Raises the node's failure; its jobs then go to other nodes."""
         name, done = session.spec.name, 0
         staged = self.ground.requests[name]
         gpus = len(staged.gpus) or len(staged.tp_ranks)

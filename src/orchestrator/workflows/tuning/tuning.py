@@ -169,7 +169,7 @@ def ask_holdings(fleet: Fleet, names: Iterable[str], stack: Stack, gpus: Mapping
 
 
 def moe_directory(spec: NodeSpec, stack: Stack) -> str:
-    """The value that the engine's variable for MoE configs will have on a node, '' where nobody sets it."""
+    """The value that the engine's variable for MoE configs will have on a node, '' if it is not set."""
     variable = engine_of(stack).tuned.variable
     return {**dict(stack.env), **dict(spec.overrides.env)}.get(variable, "") if variable else ""
 

@@ -198,7 +198,7 @@ def test_a_price_says_where_it_does_not_apply() -> None:
         for gpu in node.gpus:
             gpu["nvlinks"] = links
     effect = next(finding.effect for finding in diagnose(cluster_of(nodes), {}).findings if finding.node == "node2")
-    assert effect.endswith("these GPUs have NVLink, for which the price does not apply")
+    assert effect.endswith("these GPUs have NVLink, for which the cost does not apply")
 
 
 def test_a_price_says_which_layout_and_model_it_was_not_measured_with() -> None:
