@@ -1,4 +1,4 @@
-"""Is this speed normal: a run's figures beside expected ones. Pure."""
+"""Whether a speed is normal: compares a run's figures with expected ones. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a checkpoint's facts to what `checkpoint inspect` says: dimensions, layouts, and findings."""
+"""From a checkpoint's facts to the output of `checkpoint inspect`: dimensions, layouts, and findings."""
 
 from __future__ import annotations
 

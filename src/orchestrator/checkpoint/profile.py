@@ -1,4 +1,4 @@
-"""A model profile out of a checkpoint's own facts, and what they could not tell."""
+"""A model profile from a checkpoint's own facts, and what they do not contain."""
 
 from __future__ import annotations
 

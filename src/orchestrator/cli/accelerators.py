@@ -1,4 +1,4 @@
-"""What counts as a GPU beside NVIDIA's: for recordings of machines with other accelerators."""
+"""What counts as a GPU in addition to NVIDIA's: for recordings of machines with other accelerators."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def _anywhere(words: Sequence[str]) -> int:
 
 
 class Grouped(argparse.RawDescriptionHelpFormatter):
-    """Lines as they are written, but a summary too long for the terminal goes on below itself."""
+    """Lines as they are written, but a summary too long for the terminal continues below itself."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         from textwrap import wrap

@@ -1,4 +1,4 @@
-"""`l40s-deploy checkpoint`: download, re-block to a finer block, look at one, bring one onto all nodes."""
+"""`l40s-deploy checkpoint`: download, re-block to a finer block, inspect, copy to all nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lost terminal and an order to end are Ctrl-C: a command leaves what it works on in a state that goes on."""
+"""Treats a lost terminal and SIGTERM like Ctrl-C: a command leaves its work in a state that can continue."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def _node_json(node: Node) -> dict[str, Any]:
 
 
 def show(examination: Examination, expectations: Sequence[Expected], screen: Screen) -> None:
-    """Findings for people, gravest first, and what each machine looks like."""
+    """Findings for people, most severe first, and each machine's layout."""
     for name, failure in examination.failures.items():
         screen.out.print(f"{printable(name)}: not examined: {printable(failure.what)}", style="bold red")
         screen.out.print(f"  fix: {printable(failure.fix)}")

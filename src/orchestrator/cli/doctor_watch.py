@@ -1,4 +1,4 @@
-"""`l40s-deploy doctor --watch`: look again and again; say what is new or gone."""
+"""`l40s-deploy doctor --watch`: check repeatedly; report what is new or resolved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.monitoring.watching import Difference
 from orchestrator.workflows.unit import DOCTOR, install, start_words
 
 LEAST_S = 10.0
-"""A look at every node takes seconds of its processor time."""
+"""Each check takes seconds of a node's processor time."""
 
 
 def add_watch(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 
 
 def watch(args: argparse.Namespace, screen: Screen) -> int:
-    """Until Ctrl-C. With --json, one JSON document a line for each look that finds something."""
+    """Until Ctrl-C. With --json, one JSON document per line for each check that finds something."""
     for flag, given in (("--from", args.saved), ("--report", args.report), ("--dump-xml", args.dump_xml)):
         if given:
             raise InputError(f"--watch checks the nodes repeatedly, and {flag} can't", where=flag, fix="drop it")
@@ -68,7 +68,7 @@ def show(found: Difference, screen: Screen, *, as_json: bool) -> None:
 
 
 def document(found: Difference) -> dict[str, Any]:
-    """One look as a document."""
+    """One check as a document."""
     return {
         "at": time.time(),
         "new": [asdict(one) for one in found.new],

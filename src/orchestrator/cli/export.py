@@ -25,5 +25,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """What the kind says."""
+    """The output of this kind."""
     return int(KINDS[args.kind].run(args, open_inventory(args, screen), screen))

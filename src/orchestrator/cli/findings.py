@@ -1,4 +1,4 @@
-"""Findings on the screen: what is alike on several nodes is said once."""
+"""Findings on the screen: what several nodes have in common is shown once."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def gang_block(
 
 
 def _routed(view: GangView, router: RouterGlance | None) -> str:
-    """What the router makes of a gang, after what the gang says of itself."""
+    """The router's view of a gang, after the gang's own."""
     place = router.place(view.service_url) if router is not None else None
     worker = router.worker(view.service_url) if router is not None else None
     if place is None:
@@ -129,7 +129,7 @@ def interrupted_block(seen: Overview) -> list[RenderableType]:
 
 
 def transport_words(view: GangView) -> list[str]:
-    """Where traffic does not travel as planned: once for all nodes that say the same."""
+    """Where traffic does not travel as planned: once for all nodes that report the same."""
     nodes: dict[tuple[str, str, str], list[str]] = {}
     for finding in view.transport:
         nodes.setdefault((finding.id, finding.title, finding.effect), []).append(finding.node)

@@ -95,7 +95,7 @@ def _add_name(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """Do what the word after `lab` says."""
+    """Run the subcommand of `lab`."""
     verbs = {
         "up": _up,
         "down": _down,

@@ -1,4 +1,4 @@
-"""`l40s-deploy nettest`: does the network do what it should? Measured in the engine's place, the odd one named."""
+"""`l40s-deploy nettest`: measures the network in place of the engine, and names the link or node that is slow."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def open_inventory(args: argparse.Namespace, screen: Screen) -> Inventory:
-    """Read the inventory that the command means, and say on stderr which one it is."""
+    """Read the command's inventory, and print on stderr which one it is."""
     choice = choose_inventory(args.inventory)
     screen.say(f"cluster: {choice.path} ({choice.reason})")
     return load_inventory(choice.path)

@@ -21,7 +21,7 @@ _LINE_EVERY_S = 30.0
 
 
 def say_losses(plan: Plan, screen: Screen) -> None:
-    """What costs speed is said before the start and again at the end."""
+    """Findings that cost speed are shown before the start and again at the end."""
     nodes = sum(len(gang.nodes) for gang in plan.gangs)
     for group in grouped(plan.findings):
         finding = group.finding

@@ -1,4 +1,4 @@
-"""What `up` and `restart` do last: ask the accepted prompts of `golden` again, and say what differs."""
+"""The last step of `up` and `restart`: send the accepted prompts of `golden` again, and report what differs."""
 
 from __future__ import annotations
 

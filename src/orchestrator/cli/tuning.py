@@ -57,7 +57,7 @@ _CARRY = (
 
 
 LINE_EVERY_S = 30.0
-"""How often progress is said where no line can be changed in its place."""
+"""How often progress is printed if lines can't be updated in place."""
 _RUN = (
     "l40s-deploy tuning run --model DeepSeek-V3-0324-Block64x64 l40s.tuned.tar.gz",
     "l40s-deploy tuning run --model MiniMax-M2 --batch 1,8,32 --candidates 100 quick.tuned.tar.gz",

@@ -63,7 +63,7 @@ def together(kept: Iterable[Begun | None]) -> Begun | None:
 
 
 def sentence(interrupted: Sequence[Begun]) -> list[str]:
-    """For a user: what was interrupted, where it is, and how to go on; a line for each operation."""
+    """For a user: what was interrupted, where it is, and how to continue; a line per operation."""
     lines = []
     for what in dict.fromkeys(one.what for one in interrupted):
         mine = [one for one in interrupted if one.what is what]

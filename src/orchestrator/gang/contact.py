@@ -13,8 +13,8 @@ from orchestrator.protocol.report import Report
 
 
 class Contact(str, Enum):
-    """FINE; SSH: only SSH to it is broken; NODE: neither way answers; LINK: SSH answers and its fellows don't hear
-    it; AGENT: the machine answers and its agent is stuck; UNKNOWN: SSH is broken and nobody else could tell."""
+    """FINE; SSH: only SSH to it is broken; NODE: neither path answers; LINK: SSH answers and its fellows don't hear
+    it; AGENT: the machine answers and its agent is stuck; UNKNOWN: SSH is broken, and no other node reports."""
 
     FINE = ""
     SSH = "ssh"
@@ -41,7 +41,7 @@ def contact(name: str, error: DeployError | None, current: Mapping[str, Report],
 
 
 def fellows(name: str, current: Mapping[str, Report]) -> dict[str, str]:
-    """What the living agents of other nodes say of their link with this one: heard, silent, lost, ended."""
+    """What the live agents of other nodes report about their link with this one: heard, silent, lost, ended."""
     told = {other: report.links.get(name) for other, report in current.items() if report.alive and other != name}
     return {other: word for other, word in told.items() if word is not None}
 

@@ -1,4 +1,4 @@
-"""Whether a gang gives less than it should, and in one word why: what `status` tells a script. Pure."""
+"""Whether a gang is degraded, and the one-word reason that `status` gives to scripts. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a gang's traffic travels as planned, from what NCCL said on every node. Pure."""
+"""Whether a gang's traffic travels as planned, from NCCL's log lines of every node. Pure."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from orchestrator.protocol.report import AgentState, Cause, Report
 class Verdict:
     """Why a run of a gang ended.
 
-    secondary: what the other nodes said because of it
+    secondary: the errors that followed on other nodes
     ago_s:     seconds since the cause was seen, by that node's own clock; None where its node did not answer
     newest:    no later run has begun since
     """

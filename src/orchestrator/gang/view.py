@@ -1,4 +1,4 @@
-"""Where a gang is, derived from what its nodes' agents say. Pure; gang state is stored nowhere."""
+"""A gang's state, derived from its agents' reports. Pure; gang state is stored nowhere."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class GangView:
     """All nodes together.
 
     cause:     what failed first, None while nothing has
-    secondary: what the other nodes said because of it
+    secondary: the errors that followed on other nodes
     trouble:   why a gang is degraded, the worst first: hung, silent, unreachable, stopped, no-memory, slow, nodes (it
                runs without some of them); else ''
     late:      while it rises: why waiting on is of no use, None while it is
@@ -431,7 +431,7 @@ def _remarks(
 
 
 def _same_remarks(current: Mapping[str, Report]) -> list[str]:
-    """What the agents remark on, once for all nodes that say the same."""
+    """The agents' remarks, once for all nodes with the same one."""
     said = _sayers({name: report.remarks for name, report in current.items() if report.alive})
     return [f"{', '.join(names)}: {remark}" for remark, names in said.items()]
 
@@ -443,7 +443,7 @@ def _proved(current: Mapping[str, Report]) -> tuple[str, ...]:
 
 
 def _sayers(said: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Who says what: names by text."""
+    """Node names by the text that they report."""
     found: dict[str, list[str]] = {}
     for name, texts in said.items():
         for text in texts:

@@ -20,7 +20,7 @@ INDEX = "Packages"
 
 
 def base_packages() -> tuple[str, ...]:
-    """What every node gets beside what its stack names: the role system_packages has the list."""
+    """What every node gets in addition to its stack's list: the role system_packages has the list."""
     return tuple(role_defaults("system_packages")["system_packages_base"])
 
 

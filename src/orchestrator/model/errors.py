@@ -1,4 +1,4 @@
-"""Errors a user can cause or must act on. Each says what was found, where, and how to fix it."""
+"""Errors that a user can cause or must act on. Each states what was found, where, and the fix."""
 
 from __future__ import annotations
 

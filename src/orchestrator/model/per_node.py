@@ -1,4 +1,4 @@
-"""What came of asking many nodes at once: a failed node is a value beside the others' results."""
+"""The result of asking many nodes at once: a failed node is a value beside the others' results."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a cluster tells a monitoring system: metrics, rules, scrape targets, a dashboard. Pure."""
+"""What a monitoring system gets from a cluster: metrics, rules, scrape targets, a dashboard. Pure."""

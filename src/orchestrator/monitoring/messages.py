@@ -50,7 +50,7 @@ def address(kind: Kind, url: str, *, sign: str = "", at: float = 0.0) -> str:
 
 
 def refused(kind: Kind, answer: object) -> str:
-    """'' where the receiver took it; what it says otherwise. Feishu, DingTalk and WeCom refuse with HTTP 200."""
+    """'' if the receiver accepted it, else its answer. Feishu, DingTalk and WeCom refuse with HTTP 200."""
     if kind not in (Kind.FEISHU, Kind.DINGTALK, Kind.WECOM):
         return ""
     if not isinstance(answer, dict):

@@ -1,4 +1,4 @@
-"""What a gang's earlier runs say: why it was restarted, how long its phases took."""
+"""What a gang's earlier runs show: why it was restarted, how long its phases took."""
 
 from __future__ import annotations
 

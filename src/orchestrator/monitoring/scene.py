@@ -42,7 +42,7 @@ class RouterSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """What doctor found at its last look. at: our epoch seconds; findings: (id, severity, node), each as often as it
+    """What doctor found at its last check. at: our epoch seconds; findings: (id, severity, node), each as often as it
     was found."""
 
     at: float

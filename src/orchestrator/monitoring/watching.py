@@ -1,4 +1,4 @@
-"""What is new and what is gone between two looks of doctor, and how fast errors grow. Pure."""
+"""What is new and what is resolved between two checks of doctor, and how fast errors grow. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Known:
 
     @property
     def key(self) -> tuple[str, str, tuple[str, ...]]:
-        """The same finding at another look has the same one."""
+        """The same finding in another check has the same one."""
         return self.id, self.node, self.devices
 
     @property
@@ -35,7 +35,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """An error counter of an RDMA port that grew between two looks."""
+    """An error counter of an RDMA port that grew between two checks."""
 
     node: str
     device: str
@@ -51,7 +51,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What one look found beyond the last one; silent: nodes that did not answer, whose findings stay as they were."""
+    """What one check found that the last one did not; silent: nodes that did not answer and keep their findings."""
 
     new: tuple[Known, ...] = ()
     gone: tuple[Known, ...] = ()
@@ -76,7 +76,7 @@ def known(findings: Iterable[Finding]) -> tuple[Known, ...]:
 def difference(
     before: Sequence[Known], now: Sequence[Known], silent: Collection[str]
 ) -> tuple[Difference, tuple[Known, ...]]:
-    """(what is new and gone, what is known from now on). A node that was not looked at keeps its findings."""
+    """(what is new and gone, what is known from now on). A node that was not checked keeps its findings."""
     old, fresh = {one.key: one for one in before}, {one.key: one for one in now}
     kept = [one for one in before if one.node in silent and one.key not in fresh]
     new = tuple(one for key, one in fresh.items() if key not in old or old[key].severity != one.severity)

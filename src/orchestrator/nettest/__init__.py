@@ -1,1 +1,1 @@
-"""The network test: what is measured, what is expected, and what the figures say."""
+"""The network test: what is measured, what is expected, and what the figures mean."""

@@ -177,7 +177,7 @@ def _wanted(expected: Expectation | None, unit: str) -> str:
 def transport_findings(
     node: str, env: Mapping[str, str], lines: Sequence[str], nodes: int, predicted: int
 ) -> tuple[Finding, ...]:
-    """What NCCL's own lines say against the plan.
+    """NCCL's own log lines compared with the plan.
 
     nodes: of the gang; predicted: `nNodes` by the topology, 0 where unknown
     """

@@ -1,4 +1,4 @@
-"""What the figures of a network test say: a verdict for each link and test, and the one that is odd."""
+"""What the figures of a network test mean: a verdict for each link and test, and the outlier."""
 
 from __future__ import annotations
 

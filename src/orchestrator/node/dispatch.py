@@ -121,7 +121,7 @@ def say(document: dict[str, Any]) -> None:
 
 
 def refusal(failure: Failure) -> dict[str, Any]:
-    """The answer that tells a failure."""
+    """The answer for a failure."""
     return {"ok": False, "error": failure.as_json()}
 
 

@@ -1,4 +1,4 @@
-"""What the operating system refuses, as a failure that says what to do."""
+"""An operating system error as a failure with its fix."""
 
 from __future__ import annotations
 

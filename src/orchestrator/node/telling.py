@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 TICK_S = 0.5
-"""Between two lines that say how far something is."""
+"""Between two lines of progress."""
 
 
 PART_BYTES = 256 << 10

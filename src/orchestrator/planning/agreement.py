@@ -1,4 +1,4 @@
-"""Is the checkpoint on a node what the profile says? Its config.json answers."""
+"""Whether the checkpoint on a node matches the profile, by its config.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a profile's author says beside the model's dimensions: layouts with a name, and where it can't be served."""
+"""What a profile has in addition to the model's dimensions: layouts with a name, and where it can't be served."""
 
 from __future__ import annotations
 

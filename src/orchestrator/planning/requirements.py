@@ -1,4 +1,4 @@
-"""What a stack asks of a node, and what the node's facts say to that."""
+"""A stack's requirements on a node, checked against the node's facts."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ _ADDRESS = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]*://\S+")
 
 
 def typed(words: Sequence[str]) -> str:
-    """Words as a shell would take them: of an address scheme and host, of a hook's command the first word, nothing
+    """Words as a shell would split them: of an address scheme and host, of a hook's command the first word, nothing
     of a value whose flag or name says that it is secret."""
     return shlex.join(_kept(words))
 
 
 def shown_hook(target: str) -> str:
-    """What may be said of a hook: the address's scheme and host, or the command's first word."""
+    """What may be shown of a hook: the address's scheme and host, or the command's first word."""
     if _ADDRESS.match(target):
         return _host_of(target)
     try:

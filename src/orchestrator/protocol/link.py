@@ -1,4 +1,4 @@
-"""What the agents of a gang say to each other over the leader link: a handshake that proves the run's key on both
+"""The messages between a gang's agents over the leader link: a handshake that proves the run's key on both
 sides, then where they are.
 
 Handshake, one message each, HMAC-SHA256 with the run's key, hex:

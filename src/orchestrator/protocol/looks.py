@@ -1,4 +1,4 @@
-"""What the controller asks of a node about the machine: its hardware, its environment, its network."""
+"""The controller's requests about a node's machine: its hardware, its environment, its network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network test between nodes: what the controller orders, and what a node's ranks say meanwhile."""
+"""A network test between nodes: the controller's order, and the messages of a node's ranks."""
 
 from __future__ import annotations
 

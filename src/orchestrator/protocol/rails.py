@@ -1,4 +1,4 @@
-"""A bandwidth test of RDMA ports between nodes: what the controller orders, and what a node says meanwhile."""
+"""A bandwidth test of RDMA ports between nodes: the controller's order, and the node's messages."""
 
 from __future__ import annotations
 

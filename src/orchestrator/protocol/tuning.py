@@ -1,4 +1,4 @@
-"""Tuning of an engine's kernels: what the controller orders of a node, and what its tuners say meanwhile."""
+"""Tuning of an engine's kernels: the controller's order for a node, and its tuners' messages."""
 
 from __future__ import annotations
 

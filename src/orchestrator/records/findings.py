@@ -1,4 +1,4 @@
-"""What `doctor --watch` found at its last look, one file an inventory: the exporter shows it."""
+"""What `doctor --watch` found in its last check, one file per inventory: the exporter shows it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What tuning runs have found on this machine: $XDG_STATE_HOME/l40s-deploy/tuning/KEY.jsonl, a line for each job done.
 
-A line is appended once its job's result is proved, so that a run that is killed goes on where it was.
+A line is appended once its job's result is proved, so that a killed run continues where it was.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _writing = threading.Lock()
 
 
 def known_keys(target: Target) -> tuple[KnownKey, ...]:
-    """What the known_hosts files say about a target; a file that is not there says nothing."""
+    """The entries of the known_hosts files for a target; missing files have none."""
     known: list[KnownKey] = []
     for path in target.known_hosts:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""~/.ssh/config and /etc/ssh/ssh_config: what they say about one host, `Include` followed."""
+"""~/.ssh/config and /etc/ssh/ssh_config: the options for one host, with `Include` followed."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node with such a stack."""
+    """One finding per node with such a stack."""
     for node in cluster.nodes:
         stack = cluster.stacks.get(node.name)
         if stack is not None and stack.dialect in dialects() and (found := unlisted(stack, node=node.name)):

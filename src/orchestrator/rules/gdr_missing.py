@@ -31,7 +31,7 @@ _OLDEST_WITH_DMA_BUF = (5, 12)
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node with RDMA and NVIDIA's GPUs; unknown where the driver's kind could not be read."""
+    """One finding per node with RDMA and NVIDIA's GPUs; unknown where the driver's kind could not be read."""
     for node in cluster.nodes:
         if not node.rail_ports or not node.nvml_devices:
             continue

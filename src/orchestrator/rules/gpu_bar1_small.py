@@ -23,7 +23,7 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node, with its small windows."""
+    """One finding per node, with its small windows."""
     for node in cluster.nodes:
         small = list(_small(node))
         if small:

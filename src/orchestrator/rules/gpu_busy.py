@@ -26,7 +26,7 @@ RESERVE = 1 << 30
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One note a node, with the GPUs and the processes."""
+    """One note per node, with the GPUs and the processes."""
     for node in cluster.nodes:
         busy = [device for device in node.nvml_devices if _is_busy(device)]
         if busy:

@@ -28,7 +28,7 @@ _MIB = 1 << 20
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One note a node; GPUs that know no ECC are left out."""
+    """One note per node; GPUs that know no ECC are left out."""
     for node in cluster.nodes:
         modes = {
             gpu_address(device): ecc["enabled"]

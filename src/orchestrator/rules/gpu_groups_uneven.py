@@ -24,7 +24,7 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node; lost GPUs are another rule's."""
+    """One finding per node; lost GPUs are another rule's."""
     for node in cluster.nodes:
         placed = [gpu for gpu in node.topology.gpus if gpu.key in node.devices]
         home = homes(node.topology, node.places)

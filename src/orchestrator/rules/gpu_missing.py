@@ -1,4 +1,4 @@
-"""Fewer GPUs than the inventory says, or GPUs that the bus shows and NVML does not."""
+"""Fewer GPUs than the inventory states, or GPUs that the bus shows but NVML does not."""
 
 from __future__ import annotations
 

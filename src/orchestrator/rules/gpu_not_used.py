@@ -24,7 +24,7 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One note a node that has the GPUs it is to have, and more; too few are GPU-MISSING's."""
+    """One note per node that has the GPUs it is to have, and more; too few are GPU-MISSING's."""
     for node in cluster.nodes:
         used = {gpu.key for gpu in node.gpus}
         idle = [gpu for gpu in node.topology.gpus if gpu.key not in used]

@@ -30,7 +30,7 @@ _FEWEST = 2
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One note a node without any GPU, for the maker with most accelerators."""
+    """One note per node without any GPU, for the maker with most accelerators."""
     for node in cluster.nodes:
         if not node.topology.gpus:
             counts = Counter((one.vendor, one.class_code >> 8) for one in node.topology.pci if _is_accelerator(one))

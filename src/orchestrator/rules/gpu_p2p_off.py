@@ -31,7 +31,7 @@ _STATUS = {
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node, with the GPUs concerned."""
+    """One finding per node, with the GPUs concerned."""
     for node in cluster.nodes:
         broken = list(_broken(node, cluster.nccl_version(node)))
         if broken:

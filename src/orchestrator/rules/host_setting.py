@@ -1,4 +1,4 @@
-"""Kernel and BIOS settings that are known to cost speed: a table of files and what they should say."""
+"""Kernel and BIOS settings that are known to cost speed: a table of files and their recommended values."""
 
 from __future__ import annotations
 

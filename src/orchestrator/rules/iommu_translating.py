@@ -20,7 +20,7 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node whose GPUs or RDMA cards are in a group of type DMA or DMA-FQ."""
+    """One finding per node whose GPUs or RDMA cards are in a group of type DMA or DMA-FQ."""
     for node in cluster.nodes:
         translating = list(_translating(node))
         if translating:

@@ -32,7 +32,7 @@ class _Mount(NamedTuple):
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node whose model root is mounted from elsewhere."""
+    """One finding per node whose model root is mounted from elsewhere."""
     for node in cluster.nodes:
         mount = _mount_of(node.snapshot.text("/proc/mounts"), node.spec.model_root)
         if mount is None or not mount.kind.startswith(_REMOTE):

@@ -25,7 +25,7 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node and setting."""
+    """One finding per node and setting."""
     for node in cluster.nodes:
         for name, value in node.spec.overrides.env:
             price = cost(cluster, node, name, value)

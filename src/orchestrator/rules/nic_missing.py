@@ -26,7 +26,7 @@ _NETWORK_CLASS = 0x02
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node."""
+    """One finding per node."""
     for node in cluster.nodes:
         lonely = node.roles.lonely
         keys = {switch.key for switch in lonely}

@@ -1,4 +1,4 @@
-"""What a recording or NCCL's XML does not hold, and which rules could therefore say nothing."""
+"""What a recording or NCCL's XML does not contain, and which rules therefore could not run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The firmware does not say which NUMA domain GPUs or cards belong to, or says it wrong."""
+"""The firmware does not report the NUMA domain of GPUs or cards, or reports a wrong one."""
 
 from __future__ import annotations
 

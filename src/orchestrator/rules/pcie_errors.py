@@ -25,7 +25,7 @@ _SOME = 100
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One note a node over all its links; uncorrected errors make it slow."""
+    """One note per node over all its links; uncorrected errors make it slow."""
     for node in cluster.nodes:
         corrected, uncorrected = _counted(node)
         if corrected or uncorrected:

@@ -26,7 +26,7 @@ _BEST_READ_REQUEST = 4096
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One note a node, or one unknown where nothing of it was readable."""
+    """One note per node, or one unknown where nothing of it was readable."""
     for node in cluster.nodes:
         keys = {card(port.key): port.key for port in reversed(node.rail_ports) if port.key in node.devices}
         wrong = dict(found for key in keys.values() for found in _wrong(node, key))

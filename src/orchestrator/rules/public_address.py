@@ -20,7 +20,7 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One note a node."""
+    """One note per node."""
     for node in cluster.nodes:
         public = [
             (interface.name, address)

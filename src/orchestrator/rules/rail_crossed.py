@@ -22,7 +22,7 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node, with its ports whose subnet is not the one that most nodes have in that place."""
+    """One finding per node, with its ports whose subnet is not the one that most nodes have in that place."""
     for group in cluster.peers:
         for node, places in odd_in_place(group, _network):
             yield _finding(node.name, {port: (own, common) for port, own, common in places.values()})

@@ -26,7 +26,7 @@ _USUAL = 9000
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node: ports that are smaller than most of their peers, else too small for full packets."""
+    """One finding per node: ports that are smaller than most of their peers, else too small for full packets."""
     for group in cluster.peers:
         rails: dict[Place, dict[str, int]] = {}
         for node in group:

@@ -32,7 +32,7 @@ _WORDS = {
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node; RoCE v1 only, a missing GID and a missing address are distinguished."""
+    """One finding per node; RoCE v1 only, a missing GID and a missing address are distinguished."""
     for node in cluster.nodes:
         others = [other for other in cluster.nodes if other is not node]
         troubles = [found for port in node.rail_ports if (found := trouble(port, node, others))]

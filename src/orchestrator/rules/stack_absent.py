@@ -23,7 +23,7 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One note a node; nodes that say the same are shown together."""
+    """One note per node; nodes that say the same are shown together."""
     for node in cluster.nodes:
         found = installed(node)
         if found is None or found.there:

@@ -31,7 +31,7 @@ COMPILED = ".so"
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding a node and file."""
+    """One finding per node and file."""
     for node in cluster.nodes:
         stack, found = cluster.stacks.get(node.name), installed(node)
         if stack is None or found is None or not found.root or not _is_ada(node):

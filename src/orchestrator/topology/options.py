@@ -1,4 +1,4 @@
-"""What a caller may tell `build` that a snapshot alone does not say."""
+"""What a caller can add for `build` that a snapshot does not contain."""
 
 from __future__ import annotations
 

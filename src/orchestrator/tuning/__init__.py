@@ -1,1 +1,1 @@
-"""Tuned kernel configs: which an engine looks for, whether one can be used, how they travel."""
+"""Tuned kernel configs: which an engine looks for, whether one can be used, how they are packed."""

@@ -125,7 +125,7 @@ def _begin(run: Run) -> Agent:
 
 @dataclass
 class Agent:
-    """Holds everything of one node's part, turns what it sees into events of its course, and does what that says."""
+    """Holds everything of one node's part, turns what it sees into events of its course, and applies the effects."""
 
     run: Run
     guardian: Guardian
@@ -244,12 +244,12 @@ class Agent:
         self.flush()
 
     def happened(self, event: Event) -> None:
-        """Tell the course, and do what it says."""
+        """Pass an event to the course, and carry out its effects."""
         for effect in self.course.step(self.now(), event, self._facts()):
             self._carry_out(effect)
 
     def follow_link(self, now: float) -> None:
-        """Hear what was said on the leader link."""
+        """Read the messages of the leader link."""
         link = self.hub or self.spoke
         for event in link.step(now) if link is not None else ():
             self.happened(event)
@@ -266,7 +266,7 @@ class Agent:
             self.spoke.send(self._digest())
 
     def flush(self, *, force: bool = False) -> None:
-        """Write the report where it would say something new."""
+        """Write the report if it has changed."""
         now, members = self.now(), self.course.members
         self.record.set(
             state=self.state,
@@ -315,7 +315,7 @@ class Agent:
         return ready
 
     def _poll(self, poll: select.poll, timeout_s: float) -> set[int]:
-        """What is ready; nothing also where a rank dies, which no descriptor tells in time."""
+        """What is ready; nothing also if a rank dies, which no descriptor shows in time."""
         until = time.monotonic() + timeout_s
         while True:
             left = until - time.monotonic()
@@ -571,7 +571,7 @@ class Agent:
         )
 
     def _heard_remarks(self) -> list[str]:
-        """What the others say that their own reports may not: their disks stall."""
+        """What the others announce because their own reports may not: their disks stall."""
         digests = self.course.digests
         return [f"{node}: {words}" for node, digest in digests.items() for words in digest.disk[:MOST_HEARD]]
 

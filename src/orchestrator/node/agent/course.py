@@ -77,7 +77,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Ordered:
-    """What the controller wants: run, stop or stop-now; looked at again and again."""
+    """What the controller wants: run, stop or stop-now; read repeatedly."""
 
     order: Order
 
@@ -104,7 +104,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Broke:
-    """Something that ends this part whatever the others say."""
+    """Something that ends this part, whatever the others report."""
 
     cause: Cause
 
@@ -187,7 +187,7 @@ class Course:
     accepted: bool = False
     """The canary generation was accepted (leader)."""
     digests: dict[str, Digest] = field(default_factory=dict)
-    """What each member said last (leader)."""
+    """Each member's last message (leader)."""
     members: Membership = field(init=False)
     inquest: Inquest | Witness = field(init=False)
     """Who is named as the cause."""

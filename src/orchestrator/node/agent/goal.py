@@ -1,4 +1,4 @@
-"""Tell a living agent what is wanted of it: a file, and SIGUSR1 so that it looks at once.
+"""Give a live agent its order: a file, and SIGUSR1 so that it reads it at once.
 
 An order to stop must reach it where nothing can be written too (a full disk, a quota, a file system that has become
 read-only): then the signal is the order.

@@ -1,4 +1,4 @@
-"""Whom of its gang an agent can still hear, and since when it can't. Pure: what the link says in, who is gone out.
+"""Which agents of its gang an agent still hears, and since when not. Pure: messages of the link in, lost agents out.
 
 A closed or reset connection has a moment to come back, silence has the lease. The leader's agent holds a connection to
 every other agent, and each of those holds the one to the leader's.
@@ -22,14 +22,14 @@ QUIET_S = 2.0
 
 @dataclass(frozen=True)
 class HasEnded:
-    """A node said that nothing of its part runs any more."""
+    """A node reported that nothing of its part runs any more."""
 
     node: str
 
 
 @dataclass(frozen=True)
 class GuardianReported:
-    """A node's guardian said that its agent is gone, and its engine with it."""
+    """A node's guardian reported that its agent is gone, and its engine with it."""
 
     node: str
 

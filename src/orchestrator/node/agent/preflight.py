@@ -44,7 +44,7 @@ def check(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
 
 
 def check_for_test(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
-    """The same for a program that takes the engine's place and loads no model."""
+    """The same for a program that runs in place of the engine and loads no model."""
     if run.device == "cuda" and run.gpus:
         memory.ask(time.monotonic())
     steps = (_python(run), _image(run), _ports(run), _gpus(run, memory))

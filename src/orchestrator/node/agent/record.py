@@ -69,7 +69,7 @@ class Record:
             self.value = replace(self.value, began={**self.value.began, phase.name: at})
 
     def flush(self, *, force: bool = False) -> None:
-        """Let the file be written where it would say something new. A full disk must not end the agent."""
+        """Have the file written if its content has changed. A full disk must not end the agent."""
         now = clock.now()
         if not force and self.value == self._written and 0 <= now - self._written_at < HEARTBEAT_S:
             return

@@ -1,4 +1,4 @@
-"""What one node says of why its part of a gang ends, and how near that is to the beginning."""
+"""One node's account of why its part of a gang ended, and how close it is to the first failure."""
 
 from __future__ import annotations
 

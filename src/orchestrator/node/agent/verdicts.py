@@ -162,7 +162,7 @@ class Inquest:
 
 @dataclass
 class Witness:
-    """A member's side: says what it sees, answers when asked, waits for the leader's verdict where it is unsure."""
+    """A member's side: reports what it sees, answers when asked, waits for the leader's verdict if it is unsure."""
 
     node: str
     statement: Statement | None = None

@@ -15,7 +15,7 @@ from orchestrator.protocol.staging import CacheOrder
 
 @dataclass
 class ReadAhead:
-    """Starts the reader, takes what it says without waiting, ends it at any moment."""
+    """Starts the reader, reads its messages without waiting, stops it at any time."""
 
     order: CacheOrder | None
     ranks: int
@@ -59,7 +59,7 @@ class ReadAhead:
         return self._child.stdout.fileno() if self._child is not None and self._child.stdout is not None else -1
 
     def take(self) -> None:
-        """Read what the child said, without waiting."""
+        """Read the child's messages, without waiting."""
         if self._child is None or self._child.stdout is None or self.cache is None:
             return
         try:

@@ -26,7 +26,7 @@ MOST_READERS = 8
 
 
 def stream(request: dict[str, Any]) -> None:
-    """Read what is there and tell its digests."""
+    """Read the files and report their digests."""
     asked = request_of(DigestsRequest, request)
     with os_failures(asked.directory):
         _read(asked, Path(asked.directory))

@@ -251,7 +251,7 @@ def read_shard(path: Path) -> Shard:
 
 
 def _index_faults(checkpoint: Checkpoint) -> list[Fault]:
-    """Where index and shards tell different stories."""
+    """Where index and shards contradict each other."""
     faults = []
     homes: dict[str, str] = {}
     for shard, tensor in checkpoint.tensors():

@@ -1,4 +1,4 @@
-"""The files of a checkpoint's directory: all of them, or a failure that says which one can't be had."""
+"""The files of a checkpoint's directory: all of them, or a failure that names the one that can't be read."""
 
 from __future__ import annotations
 

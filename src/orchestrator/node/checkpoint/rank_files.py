@@ -51,7 +51,7 @@ def _held(folder: Path) -> Iterator[RankFiles]:
 
 
 def stream(request: dict[str, Any]) -> None:
-    """Keep or check; lines say how far it is."""
+    """Keep or check; lines report progress."""
     asked = request_of(RankFilesRequest, request)
     with os_failures(asked.folder):
         if asked.op == "keep":

@@ -145,10 +145,10 @@ def plan(source: Path, block: int) -> Job:
 
 
 def reblock(job: Job, target: Path, *, jobs: int, durable: bool, report: Report) -> Progress:
-    """Write the target, or go on writing it; where it is complete already, nothing is written.
+    """Write the target, or continue writing it; where it is complete already, nothing is written.
 
     jobs: shards at a time. durable: on the disk, not only in the page cache, when this returns.
-    Raises Failure, after which the same call goes on where this one stopped. The source is only read.
+    Raises Failure, after which the same call continues where this one stopped. The source is only read.
     """
     target_files.check_apart(job.checkpoint.root, target)
     if target_files.standing(target) is Standing.FOREIGN:

@@ -135,7 +135,7 @@ def open_source(path: Path) -> int:
 
 
 def read_source(source: int, length: int, offset: int) -> None:
-    """Read and forget: a call that moves bytes between two files does not say whose error it met.
+    """Read and discard: a call that moves bytes between two files does not say whose error it met.
 
     Raises SourceUnreadable.
     """

@@ -1,4 +1,4 @@
-"""A program beside the engine, or in its place: as the engine's user, and ended with us."""
+"""A program beside the engine, or in place of it: run as the engine's user, and killed when we exit."""
 
 from __future__ import annotations
 

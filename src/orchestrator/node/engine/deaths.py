@@ -1,4 +1,4 @@
-"""How a process that is not our child died, where the kernel still tells."""
+"""How a process that is not our child died, if the kernel still shows it."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _no_carrier(base: str, interface: str) -> bool:
 
 
 def word(dead: Dead, around: Devices, *, log_unread: bool) -> KernelWord | None:
-    """What the devices' state says about a death. A link that is down now tells nothing of when it went; where the
+    """What the devices' state shows about a death. A link that is down now does not show when it went down; where the
     kernel's log is readable, that does."""
     if around.gone and dead.gpu >= 0:
         return gpu_gone(dead.gpu, around.gone)

@@ -112,7 +112,7 @@ class GpuMemory:
         self._asked_at = now
 
     def take(self, now: float) -> bool:
-        """Read what the child said; True where a new answer is there."""
+        """Read the child's answers; True if there is a new one."""
         if self._child is None or self._child.stdout is None:
             return False
         try:
@@ -155,7 +155,7 @@ class GpuMemory:
         return [f"GPU {use.index}: {_holders(use)}" for use in self.in_use()]
 
     def await_free(self, deadline_s: float) -> list[str]:
-        """Ask until no GPU is in use; what still is at the deadline. NVML that does not tell is not waited for."""
+        """Query until no GPU is in use; returns what still is at the deadline. Does not wait if NVML cannot tell."""
         end = time.monotonic() + deadline_s
         while time.monotonic() < end and self.wait(end - time.monotonic()) and not self.error and self.in_use():
             time.sleep(FREE_EVERY_S)

@@ -93,7 +93,7 @@ class Inquiry:
         return self._verdict
 
     def follow(self, now: float, *, still: bool) -> None:
-        """Ask where it is time to; forget what was said where the engine goes on."""
+        """Query when it is due; discard the answers if the engine continues."""
         asking = self._thread is not None and self._thread.is_alive()
         if not still and not asking:
             self._verdict, self._asked_at = None, float("-inf")

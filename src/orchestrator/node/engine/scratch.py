@@ -1,4 +1,4 @@
-"""What a run's engine leaves outside its folder: temporary files, and names in shared memory.
+"""What a run's engine leaves outside its folder: temporary files, and files in shared memory.
 
 Each run has a TMPDIR of its own, which goes with the run. Names in /dev/shm that hold the id of a process of ours are
 removed once that process is dead (`sem.loky-13485-45r7sj5i`). Other names are removed where the engine's family says

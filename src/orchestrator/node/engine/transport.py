@@ -1,4 +1,4 @@
-"""What NCCL said about its transport at this start: its own lines, kept beside the report once a gang is ready.
+"""NCCL's log lines about its transport at this start, kept beside the report once a gang is ready.
 
 The controller reads meaning into them; here they are only picked out, without their process ids, each once.
 """

@@ -38,7 +38,7 @@ class Vigil:
         return GO in words
 
     def is_silent(self, now: float) -> bool:
-        """It has said nothing for too long: it is to be ended with its engine."""
+        """It has been silent for too long: it must be killed with its engine."""
         return now - self.heard_at > self.patience_s
 
     def over(self, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""Verb `rails`: this node's ends of a bandwidth test of RDMA ports, in the engine's place and as its user.
+"""Verb `rails`: this node's ends of a bandwidth test of RDMA ports, in place of the engine and as its user.
 
 Request: {"state_dir", "gang", "order": RailsOrder}. Lines: RailsLine, a run at a time; {} twice a second. The receiving
 end of a run listens for the other one. A run whose other end does not come is the last one: the nodes are no longer at

@@ -1,4 +1,4 @@
-"""A program of the controller's in the engine's place: as the engine's user, with its rights and environment.
+"""A program of the controller in place of the engine: as the engine's user, with its rights and environment.
 
 Where the engine runs in a container, the program runs in one of its own from the same image.
 
@@ -191,7 +191,7 @@ class _Log:
 
 
 def _follow(begun: _Begun, log: _Log, task: Task, deadline_s: float) -> None:
-    """Pass on what the ranks say until all have ended. Raises BrokenPipeError if the reader is gone."""
+    """Pass on the ranks' lines until all have ended. Raises BrokenPipeError if the reader is gone."""
     child, results, output = begun.child, begun.results.fileno(), begun.output.fileno()
     end, rest = time.monotonic() + deadline_s, b""
     open_ = {output, results}

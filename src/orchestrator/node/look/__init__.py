@@ -1,1 +1,1 @@
-"""What a look reads of a machine, as raw text."""
+"""What the probe reads on a machine, as raw text."""

@@ -1,4 +1,4 @@
-"""How much room the file systems have that a gang writes to or is read from, for a look.
+"""Free space of the file systems that a gang writes to or reads from, for the probe.
 
 A path that does not exist yet is asked of the nearest directory above it that does.
 """

@@ -1,4 +1,4 @@
-"""The GPUs' sensors and the RDMA ports' counters, for who asks every few seconds (verb `figures`).
+"""The GPUs' sensors and the RDMA ports' counters, for callers that ask every few seconds (verb `figures`).
 
 NVML is asked in a child process, and files are read in another, since a wedged driver blocks its callers. Whoever
 stays (role `light`) keeps the first one: starting NVML costs more than all questions to it.

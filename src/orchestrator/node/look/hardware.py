@@ -1,4 +1,4 @@
-"""Which files of a machine tell about its hardware and its settings: the catalogue of what a look reads.
+"""Which files of a machine describe its hardware and settings: the catalogue of what the probe reads.
 
 Each part reads one kind of thing through a Reader; parts do not depend on each other. What is read is kept as it
 is; nothing is interpreted beyond what decides whether another file is worth reading.

@@ -1,4 +1,4 @@
-"""What NVML says of the GPUs, asked in a child process with a deadline: a wedged driver blocks its callers.
+"""What NVML reports about the GPUs, queried in a child process with a deadline: a wedged driver blocks its callers.
 
 A function that is missing or fails on one device is recorded beside what the others gave.
 """
@@ -40,7 +40,7 @@ class NvmlChild:
         )
 
     def answer(self, deadline_s: float) -> dict[str, Any]:
-        """What the child said; {'error': ...} where it said nothing in time (seconds from now) or nonsense."""
+        """The child's answer; {'error': ...} if there was none in time (seconds from now) or nonsense."""
         text = self._read(deadline_s)
         self._end()
         if text is None:
@@ -85,7 +85,7 @@ def run(_: Sequence[str]) -> int:
 
 
 def ask() -> dict[str, Any]:
-    """Everything, or {'error': why NVML says nothing}."""
+    """Everything, or {'error': why NVML does not answer}."""
     nvml, error = started()
     return everything(nvml) if nvml is not None else {"error": error}
 

@@ -1,4 +1,4 @@
-"""Reads in a child process that may hang: one wedged file of /sys costs its deadline, not the look.
+"""Reads in a child process that may hang: one wedged file of /sys costs its own deadline, not the entire probe.
 
 A read that sleeps in the kernel can't be ended, so the child is left behind; it holds none of our
 descriptors. What it touched last is known from shared memory: that path is recorded as ETIMEDOUT, and another child

@@ -44,7 +44,7 @@ _SHM = "/dev/shm"  # noqa: S108 - its size is asked, nothing is written there
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """One look at this machine."""
+    """Read this machine once."""
     asked = request_of(ProbeRequest, request)
     root = asked.fs_root
     started = time.monotonic()

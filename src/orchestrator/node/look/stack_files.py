@@ -1,4 +1,4 @@
-"""Which files of a virtual environment tell what is installed in it, for a look: read, never executed or imported."""
+"""Which files of a virtual environment show what is installed, for the probe: read, never executed or imported."""
 
 from __future__ import annotations
 

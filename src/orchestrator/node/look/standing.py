@@ -52,7 +52,7 @@ class Standing:
         self._owing_since = time.monotonic()
 
     def answer(self, deadline_s: float) -> dict[str, Any]:
-        """What the child said; {'error': ...} where it said nothing in time (seconds from now), ended, or nonsense."""
+        """The child's answer; {'error': ...} if there was none in time (seconds from now), ended, or nonsense."""
         asked = self._owing_since
         line = self._line(deadline_s)
         if line is None and self._owing_since is not None and asked is not None:

@@ -1,8 +1,8 @@
 """RDMA ports that NCCL no longer uses while the engine runs, by its own log lines and the ports' states.
 
-With NCCL_IB_RESILIENCY_PORT_FAILOVER a connection goes on over the other port of the same card, and stays there until
-the engine is started anew. NCCL names no port (its device number counts within a card, on either side of a broken way),
-so the ports of the plan are asked for their state.
+With NCCL_IB_RESILIENCY_PORT_FAILOVER a connection continues over the other port of the same card, and stays there until
+the engine is started anew. NCCL names no port (its device number counts within a card, on either side of a broken
+path), so the ports of the plan are asked for their state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Verb `tune-run`: this node's tuners, one a GPU, in the engine's place and as the engine would run.
+"""Verb `tune-run`: this node's tuners, one a GPU, in place of the engine, run as the engine would be.
 
 Request: {"state_dir", "gang", "order": TuneRunOrder}. Lines: TuneLine, as the tuners say them; {} twice a second; at
 the end {"ended"}. When nobody reads any more, or the deadline has passed, the tuners are ended.

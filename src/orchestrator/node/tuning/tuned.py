@@ -20,7 +20,7 @@ MOST_FILES = 4096
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """One look at one environment."""
+    """Read one environment."""
     asked = request_of(TunedRequest, request)
     venv, folders = pathlib.Path(asked.venv), asked.folders
     root = engine_root(venv)

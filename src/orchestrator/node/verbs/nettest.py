@@ -1,4 +1,4 @@
-"""Verb `nettest`: this node's ranks of a network test, in the engine's place and as the engine would run.
+"""Verb `nettest`: this node's ranks of a network test, in place of the engine, run as the engine would be.
 
 Request: {"state_dir", "gang", "order": NettestOrder}. Lines: NettestLine, as the ranks say them; {} twice a second; at
 the end NCCL's own lines and {"ended"}. When nobody reads any more, or the deadline has passed, the ranks are ended.

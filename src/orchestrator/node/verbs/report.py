@@ -1,4 +1,4 @@
-"""Verb `report`: what every gang's agent on this node last said, and whether it lives. Reads files only: fast."""
+"""Verb `report`: the last report of every gang's agent on this node, and whether it is alive. Reads only files: fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every id that a finding or a cause can carry on screen, with what `doctor --explain` says of it.
+"""Every id that a finding or a cause can have on screen, with the text of `doctor --explain`.
 
 Rules explain themselves, causes have their text and fix; what planning, checkpoint inspection and the proof of the
 transport say is explained here. A test finds ids that are missing.

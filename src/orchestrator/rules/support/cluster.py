@@ -1,4 +1,4 @@
-"""What a rule looks at: every node that answered, beside what the inventory wants of it."""
+"""What a rule gets: every node that answered, with its part of the inventory."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Node:
 
     @cached_property
     def nvml_devices(self) -> tuple[Mapping[str, Any], ...]:
-        """What NVML said of each GPU."""
+        """NVML's data of each GPU."""
         said = self.snapshot.nvml.get("devices")
         return tuple(one for one in said if isinstance(one, Mapping)) if isinstance(said, (list, tuple)) else ()
 

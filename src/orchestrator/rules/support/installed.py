@@ -1,4 +1,4 @@
-"""What a look read of the stack's virtual environment, taken out of a snapshot. No rule."""
+"""What the probe read of the stack's virtual environment, taken from a snapshot. Not a rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nettest`: what the network of a gang does, measured by the stack's own libraries in the engine's place."""
+"""`nettest`: measures the network of a gang with the stack's own libraries, in place of the engine."""
 
 from __future__ import annotations
 
