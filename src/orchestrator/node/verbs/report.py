@@ -1,4 +1,4 @@
-"""Verb `report`: the last report of every gang's agent on this node, and whether it is alive. Reads only files: fast."""
+"""Verb `report`: the last report of every gang's agent on this node, and whether it is alive. Reads only files."""
 
 from __future__ import annotations
 
