@@ -13,6 +13,7 @@ that fails.
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -25,8 +26,9 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-import torch
-import torch.distributed as dist
+gc.disable()  # what torch's import makes stays: looking through it again and again is an eighth of the import
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 
 GRAPH_OPS = 20
 REPLAYS = 50
@@ -61,6 +63,8 @@ def main() -> int:
     results = int(sys.argv[1])
     order = json.load(sys.stdin)
     parent = os.getpid()
+    gc.freeze()
+    gc.enable()
     ranks: dict[int, int] = {}
     for place, rank in enumerate(order["ranks"]):
         pid = os.fork()
@@ -452,4 +456,4 @@ def _captured(work: Callable[[], Any]) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os._exit(main())  # all is said: to take torch's modules apart takes half a second of a processor

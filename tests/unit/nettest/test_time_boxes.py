@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import itertools
 import sys
@@ -32,6 +33,7 @@ def ranks() -> Iterator[Any]:
     assert spec is not None and spec.loader is not None
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
+    gc.enable()
     yield program
     for name, module in before.items():
         sys.modules.pop(name)
