@@ -59,10 +59,23 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         _show_gang(gang, listed, screen)
     screen.out.print(f"GPUs: {ASSUMED}")
     screen.out.print("*: the default of `plan`; number: KV tokens. Layouts not marked as measured are calculated.")
-    basis = next((fit.speeds.basis for each in listed for of in each.offers for fit in of.fits if fit.speeds), "")
-    if basis:
-        screen.out.print(printable(f"A-B/s: tokens/s decoded for 1 and for 128 requests, {basis}."))
+    for basis, those in _bases(listed).items():
+        of = f" of {', '.join(those)}" if len(gangs) > 1 else ""
+        screen.out.print(printable(f"A-B/s{of}: tokens/s decoded for 1 and for 128 requests, {basis}."))
     return 0
+
+
+def _bases(listed: Sequence[Listed]) -> dict[str, list[str]]:
+    """What the speeds of each gang's first layout rest on, with the gangs of which it is said."""
+    first: dict[str, str] = {}
+    for of in (offer for each in listed for offer in each.offers):
+        for fit in of.fits:
+            if fit.speeds is not None:
+                first.setdefault(of.gang, fit.speeds.basis)
+    found: dict[str, list[str]] = {}
+    for gang, basis in first.items():
+        found.setdefault(basis, []).append(gang)
+    return found
 
 
 def _show_gang(gang: str, listed: tuple[Listed, ...], screen: Screen) -> None:

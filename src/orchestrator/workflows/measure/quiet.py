@@ -17,9 +17,10 @@ from orchestrator.workflows.status.reports import where
 
 QUIET_S = 5.0
 LOOK_S = 0.2
-WARMING, PROBE_S = 2, 10.0
+WARMING, PROBE_S = 2, 4.0
 """Requests that a client sends before it measures, at most, and how often an agent or a router may probe the engine by
-generating a token: some versions count these too."""
+generating a token (an agent does every 5 s): SGLang does not count those of /health_generate (io_struct.py,
+log_metrics), but may count others."""
 
 
 def refuse_busy(fleet: Fleet, gang: GangSpec, url: str, *, why: str) -> None:
