@@ -331,7 +331,10 @@ class _Post:
     def _against_the_rest(self, there: GangSpec) -> Against | None:
         """What the doctor has against a start on just these nodes; None for nothing."""
         self.watcher.step(self.gang.name, f"running doctor on {', '.join(node.name for node in there.nodes)}")
-        return objection(examine(self.fleet, {node.name: node for node in there.nodes}), self.gang.name)
+        try:
+            return objection(examine(self.fleet, {node.name: node for node in there.nodes}), self.gang.name)
+        except DeployError as failure:
+            return Against(error=failure)
 
     def _who_knows(self, there: GangSpec) -> GangSpec:
         """Those of these nodes that know what was asked of the gang: members of its newest run, else whoever is none
@@ -350,7 +353,7 @@ class _Post:
             over_tcp = next((one for one in examined.findings if one.id in OVER_TCP), None)
             if against is not None:
                 self._tell(Decision(Do.WARN, f"{why}; {against.error.where}: {against.error.what}"))
-            elif does_without(now, self.memory) and over_tcp is not None:
+            elif does_without(now, self.memory) and over_tcp is not None and not now.missing:
                 self._tell(Decision(Do.WARN, f"{why}; {over_tcp.node}: {over_tcp.title}; {over_tcp.effect}"))
             elif not self.request.restores or not may_return(self.memory, self.request.policy):
                 self._say_how_to_return(why, words_to_return(self.gang, asked))
@@ -396,7 +399,10 @@ class _Post:
         except DeployError as failure:
             return Against(error=failure)
         self.watcher.step(self.gang.name, "running doctor")
-        return against_a_start(self.fleet, plan, self.watcher)
+        try:
+            return against_a_start(self.fleet, plan, self.watcher)
+        except DeployError as failure:
+            return Against(error=failure)
 
     def _hold_back(self, why: str, against: Against, remember: Remember = held_back) -> None:
         words = f"{against.error.where}: {against.error.what}; {against.error.fix}"

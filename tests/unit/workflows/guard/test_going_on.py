@@ -35,14 +35,15 @@ def node(name: str, *, spare: bool = False) -> NodeSpec:
 @dataclass
 class Cluster:
     """A failed gang of four nodes, perhaps with a spare. lost: does not answer; sick: the doctor refuses it;
-    missing: its newest run was without it; ends: what a start on other nodes raises; off: nodes without a usable RDMA
-    port, under a plan that needs one; state: of the gang."""
+    missing: its newest run was without it; ends: what a start on other nodes raises; breaks: what the doctor raises;
+    off: nodes without a usable RDMA port, under a plan that needs one; state: of the gang."""
 
     lost: tuple[str, ...] = ()
     sick: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     spares: tuple[str, ...] = ()
     ends: Exception | None = None
+    breaks: Exception | None = None
     off: tuple[str, ...] = ()
     state: GangState = GangState.FAILED
     asked: list[list[str]] = field(default_factory=list)
@@ -60,15 +61,19 @@ class Cluster:
         members = tuple(one.name for one in nodes if one.name not in self.missing)
         spares = tuple(self._seen(-1, name) for name in self.spares)
         cause = Cause(node="node0", text="it was lost")
+        trouble = "nodes" if self.state is GangState.DEGRADED else ""
         return (
             GangView(name="gang0", state=self.state, cause=cause, nodes=nodes, members=members, plan_id="over-tcp",
-                     service_healthy=self.state is GangState.READY, missing=self.missing, spares=spares),
+                     trouble=trouble, service_healthy=self.state is GangState.READY, missing=self.missing,
+                     spares=spares),
         )  # fmt: skip
 
     def _seen(self, rank: int, name: str) -> NodeView:
         return NodeView(name=name, node_rank=rank, state=NodeState.FAILED, error=LOST if name in self.lost else None)
 
     def examine(self, _: object, specs: Collection[str]) -> Any:
+        if self.breaks is not None:
+            raise self.breaks
         found = [Finding(id="GPU-MISSING", severity=Severity.STOP, node=name, title="a GPU is gone", fix="look")
                  for name in specs if name in self.sick]  # fmt: skip
         found += [replace(TCP, node=name) for name in specs if name in self.off]
@@ -222,3 +227,19 @@ def test_a_gang_that_was_planned_anew_returns_once_its_ports_are_back(monkeypatc
     cluster.off, post.memory = (), replace(post.memory, return_at=0.0)
     post._look()
     assert (cluster.returns, post.memory.replanned) == (1, "")
+
+
+def test_a_node_that_is_back_is_reason_enough_to_return_while_a_port_is_still_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(off=("node2",), missing=("node3",), state=GangState.DEGRADED)
+    post = guarded(cluster, monkeypatch, looks=0)
+    post.memory = replace(post.memory, replanned="over-tcp")
+    post._look()
+    assert cluster.returns == 1
+
+
+def test_a_doctor_that_can_not_be_asked_holds_back_and_ends_no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(lost=("node0",), breaks=Unreachable("no answer", where="node1", fix="look"))
+    post = guarded(cluster, monkeypatch, looks=1)
+    assert (post.decision.do, post.memory.restarts, cluster.without) == (Do.WAIT, 0, [])
