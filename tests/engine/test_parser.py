@@ -9,7 +9,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.stacks import load_stack
 from orchestrator.loading.templates import template
 from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.model.profile import Graphs
 from orchestrator.planning import commands
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
@@ -102,11 +103,13 @@ def rendered(version: str, folder: Path) -> Iterator[tuple[str, tuple[str, ...]]
                 port=8000,
                 nccl_port=5100 if new else None,
                 trust_remote_code=profile.trust_remote_code,
-                cuda_graph_max_bs=profile.cuda_graph_max_bs,
-                torch_compile_max_bs=profile.torch_compile_max_bs,
+                graphs=adapter.graphs(profile),
             )
             options = commands.options(adapter, intent, profile, stack, node, ())
             yield f"{profile.name} on {stack.name}", commands.argv((), options, venv="")
+        listed = replace(intent, graphs=Graphs(sizes=(1, 2, 4, 8), torch_compile_max_bs=8))
+        options = commands.options(adapter, listed, profile, stack, node, ())
+        yield f"listed sizes, compiled, on {stack.name}", commands.argv((), options, venv="")
         for name, text in adapter.secret_files(KEY, template("launch_with_secrets.py")):
             (folder / name).write_text(text)
         _, more = adapter.with_secrets(stack.launch, str(folder))

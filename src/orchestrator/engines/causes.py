@@ -102,7 +102,7 @@ COMMON = (
         pattern=rf"PassManager::run failed|{_CAPTURE_FAILED}: "
         r"(?:\w{1,64}\.){0,8}(?:InductorError|SubprocException|LoweringException|BackendCompilerFailed)\b",
         text="a GPU kernel did not compile; with torch.compile, SGLang 0.5.17 fails in DeepSeek's FP8 attention",
-        fix="remove --enable-torch-compile, or torch_compile_max_bs of the profile, if"
+        fix="remove --enable-torch-compile, or torch_compile_max_bs of the profile (`graphs` too), if"
         " `l40s-deploy plan --show argv` shows it; otherwise find the kernel with"
         " `l40s-deploy logs --around-failure`",
     ),
@@ -110,7 +110,7 @@ COMMON = (
         id="GRAPH-CAPTURE",
         pattern=_CAPTURE_FAILED,
         text="CUDA graph capture failed, usually for lack of memory",
-        fix="reduce cuda_graph_max_bs in the model profile, or --mem-fraction-static",
+        fix="reduce cuda_graph_max_bs, or max_bs and sizes of `graphs`, in the model profile, or --mem-fraction-static",
     ),
     Cause(
         id="GPU-OUT-OF-MEMORY",

@@ -12,8 +12,10 @@ from orchestrator.engines.launch_files import ARGUMENTS_FILE, CONFIG_FILE, STUB_
 from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable
 from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.errors import InputError
+from orchestrator.model.profile import Graphs, ModelProfile
 from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder, StopOrder, Watch
 
+_UNSAID = Graphs()
 CONCURRENCY = 128
 """Requests at once that a pipeline is laid out for: the most of the articles' tables."""
 GRAPH_STEPS = r"(?:Capturing|Compiling) [a-z ]{1,32}\(.{0,256}\|\s{0,8}(?P<step>\d{1,6})/(?P<of>\d{1,6})\b"
@@ -77,8 +79,7 @@ class Intent:
     port: int
     nccl_port: int | None = None
     trust_remote_code: bool = False
-    cuda_graph_max_bs: int | None = None
-    torch_compile_max_bs: int | None = None
+    graphs: Graphs = _UNSAID
     presharded: str = ""
 
 
@@ -101,8 +102,9 @@ class Names:
     micro_batch: str | None
     nccl_port: str | None
     cuda_graph_max_bs: str
-    torch_compile: str | None
-    """None too where the version has it and its own manual advises against it: nothing asks for it then."""
+    cuda_graph_sizes: str
+    torch_compile: str = "--enable-torch-compile"
+    torch_compile_max_bs: str = "--torch-compile-max-bs"
     config: str | None
     """Flag that reads further flags from a YAML file."""
 
@@ -161,6 +163,8 @@ class Engine:
     memory:    how it divides a GPU
     request_table: how large its table of requests is
     attention: how it divides attention among groups of ranks, None where it does not
+    compiles: a profile may ask all versions for torch.compile, this one among them; False where its own manual advises
+               against it, so that only who names this version gets it
     presharded: its `--load-format presharded` keeps every tensor of a model with MLA
     """
 
@@ -181,6 +185,7 @@ class Engine:
     proofs: tuple[Proof, ...] = ()
     attention: AttentionGroups | None = None
     bench_flags: tuple[str, ...] = ()
+    compiles: bool = True
     presharded: bool = False
     shared_names: tuple[str, ...] = ()
     stop: Mapping[str, Any]
@@ -215,6 +220,10 @@ class Engine:
         """What a router should ask: the flag that draining lowers, else the constant one that every version has."""
         return self.http.get("ready", self.http["alive"])
 
+    def graphs(self, profile: ModelProfile) -> Graphs:
+        """What a profile has this version capture and compile."""
+        return profile.graphs_of(self.version, compiles=self.compiles)
+
     def flags(self) -> KnownFlags:
         """Every flag of this version, with hints for those that other versions have."""
         own = known_flags(self.version)
@@ -243,17 +252,7 @@ class Engine:
             options.append(Option("--served-model-name", (intent.served_name,), reason))
         if intent.trust_remote_code:
             options.append(Option("--trust-remote-code", (), "the profile: the checkpoint contains its own code"))
-        if intent.torch_compile_max_bs is not None and self.names.torch_compile is not None:
-            size = str(intent.torch_compile_max_bs)
-            options += [
-                Option(self.names.torch_compile, (), "the profile asks for torch.compile"),
-                Option("--torch-compile-max-bs", (size,), "the profile: largest batch that is compiled"),
-            ]
-        if intent.cuda_graph_max_bs is not None:
-            size = str(intent.cuda_graph_max_bs)
-            options.append(
-                Option(self.names.cuda_graph_max_bs, (size,), "the profile: largest batch captured as a CUDA graph")
-            )
+        options += self.graph_options(intent.graphs)
         if intent.presharded:
             options += self._presharded(intent.presharded)
         if intent.nccl_port is not None:
@@ -267,6 +266,25 @@ class Engine:
                 "/metrics on the leader: queue, speed, and whether a busy engine makes progress",
             ),
         ]
+        return tuple(options)
+
+    def graph_options(self, graphs: Graphs) -> tuple[Option, ...]:
+        """What is captured and compiled. The largest size is named beside a list of them: 0.4.4 leaves out what is
+        above its own maximum (get_batch_sizes_to_capture), 0.5 takes it from the list."""
+        options = []
+        if graphs.torch_compile_max_bs:
+            size = str(graphs.torch_compile_max_bs)
+            options += [
+                Option(self.names.torch_compile, (), "the profile asks for torch.compile"),
+                Option(self.names.torch_compile_max_bs, (size,), "the profile: largest batch that is compiled"),
+            ]
+        largest = graphs.sizes[-1] if graphs.sizes else graphs.max_bs
+        if largest is not None:
+            why = "the profile: largest batch captured as a CUDA graph"
+            options.append(Option(self.names.cuda_graph_max_bs, (str(largest),), why))
+        if graphs.sizes:
+            why = "the profile: batch sizes captured as CUDA graphs"
+            options.append(Option(self.names.cuda_graph_sizes, tuple(map(str, graphs.sizes)), why))
         return tuple(options)
 
     def _pipeline(self, intent: Intent) -> list[Option]:

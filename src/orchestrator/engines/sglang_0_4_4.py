@@ -28,7 +28,7 @@ def _engine(version: str) -> Engine:
             micro_batch=None,
             nccl_port=None,
             cuda_graph_max_bs="--cuda-graph-max-bs",
-            torch_compile="--enable-torch-compile",
+            cuda_graph_sizes="--cuda-graph-bs",
             config=None,
         ),
         renamed=(

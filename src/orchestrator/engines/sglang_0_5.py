@@ -18,6 +18,7 @@ from orchestrator.engines.tuned_files import Lookup
 NAME = "sglang-0.5"
 
 _GRAPH_SIZE = since(("0.5.10", "--cuda-graph-max-bs"), ("0.5.17", "--cuda-graph-max-bs-decode"))
+_GRAPH_SIZES = since(("0.5.10", "--cuda-graph-bs"), ("0.5.17", "--cuda-graph-bs-decode"))
 _READY = since(("0.5.10", ""), ("0.5.23", "/ready"))
 """A flag that draining lowers; before it only /health, which sends a request through all ranks."""
 _RENDEZVOUS = since(("0.5.10", r"Init torch distributed begin\."), ("0.5.23", r"Init parallel begin\."))
@@ -115,8 +116,7 @@ def _engine(version: str) -> Engine:
             micro_batch="--pp-max-micro-batch-size",
             nccl_port="--nccl-port",
             cuda_graph_max_bs=_GRAPH_SIZE.at(version),
-            # "out of maintenance and might cause error": its manual, docs/advanced_features/server_arguments.md
-            torch_compile=None,
+            cuda_graph_sizes=_GRAPH_SIZES.at(version),
             config="--config",
         ),
         renamed=_RENAMED,
@@ -157,6 +157,8 @@ def _engine(version: str) -> Engine:
             skips_compiled=True,
         ),
         shared_names=_SHARED_NAMES.at(version),
+        # "out of maintenance and might cause error": its manual, docs/advanced_features/server_arguments.md
+        compiles=False,
         presharded=_PRESHARDED.at(version),
         bench=_BENCH.at(version),
         bench_flags=_BENCH_FLAGS.at(version),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from orchestrator.loading import own, yaml_fields
 from orchestrator.loading.yaml_fields import Section
 from orchestrator.model.benchmark import FIGURES, Expected, Load, Wiring
@@ -9,6 +11,7 @@ from orchestrator.model.profile import (
     Attention,
     Canary,
     Dimensions,
+    Graphs,
     ModelProfile,
     NamedLayout,
     Part,
@@ -71,6 +74,7 @@ def _profile(top: Section) -> ModelProfile:
         trust_remote_code=top.flag("trust_remote_code"),
         cuda_graph_max_bs=top.optional_number("cuda_graph_max_bs"),
         torch_compile_max_bs=top.optional_number("torch_compile_max_bs"),
+        graphs=_graphs(top),
         flags=_by_version(top.section("flags")),
         env=_by_version(top.section("env")),
         refused=_refused(top.section("refused")),
@@ -124,6 +128,42 @@ def _parts(section: Section) -> tuple[tuple[Part, Quantisation], ...]:
 def _by_version(section: Section) -> tuple[tuple[str, str, str], ...]:
     """Stack version prefix ('' for every version) -> name -> value."""
     return tuple((_version(prefix), name, value) for prefix in section.names() for name, value in section.words(prefix))
+
+
+def _graphs(top: Section) -> tuple[Graphs, ...]:
+    """By prefix of the engine version."""
+    every = top.section("graphs")
+    found = []
+    for prefix in every.names():
+        entry = every.section(prefix)
+        if not re.fullmatch(r"all|\d+(\.\w+)*\.?", prefix):
+            raise every.wrong(prefix, f"found {prefix!r}, wanted all or the beginning of an engine version, as 0.4.4")
+        one = Graphs(
+            versions=_version(prefix),
+            sizes=_sizes(entry),
+            max_bs=entry.optional_number("max_bs"),
+            torch_compile_max_bs=entry.optional_number("torch_compile_max_bs", least=0),
+        )
+        entry.done()
+        if one.sizes and one.max_bs is not None:
+            raise entry.wrong("max_bs", "found it beside sizes, wanted one of both: the last size is the largest batch")
+        for key, twice in (
+            ("cuda_graph_max_bs", one.sizes or one.max_bs is not None),
+            ("torch_compile_max_bs", one.torch_compile_max_bs is not None),
+        ):
+            if twice and prefix == "all" and key in top.names():
+                raise top.wrong(key, "found it beside graphs.all, wanted one of both")
+        found.append(one)
+    return tuple(found)
+
+
+def _sizes(entry: Section) -> tuple[int, ...]:
+    if "sizes" not in entry.names():
+        return ()
+    sizes = entry.integers("sizes")
+    if not sizes or list(sizes) != sorted({*sizes}):
+        raise entry.wrong("sizes", f"found {list(sizes)!r:.60}, wanted batch sizes in rising order, each once")
+    return sizes
 
 
 def _version(prefix: str) -> str:

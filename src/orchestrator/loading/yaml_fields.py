@@ -66,13 +66,20 @@ class Section:
 
     def numbers(self, key: str, count: int) -> tuple[int, ...]:
         """A list of exactly `count` positive integers."""
+        return self._positive(key, f"a list of {count} positive integers", count)
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        """A list of positive integers."""
+        return self._positive(key, "a list of positive integers", None)
+
+    def _positive(self, key: str, wanted: str, count: int | None) -> tuple[int, ...]:
         value = self._take(key, None)
         if not (
             isinstance(value, list)
-            and len(value) == count
+            and count in (None, len(value))
             and all(isinstance(item, int) and not isinstance(item, bool) and item > 0 for item in value)
         ):
-            raise self.wrong(key, f"found {_shown(value)}, wanted a list of {count} positive integers")
+            raise self.wrong(key, f"found {_shown(value)}, wanted {wanted}")
         return tuple(value)
 
     def words(self, key: str) -> tuple[tuple[str, str], ...]:

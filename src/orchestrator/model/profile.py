@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from orchestrator.model.benchmark import Expected
@@ -105,6 +105,28 @@ class NamedLayout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Graphs:
+    """What of decoding is captured as CUDA graphs, and compiled; a larger batch runs without.
+
+    versions: prefix of the engine versions that it holds for, '' for all
+    sizes:    batch sizes that are captured, in order; () where the engine chooses them
+    max_bs:   the largest batch that is captured; None for the engine's own, or the last of `sizes`
+    torch_compile_max_bs: the largest batch that torch.compile compiles, 0 for none; None where nobody says
+    """
+
+    versions: str = ""
+    sizes: tuple[int, ...] = ()
+    max_bs: int | None = None
+    torch_compile_max_bs: int | None = None
+
+    def over(self, general: Graphs) -> Graphs:
+        """These options, and where they say nothing those of another one."""
+        captured = self if self.sizes or self.max_bs is not None else general
+        compiled = self if self.torch_compile_max_bs is not None else general
+        return Graphs(sizes=captured.sizes, max_bs=captured.max_bs, torch_compile_max_bs=compiled.torch_compile_max_bs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
     """One checkpoint.
 
@@ -120,6 +142,8 @@ class ModelProfile:
     tried:     dialects that it was tried with, the one to prefer first; () where nobody said
     measured:  what somebody has measured on L40S, as (stack, layout): sglang-0.4.4-l40s, TP32
     expected:  speeds that `bench` compares with
+    cuda_graph_max_bs, torch_compile_max_bs: as `graphs` has them, for every version
+    graphs:    what is captured and compiled, by engine version; the longest prefix counts most
     flags:     engine flags that this checkpoint asks for, as (stack version prefix, flag, value or '')
     env:       environment variables that it asks for, as (stack version prefix, name, value)
     refused:   stacks and GPUs that can't serve it
@@ -151,12 +175,26 @@ class ModelProfile:
     trust_remote_code: bool = False
     cuda_graph_max_bs: int | None = None
     torch_compile_max_bs: int | None = None
+    graphs: tuple[Graphs, ...] = ()
     flags: tuple[tuple[str, str, str], ...] = ()
     env: tuple[tuple[str, str, str], ...] = ()
     refused: tuple[Refusal, ...] = ()
     layouts: tuple[NamedLayout, ...] = ()
     vision: Vision | None = None
     canary: Canary
+
+    def graphs_of(self, version: str, *, compiles: bool) -> Graphs:
+        """What an engine version captures and compiles. compiles: a wish for every version to compile is one for this
+        version too; otherwise only what names this version is."""
+        of_all = Graphs(max_bs=self.cuda_graph_max_bs, torch_compile_max_bs=self.torch_compile_max_bs)
+        its = sorted(
+            (one for one in self.graphs if version.startswith(one.versions)), key=lambda one: len(one.versions)
+        )
+        found = Graphs()
+        for one in (of_all, *its):
+            wanted = one if one.versions or compiles else replace(one, torch_compile_max_bs=None)
+            found = wanted.over(found)
+        return found
 
     def stored(self, part: Part) -> Quantisation:
         """How a part's weights are stored."""

@@ -14,7 +14,7 @@ from orchestrator.model.gpu_facts import L40S, short_name
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.layout import Layout
 from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
-from orchestrator.model.profile import ModelProfile, Stack
+from orchestrator.model.profile import Graphs, ModelProfile, Stack
 from orchestrator.model.topology import Gpu, Topology
 from orchestrator.planning import choices, commands, containers, layout, memory, named, page_cache, places, transport
 from orchestrator.planning.adapt import adapted
@@ -410,7 +410,6 @@ class _Gang:
         return places.presharded(node, self.profile, self.stack, str(layout.degrees_of(self.layout)), host)
 
     def _intent(self, node: NodeSpec, model_path: str, presharded: str) -> Intent:
-        graphs = self.profile.cuda_graph_max_bs if self._cuda else None
         return Intent(
             model_path=model_path,
             served_name=self.profile.name,
@@ -427,8 +426,7 @@ class _Gang:
             port=node.ports.http,
             nccl_port=node.ports.nccl,
             trust_remote_code=self.profile.trust_remote_code,
-            cuda_graph_max_bs=graphs,
-            torch_compile_max_bs=self.profile.torch_compile_max_bs if self._cuda else None,
+            graphs=self.engine.graphs(self.profile) if self._cuda else Graphs(),
             presharded=presharded,
         )
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from orchestrator.engines.engine import Engine, Intent, Option
 from orchestrator.engines.known_flags import KnownFlags
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.profile import ModelProfile, Stack
+
+T = TypeVar("T")
 
 
 def options(
@@ -21,6 +24,7 @@ def options(
               for option in engine.options(intent)}  # fmt: skip
     for option in _added(engine, flags, profile, stack, node, extra):
         name = flags.flag(option.flag, where=option.source).name
+        _drop_sizes(engine, chosen, name)
         replaced = chosen.get(name)
         source = f"{option.source}, instead of {_words(replaced)}" if replaced else option.source
         chosen[name] = Option(option.flag, option.values, source)
@@ -34,13 +38,19 @@ def asked(
     those that several ask for, the last one's. Raises InputError."""
     flags = engine.flags()
     found: dict[str, tuple[str, ...]] = {}
-    if profile.cuda_graph_max_bs is not None:
-        found[engine.names.cuda_graph_max_bs] = (str(profile.cuda_graph_max_bs),)
-    if profile.torch_compile_max_bs is not None and engine.names.torch_compile is not None:
-        found[engine.names.torch_compile] = ()
+    for option in engine.graph_options(engine.graphs(profile)):
+        found[option.flag] = option.values
     for option in _added(engine, flags, profile, stack, node, extra):
-        found[flags.flag(option.flag, where=option.source).name] = option.values
+        name = flags.flag(option.flag, where=option.source).name
+        _drop_sizes(engine, found, name)
+        found[name] = option.values
     return found
+
+
+def _drop_sizes(engine: Engine, chosen: dict[str, T], name: str) -> None:
+    """Who sets another largest batch does not want the profile's list, which an engine would go by."""
+    if name == engine.names.cuda_graph_max_bs:
+        chosen.pop(engine.names.cuda_graph_sizes, None)
 
 
 def _added(

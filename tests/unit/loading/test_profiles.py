@@ -9,9 +9,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.engines.registry import dialects
 from orchestrator.lab.engine import model as engine_model
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.errors import InputError
+from orchestrator.model.profile import Graphs
 from orchestrator.planning.memory import checkpoint_bytes
 
 GOOD = {
@@ -87,6 +89,16 @@ def test_sizes_counted_from_dimensions_fit_the_published_parameter_counts(name: 
         ({"layouts": {"a": {"tensor_parallel": 8, "speed": 9}}}, "layouts.a.speed"),
         ({"vision": {"layers": 1, "hidden_size": 2}}, "vision.bytes"),
         ({"micro_batch": 0}, "micro_batch"),
+        ({"graphs": {"new": {"max_bs": 8}}}, "graphs.new"),
+        ({"graphs": {"all": {"max": 8}}}, "graphs.all.max"),
+        ({"graphs": {"0.4.4": {"max_bs": 0}}}, "graphs.0.4.4.max_bs"),
+        ({"graphs": {"all": {"sizes": []}}}, "graphs.all.sizes"),
+        ({"graphs": {"all": {"sizes": [1, 4, 2]}}}, "graphs.all.sizes"),
+        ({"graphs": {"all": {"sizes": [1, "2"]}}}, "graphs.all.sizes"),
+        ({"graphs": {"all": {"sizes": [1, 2], "max_bs": 2}}}, "graphs.all.max_bs"),
+        ({"graphs": {"0.5": {"torch_compile_max_bs": -1}}}, "graphs.0.5.torch_compile_max_bs"),
+        ({"graphs": {"all": {"max_bs": 2}}, "cuda_graph_max_bs": 4}, "cuda_graph_max_bs"),
+        ({"graphs": {"all": {"torch_compile_max_bs": 2}}, "torch_compile_max_bs": 4}, "torch_compile_max_bs"),
     ],
 )
 def test_what_a_profile_says_of_parts_and_layouts_is_checked(
@@ -103,6 +115,31 @@ def test_parts_that_are_stored_in_another_way(tmp_path: Path) -> None:
     profile = load_profile(write(tmp_path, content))
     assert (profile.stored("attention"), profile.stored("experts")) == ("none", "fp8-block")
     assert profile.env == (("0.5", "NAME", "1"),)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "of_all", "version", "found"),
+    [
+        ({}, 32, "0.4.4.post1", Graphs(max_bs=32, torch_compile_max_bs=32)),
+        ({}, 32, "0.5.23", Graphs(max_bs=32)),
+        ({"all": {"sizes": [1, 8]}}, None, "0.5.23", Graphs(sizes=(1, 8))),
+        ({"0.5": {"sizes": [1, 8]}}, 32, "0.5.23", Graphs(sizes=(1, 8))),
+        ({"0.5": {"sizes": [1, 8]}}, 32, "0.4.4.post1", Graphs(max_bs=32, torch_compile_max_bs=32)),
+        ({"0.5.23": {"torch_compile_max_bs": 8}, "0.5": {"max_bs": 16}}, 32, "0.5.23",
+         Graphs(max_bs=16, torch_compile_max_bs=8)),
+        ({"0.4.4": {"torch_compile_max_bs": 0, "max_bs": 160}}, 32, "0.4.4.post1",
+         Graphs(max_bs=160, torch_compile_max_bs=0)),
+        ({"0.5": {"sizes": [1, 8]}, "0.5.23": {"max_bs": 4}}, None, "0.5.23", Graphs(max_bs=4)),
+    ],
+)  # fmt: skip
+def test_what_is_captured_and_compiled_is_said_by_engine_version(
+    tmp_path: Path, graphs: dict[str, object], of_all: int | None, version: str, found: Graphs
+) -> None:
+    """The longest prefix counts most; torch.compile for all is none for 0.5, whose manual advises against it."""
+    both = {} if of_all is None else {"cuda_graph_max_bs": of_all, "torch_compile_max_bs": of_all}
+    profile = load_profile(write(tmp_path, {**GOOD, "graphs": graphs, **both}))
+    (engine,) = [one.engine(version) for one in dialects().values() if version in one.versions]
+    assert engine.graphs(profile) == found
 
 
 def test_the_tiny_one_is_the_model_that_the_lab_makes() -> None:

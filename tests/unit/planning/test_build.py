@@ -147,6 +147,31 @@ def test_torch_compile_is_asked_of_0_4_4_alone(stack: str) -> None:
     assert ("--enable-torch-compile" in node.argv) == (stack == "sglang-0.4.4-l40s")
 
 
+@pytest.mark.parametrize(
+    ("extra", "sizes", "graph_mib"),
+    [
+        ((), ["1", "2", "48"], 96),
+        (("--cuda-graph-max-bs-decode", "8"), None, 16),
+        (("--cuda-graph-bs-decode", "1", "4"), ["1", "4"], 8),
+    ],
+)
+def test_memory_follows_the_sizes_of_the_profile_and_an_operators_own(
+    extra: tuple[str, ...], sizes: list[str] | None, graph_mib: int, tmp_path: Path
+) -> None:
+    name = "DeepSeek-R1-Channel-INT8"
+    file = tmp_path / f"{name}.yml"
+    text = (data_dir("inventory") / "models" / file.name).read_text("utf-8")
+    file.write_text(f"{text}\ngraphs: {{'0.5': {{sizes: [1, 2, 48]}}, '0.4.4': {{max_bs: 96}}}}\n")
+    plan = plan_of(gang(), model=str(file), stack="sglang-0.5.23", extra_args=extra)
+    argv = list(nodes(plan)[0].argv)
+    at = argv.index("--cuda-graph-bs-decode") if "--cuda-graph-bs-decode" in argv else None
+    assert (at is None) == (sizes is None)
+    assert at is None or argv[at + 1 : at + 1 + len(sizes or ())] == sizes
+    assert f" 2 x {graph_mib // 2} (decode graphs)" in " ".join(plan.gangs[0].memory.explanation)
+    old = nodes(plan_of(gang(), model=str(file)))[0].argv
+    assert old[old.index("--cuda-graph-max-bs") + 1] == "96" and "--cuda-graph-bs" not in old
+
+
 def test_clients_see_the_profiles_name_and_its_parsers_are_the_models() -> None:
     node = nodes(plan_of(gang(), model="DeepSeek-R1-0528-Block64x64", stack="sglang-0.5.23"))[0]
     given = dict(zip(node.argv, node.argv[1:], strict=False))
