@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.page_cache import cached, forget, whole
 from tests.support.ports import free_port
 
 from orchestrator.engines.registry import engine_of
@@ -26,12 +28,16 @@ from orchestrator.protocol.jobs import RankFilesRequest
 pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.timeout(2400)]
 
 START_S = 600.0
+WEIGHTS = "*.safetensor*"
+"""Bytes read of these are counted by their pages in the page cache: beside 2 MB of weights, /proc/PID/io of an engine
+counts what it reads of its own libraries. With a larger model, tests/gpu/per_rank.py counts by it."""
 STACK = load_stack("sglang-0.5.23-cpu")
 
 
 @contextmanager
-def serving(folders: Sequence[Path], logs: Path) -> Iterator[str]:
-    """One rank for each folder of per-rank files, all on loopback; the leader's address once it is healthy."""
+def serving(models: Sequence[Path], folders: Sequence[Path], logs: Path) -> Iterator[str]:
+    """One rank for each checkpoint and folder of per-rank files, all on loopback; the leader's address once it is
+    healthy."""
     rendezvous, ports = free_port(), [free_port() for _ in folders]
     python = ensure_engine() / "bin" / "python3"
     env = {**os.environ, **dict(STACK.env), "GLOO_SOCKET_IFNAME": "lo", "SGLANG_HOST_IP": "127.0.0.1"}
@@ -39,7 +45,7 @@ def serving(folders: Sequence[Path], logs: Path) -> Iterator[str]:
     flags = [word for pair in STACK.flags for word in pair if word]
     ranks = []
     for rank, folder in enumerate(folders):
-        words = ["--model-path", ensure_model(), "--tp-size", len(folders), "--nnodes", len(folders)]
+        words = ["--model-path", models[rank], "--tp-size", len(folders), "--nnodes", len(folders)]
         words += ["--node-rank", rank, "--dist-init-addr", f"127.0.0.1:{rendezvous}", "--port", ports[rank]]
         words += ["--trust-remote-code", "--load-format", "presharded"]
         words += ["--model-loader-extra-config", json.dumps({"presharded_path": str(folder)})]
@@ -77,18 +83,33 @@ def greedy(url: str) -> str:
         return str(json.load(told)["choices"][0]["text"])
 
 
+def forgotten(folder: Path) -> bool:
+    """Whether its weights are on a disk alone now; not so in tmpfs."""
+    forget(folder)
+    return not cached(folder, WEIGHTS)
+
+
 def test_per_rank_files_are_written_once_and_each_node_reads_its_own(tmp_path: Path) -> None:
     assert engine_of(STACK).presharded
     shared = tmp_path / "shared"
     shared.mkdir()
-    with serving([shared, shared], tmp_path) as url:
+    models = [Path(shutil.copytree(ensure_model(), tmp_path / f"model{rank}")) for rank in range(2)]
+    on_disk = all(map(forgotten, models))
+    with serving(models, [shared, shared], tmp_path) as url:
         written = greedy(url)
+    if on_disk:
+        assert all(cached(model, WEIGHTS) for model in models), "to write them, each node reads the checkpoint"
     assert written.startswith(CANARY_TEXT)
     own = [tmp_path / "node0", tmp_path / "node1"]
     for rank, folder in enumerate(own):
         request = RankFilesRequest(op="keep", source=str(shared), folder=str(folder), ranks=(rank,), key="k")
         rank_files.stream(request.as_json())
         assert not list(folder.glob(f"*/*-rank-{1 - rank:03d}*"))
-    with serving(own, tmp_path) as url:
+    on_disk = all(map(forgotten, (*models, *own)))
+    with serving(models, own, tmp_path) as url:
         assert greedy(url) == written
     assert "Loading from presharded checkpoint" in (tmp_path / "1.log").read_text()
+    if on_disk:
+        for model, folder in zip(models, own, strict=True):
+            assert cached(folder, WEIGHTS) == whole(folder, WEIGHTS), "each node reads its share"
+            assert cached(model, WEIGHTS) == 0 < whole(model, WEIGHTS), "and nothing of the checkpoint's weights"

@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.gpu import answers
 from tests.gpu.stage import HOME, MODELS, ORIGINAL, REBLOCKED, Otherwise, Stage, find_node_in
+from tests.support.page_cache import forget
 
 from orchestrator.lab.namespaces.mounts import Spaces, attach, clone_tree, detach, in_child
 from orchestrator.node.cache.weight_files import of_ranks
@@ -152,15 +153,6 @@ def _start(stage: Stage, disks: dict[str, Path], model: str, *words: str) -> tup
     phases = _phases(stage)
     weights = round(max((one.get("weights", 0.0) for one in phases.values()), default=0.0), 2)
     return said, {"up_s": round(took, 1), "weights_s": weights, "phases_s": phases, "read_bytes": bytes_read}
-
-
-def forget(folder: Path) -> None:
-    """Take a folder's files out of the page cache."""
-    for file in folder.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as opened:
-                os.fsync(opened.fileno())
-                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _read(stage: Stage, node: str) -> dict[int, int]:
