@@ -42,6 +42,12 @@ HOME = {
     "bottle": {"cli"},
     "yaml": {"loading", "lab"},
 }
+NODE_PURE = {
+    "agent/causes", "agent/course", "agent/membership", "agent/moments", "agent/statements", "agent/verdicts",
+    "engine/kernel_words", "engine/ras_words", "engine/tracebacks", "engine/watch", "failure", "network/broken",
+    "network/events",
+}  # fmt: skip
+"""What an agent decides with: values in, values out, though it stands among code that is all sockets and files."""
 IMPURE = {"os", "socket", "subprocess", "time", "pathlib", "shutil", "tempfile", "threading", "logging"}
 
 
@@ -54,8 +60,18 @@ def layer(path: Path) -> str:
     return relative.parts[0].removesuffix(".py")
 
 
-def imported(path: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(path.read_text())):
+def for_types(tree: ast.Module) -> set[int]:
+    """Nodes below `if TYPE_CHECKING`."""
+    tests = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
+    return {id(inner) for test in tests for inner in ast.walk(test)}
+
+
+def imported(path: Path, *, types_too: bool = True) -> Iterator[tuple[int, str]]:
+    tree = ast.parse(path.read_text())
+    skipped = set() if types_too else for_types(tree)
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -63,8 +79,8 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
                 continue  # runs under its own name on emulated nodes, so it imports its own relatively
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
             yield node.lineno, node.module or ""
-            if node.module == "orchestrator":
-                yield from ((node.lineno, f"orchestrator.{alias.name}") for alias in node.names)
+            if (SOURCE.parent / (node.module or "").replace(".", "/")).is_dir():  # its modules, by their names
+                yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
@@ -80,6 +96,16 @@ def test_imports_point_downwards(path: Path) -> None:
             assert here in HOME[parts[0]], f"{path}:{line}: {parts[0]} lives in {HOME[parts[0]]} only"
         if here in CORE | SHARED:
             assert parts[0] not in IMPURE, f"{path}:{line}: the core takes values and gives values, no {name}"
+
+
+@pytest.mark.parametrize("name", sorted(NODE_PURE))
+def test_what_an_agent_decides_with_is_pure(name: str) -> None:
+    path = SOURCE / "node" / f"{name}.py"
+    for line, imports in imported(path, types_too=False):
+        assert imports.split(".")[0] not in IMPURE, f"{path}:{line}: {name} takes values and gives values, no {imports}"
+        if imports.startswith("orchestrator.node"):
+            within = imports.removeprefix("orchestrator.node.").replace(".", "/")
+            assert within in NODE_PURE or (SOURCE / "node" / within).is_dir(), f"{path}:{line}: {imports} is not pure"
 
 
 @pytest.mark.parametrize(

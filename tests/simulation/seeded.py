@@ -14,6 +14,7 @@ from tests.simulation.node import SimulatedAgent
 from orchestrator.node.agent import agent, course, membership, verdicts
 from orchestrator.node.engine.vigil import Vigil
 from orchestrator.node.network import broken, wire
+from orchestrator.node.network.events import Message
 from orchestrator.node.verbs import lock
 from orchestrator.workflows.gang import down
 
@@ -68,7 +69,7 @@ def _waits_for_the_disk(patch: pytest.MonkeyPatch) -> None:
 def _forgets_what_came(patch: pytest.MonkeyPatch) -> None:
     receive = wire.Wire.receive
 
-    def received(self: wire.Wire) -> list[wire.Message]:
+    def received(self: wire.Wire) -> list[Message]:
         if self._unsent is not None:
             raise self._unsent
         return receive(self)

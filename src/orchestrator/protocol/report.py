@@ -11,7 +11,7 @@ from orchestrator.quick import dataclass
 
 FORMAT = 1
 SILENT_S = 10.0
-"""A living agent that has written nothing for this long is stuck."""
+"""A living agent that has written nothing for this long is stuck; a node not heard for this long is shown as silent."""
 
 
 class AgentState(str, Enum):

@@ -165,7 +165,7 @@ class Agent:
     _ending: Iterator[None] | None = None
 
     def __post_init__(self) -> None:
-        self.course = Course(self.run)
+        self.course = Course(self.run, clock.ANCHOR)
         self.ras = Inquiry(self.run.env, self.run.addresses)
 
     @property

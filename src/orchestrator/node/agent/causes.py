@@ -6,15 +6,18 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from orchestrator.node.agent.statements import Statement, Weight
-from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.kernel_words import KernelWord
 from orchestrator.node.engine.ras_words import RasVerdict
-from orchestrator.node.engine.tree import RankDied
 from orchestrator.node.engine.watch import EXCEPTION, SUSPECT_FOR_S, LogWatch, Suspicion
 from orchestrator.protocol.report import Cause
 from orchestrator.protocol.verbs import Because
+
+if TYPE_CHECKING:
+    from orchestrator.node.engine.deaths import Death
+    from orchestrator.node.engine.tree import RankDied
 
 LINES_SHOWN = 3
 """Of a log that does not explain the end: just enough to see where it was."""

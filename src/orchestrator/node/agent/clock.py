@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import time
 
+from orchestrator.node.agent.moments import Anchor, at
+
 ANCHOR = (time.time(), time.monotonic())
-"""Epoch and monotonic seconds of one moment; in the report, for whoever reads it later on this node."""
+"""This process's; in the report, for whoever reads it later on this node."""
 
 
-def now(anchor: tuple[float, ...] = ANCHOR) -> float:
+def now(anchor: Anchor = ANCHOR) -> float:
     """Epoch seconds by this process's clock, or by the one with this anchor (of the same boot)."""
     return at(time.monotonic(), anchor)
-
-
-def at(monotonic_s: float, anchor: tuple[float, ...] = ANCHOR) -> float:
-    """Epoch seconds of a moment that is given in monotonic ones."""
-    return anchor[0] + monotonic_s - anchor[1]

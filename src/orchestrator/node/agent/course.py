@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.node.agent import causes, clock, membership, verdicts
+from orchestrator.node.agent import causes, membership, verdicts
 from orchestrator.node.agent.membership import AgentGone, LeaseOver, Membership
-from orchestrator.node.agent.run import Run
+from orchestrator.node.agent.moments import Anchor, at
 from orchestrator.node.agent.statements import Statement
 from orchestrator.node.agent.verdicts import Inquest, Witness
-from orchestrator.node.network.link import Joined, Left, Said
+from orchestrator.node.network.events import Joined, Left, Said
 from orchestrator.protocol.link import (
     ONE_RELEASE,
     Account,
@@ -34,6 +34,9 @@ from orchestrator.protocol.link import (
 from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.run_files import Order
 from orchestrator.protocol.shape import Message
+
+if TYPE_CHECKING:
+    from orchestrator.node.agent.run import Run
 
 LINK_S = 30.0
 """A node that has not reached the leader's agent this long after its own checks is not armed."""
@@ -178,6 +181,8 @@ class Course:
     """`state` goes one way: staged, armed, starting, warming, ready, draining, stopping, stopped; or failed."""
 
     run: Run
+    anchor: Anchor
+    """For the times in causes."""
     state: AgentState = AgentState.STAGED
     cause: Cause | None = None
     """Why this node's part ended."""
@@ -191,8 +196,6 @@ class Course:
     members: Membership = field(init=False)
     inquest: Inquest | Witness = field(init=False)
     """Who is named as the cause."""
-    anchor: tuple[float, ...] = clock.ANCHOR
-    """Epoch and monotonic seconds of one moment: for the times in causes."""
     _checked_at: float | None = None
     """When the node's own checks had ended, monotonic seconds."""
     _deadline: float = 0.0
@@ -201,7 +204,7 @@ class Course:
     def __post_init__(self) -> None:
         run = self.run
         self.members = Membership(
-            run.node, run.members[1:] if run.leads else (run.leader_name,), run.leads, run.lease_s, anchor=self.anchor
+            run.node, run.members[1:] if run.leads else (run.leader_name,), run.leads, run.lease_s, self.anchor
         )
         self.inquest = Inquest(run.node) if run.leads else Witness(run.node)
 
@@ -223,7 +226,7 @@ class Course:
 
     def because(self, now: float, text: str, **more: Any) -> Cause:
         """A cause on this node, seen now."""
-        return Cause(node=self.run.node, text=text, at=clock.at(now, self.anchor), **more)
+        return Cause(node=self.run.node, text=text, at=at(now, self.anchor), **more)
 
     def step(self, now: float, event: Event, facts: Facts = NO_FACTS) -> list[Effect]:  # noqa: PLR0911 - one a kind
         """What to do about it, in order."""
@@ -309,7 +312,7 @@ class Course:
         if ended.cause is None and ended.state is AgentState.STOPPED:
             return self._stop_now()
         words = f"its part of the gang stopped ({ended.state.value}) without a reported cause"
-        cause = ended.cause or Cause(node=node, text=words, at=clock.at(now, self.anchor), fix="l40s-deploy logs")
+        cause = ended.cause or Cause(node=node, text=words, at=at(now, self.anchor), fix="l40s-deploy logs")
         return self._judge(now, verdicts.Heard(node, Statement.of(Account(cause=cause))))
 
     def _hear_late(self, account: Account) -> None:
@@ -415,7 +418,7 @@ class Course:
         if order.goal != "stop-now":
             return []
         if order.because is not None and self.state not in ENDING:
-            return self._fail(causes.from_controller(order.because, clock.at(now, self.anchor)))
+            return self._fail(causes.from_controller(order.because, at(now, self.anchor)))
         return self._stop_now()
 
     def _start(self) -> list[Effect]:

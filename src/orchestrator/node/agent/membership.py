@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.node.agent import clock
+from orchestrator.node.agent.moments import Anchor, at
 from orchestrator.node.network.broken import RECONNECT_S, BrokenLinks
-from orchestrator.node.network.link import Joined, Left, Said
-from orchestrator.protocol.report import Cause
+from orchestrator.node.network.events import Joined, Left, Said
+from orchestrator.protocol.report import SILENT_S, Cause
 
-SILENT_S = 10.0
-"""A node that was not heard for this long is shown as silent; with a short lease after half of it."""
 QUIET_S = 2.0
 """Two words missed: `status` does not say of such a node that its agent is heard."""
 
@@ -69,6 +67,8 @@ class Membership:
     partners: Sequence[str]
     leads: bool
     lease_s: float
+    anchor: Anchor
+    """For the time in a cause."""
     heard: dict[str, float] = field(default_factory=dict)
     """When each that ever joined was last heard, monotonic seconds."""
     joined: frozenset[str] = frozenset()
@@ -76,8 +76,6 @@ class Membership:
     ended: set[str] = field(default_factory=set)
     """Those that have said that nothing of theirs is left, or whose agent is gone: they have no lease."""
     broken: BrokenLinks = field(default_factory=BrokenLinks)
-    anchor: tuple[float, ...] = clock.ANCHOR
-    """For the time in a cause."""
 
     def step(self, now: float, event: Event) -> list[Effect]:
         """What follows from something that happened on the link."""
@@ -106,7 +104,7 @@ class Membership:
         return any(node not in self.ended for node in self.broken.waited_for)
 
     def silent(self, now: float) -> tuple[str, ...]:
-        """Partners that were not heard for longer than they should."""
+        """Partners that were not heard for longer than they should: SILENT_S, with a short lease half of that."""
         shown_after = min(SILENT_S, self.lease_s / 2)
         return tuple(sorted(node for node, silence in self._silences(now).items() if silence > shown_after))
 
@@ -167,4 +165,4 @@ class Membership:
         )
 
     def _at(self, now: float) -> float:
-        return clock.at(now, self.anchor)
+        return at(now, self.anchor)

@@ -18,8 +18,9 @@ from orchestrator.node.agent.preflight import port_failure
 from orchestrator.node.agent.run import Run
 from orchestrator.node.failure import Failure
 from orchestrator.node.network import wire
+from orchestrator.node.network.events import Event, Joined, Left, Message, Said
 from orchestrator.node.network.sockets import Sockets
-from orchestrator.node.network.wire import Closed, Message, Wire
+from orchestrator.node.network.wire import Closed, Wire
 from orchestrator.protocol.link import FORMAT, Challenge, Hello, Welcome, greeting, misfit
 from orchestrator.protocol.shape import Message as LinkMessage
 
@@ -34,33 +35,6 @@ tries again after 1 s (tcp(7), RFC 6298): half of what a member has to make its 
 MOST_STRANGERS = 64
 """Connections that have not proved the key; the oldest makes room for a new one, for a member needs milliseconds."""
 MOST_OF_AN_ADDRESS = 8
-
-
-@dataclass(frozen=True)
-class Joined:
-    """A node proved the key and is connected."""
-
-    node: str
-
-
-@dataclass(frozen=True)
-class Said:
-    """A node sent a message."""
-
-    node: str
-    message: Message
-
-
-@dataclass(frozen=True)
-class Left:
-    """A node's connection is over. broken: it was closed or reset, rather than lost in silence."""
-
-    node: str
-    reason: str
-    broken: bool
-
-
-Event = Joined | Said | Left
 
 
 @dataclass

@@ -15,7 +15,8 @@ import secrets
 import select
 import socket
 from dataclasses import dataclass, field
-from typing import Any
+
+from orchestrator.node.network.events import Message
 
 LONGEST_MESSAGE = 256 * 1024
 LONGEST_GREETING = 1024
@@ -27,8 +28,6 @@ USER_TIMEOUT_MS = 60_000
 """Then a connection that the network has lost is made anew: it is the lease that judges silence, not TCP, and with a
 lease above this a new connection is there sooner after an outage than TCP's next try on the old one (tcp(7))."""
 _BROKEN = {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED}
-
-Message = dict[str, Any]
 
 
 class Closed(Exception):

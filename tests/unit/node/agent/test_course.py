@@ -28,13 +28,14 @@ from orchestrator.node.agent.course import (
 )
 from orchestrator.node.agent.statements import Statement, Weight
 from orchestrator.node.network.broken import RECONNECT_S
-from orchestrator.node.network.link import Event, Joined, Left, Said
+from orchestrator.node.network.events import Event, Joined, Left, Said
 from orchestrator.protocol.link import Account, AgentEnded, Ask, Digest, Drain, End, Ended, Go, Pulse, Stop
 from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.run_files import Order
 from orchestrator.protocol.shape import Message
 from orchestrator.protocol.verbs import Because
 
+ANCHOR = (1e9, 0.0)
 COMPLETE = Facts(complete=True)
 KILLED = Cause(node="b", tp_rank=2, signal=9, text="TP2 was killed", at=1.0)
 RESET = Left("b", "Connection reset by peer", broken=True)
@@ -42,7 +43,7 @@ RESET = Left("b", "Connection reset by peer", broken=True)
 
 def part(node: str, state: str = "ready", **more: Any) -> Course:
     """a leads; its only member b has joined at second 100."""
-    made = Course(linked_run(node, **{"lease_s": 20.0, **more}))
+    made = Course(linked_run(node, **{"lease_s": 20.0, **more}), ANCHOR)
     made.step(100.0, course.Checked())
     made.step(100.0, Joined("b" if node == "a" else "a"))
     made.state, made.engine_runs = AgentState(state), state in ("starting", "warming", "ready", "draining")
@@ -62,7 +63,7 @@ def entered(effects: Sequence[Effect]) -> list[str]:
 
 
 def test_a_leader_is_armed_at_once_and_a_member_once_it_has_joined() -> None:
-    leader, member = (Course(linked_run(node)) for node in "ab")
+    leader, member = (Course(linked_run(node), ANCHOR) for node in "ab")
     assert leader.step(1.0, Tick()) == [], "its checks go on"
     assert entered(leader.step(2.0, course.Checked())) == ["armed"]
     assert entered(member.step(2.0, course.Checked())) == []
@@ -73,7 +74,7 @@ def test_a_leader_is_armed_at_once_and_a_member_once_it_has_joined() -> None:
 
 @pytest.mark.parametrize(("reached", "patience_s"), [(False, LINK_S), (True, LEADERS_CHECKS_S)])
 def test_a_leader_whose_port_answers_may_still_be_checking(reached: bool, patience_s: float) -> None:
-    member = Course(linked_run("b"))
+    member = Course(linked_run("b"), ANCHOR)
     member.step(100.0, course.Checked())
     facts = Facts(link=LinkFacts(reached=reached))
     assert member.step(100.0 + patience_s - 1, Tick(), facts) == []
@@ -82,7 +83,7 @@ def test_a_leader_whose_port_answers_may_still_be_checking(reached: bool, patien
 
 
 def test_a_leader_of_a_release_that_can_not_be_followed_is_not_waited_for() -> None:
-    member = Course(linked_run("b"))
+    member = Course(linked_run("b"), ANCHOR)
     member.step(100.0, course.Checked())
     misfit = "is l40s-deploy 7.1.0, newer than this one (0.1.0)"
     member.step(100.1, Tick(), Facts(link=LinkFacts(misfit=misfit)))

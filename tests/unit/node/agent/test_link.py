@@ -17,7 +17,8 @@ from tests.support.linked_run import linked_run
 
 from orchestrator.node.agent.run import Run
 from orchestrator.node.network import wire
-from orchestrator.node.network.link import MOST_STRANGERS, Event, Hub, Joined, Left, Said, Spoke
+from orchestrator.node.network.events import Event, Joined, Left, Message, Said
+from orchestrator.node.network.link import MOST_STRANGERS, Hub, Spoke
 from orchestrator.protocol.link import Ended, Go, Stop
 from orchestrator.protocol.report import AgentState
 
@@ -92,7 +93,7 @@ def test_a_leader_without_the_key_is_not_obeyed(run: Run) -> None:
     false.close()
 
 
-def _welcome(stranger: Any, message: wire.Message) -> str:
+def _welcome(stranger: Any, message: Message) -> str:
     stranger.wire.send({"type": "welcome", "proof": "00" * 32})
     return str(message["node"])
 

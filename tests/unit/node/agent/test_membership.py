@@ -17,22 +17,23 @@ from orchestrator.node.agent.membership import (
     Tick,
 )
 from orchestrator.node.network.broken import RECONNECT_S
-from orchestrator.node.network.link import Joined, Left, Said
+from orchestrator.node.network.events import Joined, Left, Said
 
 LEASE_S = 20.0
+ANCHOR = (1e9, 0.0)
 LOST, CLOSED = Left("b", "Connection timed out", broken=False), Left("b", "closed", broken=True)
 
 
 def leader(*others: str) -> Membership:
     """Of agents that have all joined at second 100."""
-    members = Membership("a", others, leads=True, lease_s=LEASE_S)
+    members = Membership("a", others, leads=True, lease_s=LEASE_S, anchor=ANCHOR)
     for other in others:
         assert members.step(100.0, Joined(other)) == []
     return members
 
 
 def member() -> Membership:
-    members = Membership("b", ("a",), leads=False, lease_s=LEASE_S)
+    members = Membership("b", ("a",), leads=False, lease_s=LEASE_S, anchor=ANCHOR)
     assert members.step(100.0, Joined("a")) == []
     return members
 
