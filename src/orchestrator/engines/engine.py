@@ -22,6 +22,9 @@ GRAPH_STEPS = r"(?:Capturing|Compiling) [a-z ]{1,32}\(.{0,256}\|\s{0,8}(?P<step>
 """Rank 0's progress through the batch sizes of its CUDA graphs: tqdm's bar, in all versions (cuda_graph_runner.py)."""
 
 
+LAUNCH = ("{venv}/bin/python3", "-m", "sglang.launch_server")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     """One failure signature in an engine's log.
@@ -154,6 +157,7 @@ class Engine:
     proofs:    lines that show that an option is in use
     http:      paths on the leader: alive, generate, models, completions, metrics, info; ready: falls when it drains;
                loads: how many requests it has. Where a version lacks one, it is left out
+    launch:    command words before the flags, unless the stack's file has others; {venv}: the virtual environment
     variables: environment variables by meaning: address (rank 0 tells the others), whole_shared (shared experts are
                not cut)
     shared_names: patterns (glob) of files that it leaves in shared memory and whose names hold no process id
@@ -173,6 +177,7 @@ class Engine:
     renamed: tuple[tuple[str, str], ...]
     names: Names
     ours: Mapping[str, str] = field(default_factory=lambda: OURS)
+    launch: tuple[str, ...] = LAUNCH
     phases: tuple[tuple[str, str], ...]
     causes: tuple[Cause, ...]
     remarks: tuple[Cause, ...]
@@ -223,6 +228,11 @@ class Engine:
     def graphs(self, profile: ModelProfile) -> Graphs:
         """What a profile has this version capture and compile."""
         return profile.graphs_of(self.version, compiles=self.compiles)
+
+    @property
+    def load_paths(self) -> tuple[str, ...]:
+        """What tells how many requests it has, the most direct first."""
+        return tuple(self.http[name] for name in ("loads", "metrics") if name in self.http)
 
     def flags(self) -> KnownFlags:
         """Every flag of this version, with hints for those that other versions have."""

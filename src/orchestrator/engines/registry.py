@@ -28,6 +28,26 @@ def dialects() -> Mapping[str, Dialect]:
     return {one.name: one for one in sorted(found, key=lambda one: order(one.versions[-1]))}
 
 
+def newest() -> Dialect:
+    """The family with the newest versions."""
+    return list(dialects().values())[-1]
+
+
+def load_paths() -> tuple[str, ...]:
+    """Where an engine of any version may say how many requests it has, the newest family's paths first.
+
+    For an engine whose version is not at hand: it answers 404 on the others' paths.
+    """
+    engines_known = [one.engine(one.versions[-1]) for one in reversed(list(dialects().values()))]
+    return tuple(dict.fromkeys(path for engine in engines_known for path in engine.load_paths))
+
+
+def first_with(variable: str) -> str:
+    """The oldest listed version, of any family, that has an environment variable of this meaning; '' for none."""
+    listed = [(one, version) for one in dialects().values() for version in one.versions]
+    return next((version for one, version in listed if variable in one.engine(version).variables), "")
+
+
 def dialect(name: str) -> Dialect:
     """The dialect with this name; InputError names the nearest ones."""
     try:

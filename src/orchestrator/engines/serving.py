@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+METRICS = "/metrics"
+"""Where every version has them (--enable-metrics)."""
 _LINE = re.compile(r"^sglang[:_](?P<name>\w+)(?P<labels>\{[^}]*\})? (?P<value>[0-9.eE+-]+)$", re.MULTILINE)
 _OTHER_RANK = re.compile(r'\btp_rank="(?!0")')
 

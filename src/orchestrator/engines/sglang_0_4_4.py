@@ -8,6 +8,7 @@ from orchestrator.engines.causes import COMMON, REMARKS
 from orchestrator.engines.dialect import Dialect
 from orchestrator.engines.engine import GRAPH_STEPS, AttentionGroups, Engine, Names
 from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable, element_bytes
+from orchestrator.engines.serving import METRICS
 from orchestrator.engines.tuned_files import Lookup
 
 NAME = "sglang-0.4.4"
@@ -56,7 +57,7 @@ def _engine(version: str) -> Engine:
             "generate": "/health_generate",
             "models": "/v1/models",
             "completions": "/v1/completions",
-            "metrics": "/metrics",
+            "metrics": METRICS,
             "info": "/get_server_info",
         },
         variables={"address": "SGLANG_HOST_IP"},

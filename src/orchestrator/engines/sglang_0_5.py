@@ -12,6 +12,7 @@ from orchestrator.engines.causes import COMMON, PCIE_IPC, PCIE_IPC_IN_USE, REMAR
 from orchestrator.engines.dialect import Dialect
 from orchestrator.engines.engine import GRAPH_STEPS, AttentionGroups, Engine, Names
 from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable, element_bytes
+from orchestrator.engines.serving import METRICS
 from orchestrator.engines.since import since
 from orchestrator.engines.tuned_files import Lookup
 
@@ -138,7 +139,7 @@ def _engine(version: str) -> Engine:
             **({"ready": ready} if ready else {}),
             "models": "/v1/models",
             "completions": "/v1/completions",
-            "metrics": "/metrics",
+            "metrics": METRICS,
             "info": "/server_info",
             "loads": "/v1/loads",
         },

@@ -11,8 +11,6 @@ from orchestrator.loading.yaml_fields import Section
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Advisory, Install, Stack
 
-_LAUNCH = ("{venv}/bin/python3", "-m", "sglang.launch_server")
-
 
 def load_stack(name: str) -> Stack:
     """The stack with this name (or in this .yml file). InputError has the nearest names."""
@@ -37,7 +35,7 @@ def load_stack(name: str) -> Stack:
         bring=_bring(top),
         evidence=top.words("evidence"),
         device="cpu" if device == "cpu" else "cuda",
-        launch=top.texts("launch") or _LAUNCH,
+        launch=top.texts("launch"),
         env=top.words("env"),
         flags=top.words("flags"),
         tested=top.text("tested", ""),

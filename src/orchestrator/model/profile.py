@@ -249,8 +249,8 @@ class Stack:
     bring: tuple[tuple[str, str], ...] = ()
     evidence: tuple[tuple[str, str], ...] = ()
     device: Literal["cuda", "cpu"] = "cuda"
-    launch: tuple[str, ...] = ("{venv}/bin/python3", "-m", "sglang.launch_server")
-    """Command words before the flags; {venv} is the node's virtual environment."""
+    launch: tuple[str, ...] = ()
+    """Command words before the flags, () for the engine's own; {venv} is the node's virtual environment."""
     env: tuple[tuple[str, str], ...] = ()
     flags: tuple[tuple[str, str], ...] = ()
     tested: str = ""

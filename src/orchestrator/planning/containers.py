@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.plan import Container
@@ -18,10 +19,11 @@ OF_THE_HOST = ("PATH", "CUDA_VISIBLE_DEVICES", "TIKTOKEN_ENCODINGS_BASE")
 
 
 def launch_words(stack: Stack) -> tuple[str, ...]:
-    """The stack's launch words, with the image's interpreter where it runs in a container."""
+    """The stack's launch words, else its engine's, with the image's interpreter where it runs in a container."""
+    launch = stack.launch or engine_of(stack).launch
     if stack.install == "venv":
-        return stack.launch
-    return tuple(PYTHON if word == "{venv}/bin/python3" else word for word in stack.launch)
+        return launch
+    return tuple(PYTHON if word == "{venv}/bin/python3" else word for word in launch)
 
 
 def inside(stack: Stack, settings: Iterable[Setting]) -> tuple[Setting, ...]:

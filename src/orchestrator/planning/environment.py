@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from orchestrator.engines.engine import Engine
+from orchestrator.engines.registry import first_with
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec, Overrides, Ports
 from orchestrator.model.profile import ModelProfile, Stack
@@ -128,7 +129,7 @@ def _variable(about: Surroundings, meaning: str) -> str:
         raise InputError(
             f"SGLang {about.engine.version} can't keep shared experts complete on every rank",
             where=f"stack {about.stack.name}",
-            fix="use --ep 1, or a stack with SGLang 0.5.17 or newer",
+            fix=f"use --ep 1, or a stack with SGLang {first_with(meaning)} or newer",
         )
     return name
 

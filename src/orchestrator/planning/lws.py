@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.engines.registry import dialect
 from orchestrator.model.plan import GangPlan, NodePlan
 from orchestrator.planning.redaction import HIDDEN
 
@@ -39,11 +40,12 @@ def lws(gang: GangPlan, cluster: Cluster) -> dict[str, Any]:
     leader = gang.nodes[0]
     pod = {"metadata": {"labels": {"app": dns_name(gang.name)}}, "spec": _pod(gang, leader, cluster)}
     worker = {"metadata": pod["metadata"], "spec": _pod(gang, leader, cluster)}
+    engine = dialect(gang.dialect).engine(gang.engine_version)
     serving = pod["spec"]["containers"][0]
     serving["ports"] = [{"name": "http", "containerPort": gang.http_port}]
     serving["readinessProbe"] = {
-        "httpGet": {"path": "/health", "port": gang.http_port}, "initialDelaySeconds": 60, "periodSeconds": 10,
-        "timeoutSeconds": 25,
+        "httpGet": {"path": engine.http["alive"], "port": gang.http_port},
+        "initialDelaySeconds": 60, "periodSeconds": 10, "timeoutSeconds": 25,
     }  # fmt: skip
     return {
         "apiVersion": API_VERSION,

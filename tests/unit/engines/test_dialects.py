@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.engines.engine import Engine, Intent
-from orchestrator.engines.registry import dialect, dialects, engine_of, unlisted
+from orchestrator.engines.registry import dialect, dialects, engine_of, first_with, load_paths, newest, unlisted
 from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Graphs, Stack
@@ -232,3 +232,18 @@ def test_what_a_router_asks(version: str, path: str) -> None:
 def test_a_stack_of_the_users_own_gets_its_versions_path_whatever_its_name() -> None:
     assert engine_of(_stack("sglang-0.4.4", "0.4.4.post3")).health_path == "/health"
     assert engine_of(_stack("sglang-0.5", "0.5.23")).health_path == "/ready"
+
+
+def test_an_engine_of_any_version_is_asked_for_its_requests_on_the_newest_path_first() -> None:
+    assert load_paths() == ("/v1/loads", "/metrics")
+    assert newest().engine("0.5.23").load_paths == ("/v1/loads", "/metrics")
+    assert dialect("sglang-0.4.4").engine("0.4.4.post1").load_paths == ("/metrics",)
+
+
+def test_the_first_version_that_keeps_shared_experts_complete() -> None:
+    assert first_with("whole_shared") == "0.5.17"
+    assert first_with("address") == "0.4.4.post1" and first_with("no such meaning") == ""
+
+
+def test_every_version_has_launch_words_of_its_own() -> None:
+    assert newest().engine("0.5.23").launch == ("{venv}/bin/python3", "-m", "sglang.launch_server")

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.engines.registry import newest
 from orchestrator.lab.hardware import recording, wiring
 from orchestrator.lab.life import cluster as clusters
 from orchestrator.lab.life import levels
@@ -206,7 +207,7 @@ def _level(request: Request, nodes: int, say: Say) -> tuple[Level, str]:
 def _engine(request: Request, say: Say) -> tuple[tuple[Show, ...], str]:
     """What the nodes show of the engine, and the name of its stack."""
     if request.engine == "standin":
-        return (), "sglang-0.5.23"
+        return (), newest().stack
     from orchestrator.lab.engine import environment as engine
 
     shows = (

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from orchestrator.engines.router import finished_requests, running_requests
+from orchestrator.engines.registry import load_paths
+from orchestrator.engines.router import finished_requests
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec
-from orchestrator.protocol.verbs import AskRequest, HttpRequest
+from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.asking import ask_http
 from orchestrator.workflows.deadlines import ANSWER_S
+from orchestrator.workflows.router.routing import requests_left
 from orchestrator.workflows.status.reports import where
 
 QUIET_S = 5.0
@@ -54,7 +56,8 @@ def alone(fleet: Fleet, gang: GangSpec, url: str, *, ours: int, why: str) -> Ite
 
 def _finished(fleet: Fleet, gang: GangSpec, url: str) -> int | None:
     """Requests that the engine has answered since it started; None where it keeps no count."""
-    return next((count for body in _asked(fleet, gang, url) if (count := finished_requests(body)) is not None), None)
+    counts = (finished_requests(answer.body) for answer in _asked(fleet, gang, url) if answer.ok)
+    return next((count for count in counts if count is not None), None)
 
 
 def disturbed(gang: GangSpec, what: str) -> NodeError:
@@ -68,12 +71,12 @@ def disturbed(gang: GangSpec, what: str) -> NodeError:
 
 def _running(fleet: Fleet, gang: GangSpec, url: str) -> int:
     """Requests that the engine has now, by its own word."""
-    return next((count for body in _asked(fleet, gang, url) if (count := running_requests(body)) is not None), 0)
+    return requests_left(_asked(fleet, gang, url)) or 0
 
 
-def _asked(fleet: Fleet, gang: GangSpec, url: str) -> list[str]:
+def _asked(fleet: Fleet, gang: GangSpec, url: str) -> Sequence[HttpAnswer]:
     leader = gang.leader
-    asks = tuple(HttpRequest(url=f"{url}{path}") for path in ("/v1/loads", "/metrics"))
+    asks = tuple(HttpRequest(url=f"{url}{path}") for path in load_paths())
     request = AskRequest(**where(leader, gang.name), asks=asks)
     answered = fleet.on_every(lambda session: ask_http(session, request, deadline_s=ANSWER_S), only=[leader.name])
-    return [one.body for one in answered.all()[leader.name] if one.ok]
+    return answered.all()[leader.name]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.engines.registry import dialect, dialects
+from orchestrator.engines.registry import dialect, newest
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.loading.stacks import load_stack
@@ -128,7 +128,7 @@ def stack_name(gangs: tuple[GangSpec, ...], profile: ModelProfile, asked: str | 
         )
     if stack := next(iter(named), None):
         return stack
-    return (dialect(profile.tried[0]) if profile.tried else list(dialects().values())[-1]).stack
+    return (dialect(profile.tried[0]) if profile.tried else newest()).stack
 
 
 def api_key(gang: GangSpec) -> str:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from orchestrator.engines import router as words
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.launch_files import STUB_FILE
-from orchestrator.engines.registry import dialects, engine_of
+from orchestrator.engines.registry import engine_of, load_paths, newest
 from orchestrator.engines.router import Worker
 from orchestrator.gang.view import GangView
 from orchestrator.loading.secret_file import read_api_key
@@ -288,12 +288,15 @@ def withdraw(inventory: Inventory, gangs: Iterable[str]) -> None:
 
 def drained(fleet: Fleet, node: str, url: str) -> bool | None:
     """Whether an engine has no request any more, asked on its leader; None where it does not tell."""
-    paths = ("/v1/loads", "/metrics")
-    for answer in ask_from(fleet, node, [HttpRequest(url=f"{url}{path}") for path in paths]):
-        running = words.running_requests(answer.body) if answer.ok else None
-        if running is not None:
-            return running == 0
-    return None
+    answers = ask_from(fleet, node, [HttpRequest(url=f"{url}{path}") for path in load_paths()])
+    left = requests_left(answers)
+    return None if left is None else left == 0
+
+
+def requests_left(answers: Iterable[HttpAnswer]) -> int | None:
+    """Requests that an engine has, by the first of its answers to `load_paths` that tells; None where none does."""
+    told = (words.running_requests(answer.body) for answer in answers if answer.ok)
+    return next((count for count in told if count is not None), None)
 
 
 def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str, *, deadline_s: float) -> None:
@@ -321,9 +324,9 @@ def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str, *, deadline_s: fl
 
 def _health_path(router: Router, inventory: Inventory, gangs: Sequence[GangView]) -> str:
     """By the versions of the gangs' stacks; /health where an engine that serves lacks what its version should have."""
-    newest = list(dialects().values())[-1]
+    family = newest()
     engines = [engine for name in _stacks(inventory, gangs) if (engine := _engine(name))]
-    path = words.health_path(engines, newest.engine(newest.versions[-1]))
+    path = words.health_path(engines, family.engine(family.versions[-1]))
     urls = [view.service_url for view in gangs if view.serves]
     if path == words.ANY_HEALTH or not urls:
         return path

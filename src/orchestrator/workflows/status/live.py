@@ -14,7 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from orchestrator.engines.serving import Serving, serving
+from orchestrator.engines.serving import METRICS, Serving, serving
 from orchestrator.gang.begun import Begun
 from orchestrator.gang.rates import growth, port_rates
 from orchestrator.gang.timeline import Happened
@@ -174,7 +174,7 @@ class Watching:
             )
 
     def _serving(self, gang: GangSpec, url: str) -> Serving | None:
-        asks = (HttpRequest(url=f"{url.rstrip('/')}/metrics", timeout_s=METRICS_S),)
+        asks = (HttpRequest(url=f"{url.rstrip('/')}{METRICS}", timeout_s=METRICS_S),)
         request = AskRequest(**where(gang.leader, gang.name), asks=asks)
         asked = partial(ask_http, request=request, deadline_s=ANSWER_S)
         answers = self._fleet.on_every(asked, only=[gang.leader.name]).values.get(gang.leader.name)

@@ -1,0 +1,47 @@
+"""What an engine version is stands in engines/: nobody else names a version or a module of SGLang."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
+FACT = re.compile(r"\b0\.[45]\.\d+|\bsglang\.[a-z_]+|/v1/loads|/health_generate|/metrics\b")
+HOMES = {
+    "engines": "the facts themselves",
+    "cli": "examples of commands name stacks, and the exporter has /metrics of its own",
+    "lab/engine/environment.py": "the lab's stack of the real engine",
+    "lab/faults/hang_rank.py": "explains what a hung rank looks like",
+    "lab/node/files.py": "the shell script that stands for python3 on an emulated node",
+    "lab/standin": "plays the versions of SGLang",
+    "rules/model_root_remote.py": "cites the engine's source",
+    "rules/stack_absent.py": "cites what a plan starts",
+    "rules/stack_differs.py": "explains what a version's patches are",
+}
+
+
+def facts(path: Path) -> Iterator[str]:
+    """In texts of the code; docstrings and comments may explain by example."""
+    tree = ast.parse(path.read_text())
+    explained = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in explained:
+            yield from (f"{path.relative_to(SOURCE)}:{node.lineno}: {found}" for found in FACT.findall(node.value))
+
+
+def test_no_version_and_no_path_of_an_engine_is_known_elsewhere() -> None:
+    elsewhere = [
+        found
+        for path in sorted(SOURCE.rglob("*.py"))
+        if not any(path.is_relative_to(SOURCE / home) for home in HOMES)
+        for found in facts(path)
+    ]
+    assert elsewhere == []
+
+
+def test_every_exception_is_one() -> None:
+    for home in HOMES:
+        paths = [SOURCE / home] if (SOURCE / home).is_file() else (SOURCE / home).rglob("*.py")
+        assert any(True for path in paths for _ in facts(path)), f"{home} needs no exception any more"
