@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 from orchestrator.gang import pace, rails
@@ -20,6 +20,12 @@ STALE_PROBE_S = 60.0
 _SERVING = (GangState.READY, GangState.DEGRADED)
 _RISING = (GangState.STARTING, GangState.WARMING)
 _ORDER = (AgentState.STAGED, AgentState.ARMED, AgentState.STARTING, AgentState.WARMING, AgentState.READY)
+_ENDING = {
+    AgentState.DRAINING: GangState.DRAINING,
+    AgentState.STOPPING: GangState.STOPPING,
+    AgentState.STOPPED: GangState.STOPPING,
+}
+"""What a gang is while one of its agents is there, the first that applies."""
 
 NO_PHASE = Phase()
 OUTSIDE = -1
@@ -150,41 +156,20 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
     run_id = _current_run(list(reports.values()))
     current = {node: report for node, report in reports.items() if report.run_id == run_id}
     members = _members(current)
-    waiting = tuple(
-        _waiting(node, answers[node]) for node in spares if node in answers and node not in {*members, *current}
-    )
-    answers = {node: answer for node, answer in answers.items() if node not in {one.name for one in waiting}}
-    own = [node for node in answers if node not in spares]
+    waiting = _waiting_spares(answers, spares, {*members, *current})
+    everybody = _everybody(answers, spares, current, aside={spare.name for spare in waiting})
+    own = [node.name for node in everybody if not node.spare]
     missing = tuple(node for node in own if members and node not in members)
-    nodes = tuple(
-        replace(_node(rank, node, answer, current), spare=node in spares)
-        for rank, (node, answer) in enumerate(answers.items())
-    )
-    everybody, nodes = nodes, tuple(node for node in nodes if node.name not in missing)
-    some = next(iter(current.values()), None)
+    nodes = tuple(node for node in everybody if node.name not in missing)
     cause, secondary = _causes(current, nodes)
-    state = _state(nodes, current, cause)
-    trouble = _trouble(nodes, current) if state is GangState.DEGRADED else ""
-    if state is GangState.READY and missing and len(nodes) < len(own):
-        state, trouble = GangState.DEGRADED, "nodes"
-    leader = _leader(current)
+    state, trouble = _state_and_trouble(nodes, current, cause, short=bool(missing) and len(nodes) < len(own))
     rising = list(current.values()) if state in _RISING else []
-    if trouble == "hung":
-        cause = _hung(current)
-    return GangView(
+    found = GangView(
         name=name,
         state=state,
         run_id=run_id,
-        plan_id=some.plan_id if some else "",
-        model=some.model if some and state is not GangState.ABSENT else "",
-        stack=some.stack if some and state is not GangState.ABSENT else "",
-        cause=cause if state is not GangState.ABSENT else None,
-        secondary=secondary if state is not GangState.ABSENT else (),
         trouble=trouble,
         late=pace.late(rising),
-        service_url=leader.service_url if leader else "",
-        service_healthy=_healthy(leader) if leader else None,
-        canary_text=leader.canary_text if leader else None,
         nodes=tuple(_shown(node, state, missing) for node in everybody),
         members=members,
         missing=missing,
@@ -193,6 +178,48 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
         progress=pace.progress(rising),
         remarks=(*_left_out(everybody, missing, state), *_remarks(current, nodes, run_id, reports)),
         proved=_proved(current),
+    )
+    found = _with_service(_with_plan(found, current), _leader(current))
+    if state is GangState.ABSENT:
+        return found
+    return replace(found, cause=_hung(current) if trouble == "hung" else cause, secondary=secondary)
+
+
+def _waiting_spares(
+    answers: Mapping[str, Answer], spares: Collection[str], in_the_run: Collection[str]
+) -> tuple[NodeView, ...]:
+    return tuple(_waiting(node, answers[node]) for node in spares if node in answers and node not in in_the_run)
+
+
+def _everybody(
+    answers: Mapping[str, Answer], spares: Collection[str], current: Mapping[str, Report], *, aside: Collection[str]
+) -> tuple[NodeView, ...]:
+    """The gang's nodes and the spares that have a part in the run."""
+    here = {node: answer for node, answer in answers.items() if node not in aside}
+    return tuple(
+        replace(_node(rank, node, answer, current), spare=node in spares)
+        for rank, (node, answer) in enumerate(here.items())
+    )
+
+
+def _with_plan(found: GangView, current: Mapping[str, Report]) -> GangView:
+    """What its reports say that it runs; of a gang that is not running, only the plan of its last run."""
+    some = next(iter(current.values()), None)
+    if some is None:
+        return found
+    if found.state is GangState.ABSENT:
+        return replace(found, plan_id=some.plan_id)
+    return replace(found, plan_id=some.plan_id, model=some.model, stack=some.stack)
+
+
+def _with_service(found: GangView, leader: Report | None) -> GangView:
+    if leader is None:
+        return found
+    return replace(
+        found,
+        service_url=leader.service_url,
+        service_healthy=_healthy(leader),
+        canary_text=leader.canary_text,
     )
 
 
@@ -271,25 +298,28 @@ def _emptied(node: NodeView) -> NodeView:
     return replace(node, phase=NO_PHASE, ranks=()) if node.error is None else node
 
 
+def _state_and_trouble(
+    nodes: Sequence[NodeView], current: Mapping[str, Report], cause: Cause | None, *, short: bool
+) -> tuple[GangState, str]:
+    """short: the run has fewer nodes than the gang."""
+    state = _state(nodes, current, cause)
+    if state is GangState.READY and short:
+        return GangState.DEGRADED, "nodes"
+    return state, _trouble(nodes, current) if state is GangState.DEGRADED else ""
+
+
 def _state(nodes: Sequence[NodeView], current: Mapping[str, Report], cause: Cause | None) -> GangState:
     states = {report.state for report in current.values()}
-    living = [report for report in current.values() if report.alive]
+    living = any(report.alive for report in current.values())
     if not current:
         return GangState.DEGRADED if any(node.error for node in nodes) else GangState.ABSENT
     if states == {AgentState.STOPPED} and not living:
         return GangState.ABSENT
     if AgentState.FAILED in states or any(node.state is NodeState.DEAD for node in nodes):
         return GangState.FAILED
-    for ending, meaning in (
-        (AgentState.DRAINING, GangState.DRAINING),
-        (AgentState.STOPPING, GangState.STOPPING),
-        (AgentState.STOPPED, GangState.STOPPING),
-    ):
-        if ending in states:
-            return meaning if living else GangState.ABSENT
-    if cause is not None:
-        return GangState.FAILED
-    return _rising(nodes, current)
+    if ending := next((meaning for state, meaning in _ENDING.items() if state in states), None):
+        return ending if living else GangState.ABSENT
+    return _rising(nodes, current) if cause is None else GangState.FAILED
 
 
 def _rising(nodes: Sequence[NodeView], current: Mapping[str, Report]) -> GangState:
@@ -395,44 +425,63 @@ def _lost(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> Cause | N
 def _remarks(
     current: Mapping[str, Report], nodes: Sequence[NodeView], run_id: str, reports: Mapping[str, Report]
 ) -> list[str]:
-    remarks = [sentence(node.name, node.contact, node.error, current) for node in nodes if node.contact]
-    remarks += [
-        f"{node.name}: {node.error.what} (fix: {node.error.fix})"
-        for node in nodes
-        if node.error is not None and not node.contact
+    living = {name: report for name, report in current.items() if report.alive}
+    return [
+        *_of_contact(nodes, current, living),
+        *_of_stopped_ranks(nodes),
+        *(words for name, report in living.items() for words in rails.words(name, report)),
+        *_of_a_slow_service(living),
+        *_of_the_end(nodes, current),
+        *_of_other_runs(reports, run_id),
+        *_same_remarks(living),
     ]
-    explained = {node.name for node in nodes if node.contact}
-    remarks += [
-        f"{name} has not heard from {', '.join(unexplained)}"
-        for name, report in current.items()
-        if report.alive and (unexplained := [silent for silent in report.silent if silent not in explained])
-    ]
-    remarks += [
-        f"{node.name}: TP{rank.tp_rank} (pid {rank.pid}) was stopped by a signal"
-        for node in nodes
-        for rank in node.ranks
-        if rank.state is RankState.STOPPED
-    ]
-    slow = [report for report in current.values() if report.alive and report.service_state == "slow"]
-    remarks += [words for name, report in current.items() if report.alive for words in rails.words(name, report)]
-    remarks += [f"the service is slow: {report.service_detail}" for report in slow]
-    remarks += [
-        f"{node.name}: process {', '.join(map(str, node.left_behind))} did not end"
-        for node in nodes
-        if node.left_behind
-    ]
-    remarks += [f"{name}: {words}" for name, report in current.items() for words in report.held]
-    remarks += [
-        f"{name} is still in another run ({report.run_id})"
-        for name, report in reports.items()
-        if report.alive and report.run_id != run_id
-    ]
-    return remarks + _same_remarks(current)
 
 
-def _same_remarks(current: Mapping[str, Report]) -> list[str]:
-    """The agents' remarks, once for all nodes with the same one."""
-    said = _sayers({name: report.remarks for name, report in current.items() if report.alive})
+def _of_contact(
+    nodes: Sequence[NodeView], current: Mapping[str, Report], living: Mapping[str, Report]
+) -> Iterator[str]:
+    """Who could not be asked, and who does not hear whom."""
+    lost = [node for node in nodes if node.contact]
+    yield from (sentence(node.name, node.contact, node.error, current) for node in lost)
+    for node in nodes:
+        if node.error is not None and not node.contact:
+            yield f"{node.name}: {node.error.what} (fix: {node.error.fix})"
+    explained = {node.name for node in lost}
+    for name, report in living.items():
+        if unexplained := [silent for silent in report.silent if silent not in explained]:
+            yield f"{name} has not heard from {', '.join(unexplained)}"
+
+
+def _of_stopped_ranks(nodes: Sequence[NodeView]) -> Iterator[str]:
+    for node in nodes:
+        for rank in node.ranks:
+            if rank.state is RankState.STOPPED:
+                yield f"{node.name}: TP{rank.tp_rank} (pid {rank.pid}) was stopped by a signal"
+
+
+def _of_a_slow_service(living: Mapping[str, Report]) -> Iterator[str]:
+    for report in living.values():
+        if report.service_state == "slow":
+            yield f"the service is slow: {report.service_detail}"
+
+
+def _of_the_end(nodes: Sequence[NodeView], current: Mapping[str, Report]) -> Iterator[str]:
+    """What a stop left behind: processes, and memory of GPUs."""
+    for node in nodes:
+        if node.left_behind:
+            yield f"{node.name}: process {', '.join(map(str, node.left_behind))} did not end"
+    yield from (f"{name}: {words}" for name, report in current.items() for words in report.held)
+
+
+def _of_other_runs(reports: Mapping[str, Report], run_id: str) -> Iterator[str]:
+    for name, report in reports.items():
+        if report.alive and report.run_id != run_id:
+            yield f"{name} is still in another run ({report.run_id})"
+
+
+def _same_remarks(living: Mapping[str, Report]) -> list[str]:
+    """What the agents remark on, once for all nodes that say the same."""
+    said = _sayers({name: report.remarks for name, report in living.items()})
     return [f"{', '.join(names)}: {remark}" for remark, names in said.items()]
 
 

@@ -75,32 +75,43 @@ def _at_an_ordinary_place(snapshot: Snapshot) -> Snapshot:
     if not isinstance(stack, Mapping) or not venv:
         return snapshot
     inside = f"{snapshot.realpath(venv)}/"
-    sources = {
-        line.strip().rstrip("/") + "/"
-        for path, text in snapshot.files.items()
-        if path.startswith(inside) and path.endswith(".pth")
-        for line in text.splitlines()
-        if line.startswith("/")
-    }
-    moved = {inside: f"{_VENV}/"} | {source: f"/source{number}/" for number, source in enumerate(sorted(sources))}
+    place = _mover(inside, _sources(snapshot, inside))
+    return replace(
+        snapshot,
+        files=_moved_files(snapshot, inside, place),
+        links={path: target for path, target in snapshot.links.items() if path.startswith(_SYSTEM)},
+        errors={place(path): reason for path, reason in snapshot.errors.items()},
+        host={**snapshot.host, "stack": {**stack, "venv": _VENV}},
+    )
+
+
+def _sources(snapshot: Snapshot, inside: str) -> list[str]:
+    """Folders outside the environment that its .pth files add to the path, each with a slash at its end."""
+    texts = (text for path, text in snapshot.files.items() if path.startswith(inside) and path.endswith(".pth"))
+    lines = (line for text in texts for line in text.splitlines() if line.startswith("/"))
+    return sorted({line.strip().rstrip("/") + "/" for line in lines})
+
+
+def _mover(inside: str, sources: Iterable[str]) -> Callable[[str], str]:
+    """What puts a path of the environment or of a source at its ordinary place."""
+    moved = {inside: f"{_VENV}/"} | {source: f"/source{number}/" for number, source in enumerate(sources)}
 
     def place(path: str) -> str:
         old = next((old for old in moved if path.startswith(old)), "")
         return moved[old] + path[len(old) :] if old else path
 
+    return place
+
+
+def _moved_files(snapshot: Snapshot, inside: str, place: Callable[[str], str]) -> dict[str, str]:
     files = {}
     for path, text in snapshot.files.items():
-        if path.startswith(inside) and path.endswith("/pyvenv.cfg"):
+        own = path.startswith(inside)
+        if own and path.endswith("/pyvenv.cfg"):
             continue
-        pth = path.startswith(inside) and path.endswith(".pth")
+        pth = own and path.endswith(".pth")
         files[place(path)] = "\n".join(place(f"{line}/").rstrip("/") for line in text.splitlines()) if pth else text
-    return replace(
-        snapshot,
-        files=files,
-        links={path: target for path, target in snapshot.links.items() if path.startswith(_SYSTEM)},
-        errors={place(path): reason for path, reason in snapshot.errors.items()},
-        host={**snapshot.host, "stack": {**stack, "venv": _VENV}},
-    )
+    return files
 
 
 _VENV = "/opt/venv"
@@ -169,36 +180,44 @@ def _device(device: Any, names: Pseudonyms) -> Any:
 def _host(host: Mapping[str, Any], names: Pseudonyms) -> dict[str, Any]:
     user, home = str(host.get("user") or ""), str(host.get("home") or "")
     own = user if user in ("", "root") else names.word("user", user)
-    lives = home if home in ("", "/", "/root") else names.word("/home/user", home)
+    lives = home if home in _NOBODYS_HOMES else names.word("/home/user", home)
 
     def changed(text: str) -> str:
-        if home not in ("", "/", "/root") and (text == home or text.startswith(f"{home}/")):
+        if home not in _NOBODYS_HOMES and (text == home or text.startswith(f"{home}/")):
             text = lives + text[len(home) :]
         return names.in_text(text, ANYTHING)
+
+    kept = {name: value for name, value in host.items() if name not in _BY_NAME}
+    answer: dict[str, Any] = _every_text(kept, changed)
+    named = {
+        "hostname": names.word("host", str(host.get("hostname") or "")),
+        "user": own,
+        "home": lives,
+        "fs_root": "/" if host.get("fs_root") == "/" else "/root-of-it",
+        "uname": host.get("uname"),  # versions of four numbers are no addresses
+        "python": host.get("python"),
+    }
+    answer |= {name: value for name, value in named.items() if name in host}
+    if isinstance(interfaces := host.get("addresses"), Mapping):
+        answer["addresses"] = _addresses(interfaces, names)
+    if "nccl_conf" in answer:
+        answer["nccl_conf"] = {**answer["nccl_conf"], "path": "/home/engine/.nccl.conf"}
+    return answer
+
+
+def _addresses(interfaces: Mapping[str, Any], names: Pseudonyms) -> dict[str, Any]:
+    """Of each interface by its name."""
 
     def address(one: Any) -> Any:
         return {**one, "address": names.ip(str(one.get("address") or ""))} if isinstance(one, Mapping) else None
 
-    kept = {name: value for name, value in host.items() if name not in _BY_NAME}
-    answer: dict[str, Any] = _every_text(kept, changed)
-    interfaces = host.get("addresses")
-    if isinstance(interfaces, Mapping):
-        answer["addresses"] = {
-            names.in_text(str(name)): [address(one) for one in listed] if isinstance(listed, list) else []
-            for name, listed in interfaces.items()
-        }
-    plain = {"hostname": names.word("host", str(host.get("hostname") or "")), "user": own, "home": lives}
-    answer |= {name: value for name, value in plain.items() if name in host}
-    for name in ("uname", "python"):  # versions of four numbers are no addresses
-        if name in host:
-            answer[name] = host[name]
-    if "nccl_conf" in answer:
-        answer["nccl_conf"] = {**answer["nccl_conf"], "path": "/home/engine/.nccl.conf"}
-    if "fs_root" in host:
-        answer["fs_root"] = "/" if host["fs_root"] == "/" else "/root-of-it"
-    return answer
+    return {
+        names.in_text(str(name)): [address(one) for one in listed] if isinstance(listed, list) else []
+        for name, listed in interfaces.items()
+    }
 
 
+_NOBODYS_HOMES = ("", "/", "/root")
 _BY_NAME = ("addresses", "hostname", "user", "home", "uname", "python", "fs_root")
 
 

@@ -212,28 +212,43 @@ def _sys(
     tree.opaque |= {*_OPAQUE}
     ours = {snapshot.realpath(f"{_NET}/{one.name}"): one.name for one in interfaces}
     own = _KERNELS_OWN if live else ()
-    gids = {mapped_gid(old): mapped_gid(new) for old, new in renumbered.items() if old != new}
-    for path, text in snapshot.files.items():
-        if _is_shown(path, ours, own) and path.endswith("/config"):
-            tree.put(path.removeprefix("/sys"), _config_space(text))
-        elif _is_shown(path, ours, own):
-            shown = gids.get(text.strip(), text.rstrip("\n")) if "/gids/" in path else text.rstrip("\n")
-            tree.put(path.removeprefix("/sys"), f"{shown}\n".encode(errors="surrogateescape"))
-    for path, target in snapshot.links.items():
-        if _is_shown(path, ours, own):
-            tree.links[path.removeprefix("/sys")] = target
-            end = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-            if end.startswith("/sys/bus/pci/drivers/"):
-                tree.folders.add(end.removeprefix("/sys"))
+
+    def shown(path: str) -> bool:
+        return _is_shown(path, ours, own)
+
+    _put_files(tree, {path: text for path, text in snapshot.files.items() if shown(path)}, renumbered)
+    _put_links(tree, {path: target for path, target in snapshot.links.items() if shown(path)})
     if live:
         refused = [path for path, reason in snapshot.errors.items() if reason == "EINVAL"]
-        tree.einval |= {path.removeprefix("/sys") for path in refused if _is_shown(path, ours, own)}
+        tree.einval |= {path.removeprefix("/sys") for path in refused if shown(path)}
         for number, (folder, name) in enumerate(ours.items()):
             _live_interface(tree, folder.removeprefix("/sys"), name, number)
-    tops = {"/".join(path.split("/")[:3]) for path in (*tree.files, *tree.links) if path.startswith("/devices/pci")}
-    modules = {"/".join(path.split("/")[:3]) for path in tree.files if path.startswith("/module/")}
-    tree.opaque |= tops | modules
+    tree.opaque |= _tops((*tree.files, *tree.links), "/devices/pci") | _tops(tree.files, "/module/")
     return tree
+
+
+def _put_files(tree: FileTree, files: Mapping[str, str], renumbered: Mapping[str, str]) -> None:
+    gids = {mapped_gid(old): mapped_gid(new) for old, new in renumbered.items() if old != new}
+    for path, text in files.items():
+        if path.endswith("/config"):
+            tree.put(path.removeprefix("/sys"), _config_space(text))
+            continue
+        line = text.rstrip("\n")
+        line = gids.get(text.strip(), line) if "/gids/" in path else line
+        tree.put(path.removeprefix("/sys"), f"{line}\n".encode(errors="surrogateescape"))
+
+
+def _put_links(tree: FileTree, links: Mapping[str, str]) -> None:
+    for path, target in links.items():
+        tree.links[path.removeprefix("/sys")] = target
+        end = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+        if end.startswith("/sys/bus/pci/drivers/"):
+            tree.folders.add(end.removeprefix("/sys"))
+
+
+def _tops(paths: Iterable[str], below: str) -> set[str]:
+    """The first two folders of the paths that begin so."""
+    return {"/".join(path.split("/")[:3]) for path in paths if path.startswith(below)}
 
 
 def _config_space(digits: str) -> bytes:
