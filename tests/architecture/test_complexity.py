@@ -26,7 +26,6 @@ LARGER = {
     "nettest/rails.py:judge": 22,
     "nettest/rails.py:rails": 20,
     "node/engine/ras_words.py:_read_text": 18,
-    "planning/build.py:_facts": 16,
     "planning/still_there.py:gone": 16,
     "rules/acs_redirect.py:_ports_on_the_way": 16,
     "rules/gpu_p2p_off.py:_broken": 19,

@@ -18,6 +18,7 @@ HOMES = {
     "lab/standin": "plays the versions of SGLang",
     "rules/model_root_remote.py": "cites the engine's source",
     "rules/stack_absent.py": "cites what a plan starts",
+    "topology/speed.py": "says which engine the prices were measured with",
     "rules/stack_differs.py": "explains what a version's patches are",
 }
 

@@ -137,7 +137,7 @@ def _graphs(top: Section) -> tuple[Graphs, ...]:
     for prefix in every.names():
         entry = every.section(prefix)
         if not re.fullmatch(r"all|\d+(\.\w+)*\.?", prefix):
-            raise every.wrong(prefix, f"found {prefix!r}, wanted all or the beginning of an engine version, as 0.4.4")
+            raise every.wrong(prefix, f"found {prefix!r}, wanted all or the beginning of an engine version, as 0.5")
         one = Graphs(
             versions=_version(prefix),
             sizes=_sizes(entry),

@@ -445,19 +445,22 @@ class _Gang:
         if rdma is not None and self.decision.kind == "rdma":
             facts.append(("rdma ports", ", ".join(f"{port.name} {port.link_layer}" for port in rdma.ports)))
             facts.append(("gid index", "" if rdma.gid.index is None else str(rdma.gid.index)))
-        if host.home:
-            facts.append(("home", host.home))
-        if self._cuda and node.name in self.topologies and self.topologies[node.name].driver:
-            facts.append(("driver", self.topologies[node.name].driver))
-        if host.engine_python:
-            facts.append(("engine python", host.engine_python))
-        if host.config is not None:
-            facts.append(("config.json", short_digest(host.config)))
-        if host.weights:
-            facts.append(("weights", host.weights[:12]))
-        if host.cpu_count and not self._cuda:
-            facts.append(("cpus", str(host.cpu_count)))
+        facts += self._host_facts(node, host)
         return [(node.name, name, value) for name, value in facts]
+
+    def _host_facts(self, node: NodeSpec, host: HostFacts) -> Iterator[tuple[str, str]]:
+        if host.home:
+            yield "home", host.home
+        if self._cuda and node.name in self.topologies and self.topologies[node.name].driver:
+            yield "driver", self.topologies[node.name].driver
+        if host.engine_python:
+            yield "engine python", host.engine_python
+        if host.config is not None:
+            yield "config.json", short_digest(host.config)
+        if host.weights:
+            yield "weights", host.weights[:12]
+        if host.cpu_count and not self._cuda:
+            yield "cpus", str(host.cpu_count)
 
     def _no_rank_files(self, node: NodeSpec) -> Finding:
         host = self.options.hosts.get(node.name, HostFacts())

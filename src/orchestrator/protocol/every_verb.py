@@ -28,6 +28,7 @@ REQUESTS: Mapping[str, type[Message]] = {
     "inspect": jobs.InspectRequest,
     "digests": jobs.DigestsRequest,
     "rank-files": jobs.RankFilesRequest,
+    "weights-ahead": jobs.WeightsAheadRequest,
     "reblock": jobs.ReblockRequest,
     "download": jobs.HubRequest,
     "push-offer": jobs.OfferRequest,
@@ -54,6 +55,7 @@ LINES: Mapping[str, type[Message]] = {
     "listen": ways.Listening,
     "digests": jobs.DigestsLine,
     "rank-files": jobs.RankFilesLine,
+    "weights-ahead": jobs.WeightsAheadLine,
     "reblock": jobs.ReblockLine,
     "download": jobs.HubLine,
 }

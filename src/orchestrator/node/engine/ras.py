@@ -106,7 +106,7 @@ class Inquiry:
         address = self.env.get(ADDRESS, "")
         if not address or self.env.get("NCCL_RAS_ENABLE") == "0":
             self._verdict = RasVerdict(
-                "NCCL's RAS, which could name the rank that the others wait for, is off or not in this NCCL"
+                "NCCL's RAS, which could name the rank that the others wait for, is off or missing in this NCCL"
             )
             return
         try:

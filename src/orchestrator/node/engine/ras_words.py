@@ -169,7 +169,7 @@ def judge(first: Seen, again: Seen, nodes: Mapping[str, str]) -> RasVerdict:
     if stuck:
         member, operation, launched, most = stuck[0]
         words = f"NCCL RAS: {_names([one[0] for one in stuck], nodes)} launched {launched} of {most} {operation}"
-        return RasVerdict(f"{words} operations, unchanged between two looks", _alone([one[0] for one in stuck]))
+        return RasVerdict(f"{words} operations, unchanged between two queries", _alone([one[0] for one in stuck]))
     all_of_them = f"all {again.ranks} ranks" if again.ranks else "all ranks"
     return RasVerdict(
         f"NCCL RAS can't name the rank that the others wait for: {all_of_them} answer and none stays behind,"
