@@ -13,7 +13,7 @@ from orchestrator.protocol.report import Report
 
 
 class Contact(str, Enum):
-    """FINE; SSH: only SSH to it is broken; NODE: neither path answers; LINK: SSH answers and its fellows don't hear
+    """FINE; SSH: only SSH to it is broken; NODE: neither path answers; LINK: SSH answers, but other agents do not hear
     it; AGENT: the machine answers and its agent is stuck; UNKNOWN: SSH is broken, and no other node reports."""
 
     FINE = ""
