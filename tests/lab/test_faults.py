@@ -423,10 +423,10 @@ def render_page(found: Mapping[str, tuple[str, ...]]) -> str:
     lines = [
         "# Faults that a lab's node can have",
         "",
-        "`l40s-deploy lab break NODE FAULT [ARG]` gives a node a fault, `lab heal NODE [FAULT]` takes it away again,",
-        "`lab status` shows which it has. This page is written by `tests/lab/test_faults.py` (`UPDATE_GOLDEN=1`): the",
+        "`l40s-deploy lab break NODE FAULT [ARG]` injects a fault into a node, `lab heal NODE [FAULT]` removes it,",
+        "`lab status` lists a node's faults. This page is written by `tests/lab/test_faults.py` (`UPDATE_GOLDEN=1`): the",
         "last column is what `doctor` found with that fault on one node of four, on that node and on no other; only",
-        "hardware faults were looked at for it.",
+        "hardware faults were tested for it.",
         "",
         "A hardware fault changes the machine's description, and everything that such a machine shows follows from it.",
         "A node that is switched on again keeps its hardware faults; all others are over. The kernel's clock and disk",
