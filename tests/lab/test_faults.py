@@ -424,7 +424,7 @@ def render_page(found: Mapping[str, tuple[str, ...]]) -> str:
         "# Faults that a lab's node can have",
         "",
         "`l40s-deploy lab break NODE FAULT [ARG]` injects a fault into a node, `lab heal NODE [FAULT]` removes it,",
-        "`lab status` lists a node's faults. This page is written by `tests/lab/test_faults.py` (`UPDATE_GOLDEN=1`): the",
+        "`lab status` lists them. This page is written by `tests/lab/test_faults.py` (`UPDATE_GOLDEN=1`): the",
         "last column is what `doctor` found with that fault on one node of four, on that node and on no other; only",
         "hardware faults were tested for it.",
         "",
