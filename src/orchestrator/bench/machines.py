@@ -52,7 +52,7 @@ def _errors(snapshot: Snapshot, topology: Topology) -> Iterator[tuple[str, int]]
 
 
 def throttled(states: Mapping[str, State]) -> Iterator[str]:
-    """GPUs that something keeps below their clocks, in words."""
+    """Throttled GPUs, as text."""
     for node, state in states.items():
         for index, gpu in state["gpus"].items():
             why = [word for bit, word in SLOWING.items() if gpu.get("reasons", 0) & bit]
@@ -64,7 +64,7 @@ def throttled(states: Mapping[str, State]) -> Iterator[str]:
 
 
 def grown(before: Mapping[str, State], after: Mapping[str, State]) -> Iterator[str]:
-    """Counters of errors that grew meanwhile, in words."""
+    """Error counters that grew meanwhile, as text."""
     for node, state in after.items():
         first = before.get(node, {"errors": {}})["errors"]
         for name, count in state["errors"].items():

@@ -57,7 +57,7 @@ def gang_block(
 ) -> list[RenderableType]:
     """One gang for `status`: headline, cause, nodes, ranks, remarks.
 
-    loads: what moves on the nodes, where it is known; busy: what the engine works on, in words
+    loads: what moves on the nodes, where it is known; busy: the engine's load, as text
     """
     from rich.text import Text
 
@@ -205,7 +205,7 @@ def left_words(left: Left) -> str:
 def progress(
     views: Sequence[GangView], left: Callable[[str, NodeView], str] = lambda _gang, _node: ""
 ) -> RenderableType:
-    """A starting gang, shown while the command waits. left: what is known of a node's time, in words"""
+    """A starting gang, shown while the command waits. left: what is known of a node's remaining time, as text"""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

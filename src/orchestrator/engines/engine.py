@@ -88,7 +88,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One flag of a command line: name, values, and where they come from, in words."""
+    """One flag of a command line: name, values, and where they come from."""
 
     flag: str
     values: tuple[str, ...]

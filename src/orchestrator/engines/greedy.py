@@ -56,7 +56,7 @@ def _margin(place: int, meta: Mapping[str, Any]) -> float:
 
 
 def layout_of(argv: list[str]) -> str:
-    """The layout in an engine's command line, in words: `TP8 PP4`. Flags as both versions spell them."""
+    """The layout in an engine's command line, as text: `TP8 PP4`. Flags as both versions spell them."""
     names = {
         "TP": ("--tp", "--tp-size", "--tensor-parallel-size"),
         "PP": ("--pp", "--pp-size", "--pipeline-parallel-size"),

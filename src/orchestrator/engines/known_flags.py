@@ -50,7 +50,7 @@ class Given:
 class KnownFlags:
     """Every flag of one version, by every full spelling.
 
-    renamed: flags that earlier versions had -> what to use now, in words
+    renamed: flags that earlier versions had -> what to use now
     """
 
     version: str

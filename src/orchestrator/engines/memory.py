@@ -47,7 +47,7 @@ class Division:
     """How one engine version divides a GPU.
 
     fraction:    of the memory before the weights, for weights and KV cache
-    explanation: how it came to be, in words
+    explanation: how it was computed
     max_tokens:  most tokens that the KV cache is allowed, None for as many as fit
     kv_bytes:    of one element of the KV cache
     attention_parts: how many ways attention is cut by tensor parallelism (fewer under attention data parallelism)

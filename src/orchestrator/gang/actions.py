@@ -49,7 +49,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One step, on these nodes at once (none for WAIT, DONE, FAIL, REFUSE). why: in words, for the events."""
+    """One step, on these nodes at once (none for WAIT, DONE, FAIL, REFUSE). why: text for the events."""
 
     do: Do
     nodes: tuple[str, ...] = ()

@@ -33,7 +33,7 @@ class Do(str, Enum):
 class Policy:
     """limit: restarts in a row before it gives up. The pause before the next one doubles from first_pause_s up to
     most_pause_s, in seconds. stable_s: a gang that was ready for so long has forgotten its restarts. left_s: one that
-    was staged so long ago and not started since was left by somebody (his lock, were he at work, keeps us away).
+    was staged that long ago and not started since was abandoned (a command at work would hold its lock).
 
     A finding that forbids a start holds the restart back, and is looked at again: the pause doubles from first_pause_s
     up to most_look_s. tell_at: the look in a row at which its operator is told, since what passes needs nobody.
@@ -73,7 +73,7 @@ class Memory:
 
     restarts:    in a row, since the gang was last stable
     held_back:   looks in a row at which something forbade the restart
-    against:     what forbade it then, in words
+    against:     what forbade it then, as text
     not_before:  no restart before this
     ready_since: None while it is not ready
     given_up:    for the operator to look at; over once the gang is ready again
@@ -122,8 +122,8 @@ def decide(
 ) -> tuple[Decision, Memory]:
     """The decision, and what to remember from now on.
 
-    A gang that somebody has stopped is not started; one that somebody is raising or ending is left to him, unless he
-    has left it between staging and start, or was killed in this gang's turn (begun: and works on it no more).
+    A gang that an operator has stopped is not started; one that a command starts or stops is left to it, unless it
+    has left it between staging and start, or was killed in this gang's turn (begun).
     """
     remembered = _remember(view, memory, now, policy)
     reason = _reason(view, policy) or _left_half_way(begun)

@@ -50,7 +50,7 @@ class NodePlan:
     """What runs on one node.
 
     argv and env are complete: the agent starts exactly this and adds nothing; in a container where there is one.
-    sources: for each env variable and flag, where its value comes from, in words an operator can check
+    sources: for each env variable and flag, where its value comes from, so that an operator can check it
     """
 
     gang: str

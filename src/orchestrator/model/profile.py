@@ -227,7 +227,7 @@ class Stack:
     system_packages: Debian packages that the node needs beside the virtual environment
     install:         what it runs in; anything but venv needs an image
     image:           container image that holds it, by digest or id (NAME@sha256:..., sha256:...); '' for none
-    contains:        what must be in it for this hardware, in words that a human can check
+    contains:        what must be in it for this hardware, so that a reader can check it
     bring:           (name==version, where it can be had) of packages that no index has
     evidence:        (file below the engine's root, text that must stand in it) of what can be read of that
     """

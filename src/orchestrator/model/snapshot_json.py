@@ -23,7 +23,7 @@ def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def snapshot_from_json(raw: Any) -> Snapshot:
-    """Read the document. Raises ValueError, in words, where it is no snapshot or of another format."""
+    """Read the document. Raises ValueError if it is not a snapshot or has another format."""
     if not isinstance(raw, Mapping):
         raise _refusal("found no JSON object")
     if raw.get("format") != FORMAT:

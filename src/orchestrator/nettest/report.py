@@ -30,7 +30,7 @@ class Shape:
 class Result:
     """All that one test of a gang says.
 
-    transport: by node, in words; counted: (nodes NCCL counts, nodes it should count by the topology), None on CPUs
+    transport: by node, as text; counted: (nodes NCCL counts, nodes it should count by the topology), None on CPUs
     moved:     findings about NCCL's transport
     bisected:  the node that is slow in every half of the nodes that it is in
     rails_note: why RDMA ports were not measured, or not all

@@ -48,7 +48,7 @@ class Measured:
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """What a figure should be, and who says so. value: us of an all-reduce, Gb/s of a link; basis: calculated or
-    measured; source: in words; enough: share of it that will do, 0 for what the operator says"""
+    measured; source: as text; enough: sufficient share of it, 0 for the operator's setting"""
 
     value: float
     basis: str
@@ -75,7 +75,7 @@ class End:
 class Link:
     """One direction between two ranks or ports, in all its tries.
 
-    gbps: of each try, in Gb/s; limit: below it is slow; why: in words, where there is no figure
+    gbps: of each try, in Gb/s; limit: below it is slow; why: text, if there is no figure
     """
 
     start: End

@@ -20,7 +20,7 @@ FIX = "nothing was written there. A node that sends such a list is faulty or com
 def plain_path(found: object, *, hidden: bool = False) -> str:
     """A relative path, as it is. hidden: whether a part may begin with a dot.
 
-    Raises ValueError in words: absolute, `..`, empty parts, control characters (NUL too), undecodable, too long.
+    Raises ValueError: absolute, `..`, empty parts, control characters (NUL too), undecodable, too long.
     """
     if not isinstance(found, str):
         raise ValueError(f"{_shown(found)} is not a path")  # noqa: TRY004 - told like every other odd path

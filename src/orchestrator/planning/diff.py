@@ -66,7 +66,7 @@ def changes(was: Mapping[str, StagingRequest], will: Mapping[str, StagingRequest
 
 
 def by_change(changes: Sequence[Change]) -> dict[tuple[str, str | None, str | None], str]:
-    """Each change once as (name, was, will), with the nodes that it concerns in words."""
+    """Each change once as (name, was, will), with the nodes concerned, as text."""
     groups: dict[tuple[str, str | None, str | None], list[str]] = {}
     for change in changes:
         groups.setdefault((change.name, change.was, change.will), []).append(change.node)

@@ -9,7 +9,7 @@ from orchestrator.protocol.staging import StagingRequest
 
 
 def gone(request: StagingRequest, node: Topology) -> Iterator[str]:
-    """What a staging request (docs/agent.md) names and the node does not have now, each in words.
+    """What a staging request (docs/agent.md) names and the node does not have now, each as text.
 
     GPUs by index, RDMA ports that NCCL_IB_HCA names whole (`=`), and the kind of the GID at NCCL_IB_GID_INDEX (NCCL's
     environment variables, docs.nvidia.com): with RoCE another kind means another network. What could not be read is

@@ -205,7 +205,7 @@ class Report(Message):
     left_behind: tuple[int, ...] = ()
     """Process ids that would not end."""
     held: tuple[str, ...] = ()
-    """GPUs whose memory was not free after the end, with who holds it, in words."""
+    """GPUs whose memory was not free after the end, and what holds it, as text."""
     boot_id: str = ""
     clock: tuple[float, ...] = ()
     """Epoch and monotonic seconds of one moment: what `now` is counted from, whatever steps the wall clock makes."""

@@ -30,7 +30,7 @@ Reader = Callable[[object], Any]
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """What is wrong with a message. where: the key, as in `report.phase.since`; what: found and wanted, in words."""
+    """What is wrong with a message. where: the key, as in `report.phase.since`; what: found and wanted."""
 
     where: str
     what: str

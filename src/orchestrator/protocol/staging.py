@@ -189,7 +189,7 @@ class Secrets(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked(Message):
-    """What an operator asked for when the gang was planned on all of its nodes: enough to plan it anew, on fewer or
+    """What an operator asked for when the gang was planned on all of its nodes: enough to plan it again, on fewer or
     on all of them. None and () let inventory, profile and facts decide."""
 
     model: str

@@ -158,7 +158,7 @@ class StopAnswer(Message):
     left_behind: tuple[int, ...] = ()
     """Process ids that would not end."""
     held: tuple[str, ...] = ()
-    """GPUs whose memory did not become free, and who holds it, in words."""
+    """GPUs whose memory did not become free, and what holds it, as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Who did what to which gang, and why: one line for every action of every verb that changes something.
 
-The same line lies on each node of the gang (`gangs/GANG/audit.jsonl` in its state directory), since there may be
+The same line is on each node of the gang (`gangs/GANG/audit.jsonl` in its state directory), since there may be
 several controllers.
 """
 

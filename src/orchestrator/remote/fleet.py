@@ -79,7 +79,7 @@ class Fleet:
     ) -> PerNode[T]:
         """Do work on all nodes (or only those named) at the same time, one thread a node.
 
-        A DeployError becomes that node's failure; a session that it shows to be lost is opened anew at the next
+        A DeployError becomes that node's failure; a session that it shows to be lost is opened again at the next
         call. Any other exception is our defect and is raised, once every node has ended.
         patience: with those that the others have left behind; None waits for every node's own deadline.
         """

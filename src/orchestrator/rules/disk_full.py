@@ -32,7 +32,7 @@ RULE = Rule(
 
 
 class _Need(NamedTuple):
-    """least: bytes below which a start fails; wanted: bytes below which one should know; holds: in words."""
+    """least: bytes below which a start fails; wanted: bytes below which there is a note; holds: its contents."""
 
     least: int
     wanted: int

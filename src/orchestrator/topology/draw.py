@@ -183,7 +183,7 @@ class _Drawing:
 
 
 def _link_words(link: Link, most: Link, *, may_sleep: bool = False) -> str:
-    """A link in words, and what it can do where that is more. An idle GPU lowers its speed and loses nothing by it."""
+    """A link as text, and what it can do if that is more. An idle GPU lowers its speed at no cost."""
     if not link.width and not link.speed_gts:
         return ""
     words = f"{link.speed_gts:g} GT/s x{link.width}" if link.speed_gts else f"x{link.width}"

@@ -43,7 +43,7 @@ class Rail:
     """An RDMA port that can carry a gang's traffic now.
 
     address and network: IPv4 of its GID and of its interface, '' where it has none (InfiniBand) or none was read
-    near:                a switch lies above both it and a GPU
+    near:                a switch is above both it and a GPU
     """
 
     port: RdmaPort

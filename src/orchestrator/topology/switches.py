@@ -24,7 +24,7 @@ def find_switches(devices: Sequence[PciDevice], serving: Collection[str] = ()) -
     """Every switch, in order of address: an upstream port with downstream ports below it.
 
     One downstream port alone makes no switch (chipsets show their own devices so), unless a function of `serving`
-    (keys of GPUs and RDMA cards) lies below: firmware may hide ports that are empty.
+    (keys of GPUs and RDMA cards) is below: firmware may hide ports that are empty.
     """
     by_key = {device.key: device for device in devices}
     keys: set[str] = set()

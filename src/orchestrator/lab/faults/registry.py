@@ -35,7 +35,7 @@ class Fault:
     shows:    where one sees it
     levels:   of a lab that can have it
     lasting:  it goes on until it is healed; else it has happened once it has struck
-    rebuilds: healing it starts the node anew
+    rebuilds: healing it restarts the node
     outside:  it is in the node's cable, not in the node
     cures:    no fault but the end of one, by another name
     """

@@ -29,6 +29,6 @@ def strike(node: LivingNode, asked: Words) -> Undo:
 
 
 def heal(node: LivingNode, undo: Undo) -> None:
-    """A node that was started anew has a new interface, without the queue."""
+    """A restarted node has a new interface, without the queue."""
     pace.run(node.supervisor, pace.as_before(str(undo["link"])))
     pace.run(node.pid, pace.as_before(str(undo["port"])))

@@ -58,7 +58,7 @@ def nodes_per_gang(document: dict[str, Any], where: str) -> int:
 
 
 def _complete(name: str, where: str, depth: int) -> tuple[dict[str, Any], str]:
-    """(document without a base, its place in words)"""
+    """(document without a base, its place for messages)"""
     path = BUILT_IN / f"{name}.yml"
     if not path.is_file() or "/" in name:
         path = Path(name)

@@ -34,7 +34,7 @@ _SHOWN = 600
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A step with what came of it, in words, and how long it took."""
+    """A step with its result as text, and how long it took."""
 
     step: Step
     said: str

@@ -63,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class WorkerHandler(Handler):
-    """A node that is not the leader: 200 for ever (srt/utils, launch_dummy_health_check_server)."""
+    """A node that is not the leader: 200 forever (srt/utils, launch_dummy_health_check_server)."""
 
     paths: tuple[str, ...] = ("/health", "/health_generate", "/ping")
     access_log = False

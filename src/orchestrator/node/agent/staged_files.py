@@ -1,6 +1,6 @@
 """Checks before every start that what runs is what was staged: by owner, mode and digest.
 
-Root executes what lies here (its own application, and the launch script of a container), so nobody but root may be
+Root executes files from here (its own application, and the launch script of a container), so only root may be
 able to write it, or to put another file or folder in its place.
 """
 

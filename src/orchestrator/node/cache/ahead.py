@@ -73,7 +73,7 @@ class ReadAhead:
             self.stop("the reading process exited")
 
     def stop(self, why: str) -> None:
-        """No further, whatever it has read; why: in words for the report, where it was not done."""
+        """No further, whatever it has read; why: for the report, if it was not done."""
         child, self._child = self._child, None
         if child is None:
             return

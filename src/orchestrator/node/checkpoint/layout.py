@@ -38,7 +38,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class NewScale:
-    """A scale that is made anew. source: its entry in the source shard; target: offset in the new file."""
+    """A scale that is computed. source: its entry in the source shard; target: offset in the new file."""
 
     source: Tensor
     target: int

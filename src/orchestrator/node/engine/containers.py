@@ -65,7 +65,7 @@ def remove_named(program: str, name: str) -> None:
 
 
 def missing(wanted: ContainerOrder) -> tuple[str, str] | None:
-    """Why the image can't be started, as (what is missing: program, daemon or image; in words); None where it can."""
+    """Why the image can't be started, as (what is missing: program, daemon or image; message); None if it can."""
     program = wanted.program
     words = [program, "image", "inspect", "--format", "{{.Id}}", wanted.image]
     try:

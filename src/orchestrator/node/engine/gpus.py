@@ -147,11 +147,11 @@ class GpuMemory:
         return [use for use in uses if use is not None and (use.processes or use.used > IDLE_BYTES)]
 
     def waiting(self) -> tuple[str, ...]:
-        """The GPUs that are busy at low power, in words."""
+        """The GPUs that are busy at low power, as text."""
         return tuple(filter(None, (use.waits for use in (self.answer or {}).values())))
 
     def held(self) -> list[str]:
-        """What the newest answer says is in use, GPU by GPU, in words."""
+        """The GPUs in use by the newest answer, as text."""
         return [f"GPU {use.index}: {_holders(use)}" for use in self.in_use()]
 
     def await_free(self, deadline_s: float) -> list[str]:

@@ -3,7 +3,7 @@
 It holds one end of a socket pair. When the agent is gone the pair closes, and the guardian reports its death where the
 agent did not release it before, and kills every process
 below it: a subreaper, it is the parent of the engine's orphans too. An agent that lives and says nothing for as long
-as the gang's lease (stopped by a signal, or stuck) has been given up by its fellows: it is ended with its engine.
+as the gang's lease (stopped by a signal, or stuck) has been given up by the other agents: it is killed with its engine.
 
 Were the guardian killed instead, the engine gets SIGKILL by PR_SET_PDEATHSIG and its orphans fall to the agent, which
 is a subreaper as well.

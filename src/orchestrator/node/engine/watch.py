@@ -190,7 +190,7 @@ class LogWatch:
 
     @property
     def unproved(self) -> list[str]:
-        """What the plan asks for and the log has neither shown nor denied, in words with what to do."""
+        """What the plan asks for and the log has neither shown nor denied, with what to do."""
         return [
             f"the plan asks for {entry.text}, and the engine's log does not show that it is in use: compare its speed"
             " with and without, with `l40s-deploy bench`"

@@ -43,7 +43,7 @@ _OF_THE_PLAN = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "SGLANG_", "LD_PRELOAD")
 
 @dataclass(frozen=True)
 class Task:
-    """What is run. word: the verb; noun: in messages; many: its processes, in words
+    """What is run. word: the verb; noun: in messages; many: its processes, for messages
 
     beside, too_long: fixes for an engine that runs, and for a passed deadline
     """

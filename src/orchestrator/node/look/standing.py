@@ -1,6 +1,6 @@
 """A child of this process that answers one question after another, a line each, and is kept for the next one.
 
-What it asks may block for ever (a wedged driver): its parent waits no longer than a deadline, and starts no second
+What it queries may block forever (a wedged driver): its parent waits no longer than a deadline, and starts no second
 child while the first one owes an answer, so that nothing piles up however often it is asked.
 """
 

@@ -25,7 +25,7 @@ MOST_LINES = 1000
 """Handed over at once, so that no sender keeps the loop; the next call has the rest."""
 MOST_UNSENT = 1024 * 1024
 USER_TIMEOUT_MS = 60_000
-"""Then a connection that the network has lost is made anew: it is the lease that judges silence, not TCP, and with a
+"""Then a connection that the network has lost is made again: it is the lease that judges silence, not TCP, and with a
 lease above this a new connection is there sooner after an outage than TCP's next try on the old one (tcp(7))."""
 _BROKEN = {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED}
 

@@ -42,7 +42,7 @@ class Entry:
 
 
 def entries_of(listed: Any) -> tuple[Entry, ...]:
-    """A list of [path, source, bytes] that another machine made, judged. Raises ValueError, in words, for one entry
+    """A list of [path, source, bytes] that another machine made, checked. Raises ValueError for an entry
     that does not stay below the target, or below what the giver offers."""
     if not isinstance(listed, list) or len(listed) > MOST_FILES:
         raise ValueError(f"not a list of at most {MOST_FILES} files")

@@ -76,7 +76,7 @@ def holder_of(gang_folder: str) -> LockHolder | None:
 
 
 def refuse_a_former_holder(asked: GangRequest, *, to_end: bool = False) -> None:
-    """Raises Failure where a request comes from who held the gang's lock and holds it no more: paused or cut off, it
+    """Raises Failure for a request from a command that has lost the gang's lock: paused or cut off, it
     must not act beside whoever took over, nor after. One that may only end things is refused only where somebody else
     has it, or had it last: what runs now is that one's.
     """

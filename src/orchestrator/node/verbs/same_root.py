@@ -1,6 +1,6 @@
 """Verb `same-root`: whether other nodes see the same directory. A file with a random name shows it.
 
-`write` makes it; `look` says which of all nodes' files are seen, and whether the child lies on another file system;
+`write` makes it; `look` says which of all nodes' files are seen, and whether the child is on another file system;
 `remove` takes our own away. A name that nobody has ever asked for is in no NFS client's cache, so a look is the truth.
 """
 

@@ -81,7 +81,7 @@ def _unconfigured(port: RdmaPort, node: Node, others: Iterable[Node]) -> Trouble
 
 
 def _example(port: RdmaPort, others: Iterable[Node]) -> str:
-    """The address that the first other node has there, in words; '' where none has one."""
+    """The address that the first other node has there, as text; '' if none has one."""
     for node in others:
         interface = node.interfaces.get(port.netdev)
         if interface and interface.ipv4:

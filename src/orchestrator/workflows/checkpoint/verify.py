@@ -106,7 +106,7 @@ def _digests(session: Session, directory: str, *, fresh: bool, report: Report) -
 def _lines(session: Session, request: DigestsRequest) -> Iterator[DigestsLine]:
     """What the node says. Raises as node_app.stream does, and Unreachable where it reads nothing for SILENT_S.
 
-    A thread reads it: a node whose file system hangs says nothing, or the same for ever, and would never end.
+    A thread reads it: a node whose file system hangs sends nothing, or the same forever, and would never end.
     """
     heard: Queue[DigestsLine | BaseException | None] = Queue()
 

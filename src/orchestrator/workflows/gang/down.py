@@ -42,7 +42,7 @@ class Stopped:
     alive: bool = False
     left_behind: tuple[int, ...] = ()
     held: tuple[str, ...] = ()
-    """GPUs whose memory did not become free, and who holds it, in words."""
+    """GPUs whose memory did not become free, and what holds it, as text."""
     error: DeployError | None = None
 
     @property

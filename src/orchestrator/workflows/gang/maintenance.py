@@ -1,7 +1,7 @@
 """`restart --maintenance`: stops a gang, waits for work on its nodes, and starts it again with its plan.
 
 Gang by gang: where others serve behind the router, requests go there meanwhile. What is done to a node is the
-operator's: by hand, while this waits for its new boot, or by a command of his that is run for one node after the other.
+operator's: by hand, while this waits for its new boot, or by a command that is run for one node after the other.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Operation:
         self._keep(gangs, turning=False)
 
     def stopped_by_hand(self, gangs: Iterable[str]) -> None:
-        """Their operator has ended a maintenance while these gangs were down: their nodes are his to work on."""
+        """Their operator has interrupted a maintenance while these gangs were down, and may still work on the nodes."""
         if self.what is What.MAINTENANCE:
             with suppress(DeployError):
                 self._keep(gangs, by_hand=True)

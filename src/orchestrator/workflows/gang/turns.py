@@ -64,7 +64,7 @@ class Turn:
     drain_s: how long requests that run are waited for before anything is stopped; now: they are not
     work:    between stop and start
     accept:  raises where what came up is not what was wanted
-    failed, left: after a failure at a step, and after an interruption: what became of it, in words; '' for none
+    failed, left: after a failure at a step, and after an interruption: the outcome as text; '' for none
     """
 
     places: tuple[Place, ...]

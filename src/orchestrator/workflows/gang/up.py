@@ -98,7 +98,7 @@ class UpRequest:
 
     @property
     def to_repeat(self) -> Asked:
-        """What the nodes keep, to plan the gang anew on all of its nodes. Degrees that were chosen for fewer nodes
+        """What the nodes keep, to plan the gang again on all of its nodes. Degrees that were chosen for fewer nodes
         are not for all of them."""
         plan, typed = self.plan, Path(self.plan.model)
         model = str(typed.resolve()) if typed.suffix in (".yml", ".yaml") else plan.model

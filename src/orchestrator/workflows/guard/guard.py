@@ -388,7 +388,7 @@ class _Post:
     def _against(self, now: GangView, left: Begun | None) -> Against | None:
         """What would stop a start stops a restart too; None for nothing.
 
-        left: what a command has begun and left half-way, where that is to be finished
+        left: what a command has begun and not finished, if that is to be finished
         """
         if left is not None and now.run_id == left.was_run and now.serves:
             return None

@@ -67,7 +67,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """network: why these addresses, in words; '' where the nodes share none."""
+    """network: why these addresses; '' if the nodes share none."""
 
     nodes: tuple[FirstNode, ...]
     network: str

@@ -26,7 +26,7 @@ def write_plan(path: Path, plan: Plan, request: PlanRequest) -> None:
 
 
 def read_request(path: Path) -> PlanRequest:
-    """The request of a plan file, which refuses any other plan than the file's. Raises InputError in words."""
+    """The request of a plan file, which refuses any other plan than the file's. Raises InputError."""
     try:
         document = json.loads(path.read_bytes())
         if document["format"] != FORMAT:

@@ -43,7 +43,7 @@ class PlanRequest:
     """What an operator asks for. None and () let inventory, profile and facts decide. saved: take no other plan.
 
     replicas: one gang a node; whoever makes the plan is given an inventory that is split so
-    without: names of nodes that are left out, of an inventory that has them no more (model.survivors); where no spare
+    without: names of nodes that are left out, of an inventory that no longer has them (model.survivors); where no spare
         takes their places, the layout is then one that fits those that are left
     preshard: the engine is to write per-rank weight files below l40s_presharded
     """

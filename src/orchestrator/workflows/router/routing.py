@@ -360,7 +360,7 @@ def plan_wanted(router: Router, inventory: Inventory, gangs: Sequence[GangView])
 
 
 def _plan_id(argv: Sequence[str], front: words.Front) -> str:
-    """The same for every start with the same settings: the admin key, made anew for each, is no part of it."""
+    """The same for every start with the same settings: the admin key, generated for each, is not part of it."""
     return short_digest([*argv, fingerprint(front.api_key), front.certificate, fingerprint(front.key)])
 
 

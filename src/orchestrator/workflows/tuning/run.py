@@ -84,7 +84,7 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How far it is. left_s: None before the first job is done; trying: what each tuner tries, in words"""
+    """How far it is. left_s: None before the first job is done; trying: what each tuner tries, as text"""
 
     done: int
     jobs: int
