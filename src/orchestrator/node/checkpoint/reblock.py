@@ -309,7 +309,7 @@ def _check_space(target: Path, job: Job, todo: list[Shard], *, share: bool) -> N
 
 def _write_shards(run: _Run, todo: list[Shard], jobs: int, report: Report) -> None:
     """All shards side by side; the first failure, or an interrupt, stops the others at their next step. Of several
-    failures the first shard's is told, whichever thread was faster."""
+    failures the first shard's is reported, whichever thread was faster."""
     with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="reblock") as pool:
         begun = [pool.submit(_write_shard, run, shard) for shard in todo]
         pending = set(begun)

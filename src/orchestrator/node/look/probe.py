@@ -70,8 +70,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _written_places(asked: ProbeRequest) -> dict[str, str]:
-    """Directories by what they are to us. Engines and compilers write to /tmp, everything else to the state
-    directory; models are read where they lie, and pushed there."""
+    """Directories by purpose. Engines and compilers write to /tmp, everything else to the state directory; models
+    are read and pushed in place."""
     places = {"root": "/", "tmp": _TMP, "state": files.state_dir(asked.state_dir)}
     return places | ({"models": asked.model_root} if asked.model_root else {})
 

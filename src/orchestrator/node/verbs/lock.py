@@ -76,9 +76,10 @@ def holder_of(gang_folder: str) -> LockHolder | None:
 
 
 def refuse_a_former_holder(asked: GangRequest, *, to_end: bool = False) -> None:
-    """Raises Failure for a request from a command that has lost the gang's lock: paused or cut off, it
-    must not act beside whoever took over, nor after. One that may only end things is refused only where somebody else
-    has it, or had it last: what runs now is that one's.
+    """Raises Failure for a request from a command that has lost the gang's lock.
+
+    Paused or cut off, it must not act beside the command that took over, nor after it. to_end: a request that only
+    stops things is refused only if another command has the lock, or had it last: what runs now belongs to that one.
     """
     if not asked.token:
         return

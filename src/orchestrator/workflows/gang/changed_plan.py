@@ -1,7 +1,7 @@
 """`up`: starts gangs that do not run; changes gangs that serve another plan over, one after the other.
 
 A gang's turn: remove from the router, drain, stop, start with the new plan, canary, add again. The first
-that does not come up on it gets its previous plan back, and the rest keeps serving as it did.
+that does not come up returns to its previous plan, and the others keep serving unchanged.
 """
 
 from __future__ import annotations

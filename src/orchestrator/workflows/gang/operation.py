@@ -27,8 +27,8 @@ from orchestrator.workflows.status.reports import where
 class Operation:
     """Between `with`: begun on all of these gangs, whose locks are held; each is finished when its turn is.
 
-    What ends it with an error has been reported to its operator: nothing is left to resume, but where a node was lost
-    half-way. An interruption leaves everything that is not finished for `restart --resume`, the next `up` or a guard.
+    An error that ends it has been reported to the operator: nothing is left to resume, unless a node was lost
+    halfway. An interruption leaves everything that is not finished for `restart --resume`, the next `up` or a guard.
     """
 
     what: What
@@ -111,8 +111,8 @@ def settle(inventory: Inventory, gangs: Iterable[str], command: str) -> None:
 def _kept(
     fleet: Fleet, gangs: Sequence[GangSpec], only: Collection[str] | None
 ) -> Iterator[tuple[Begun, Sequence[LockHolder | None]]]:
-    """What the nodes keep of each gang, with who holds it there. A node that does not answer tells nothing; its
-    fellows do."""
+    """The nodes' records of each gang, and who holds its lock there. If a node does not answer, the records of the
+    other nodes count."""
     names = [node.name for gang in gangs for node in gang.nodes if only is None or node.name in only]
     gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes}
 
@@ -128,6 +128,6 @@ def _kept(
 
 
 def _at_work(held: LockHolder | None) -> bool:
-    """A lock shows that somebody works on the gang, unless nobody has renewed it, or his process on this machine is
+    """A lock shows that a command works on the gang, unless it is no longer renewed, or its process on this machine is
     gone."""
     return held is not None and not held.stale and not has_ended(held)

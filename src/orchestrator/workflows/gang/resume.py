@@ -54,8 +54,8 @@ class _Found:
 def resume(inventory: Inventory, request: ResumeRequest, watcher: Watcher) -> Resumed:
     """Finish interrupted work on the chosen gangs that no command holds; does nothing if there is none.
 
-    First every gang that is half-way serves again and is in the router, then the operation goes on with those that it
-    had not touched. A changed plan that not all nodes of a gang hold yet is given up: the gang has its previous one.
+    First every partly changed gang serves again and is in the router, then the operation continues with those that it
+    had not reached. A changed plan that not all nodes of a gang have yet is given up: the gang keeps its previous one.
     Raises Unreachable before anything is done, LockHeld, and what a start raises; what is not finished stays begun.
     """
     gangs = chosen_gangs(inventory, request.gangs)

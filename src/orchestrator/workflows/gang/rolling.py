@@ -1,7 +1,7 @@
 """`restart --rolling`: gang by gang, while the others serve.
 
-Take out of the router, wait until nothing runs, stop, start, canary, take in, next. The first gang that does not
-come up ends it: the rest serves on.
+Remove from the router, drain, stop, start, canary, add, next. The first gang that does not come up ends it: the
+others keep serving.
 """
 
 from __future__ import annotations
