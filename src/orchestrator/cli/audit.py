@@ -1,4 +1,4 @@
-"""`l40s-deploy audit`: who worked on a gang, when, with which command."""
+"""`l40s-deploy audit`: who changed a gang, when, with which command."""
 
 from __future__ import annotations
 

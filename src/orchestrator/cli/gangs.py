@@ -1,4 +1,4 @@
-"""Gangs on the screen: the table of nodes, the grid of ranks, progress while one rises."""
+"""Gangs on the screen: the table of nodes, the grid of ranks, progress while one starts."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def _install(args: argparse.Namespace, inventory: Path, screen: Screen) -> int:
 
 
 def _hook(flag: str, asked: str) -> Hook:
-    """As it was typed, or out of the file that was."""
+    """As typed, or from the file that was named."""
     return Hook(read_private_line(Path(asked[1:]), what="the hook", where=flag) if asked.startswith("@") else asked)
 
 

@@ -1,4 +1,4 @@
-"""`l40s-deploy lock`: who works on a gang, and giving back what a dead command has left."""
+"""`l40s-deploy lock`: shows which command holds a gang, and releases a dead command's lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan does to gangs that run already: which of them rise, which take turns, and who serves meanwhile. Pure."""
+"""What a plan does to running gangs: which are started, which take turns, and which serve meanwhile. Pure."""
 
 from __future__ import annotations
 

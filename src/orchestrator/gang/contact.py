@@ -65,7 +65,7 @@ def sentence(name: str, found: Contact, error: DeployError | None, current: Mapp
 
 
 def _last_words(name: str, current: Mapping[str, Report]) -> dict[str, str]:
-    """Who did not hear it any more when its own agent ended: where nobody lives to tell, that still says something."""
+    """Agents that no longer heard it when their own part ended: evidence even if no agent is alive."""
     told = {other: report.links.get(name) for other, report in current.items() if other != name}
     return {other: word for other, word in told.items() if word in ("silent", "lost")}
 

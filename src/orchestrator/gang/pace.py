@@ -1,4 +1,4 @@
-"""How far each node of a rising gang is, who is behind, and when that is too far. Pure.
+"""How far each node of a starting gang is, which is behind, and when that is too far. Pure.
 
 A phase's deadline fits the model: 640 GB from a cold disk take an hour and are no fault. A node whose counter still
 moves is never late.

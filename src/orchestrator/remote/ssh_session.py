@@ -147,7 +147,7 @@ class SshSession:
 
 
 class SshConversation:
-    """See session.Conversation. One line at a time. It does not keep its session: who asks has it."""
+    """See session.Conversation. One line at a time. It does not keep its session: the caller has it."""
 
     def __init__(self, of: SshSession, command: str | Sequence[str]) -> None:
         self._session = weakref.ref(of)

@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from orchestrator.model.errors import InputError
 
 MOST_CLIENTS = 64
-"""At once, each with a thread; who comes on top is closed. Descriptors stay for the connections to the nodes."""
+"""Concurrent clients, each with a thread; more are closed. The other descriptors are for the connections to the nodes."""
 SILENT_S = 15.0
 
 

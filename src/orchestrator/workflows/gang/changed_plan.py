@@ -68,7 +68,7 @@ class _ChangeOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """rise: gangs where nobody loses anything; same: ids of plans that mean the same as the new one, by gang."""
+    """rise: gangs that are started without loss; same: ids of plans that mean the same as the new one, by gang."""
 
     rise: tuple[GangSpec, ...]
     same: dict[str, str]
@@ -181,7 +181,7 @@ def _previous(fleet: Fleet, gang: GangSpec) -> Staged | None:
 
 
 def _another_model(turn: _ChangeOver, plan: Plan) -> str:
-    """Behind one address two models would answer meanwhile, and nobody asked for that by naming one of them."""
+    """Behind one address two models would answer meanwhile, which the operator did not ask for."""
     model = next(gang.model for gang in plan.gangs if gang.name == turn.name)
     if model == turn.view.model:
         return ""

@@ -21,8 +21,8 @@ from orchestrator.workflows.status.reports import because, where, words_before
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownRequest:
-    """now: SIGKILL without draining. force: over a lock that somebody holds. timeout_s: how long each node's end is
-    waited for; what has not ended by then goes on ending, and is reported as alive."""
+    """now: SIGKILL without draining. force: despite another command's lock. timeout_s: how long each node's end is
+    waited for; what has not ended by then continues to stop, and is reported as alive."""
 
     gangs: tuple[str, ...] = ()
     now: bool = False

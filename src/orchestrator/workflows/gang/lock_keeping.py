@@ -1,4 +1,4 @@
-"""`lock show` and `lock release`: who holds a gang, node by node, and giving back what a dead command has left."""
+"""`lock show` and `lock release`: which command holds a gang, by node, and releasing a dead command's lock."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def interrupted(fleet: Fleet, gangs: Iterable[GangSpec], *, only: Collection[str
 
 
 def begun_on(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[str, ...]:
-    """Names of the gangs on which something was begun and is not finished, whoever holds them."""
+    """Names of the gangs with unfinished work, whichever command holds them."""
     return tuple(begun.gang for begun, _ in _kept(fleet, tuple(gangs), None))
 
 

@@ -1,6 +1,6 @@
-"""How gangs rise: from whatever is there to gangs that serve, or to one cause and nothing left behind.
+"""How gangs are started: from any state to gangs that serve, or to one cause and nothing left behind.
 
-The order of the steps comes from `gang.actions`; this module carries them out, looks again, and owns the clock.
+The order of the steps comes from `gang.actions`; this module carries them out, reads the nodes again, and owns the clock.
 Killed at any moment, the next `up` goes on from what the nodes say.
 """
 
@@ -415,7 +415,7 @@ class _Rise:
         return any(acted)
 
     def give_up(self, view: GangView, waited: float) -> DeployError:
-        """The timeout has passed: end it, and say who was late."""
+        """The timeout has passed: stop it, and report which nodes were late."""
         self.failed = True
         left = "" if self.goal.run_id or self.joined else "; this command did not start it and left it unchanged"
         who = view.progress or ", ".join(f"{node.name} {node.state} {node.phase.name}".strip() for node in view.nodes)

@@ -60,7 +60,7 @@ def _look_at(session: Session, stack: Stack | None) -> Snapshot:
 
 
 def named_stack(name: object) -> Stack | None:
-    """The stack of this name; None where there is none, which is for those to tell who need it."""
+    """The stack of this name; None if there is none; callers that need it report that."""
     if not isinstance(name, str) or not name:
         return None
     try:

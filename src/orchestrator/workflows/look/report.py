@@ -101,7 +101,7 @@ def _finding(group: Group, number: int, nodes: int) -> dict[str, Any]:
 
 
 def _marks(node: Node, groups: Sequence[Group]) -> dict[str, Mark]:
-    """What is wrong with which device of a node; the gravest finding counts, as they come in that order."""
+    """What is wrong with which device of a node; the most severe finding counts, since they come in that order."""
     marks: dict[str, Mark] = {}
     for number, group in enumerate(groups, 1):
         finding = group.finding

@@ -57,7 +57,7 @@ class Watch:
         return left | {""} if left else left
 
     def _note(self, found: Difference) -> None:
-        """In the audit log of this machine: the nodes' own are about who worked on them."""
+        """In the audit log of this machine: the nodes' own logs record commands that changed them."""
         gangs = {node.name: node.gang for node in self.inventory.nodes}
         holder = {"who": user(), "host": socket.gethostname(), "command": self.command, "pid": this_process()["pid"]}
         for action, findings in (("found", found.new), ("gone", found.gone)):

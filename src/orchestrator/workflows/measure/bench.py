@@ -431,7 +431,7 @@ def bench_json(done: Benched) -> dict[str, Any]:
 
 
 def _decode(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """One row for each who tells of decoding alone."""
+    """One row per source of decode-only figures."""
     requests = record["load"]["concurrency"]
     if "decode_tok_s" in record["serving"]:
         yield {

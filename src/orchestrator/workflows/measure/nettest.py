@@ -500,7 +500,7 @@ def _used(topology: Topology, request: StagingRequest) -> tuple[Any, ...]:
 
 
 def why_slow(tested: Tested) -> str:
-    """The gravest findings, in a sentence."""
+    """The most severe findings, in a sentence."""
     return "; ".join(f"{finding.id}: {finding.title}" for finding in report.findings(tested.result)[:2])
 
 

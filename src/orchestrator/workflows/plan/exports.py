@@ -1,4 +1,4 @@
-"""A plan for who has another launcher: a Slurm job, a LeaderWorkerSet, compose files. None holds a secret."""
+"""A plan for another launcher: a Slurm job, a LeaderWorkerSet, compose files. None contains a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`models`: every profile with the layouts that fit a cluster; a new profile out of a checkpoint."""
+"""`models`: every profile with the layouts that fit a cluster; a new profile from a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`history` and `audit`: what the nodes have kept of a gang's runs, and of who worked on it."""
+"""`history` and `audit`: the nodes' records of a gang's runs, and of the commands that changed it."""
 
 from __future__ import annotations
 

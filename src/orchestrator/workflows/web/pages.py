@@ -42,7 +42,7 @@ MOST_DRAWINGS = 16
 
 
 class Kept:
-    """A value that is read on a thread of its own, at most once in `every_s`; who asks never waits for it."""
+    """A value that is read on a thread of its own, at most once in `every_s`; callers never wait for it."""
 
     def __init__(self, read: Callable[[], Any], every_s: float) -> None:
         self._read, self._every_s = read, every_s
