@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from orchestrator.model.errors import InputError
 
 MOST_CLIENTS = 64
-"""Concurrent clients, each with a thread; more are closed. The other descriptors are for the connections to the nodes."""
+"""Concurrent clients, each with a thread; more are closed. Other descriptors are for the connections to the nodes."""
 SILENT_S = 15.0
 
 

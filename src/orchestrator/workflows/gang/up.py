@@ -1,6 +1,6 @@
 """How gangs are started: from any state to gangs that serve, or to one cause and nothing left behind.
 
-The order of the steps comes from `gang.actions`; this module carries them out, reads the nodes again, and owns the clock.
+The order of the steps comes from `gang.actions`; this module carries them out, checks again, and owns the clock.
 Killed at any moment, the next `up` goes on from what the nodes say.
 """
 
