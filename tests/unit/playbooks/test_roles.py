@@ -211,4 +211,4 @@ def test_a_check_before_the_interpreter_is_there_leaves_out_what_needs_it(
     assert not check("system_packages", "engine_env", "router_env").failures
     remarks = [step.message for step in steps if step.outcome == "remark"]
     assert sum("python3.99 python3.99-venv would be installed first" in remark for remark in remarks) == 2
-    assert "its version" in check("engine_env").failures["fresh"].what, "nobody would install it"
+    assert "interpreter's version" in check("engine_env").failures["fresh"].what, "nobody would install it"
