@@ -148,7 +148,7 @@ def test_a_gang_of_other_nodes_is_refused_before_anything_stops(local: Local) ->
 @pytest.mark.parametrize(
     ("left", "words"),
     [
-        (Stopped(gang="g", node="a", state="failed", left_behind=(7, 8)), "process 7, 8 does not end"),
+        (Stopped(gang="g", node="a", state="failed", left_behind=(7, 8)), "process 7, 8 does not exit"),
         (Stopped(gang="g", node="a", state="stopping", alive=True), "its agent does not exit"),
         (Stopped(gang="g", node="a", state="stopped", held=("GPU 0: by pid 7",)), "memory is still held: GPU 0: by"),
     ],
