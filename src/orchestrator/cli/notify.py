@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """0, or 4 where a recipient did not take the test message."""
+    """0, or 4 where a recipient did not accept the test message."""
     inventory = open_inventory(args, screen)
     if not inventory.notify:
         raise InputError(

@@ -16,8 +16,8 @@ RULE = Rule(
     title="a node can't be reached from another node",
     explain=(
         "Tested with real packets between all nodes: the plan's ports and an ephemeral one over TCP, and datagrams of"
-        " the interface's full MTU that must not be fragmented. Dropped and refused connections are told apart. The"
-        " findings name the fewest nodes that explain all failures."
+        " the interface's full MTU that must not be fragmented. Dropped and refused connections are reported"
+        " separately. The findings name the fewest nodes that explain all failures."
     ),
     reads=("connections and datagrams between the nodes",),
     source="torch's store and Gloo, NCCL's bootstrap and SGLang's queues use fixed and ephemeral TCP ports",

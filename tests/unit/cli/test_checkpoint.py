@@ -128,7 +128,7 @@ def test_a_broken_shard_is_shown_and_exits_3(source: Path, capsys: pytest.Captur
         (["inspect", "{tmp}/none"], "no such directory"),
         (["reblock", "{tmp}/none", "{tmp}/x"], "no such directory"),
         (["reblock", "{src}", "{src}"], "is the source"),
-        (["reblock", "{src}", "{src}/x"], "lies inside"),
+        (["reblock", "{src}", "{src}/x"], "is inside"),
         (["reblock", "{src}", "{tmp}"], "contains"),
         (["reblock", "{src}", "{tmp}/x", "--block", "48"], "is not divisible by 48"),
         (["reblock", "{src}", "{tmp}/x", "--block", "128"], "already"),

@@ -32,7 +32,7 @@ def status(address: str) -> str:
     """RAS's answer, as it is. Raises OSError where nobody answers in time, ValueError for an address or answer that is
     none."""
     host, _, port = address.rpartition(":")
-    failure: OSError = OSError("nobody answers")
+    failure: OSError = OSError("no answer")
     for _ in range(TRIES):
         try:
             with socket.create_connection((host.strip("[]"), int(port)), FIRST_WORD_S) as connection:
