@@ -24,7 +24,8 @@ unit: setup
 
 check: lint types unit ## lint, types and unit tests, under a minute
 
-test: lint types ## everything that CI runs: unit, lab and the real engine
+test: setup ## everything that CI runs: lint, types, unit, lab and the real engine
+	@$(MAKE) --no-print-directory -j2 -O lint types
 	@scripts/test.sh
 
 demo: setup ## an emulated 4-node, 32-GPU cluster from nothing to serving
