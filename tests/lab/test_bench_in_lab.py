@@ -92,6 +92,11 @@ def test_a_busy_engine_is_refused_and_an_interrupted_run_leaves_nothing(lab: Sma
             60,
             "the second is refused",
         )
+        until(
+            lambda: "was never idle" in lab.deploy("golden", "accept", check=False).stderr,
+            60,
+            "answers among others' requests are not accepted",
+        )
     finally:
         first.terminate()
         first.communicate(timeout=30)
