@@ -17,7 +17,7 @@ from common import command, lab, report, timed
 
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.workflows.look.doctor import examine_saved
-from orchestrator.workflows.look.saved import load_saved
+from orchestrator.workflows.look.recordings import load_saved
 
 SIZES = (4, 8, 16, 32, 64, 128, 256)
 RUNS = 3

@@ -28,7 +28,7 @@ from orchestrator.node.checkpoint.header import HeaderError
 from orchestrator.node.checkpoint.inspect import look
 from orchestrator.node.push.target import entries_of
 from orchestrator.remote import ssh_config
-from orchestrator.workflows.look.saved import load_saved
+from orchestrator.workflows.look.recordings import load_saved
 from orchestrator.workflows.plan.file import read_request
 from orchestrator.workflows.tuning.packs import load_pack
 

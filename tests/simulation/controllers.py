@@ -37,7 +37,7 @@ from orchestrator.protocol.shape import Message
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import Because, GangRequest
 from orchestrator.remote import node_app
-from orchestrator.workflows.gang import down, locks, up
+from orchestrator.workflows.gang import down, locks, raising
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.status import reports
 
@@ -437,8 +437,8 @@ def _raise(controller: Controller, fleet: Any) -> tuple[GangView, ...]:
             for rank, node in enumerate(controller.gang.nodes)
         }
 
-    rising = up.Rising(gang=controller.spec, plan_id="p", document={}, requests=requests)
-    return up.raise_all(fleet, [rising], Watcher(), timeout_s=UP_S).views
+    rising = raising.Rising(gang=controller.spec, plan_id="p", document={}, requests=requests)
+    return raising.raise_all(fleet, [rising], Watcher(), timeout_s=UP_S).views
 
 
 def restart(controller: Controller, fleet: Any) -> tuple[GangView, ...]:
@@ -520,9 +520,9 @@ def controlled(gang: Gang, count: int = 2) -> Iterator[list[Controller]]:
         spec=time, monotonic=lambda: world.now, time=wall, sleep=stage.sleep, strftime=lambda _: f"{world.now:.3f}"
     )
     patches: list[tuple[Any, str, Any]] = [
-        (node_app, "call", call), (up, "time", moment), (locks, "time", moment),
+        (node_app, "call", call), (raising, "time", moment), (locks, "time", moment),
         (reports, "time", moment), (locks, "Fleet", SimulatedFleet), (locks, "audit", mock.Mock()),
-        (locks, "has_ended", lambda _: False), (up, "RunRecord", mock.Mock()),
+        (locks, "has_ended", lambda _: False), (raising, "RunRecord", mock.Mock()),
         (locks, "threading", mock.Mock(Thread=_thread)), (locks, "_held", []),
         (lock, "_note", lambda *_: None),
     ]  # fmt: skip

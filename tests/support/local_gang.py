@@ -17,7 +17,7 @@ from orchestrator.model.layout import Layout
 from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
 from orchestrator.model.profile import Canary
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.gang.up import Outcome, UpRequest, raise_gangs
+from orchestrator.workflows.gang.raising import UpRequest, UpResult, raise_gangs
 from orchestrator.workflows.plan.plan import PlanRequest
 from orchestrator.workflows.status.reports import see
 
@@ -104,7 +104,7 @@ class LocalGang(Cluster):
             http_url=f"http://{self.http}",
         )
 
-    def up(self, *, plan_id: str = "plan1", notes: Notes | None = None, **more: Any) -> Outcome:
+    def up(self, *, plan_id: str = "plan1", notes: Notes | None = None, **more: Any) -> UpResult:
         """Carry out a plan, as `up` does once it has one."""
         request = replace(UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0), **more)
         with Fleet(self.gang.nodes) as fleet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from orchestrator.checkpoint.agreement import Difference
+from orchestrator.checkpoint.copies import Difference
 
 
 def repair_command(source: str, node: str, name: str = "") -> str:

@@ -24,8 +24,8 @@ from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.protocol.jobs import WouldReblock
 from orchestrator.workflows.checkpoint.checkpoint import (
-    Outcome,
     Progress,
+    Reblocked,
     Report,
     inspect_here,
     reblock_here,
@@ -160,7 +160,7 @@ def _reblock(args: argparse.Namespace, screen: Screen) -> int:
     return 0
 
 
-def _run(args: argparse.Namespace, on: str, screen: Screen) -> Outcome:
+def _run(args: argparse.Namespace, on: str, screen: Screen) -> Reblocked:
     node, source, target = _places(args, on, screen)
     with _progress(screen) as report:
         if node is not None:
@@ -205,7 +205,7 @@ def _places(args: argparse.Namespace, on: str, screen: Screen) -> tuple[NodeSpec
     return node, source_path, target_path
 
 
-def _document(args: argparse.Namespace, outcome: Outcome, seconds: float) -> dict[str, Any]:
+def _document(args: argparse.Namespace, outcome: Reblocked, seconds: float) -> dict[str, Any]:
     return {
         "source": str(args.source),
         "target": str(args.target),
@@ -217,7 +217,7 @@ def _document(args: argparse.Namespace, outcome: Outcome, seconds: float) -> dic
     }
 
 
-def _summary(target: str, outcome: Outcome, seconds: float) -> str:
+def _summary(target: str, outcome: Reblocked, seconds: float) -> str:
     lines = []
     if written := outcome.written:
         fresh = written.done - written.resumed

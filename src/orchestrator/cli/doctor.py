@@ -128,7 +128,7 @@ def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
 
 def _examine_saved(args: argparse.Namespace) -> Examination:
     from orchestrator.workflows.look.doctor import examine_saved, examine_xml
-    from orchestrator.workflows.look.saved import load_saved
+    from orchestrator.workflows.look.recordings import load_saved
 
     path = Path(args.saved)
     if path.suffix == ".xml":

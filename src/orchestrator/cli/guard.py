@@ -127,7 +127,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when no gang was given up or left failed, 5 otherwise; it runs until Ctrl-C without --once."""
     inventory = open_cluster(args, screen)
-    shown = Progress(screen)
+    shown = GuardProgress(screen)
     notifier = Notifier(inventory.notify, inventory.path, lambda words: shown.say(f"notify: {words}"))
     request = GuardRequest(
         notifier=notifier,
@@ -201,7 +201,7 @@ def _json(one: Guarded) -> dict[str, str]:
     }
 
 
-class Progress(RisingProgress):
+class GuardProgress(RisingProgress):
     """What `up` shows, with the time and what is decided."""
 
     def decided(self, gang: str, decision: Decision) -> None:

@@ -97,7 +97,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.dry_run:
         return _rehearse(args, inventory, screen)
     try:
-        with Progress(screen) as shown:
+        with RestartProgress(screen) as shown:
             done = _restart(args, inventory, shown)
     except KeyboardInterrupt:
         screen.say("detached: gangs that were started continue on their own; check with `l40s-deploy status`")
@@ -120,7 +120,7 @@ def _rehearse(args: argparse.Namespace, inventory: Inventory, screen: Screen) ->
     return rehearsed.show(would_restart(inventory, args.gang, now=args.now, one_by_one=one_by_one), screen)
 
 
-def _restart(args: argparse.Namespace, inventory: Inventory, shown: Progress) -> Rolled | Restarted | Resumed:
+def _restart(args: argparse.Namespace, inventory: Inventory, shown: RestartProgress) -> Rolled | Restarted | Resumed:
     if args.resume:
         return resume(
             inventory, ResumeRequest(gangs=tuple(args.gang), command=command_line(), timeout_s=args.timeout), shown
@@ -219,7 +219,7 @@ def _resumed(args: argparse.Namespace, screen: Screen, done: Resumed) -> int:
     return Exit.DONE
 
 
-class Progress(RisingProgress):
+class RestartProgress(RisingProgress):
     """What `up` shows, and the downtime before."""
 
     def downtime(self, expected: Downtime) -> None:

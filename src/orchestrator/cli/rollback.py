@@ -16,7 +16,7 @@ from orchestrator.cli.options import (
     command_line,
     open_cluster,
 )
-from orchestrator.cli.restart import Progress, show_restarted
+from orchestrator.cli.restart import RestartProgress, show_restarted
 from orchestrator.cli.screen import Screen
 from orchestrator.model.exit_codes import Exit
 from orchestrator.workflows.gang.rollback import RollbackRequest, roll_back
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         gangs=tuple(args.gang), drain_s=args.drain_timeout, timeout_s=args.timeout, command=command_line()
     )
     try:
-        with Progress(screen) as shown:
+        with RestartProgress(screen) as shown:
             done = roll_back(inventory, request, shown)
     except KeyboardInterrupt:
         screen.say("detached: run `l40s-deploy restart --resume` to finish, or check with `l40s-deploy status`")

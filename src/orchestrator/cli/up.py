@@ -29,11 +29,11 @@ from orchestrator.model.inventory import Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.model.survivors import without
 from orchestrator.planning.document import plan_json
-from orchestrator.workflows.gang.changed_plan import up
 from orchestrator.workflows.gang.operation import settle
+from orchestrator.workflows.gang.raising import UpRequest, UpResult
 from orchestrator.workflows.gang.standing import to_start
 from orchestrator.workflows.gang.strict import refuse_transport
-from orchestrator.workflows.gang.up import Outcome, UpRequest
+from orchestrator.workflows.gang.up import up
 from orchestrator.workflows.plan.plan import plan_inventory
 from orchestrator.workflows.router.routing import enrol
 from orchestrator.workflows.status.status import status_json
@@ -128,13 +128,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return code
 
 
-def _started(outcome: Outcome) -> bool:
+def _started(outcome: UpResult) -> bool:
     """Something has become ready now."""
     return any(view.name not in outcome.ready_before for view in outcome.views)
 
 
 def _behind_the_router(
-    inventory: Inventory, outcome: Outcome, shown: RisingProgress, request: UpRequest
+    inventory: Inventory, outcome: UpResult, shown: RisingProgress, request: UpRequest
 ) -> DeployError | None:
     """Why the router does not send requests to all that serve; that they do serve is shown first."""
     try:
@@ -169,14 +169,14 @@ def _interrupted(interrupted: KeyboardInterrupt, request: UpRequest, screen: Scr
     return Exit.INTERRUPTED
 
 
-def _without_words(outcome: Outcome, left_out: Sequence[str]) -> str:
+def _without_words(outcome: UpResult, left_out: Sequence[str]) -> str:
     stand_ins = ", ".join(name for view in outcome.views for name in view.stand_ins)
     if stand_ins:
         return f"serves without {', '.join(left_out)}; in its place: {stand_ins}"
     return f"serves on fewer nodes, without {', '.join(left_out)}: `status` says degraded until all serve again"
 
 
-def _show(outcome: Outcome, screen: Screen, golden: Mapping[str, Any], left_out: Sequence[str]) -> None:
+def _show(outcome: UpResult, screen: Screen, golden: Mapping[str, Any], left_out: Sequence[str]) -> None:
     if screen.as_json:
         document: dict[str, Any] = {
             "plan_id": outcome.plan.plan_id,

@@ -26,7 +26,7 @@ LAUNCH = ("{venv}/bin/python3", "-m", "sglang.launch_server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class LogCause:
     """One failure signature in an engine's log.
 
     pattern:   searched in each log line
@@ -179,8 +179,8 @@ class Engine:
     ours: Mapping[str, str] = field(default_factory=lambda: OURS)
     launch: tuple[str, ...] = LAUNCH
     phases: tuple[tuple[str, str], ...]
-    causes: tuple[Cause, ...]
-    remarks: tuple[Cause, ...]
+    causes: tuple[LogCause, ...]
+    remarks: tuple[LogCause, ...]
     http: Mapping[str, str]
     variables: Mapping[str, str]
     tuned: Lookup

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.majority import majority
 from orchestrator.model.topology import Interface, RdmaPort
-from orchestrator.rules.support.cluster import Cluster, Node, Place
+from orchestrator.rules.support.cluster import Cluster, Node, Slot
 from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
@@ -28,7 +28,7 @@ _USUAL = 9000
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding per node: ports that are smaller than most of their peers, else too small for full packets."""
     for group in cluster.peers:
-        rails: dict[Place, dict[str, int]] = {}
+        rails: dict[Slot, dict[str, int]] = {}
         for node in group:
             for place, _, interface in _judged(node):
                 rails.setdefault(place, {})[node.name] = interface.mtu
@@ -40,7 +40,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 yield _finding(node.name, {port: (interface, peers) for port, interface, peers in small})
 
 
-def _judged(node: Node) -> Iterator[tuple[Place, RdmaPort, Interface]]:
+def _judged(node: Node) -> Iterator[tuple[Slot, RdmaPort, Interface]]:
     usable = set(node.usable)
     for place, port in node.rail_places.items():
         interface = node.interfaces.get(port.netdev)

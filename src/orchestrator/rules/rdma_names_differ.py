@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.support.cluster import Cluster, Place, odd_in_place
+from orchestrator.rules.support.cluster import Cluster, Slot, odd_in_place
 from orchestrator.rules.support.registry import Rule
 
 RULE = Rule(
@@ -30,12 +30,12 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 yield _finding(node.name, places)
 
 
-def _same_names_elsewhere(places: list[tuple[Place, str, str]]) -> bool:
+def _same_names_elsewhere(places: list[tuple[Slot, str, str]]) -> bool:
     """Whether names are swapped; names of a card that is elsewhere or missing are other rules' business."""
     return {device for _, device, _ in places} == {common for *_, common in places}
 
 
-def _finding(name: str, places: list[tuple[Place, str, str]]) -> Finding:
+def _finding(name: str, places: list[tuple[Slot, str, str]]) -> Finding:
     return Finding(
         id=RULE.id,
         severity=Severity.SLOW,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.checkpoint.agreement import differences
+from orchestrator.checkpoint.copies import differences
 from orchestrator.checkpoint.repair import repair_command, repairs
 
 Copies = dict[str, dict[str, str]]

@@ -10,7 +10,7 @@ from tests.support.machine_files import reference_machine
 
 from orchestrator.cli.main import main
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.workflows.look.saved import save_snapshots
+from orchestrator.workflows.look.recordings import save_snapshots
 
 LOCAL = """
 all:

@@ -20,7 +20,7 @@ from orchestrator.model.topology import Topology
 from orchestrator.planning import page_cache
 from orchestrator.rules.support.registry import all_rules
 from orchestrator.workflows.look.doctor import examine_topologies
-from orchestrator.workflows.look.saved import save_snapshots
+from orchestrator.workflows.look.recordings import save_snapshots
 
 MODEL = "DeepSeek-V3-0324-Block64x64"
 RECORDED = Path(__file__).parents[3].parent / "shared" / "recorded"

@@ -29,7 +29,7 @@ from orchestrator.model.plan import Plan
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
 from orchestrator.protocol.report import Cause, Phase, RankReport, RankState
-from orchestrator.workflows.look.saved import save_snapshots
+from orchestrator.workflows.look.recordings import save_snapshots
 
 REFERENCE = str(Path(__file__).resolve().parents[3] / "inventory" / "reference.yml")
 MODEL = "DeepSeek-V3-0324-Block64x64"
@@ -97,12 +97,12 @@ def rolling(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 
 def starting(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.gang.up import Outcome
+    from orchestrator.workflows.gang.raising import UpResult
 
-    def up(_: object, __: object, watcher: Any) -> Outcome:
+    def up(_: object, __: object, watcher: Any) -> UpResult:
         watcher.planned(plan())
         rise(watcher)
-        return Outcome(plan=plan(), views=(view(),), ready_before=frozenset(), seconds=12.3)
+        return UpResult(plan=plan(), views=(view(),), ready_before=frozenset(), seconds=12.3)
 
     patch.setattr("orchestrator.cli.up.up", up)
     patch.setattr("orchestrator.cli.up.enrol", lambda *_, **__: None)

@@ -29,7 +29,7 @@ from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
 from orchestrator.protocol.report import Cause
-from orchestrator.workflows.gang.up import Outcome, UpRequest, failure_of
+from orchestrator.workflows.gang.raising import UpRequest, UpResult, failure_of
 
 INVENTORY = """
 all: {children: {gangs: {children: {g: {hosts: {a: {ansible_host: 192.0.2.1}, b: {ansible_host: 192.0.2.2}}}}}}}
@@ -44,8 +44,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     inventory.write_text(INVENTORY)
     monkeypatch.setattr(verb, "enrol", lambda *_, **__: None)
 
-    def type_it(answer: Outcome | BaseException, *words: str) -> tuple[int, str, str]:
-        def up(_: object, request: UpRequest, watcher: object) -> Outcome:
+    def type_it(answer: UpResult | BaseException, *words: str) -> tuple[int, str, str]:
+        def up(_: object, request: UpRequest, watcher: object) -> UpResult:
             assert request.undo_on_interrupt == ("--undo-on-interrupt" in words)
             if isinstance(answer, BaseException):
                 raise answer
@@ -59,7 +59,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return type_it
 
 
-def outcome(*, before: bool = False) -> Outcome:
+def outcome(*, before: bool = False) -> UpResult:
     spec = reference()
     plan = build_plan(
         [spec], load_profile(MODEL), load_stack("sglang-0.5.23"), topologies(spec), PlanOptions()
@@ -69,7 +69,7 @@ def outcome(*, before: bool = False) -> Outcome:
         NodeView(name="b", node_rank=1, state=NodeState("ready")),
     )
     view = GangView(name="g", state=GangState.READY, model=MODEL, canary_text=" Paris\x07", nodes=nodes)
-    return Outcome(plan=plan, views=(view,), ready_before=frozenset("g" if before else ()), seconds=12.34)
+    return UpResult(plan=plan, views=(view,), ready_before=frozenset("g" if before else ()), seconds=12.34)
 
 
 def test_ready(run: Run) -> None:

@@ -15,7 +15,7 @@ from orchestrator.topology.build import build
 from orchestrator.topology.draw import summary
 from orchestrator.topology.picture import Box, Picture, picture
 from orchestrator.topology.shape import shape
-from orchestrator.workflows.look.saved import save_snapshots
+from orchestrator.workflows.look.recordings import save_snapshots
 
 
 def snapshot_of(node: HealthyNode) -> Snapshot:

@@ -14,7 +14,7 @@ from orchestrator.topology.build import build
 from orchestrator.topology.document import paths_json
 from orchestrator.topology.nccl_xml import nccl_xml
 from orchestrator.topology.paths import matrix, paths
-from orchestrator.workflows.look.saved import save_snapshots
+from orchestrator.workflows.look.recordings import save_snapshots
 
 
 def table(text: str) -> dict[tuple[str, str], str]:

@@ -18,7 +18,7 @@ from orchestrator.topology.cards import nic_cards
 from orchestrator.topology.distance import Distances
 from orchestrator.topology.draw import tree
 from orchestrator.topology.pci import bridges_above
-from orchestrator.workflows.look.saved import load_saved
+from orchestrator.workflows.look.recordings import load_saved
 
 RECORDED = Path(__file__).parents[3].parent / "shared" / "recorded"
 VECTOR_ENGINES = BuildOptions(accelerators=(AcceleratorClass(0x0B40, 0x1BCF),))

@@ -26,7 +26,7 @@ from orchestrator.lab.namespaces.layers import MEMORY
 from orchestrator.lab.node import host_gpus
 from orchestrator.lab.nvml import library
 from orchestrator.model.errors import NodeError
-from orchestrator.workflows.look.saved import SUFFIX, file_name, save_snapshots
+from orchestrator.workflows.look.recordings import SUFFIX, file_name, save_snapshots
 
 READY_DEADLINE_S = 60.0
 

@@ -24,7 +24,7 @@ from orchestrator.loading.stacks import load_stack, stack_file
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.snapshot_json import snapshot_json
-from orchestrator.workflows.look.saved import load_saved
+from orchestrator.workflows.look.recordings import load_saved
 
 Say = Callable[[str], None]
 

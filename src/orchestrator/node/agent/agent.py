@@ -26,7 +26,7 @@ from orchestrator.node.agent.record import Record
 from orchestrator.node.agent.run import AGENT_FILE, ENGINE_LOG, GOAL_FILE, Run, staged_in
 from orchestrator.node.agent.statements import Statement
 from orchestrator.node.cache.ahead import ReadAhead
-from orchestrator.node.engine import devices, gpus, guardian, kernel_words, transport
+from orchestrator.node.engine import devices, gpus, guardian, kernel_words, nccl_lines
 from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.guardian import Guardian
@@ -296,7 +296,7 @@ class Agent:
             self.ahead.start()
         if state is AgentState.READY:
             self.log.watch.finish(clock.now())  # a worker's log says nothing of it
-            self.disk.put(partial(transport.note, self.run))
+            self.disk.put(partial(nccl_lines.note, self.run))
         self.record.event("state", state=state.value)
         self._pulsed = 0.0
         self.flush()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from orchestrator.node.engine import scratch
-from orchestrator.node.engine.containers import REMOVE_S
+from orchestrator.node.engine.engine_container import REMOVE_S
 from orchestrator.node.network.broken import RECONNECT_S
 from orchestrator.protocol.link import Ended
 

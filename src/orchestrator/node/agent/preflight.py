@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from orchestrator.node import processes
 from orchestrator.node.agent import weights
 from orchestrator.node.agent.run import Run
-from orchestrator.node.engine import containers, gpus, guardian
+from orchestrator.node.engine import engine_container, gpus, guardian
 from orchestrator.node.failure import Failure
 from orchestrator.node.look import installed
 
@@ -65,7 +65,7 @@ def _python(run: Run) -> Iterator[Failure]:
 
 def _image(run: Run) -> Iterator[Failure]:
     container = run.container
-    lacks = containers.missing(container) if container is not None else None
+    lacks = engine_container.missing(container) if container is not None else None
     if container is None or lacks is None:
         return
     kind, words = lacks

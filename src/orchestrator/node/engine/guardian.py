@@ -29,7 +29,7 @@ from typing import Any
 from orchestrator.node import kernel, processes
 from orchestrator.node.agent import staged_files
 from orchestrator.node.agent.run import Run
-from orchestrator.node.engine import containers, scratch
+from orchestrator.node.engine import engine_container, scratch
 from orchestrator.node.engine.vigil import BEAT, GO, RELEASE, Vigil
 from orchestrator.node.failure import Failure
 
@@ -142,7 +142,7 @@ class _Parent:
                 self._obey()
         reporting = self._report_death()
         self._kill_everything()
-        containers.remove(self.run)
+        engine_container.remove(self.run)
         if reporting is not None:
             reporting.join(REPORT_S)
         if self.vigil.is_silent(time.monotonic()) and os.getppid() == self.agent:
@@ -177,7 +177,7 @@ class _Parent:
     def _standard_input(self) -> tuple[int, int]:
         """The engine's; a container lives for as long as we hold the other end."""
         if self.run.container is not None:
-            return containers.standard_input()
+            return engine_container.standard_input()
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1
 
     def _reap(self) -> None:
@@ -221,7 +221,7 @@ def _become_engine(run: Run, log: int, stdin: int, parent: int) -> None:
         _raise_limits(run)
         environment = engine_environment(run)
         if run.container is not None:  # its daemon wants to hear from us; the container's user is the engine's
-            environment |= containers.environment(run)
+            environment |= engine_container.environment(run)
         else:
             environment |= {name: run.env.get(name, path) for name, path in scratch.make(run).items()}
             change_user(run)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 from orchestrator.node.agent.run import Run
-from orchestrator.node.engine import beside, containers
+from orchestrator.node.engine import beside, engine_container
 from orchestrator.protocol.staging import ContainerOrder
 
 _INSIDE = """import os, signal, sys
@@ -51,9 +51,9 @@ _DEVICES = "/dev/infiniband"
 
 def start(run: Run, order: ContainerOrder, name: str, program: bytes, said: bytes) -> subprocess.Popen[bytes]:
     """Begin it. Its limits, devices and mounts are those of templates/launch_container.sh.j2."""
-    inside = containers.of_the_image(run.env)
+    inside = engine_container.of_the_image(run.env)
     caches = inside.get(_CACHES, "")
-    words = containers.run_words(order, name, beside.owner(run))
+    words = engine_container.run_words(order, name, beside.owner(run))
     words += ["--ipc", "host", "--workdir", "/", *_machine(run, order)]
     kept = os.path.isdir(caches)
     if kept:
@@ -61,7 +61,7 @@ def start(run: Run, order: ContainerOrder, name: str, program: bytes, said: byte
     words += ["--env", f"HOME={caches if kept else '/tmp'}"]  # noqa: S108 - the container's own
     for variable in sorted(inside):
         words += ["--env", variable]
-    words += ["--entrypoint", containers.PYTHON, order.image, "-c", _INSIDE, str(len(program)), str(len(said))]
+    words += ["--entrypoint", engine_container.PYTHON, order.image, "-c", _INSIDE, str(len(program)), str(len(said))]
     child = subprocess.Popen(
         words,
         stdin=subprocess.PIPE,

@@ -21,7 +21,7 @@ from typing import BinaryIO, cast
 from orchestrator.node import files, itself, kernel, processes
 from orchestrator.node.agent import preflight, staged_files
 from orchestrator.node.agent.run import REPORT_FILE, Run, run_of
-from orchestrator.node.engine import beside, containers, guardian
+from orchestrator.node.engine import beside, engine_container, guardian
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.failure import Failure
 from orchestrator.node.in_place import container
@@ -155,7 +155,7 @@ def _in_container(run: Run, wanted: ContainerOrder, order: InPlaceOrder, said: M
     name = f"{run.unit_name}-{task.word}"
     child = container.start(run, wanted, name, order.program.encode(), json.dumps(said.as_json()).encode())
     assert child.stdout is not None and child.stderr is not None
-    remove = partial(containers.remove_named, wanted.program, name)
+    remove = partial(engine_container.remove_named, wanted.program, name)
     return _Begun(child, cast("BinaryIO", child.stdout), cast("BinaryIO", child.stderr), remove)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from orchestrator.node import files, kernel
 from orchestrator.node.agent.run import ENGINE_LOG, Run, staged_in
-from orchestrator.node.engine import beside, containers, scratch
+from orchestrator.node.engine import beside, engine_container, scratch
 from orchestrator.node.engine.guardian import engine_environment
 from orchestrator.node.engine.logfile import LogSince
 from orchestrator.node.engine.watch import shown
@@ -88,7 +88,7 @@ def _measure(asked: BenchRequest, run: Run, folder: pathlib.Path, engine_log: Lo
         elif _REFUSED.search(said):
             fix = "the engine does not accept the API key of this run; start it again: `l40s-deploy restart`"
         what = f"the benchmark client ended with status {child.returncode}: {said}"
-        raise Failure("client-failed", what, f"{run.venv_python or containers.PYTHON} -m {asked.command[0]}", fix)
+        raise Failure("client-failed", what, f"{run.venv_python or engine_container.PYTHON} -m {asked.command[0]}", fix)
     text = _result(paths["{result}"])
     for begin in range(0, len(text), PART_BYTES):
         tell(BenchLine(result=text[begin : begin + PART_BYTES]).as_json())

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from orchestrator.node.agent.run import Run
-from orchestrator.node.engine import beside, containers
+from orchestrator.node.engine import beside, engine_container
 from orchestrator.protocol.staging import ENDS_WITH_STDIN, ContainerOrder
 
 
@@ -23,8 +23,8 @@ def start(
 
     Values reach the container by their names alone: a command line can be read by everybody on a machine.
     """
-    inside = {**containers.of_the_image(run.env), **environment}
-    words = [*containers.run_words(order, name(run), beside.owner(run)), "--workdir", str(folder)]
+    inside = {**engine_container.of_the_image(run.env), **environment}
+    words = [*engine_container.run_words(order, name(run), beside.owner(run)), "--workdir", str(folder)]
     words += ["--mount", f"type=bind,src={folder},dst={folder}"]
     if run.model_path:
         words += ["--mount", f"type=bind,src={run.model_path},dst={run.model_path},readonly"]
@@ -38,7 +38,7 @@ def start(
         "-c",
         ENDS_WITH_STDIN,
         "l40s-bench",
-        containers.PYTHON,
+        engine_container.PYTHON,
         "-m",
         *command,
     ]
@@ -60,4 +60,4 @@ def name(run: Run) -> str:
 
 def end(run: Run, order: ContainerOrder) -> None:
     """Remove the client's container, where it has not gone by itself."""
-    containers.remove_named(order.program, name(run))
+    engine_container.remove_named(order.program, name(run))

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.node import files, processes
 from orchestrator.node.agent import clock
 from orchestrator.node.agent.run import AGENT_FILE, PROCESSES_FILE, REPORT_FILE, RUN_FILE
-from orchestrator.node.engine import transport
+from orchestrator.node.engine import nccl_lines
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.report import AgentState, RankReport, RankState, Report
 from orchestrator.protocol.run_files import AgentProcess, KnownProcesses, StagedFor
@@ -111,7 +111,7 @@ def _read(folder: str) -> Report | Unreadable | None:
     if isinstance(report, Unreadable):
         return report
     alive = processes.alive(*agent(folder))
-    report = replace(report, alive=alive, now=_now(report), transport=transport.noted(folder))
+    report = replace(report, alive=alive, now=_now(report), transport=nccl_lines.noted(folder))
     if alive or report.state.over or report.state is AgentState.STAGED:
         return report
     living = {pid for pid, _ in left_over(folder)}

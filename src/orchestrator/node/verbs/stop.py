@@ -13,7 +13,7 @@ from orchestrator.node import files, itself, processes
 from orchestrator.node.agent import causes, goal
 from orchestrator.node.agent.ending import MEMORY_FREE_S
 from orchestrator.node.agent.run import REPORT_FILE, staged_in
-from orchestrator.node.engine import containers, scratch
+from orchestrator.node.engine import engine_container, scratch
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.failure import Failure
 from orchestrator.node.requests import request_of
@@ -90,7 +90,7 @@ def _await_end(folder: str, deadline_s: float, *, now: bool) -> None:
 def _end_orphans(folder: str) -> list[int]:
     """What a killed agent may have left, if its guardian was killed too; ours by id and start time."""
     with contextlib.suppress(Failure):
-        containers.remove(staged_in(folder))
+        engine_container.remove(staged_in(folder))
     end = time.monotonic() + KILL_FOR_S
     while True:
         left = left_over(folder)

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Literal
 
 from orchestrator.engines import causes, router
-from orchestrator.engines.engine import Cause
+from orchestrator.engines.engine import LogCause
 from orchestrator.protocol.staging import CausePattern
 from orchestrator.protocol.xids import XIDS
 from orchestrator.rules.support.registry import all_rules
@@ -182,7 +182,7 @@ def catalogue() -> Mapping[str, Entry]:
 def _of_causes() -> Iterator[Entry]:
     tables = [value for value in vars(causes).values() if isinstance(value, tuple)]
     for cause in (*(one for table in tables for one in table), *router.WATCH.causes):
-        if isinstance(cause, (Cause, CausePattern)):
+        if isinstance(cause, (LogCause, CausePattern)):
             yield Entry(
                 cause.id, "cause", cause.text, f"Fix: {cause.fix}" if cause.fix else cause.text,
                 ("lines of the engine's log",), "engines/causes.py: messages of the engine, NCCL and Gloo",

@@ -29,7 +29,7 @@ V = TypeVar("V", bound=Hashable)
 NEWEST_NCCL = (2, 30, 7)
 
 
-class Place(NamedTuple):
+class Slot(NamedTuple):
     """Where a rail port sits, comparable between nodes of one kind; switch 0 is a root port."""
 
     switch: int
@@ -102,11 +102,11 @@ class Node:
         return self.roles.rails
 
     @cached_property
-    def rail_places(self) -> Mapping[Place, RdmaPort]:
+    def rail_places(self) -> Mapping[Slot, RdmaPort]:
         """Rail ports by their place: which of the GPUs' switches, which card behind it, which port of that card."""
         order = {switch.key: number for number, switch in enumerate(self.gpu_switches, 1)}
         cards: dict[int, list[str]] = {}
-        places: dict[Place, RdmaPort] = {}
+        places: dict[Slot, RdmaPort] = {}
         for port in sorted(self.rail_ports, key=lambda port: (sort_key(port.address), port.device, port.port)):
             above = next((key for key in self.places.above(port.key) if key in order), "")
             switch = order.get(above, 0)
@@ -114,7 +114,7 @@ class Node:
             if card(port.key) not in known:
                 known.append(card(port.key))
             number = sum(place[:2] == (switch, len(known)) for place in places) + 1
-            places[Place(switch, len(known), number)] = port
+            places[Slot(switch, len(known), number)] = port
         return places
 
     @cached_property
@@ -221,10 +221,10 @@ def gangs_of(specs: Iterable[NodeSpec]) -> list[GangSpec]:
 
 def odd_in_place(
     group: Sequence[Node], fact: Callable[[Node, RdmaPort], V | None]
-) -> Iterator[tuple[Node, dict[Place, tuple[RdmaPort, V, V]]]]:
+) -> Iterator[tuple[Node, dict[Slot, tuple[RdmaPort, V, V]]]]:
     """Each node with rail ports of which a fact differs from what most nodes have in that place:
     {place: (port, own value, the others')}."""
-    values: dict[Place, dict[str, V]] = {}
+    values: dict[Slot, dict[str, V]] = {}
     for node in group:
         for place, port in node.rail_places.items():
             value = fact(node, port)

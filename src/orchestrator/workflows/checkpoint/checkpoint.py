@@ -17,7 +17,7 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import os_failures
 from orchestrator.protocol.jobs import Progress, Proof, WouldReblock
 
-__all__ = ["Outcome", "Progress", "Proof", "Report", "inspect_here", "reblock_here", "survey_here"]
+__all__ = ["Progress", "Proof", "Reblocked", "Report", "inspect_here", "reblock_here", "survey_here"]
 
 Report = Callable[[str, Progress], None]
 """Told what is being done ('re-blocking', 'proving') and how far it is."""
@@ -27,7 +27,7 @@ _ERRORS: dict[str, type[DeployError]] = {"differs": VerificationDiffers, "lock-h
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Reblocked:
     """What became of a re-blocking.
 
     written: None where the target was there already and was only compared; proof: None where none was asked for
@@ -41,7 +41,7 @@ class Outcome:
 
 def reblock_here(
     source: Path, target: Path, *, block: int, with_proof: bool, jobs: int, durable: bool, report: Report
-) -> Outcome:
+) -> Reblocked:
     """Re-block a local checkpoint. With a proof asked for, a finished target is compared and not touched.
 
     Raises InputError, LockHeld, and VerificationDiffers where the proof fails.
@@ -52,7 +52,7 @@ def reblock_here(
         if not (with_proof and standing(target) is Standing.FOREIGN):
             written = reblock(job, target, jobs=jobs, durable=durable, report=lambda now: report("re-blocking", now))
         proof = prove(job, target, jobs=jobs, report=lambda now: report("proving", now)) if with_proof else None
-    return Outcome(written, proof, job.old, job.new)
+    return Reblocked(written, proof, job.old, job.new)
 
 
 def survey_here(source: Path, target: Path, *, block: int) -> WouldReblock:

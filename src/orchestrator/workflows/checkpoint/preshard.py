@@ -26,10 +26,10 @@ from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.workflows.checkpoint.same_roots import same_roots
-from orchestrator.workflows.gang.changed_plan import up
 from orchestrator.workflows.gang.down import DownRequest, down
 from orchestrator.workflows.gang.locks import GangLock
-from orchestrator.workflows.gang.up import UpRequest, Watcher
+from orchestrator.workflows.gang.raising import UpRequest, Watcher
+from orchestrator.workflows.gang.up import up
 from orchestrator.workflows.plan.plan import PlanRequest, plan_inventory
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from queue import Empty, Queue
 
-from orchestrator.checkpoint.agreement import Difference, differences
+from orchestrator.checkpoint.copies import Difference, differences
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.errors import DeployError, NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec

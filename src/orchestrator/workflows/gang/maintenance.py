@@ -27,12 +27,12 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import BOOT_S
-from orchestrator.workflows.gang import up
+from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.locks import GangLock, take_again
 from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.gang.restart import Restarted, Watcher, against_a_start
-from orchestrator.workflows.gang.turns import Place, Step, Turn, Turns
+from orchestrator.workflows.gang.turns import Address, Step, Turn, Turns
 from orchestrator.workflows.router.routing import Router, take_in_serving
 from orchestrator.workflows.status.reports import as_they_run, see
 from orchestrator.workflows.survive.relaunch import facts_of_now
@@ -79,7 +79,7 @@ def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: Watcher
     gangs = chosen_gangs(inventory, request.gangs)
     with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
         gangs = as_they_run(fleet, gangs)
-        up.everybody_answers(see(fleet, gangs))
+        raising.everybody_answers(see(fleet, gangs))
         plans = [staged_plan(fleet, gang).hung_after(request.hung_after_s) for gang in gangs]
         router = opened.enter_context(_router(inventory))
         locks = [opened.enter_context(GangLock(fleet, gang, request.command, why="maintenance")) for gang in gangs]
@@ -171,7 +171,7 @@ def _one(work: _Work, turns: Turns, later: Sequence[Staged]) -> GangView:
         return failed(step)
 
     turn = Turn(
-        places=(Place(gang=work.gang, url=work.plan.service_url, serving=bool(view.service_healthy)),),
+        places=(Address(gang=work.gang, url=work.plan.service_url, serving=bool(view.service_healthy)),),
         start=(work.plan.rising(of_now=facts_of_now(work.fleet, work.watcher)),),
         now=work.request.now,
         drain_s=work.request.drain_s,

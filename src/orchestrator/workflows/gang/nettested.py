@@ -8,8 +8,8 @@ from orchestrator.model.errors import VerificationDiffers
 from orchestrator.model.inventory import GangSpec
 from orchestrator.nettest.verdict import Verdict
 from orchestrator.protocol.staging import StagingRequest
-from orchestrator.workflows.gang.up import BeforeGo, UpRequest, Watcher
-from orchestrator.workflows.gang.up import Ground as Standing
+from orchestrator.workflows.gang.raising import BeforeGo, UpRequest, Watcher
+from orchestrator.workflows.gang.raising import Ground as Standing
 from orchestrator.workflows.measure import nettest
 
 _WORDS = {

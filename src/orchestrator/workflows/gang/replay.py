@@ -20,7 +20,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.remote.session import Session
 from orchestrator.workflows.asking import ask_staged
-from orchestrator.workflows.gang.up import Rising
+from orchestrator.workflows.gang.raising import Rising
 from orchestrator.workflows.status.reports import where
 
 OfNow = Callable[[GangSpec, Mapping[str, StagingRequest]], Mapping[str, StagingRequest]]

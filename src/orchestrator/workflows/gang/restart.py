@@ -21,7 +21,7 @@ from orchestrator.planning.still_there import gone
 from orchestrator.protocol.report import Cause
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
-from orchestrator.workflows.gang import up
+from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.down import Stopped, stop_gangs
 from orchestrator.workflows.gang.locks import GangLock, still_ours
 from orchestrator.workflows.gang.operation import Operation
@@ -34,7 +34,7 @@ from orchestrator.workflows.survive.relaunch import facts_of_now, resolved_on
 from orchestrator.workflows.weights_ahead import weights_ahead
 
 
-class Watcher(up.Watcher, Protocol):
+class Watcher(raising.Watcher, Protocol):
     """Whoever shows what goes on."""
 
     def downtime(self, expected: Downtime) -> None:
@@ -71,7 +71,7 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as opened:
         gangs = as_they_run(fleet, gangs)
         views = see(fleet, gangs)
-        up.everybody_answers(views)
+        raising.everybody_answers(views)
         plans = [staged_plan(fleet, gang).hung_after(request.hung_after_s) for gang in gangs]
         for view, plan in zip(views, plans, strict=True):
             watcher.downtime(expected_downtime(view, 0.0 if request.now else plan.drain_s))
@@ -85,7 +85,7 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
         return restarted
 
 
-def say_gone_from(fleet: Fleet, plans: Sequence[Staged], watcher: up.Watcher) -> None:
+def say_gone_from(fleet: Fleet, plans: Sequence[Staged], watcher: raising.Watcher) -> None:
     """Look at the nodes of these plans before anything is stopped, and report what they no longer have."""
     looked = look(fleet, [node for plan in plans for node in plan.gang.nodes]).values
     topologies = {name: build(snapshot) for name, snapshot in looked.items()}
@@ -103,7 +103,7 @@ class Against:
     outdated: bool = False
 
 
-def against_a_start(fleet: Fleet, plan: Staged, watcher: up.Watcher) -> Against | None:
+def against_a_start(fleet: Fleet, plan: Staged, watcher: raising.Watcher) -> Against | None:
     """Ask the doctor: a node that does not answer, the first finding of severity stop, or a node without any RDMA port
     under a plan that needs one; None for none of these.
 
@@ -141,7 +141,7 @@ def objection(examined: Examination, gang: str) -> Against | None:
     return None
 
 
-def say_gone(plan: Staged, nodes: Mapping[str, Topology], watcher: up.Watcher) -> None:
+def say_gone(plan: Staged, nodes: Mapping[str, Topology], watcher: raising.Watcher) -> None:
     """Report planned hardware that a node no longer has."""
     for node in plan.gang.nodes:
         name = node.name
@@ -157,7 +157,7 @@ def say_gone(plan: Staged, nodes: Mapping[str, Topology], watcher: up.Watcher) -
 def again(
     fleet: Fleet,
     plans: Sequence[Staged],
-    watcher: up.Watcher,
+    watcher: raising.Watcher,
     *,
     now: bool,
     timeout_s: float,
@@ -172,12 +172,12 @@ def again(
     start = [plan.rising(of_now=facts_of_now(fleet, watcher)) for plan in plans]
     with weights_ahead(fleet, [] if now else [one.reads for one in start]):
         stop(fleet, [plan.gang for plan in plans], watcher, now=now, cause=cause)
-    raised = up.raise_all(fleet, start, watcher, timeout_s=timeout_s)
+    raised = raising.raise_all(fleet, start, watcher, timeout_s=timeout_s)
     return Restarted(views=raised.views, down_s=time.monotonic() - begin)
 
 
 def stop(
-    fleet: Fleet, gangs: Sequence[GangSpec], watcher: up.Watcher, *, now: bool, cause: Cause | None = None
+    fleet: Fleet, gangs: Sequence[GangSpec], watcher: raising.Watcher, *, now: bool, cause: Cause | None = None
 ) -> None:
     """Stop gangs that are to start again. Raises LockHeld, GangFailed, or why a node can't be asked."""
     still_ours(fleet, gangs)

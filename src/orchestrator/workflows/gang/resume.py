@@ -14,7 +14,7 @@ from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.gang import up
+from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.maintenance import MaintenanceRequest, maintain
 from orchestrator.workflows.gang.operation import interrupted
@@ -63,7 +63,7 @@ def resume(inventory: Inventory, request: ResumeRequest, watcher: Watcher) -> Re
         gangs = as_they_run(fleet, gangs)
         left = interrupted(fleet, gangs)
         concerned = [gang for gang in gangs if gang.name in {begun.gang for begun in left}]
-        up.everybody_answers(see(fleet, concerned))
+        raising.everybody_answers(see(fleet, concerned))
         found = _half_way(inventory, fleet, concerned, left, request, watcher)
     went_on, words = _go_on(inventory, found.waiting, request, watcher)
     views = {**found.finished, **{view.name: view for view in went_on}}
@@ -100,7 +100,7 @@ def _half_way(
 
 
 def finish(
-    inventory: Inventory, lock: GangLock, gang: GangSpec, begun: Begun, watcher: up.Watcher, *, timeout_s: float
+    inventory: Inventory, lock: GangLock, gang: GangSpec, begun: Begun, watcher: raising.Watcher, *, timeout_s: float
 ) -> GangView | None:
     """Have a gang serve whose turn was interrupted, and be in the router. lock: is held.
 
@@ -121,7 +121,7 @@ def finish(
     return view
 
 
-def _serving_again(fleet: Fleet, gang: GangSpec, begun: Begun, watcher: up.Watcher, timeout_s: float) -> GangView:
+def _serving_again(fleet: Fleet, gang: GangSpec, begun: Begun, watcher: raising.Watcher, timeout_s: float) -> GangView:
     """With the plan that all its nodes hold; where they hold several, or it does not come up, with the one before."""
     now = facts_of_now(fleet, watcher)
     try:
@@ -130,7 +130,7 @@ def _serving_again(fleet: Fleet, gang: GangSpec, begun: Begun, watcher: up.Watch
         plan = staged_plan(fleet, gang, run_id=begun.was_run).rising(going_back=True, of_now=now)
         watcher.step(gang.name, f"not all of its nodes have the new plan; restoring plan {plan.plan_id}")
     try:
-        return up.raise_all(fleet, [plan], watcher, timeout_s=timeout_s).views[0]
+        return raising.raise_all(fleet, [plan], watcher, timeout_s=timeout_s).views[0]
     except DeployError as failure:
         if begun.what is not What.CHANGE:
             raise
@@ -138,7 +138,9 @@ def _serving_again(fleet: Fleet, gang: GangSpec, begun: Begun, watcher: up.Watch
         if before.plan_id == plan.plan_id:
             raise
         watcher.step(gang.name, f"{failure.where}: {failure.what}; restoring plan {before.plan_id}")
-        return up.raise_all(fleet, [before.rising(going_back=True, of_now=now)], watcher, timeout_s=timeout_s).views[0]
+        return raising.raise_all(
+            fleet, [before.rising(going_back=True, of_now=now)], watcher, timeout_s=timeout_s
+        ).views[0]
 
 
 def _gives_up(waiting: Sequence[Begun]) -> bool:

@@ -15,12 +15,12 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.gang import up
+from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.gang.restart import Restarted, Watcher
-from orchestrator.workflows.gang.turns import Place, Step, Turn, Turns, put_back
+from orchestrator.workflows.gang.turns import Address, Step, Turn, Turns, put_back
 from orchestrator.workflows.router.routing import Router, take_in_serving
 from orchestrator.workflows.status.history import history
 from orchestrator.workflows.status.reports import as_they_run, see
@@ -56,7 +56,7 @@ def roll_back(inventory: Inventory, request: RollbackRequest, watcher: Watcher) 
     gangs = chosen_gangs(inventory, request.gangs)
     with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
         views = see(fleet, gangs)
-        up.everybody_answers(views)
+        raising.everybody_answers(views)
         locks = [opened.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs]
         backs = previous_plans(inventory, fleet, gangs)
         router = opened.enter_context(Router(inventory.router)) if inventory.router is not None else None
@@ -98,7 +98,7 @@ def _turn(turns: Turns, back: Back, view: GangView, request: RollbackRequest) ->
 
     return Turn(
         places=(
-            Place(
+            Address(
                 gang=back.gang,
                 url=back.now.service_url,
                 serving=bool(view.service_healthy),
@@ -115,13 +115,13 @@ def _turn(turns: Turns, back: Back, view: GangView, request: RollbackRequest) ->
 def _keep(turns: Turns, back: Back, request: RollbackRequest) -> str:
     """Start its current plan again; returns the outcome as text."""
     try:
-        up.raise_all(
+        raising.raise_all(
             turns.fleet,
             [back.now.rising(going_back=True, of_now=facts_of_now(turns.fleet, turns.watcher))],
             turns.watcher,
             timeout_s=request.timeout_s,
         )
-        put_back(turns.router, [Place(gang=back.gang, url=back.now.service_url)], turns.watcher)
+        put_back(turns.router, [Address(gang=back.gang, url=back.now.service_url)], turns.watcher)
     except DeployError as second:
         return f"starting plan {back.now.plan_id} again failed too: {second.where}: {second.what}"
     return f"{back.gang.name} is back on plan {back.now.plan_id}"

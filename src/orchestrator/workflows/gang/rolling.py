@@ -18,12 +18,12 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.gang import up
+from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.gang.restart import say_gone_from
-from orchestrator.workflows.gang.turns import Place, Turn, Turns
+from orchestrator.workflows.gang.turns import Address, Turn, Turns
 from orchestrator.workflows.router.routing import Router, take_in_serving, wanted_router
 from orchestrator.workflows.status.reports import as_they_run, see
 from orchestrator.workflows.survive.relaunch import facts_of_now
@@ -52,7 +52,7 @@ class Rolled:
     seconds: float
 
 
-def roll(inventory: Inventory, request: RollingRequest, watcher: up.Watcher) -> Rolled:
+def roll(inventory: Inventory, request: RollingRequest, watcher: raising.Watcher) -> Rolled:
     """Restart the chosen gangs one after the other.
 
     Raises before anything is stopped: InputError with one gang only, without a router, or where too few serve;
@@ -62,7 +62,7 @@ def roll(inventory: Inventory, request: RollingRequest, watcher: up.Watcher) -> 
     gangs = chosen_gangs(inventory, request.gangs)
     with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
         gangs = as_they_run(fleet, gangs)
-        up.everybody_answers(see(fleet, gangs))
+        raising.everybody_answers(see(fleet, gangs))
         plans = [staged_plan(fleet, gang).hung_after(request.hung_after_s) for gang in gangs]
         _refuse_one_gang(inventory, fleet, plans)
         router = None if request.without_router else opened.enter_context(Router(wanted_router(inventory)))
@@ -100,11 +100,11 @@ def _turn(
     done: Sequence[GangView],
     gangs: Sequence[GangSpec],
     request: RollingRequest,
-    watcher: up.Watcher,
+    watcher: raising.Watcher,
 ) -> Turn:
     serving = {view.name for view in see(fleet, [plan.gang for plan in batch]) if view.service_healthy}
     return Turn(
-        places=tuple(Place(gang=one.gang, url=one.service_url, serving=one.gang.name in serving) for one in batch),
+        places=tuple(Address(gang=one.gang, url=one.service_url, serving=one.gang.name in serving) for one in batch),
         start=tuple(one.rising(of_now=facts_of_now(fleet, watcher)) for one in batch),
         drain_s=request.drain_s,
         timeout_s=request.timeout_s,

@@ -15,7 +15,7 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, Detached
 from orchestrator.model.inventory import GangSpec
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.gang import up
+from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.restart import stop
 from orchestrator.workflows.router.routing import Router, say_failures, take_in_all, wait_until_drained
@@ -34,7 +34,7 @@ class Step(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Address:
     """Where a gang serves. serving: requests are answered there now, so that there are some to wait for.
     then: where it will serve after its turn, where that is another address."""
 
@@ -67,13 +67,13 @@ class Turn:
     failed, left: after a failure at a step, and after an interruption: the outcome as text; '' for none
     """
 
-    places: tuple[Place, ...]
-    start: tuple[up.Rising, ...]
+    places: tuple[Address, ...]
+    start: tuple[raising.Rising, ...]
     drain_s: float
     timeout_s: float
     now: bool = False
     undo_on_interrupt: bool = False
-    before_go: up.BeforeGo | None = None
+    before_go: raising.BeforeGo | None = None
     work: Callable[[], None] = _nothing
     accept: Callable[[Sequence[GangView]], None] = _takes_any
     failed: Callable[[Step], str] = _says_nothing
@@ -96,10 +96,10 @@ class Turns:
 
     fleet: Fleet
     router: Router | None
-    watcher: up.Watcher
+    watcher: raising.Watcher
     operation: Operation
 
-    def take(self, turn: Turn) -> up.Raised:
+    def take(self, turn: Turn) -> raising.Raised:
         """Raises what its steps raise, with what became of the gangs. A gang that serves is in the router then."""
         step = Step.ASIDE
         self.operation.turn(turn.names)
@@ -135,8 +135,8 @@ class Turns:
         else:
             set_aside(self.fleet, self.router, turn.places, self.watcher, drain_s=turn.drain_s)
 
-    def _start(self, turn: Turn) -> up.Raised:
-        raised = up.raise_all(
+    def _start(self, turn: Turn) -> raising.Raised:
+        raised = raising.raise_all(
             self.fleet,
             turn.start,
             self.watcher,
@@ -164,8 +164,8 @@ def _by_hand(ended: BaseException) -> bool:
 def set_aside(
     fleet: Fleet,
     router: Router | None,
-    places: Sequence[Place],
-    watcher: up.Watcher,
+    places: Sequence[Address],
+    watcher: raising.Watcher,
     *,
     drain_s: float,
 ) -> None:
@@ -181,7 +181,7 @@ def set_aside(
         raise
 
 
-def take_out(router: Router | None, places: Sequence[Place], watcher: up.Watcher) -> None:
+def take_out(router: Router | None, places: Sequence[Address], watcher: raising.Watcher) -> None:
     """Have no new request go there."""
     if router is None:
         return
@@ -190,7 +190,9 @@ def take_out(router: Router | None, places: Sequence[Place], watcher: up.Watcher
         router.take_out(place.url)
 
 
-def put_back(router: Router | None, places: Sequence[Place], watcher: up.Watcher, *, before: bool = False) -> None:
+def put_back(
+    router: Router | None, places: Sequence[Address], watcher: raising.Watcher, *, before: bool = False
+) -> None:
     """Have requests go there again. before: its turn, so to where it served then."""
     if router is None:
         return

@@ -48,7 +48,7 @@ from orchestrator.model.survivors import as_written, staffed
 from orchestrator.planning.transport import TCP
 from orchestrator.protocol.report import Cause
 from orchestrator.remote.fleet import Fleet, Patience
-from orchestrator.workflows.gang import up
+from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.operation import interrupted
 from orchestrator.workflows.gang.replay import staged_plan
@@ -76,7 +76,7 @@ Remember = Callable[[Memory, float, Policy, str, tuple[str, ...]], Memory]
 _COUNTDOWN = re.compile("; (?:the next restart is|looking again|going on without it) in ")
 
 
-class Watcher(up.Watcher, Protocol):
+class Watcher(raising.Watcher, Protocol):
     """Whoever shows what goes on."""
 
     def decided(self, gang: str, decision: Decision) -> None:

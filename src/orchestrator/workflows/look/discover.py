@@ -17,8 +17,8 @@ from orchestrator.topology.build import BuildOptions, build
 from orchestrator.topology.network import Choice
 from orchestrator.workflows.look.doctor import Examination, assumed_specs, diagnose, examine_xml, stacks_of
 from orchestrator.workflows.look.look import look
+from orchestrator.workflows.look.recordings import load_saved, save_snapshots
 from orchestrator.workflows.look.redacting import redacted
-from orchestrator.workflows.look.saved import load_saved, save_snapshots
 
 __all__ = ["Discovery", "discover_inventory", "discover_saved", "discover_xml", "load_saved", "save_snapshots"]
 

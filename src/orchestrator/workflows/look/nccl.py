@@ -14,7 +14,7 @@ from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.topology.halves import Groups, gpu_groups, nccl_log
 from orchestrator.topology.nccl_xml import nccl_xml
 from orchestrator.workflows.files import write_whole
-from orchestrator.workflows.look.saved import file_name
+from orchestrator.workflows.look.recordings import file_name
 
 VERSIONS = ("2.21.5", "2.30.7")
 """What torch 2.5.1 (the articles' stack) and torch 2.14.1 (today's) bring; taken where the stack does not say."""

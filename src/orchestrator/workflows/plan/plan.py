@@ -21,11 +21,11 @@ from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
 from orchestrator.node.verbs.arm import PROPERTIES
 from orchestrator.planning import places
-from orchestrator.planning.agreement import check_checkpoint
 from orchestrator.planning.build import build_plan
+from orchestrator.planning.config_match import check_checkpoint
 from orchestrator.planning.options import HostFacts, PlanOptions
+from orchestrator.planning.plan_file import SavedPlan, refuse_changes
 from orchestrator.planning.redaction import fingerprint
-from orchestrator.planning.saved import SavedPlan, refuse_changes
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
 from orchestrator.protocol.shape import Unreadable, parsed
 from orchestrator.remote.fleet import Fleet

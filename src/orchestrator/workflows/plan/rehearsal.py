@@ -11,7 +11,7 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.gang import up
+from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.operation import interrupted
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.gang.rollback import previous_plans
@@ -34,7 +34,7 @@ def would_restart(inventory: Inventory, gangs: Sequence[str], *, now: bool, one_
     specs = chosen_gangs(inventory, gangs)
     with Fleet([node for gang in specs for node in gang.nodes]) as fleet:
         views = see(fleet, specs)
-        up.everybody_answers(views)
+        raising.everybody_answers(views)
         plans = [staged_plan(fleet, gang) for gang in specs]
     how = "would be restarted, one gang after the other" if one_by_one and len(specs) > 1 else "would be restarted"
     return tuple(
@@ -49,7 +49,7 @@ def would_resume(inventory: Inventory, gangs: Sequence[str]) -> tuple[Would, ...
     with Fleet([node for gang in specs for node in gang.nodes]) as fleet:
         begun = {one.gang: one for one in interrupted(fleet, specs)}
         views = see(fleet, [gang for gang in specs if gang.name in begun])
-        up.everybody_answers(views)
+        raising.everybody_answers(views)
     return tuple(
         would(
             view,
@@ -66,7 +66,7 @@ def would_roll_back(inventory: Inventory, gangs: Sequence[str]) -> tuple[Would, 
     specs = chosen_gangs(inventory, gangs)
     with Fleet(inventory.nodes) as fleet:
         views = see(fleet, specs)
-        up.everybody_answers(views)
+        raising.everybody_answers(views)
         backs = previous_plans(inventory, fleet, specs)
     return tuple(
         would(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.model.inventory import Inventory
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.gang.up import everybody_answers
+from orchestrator.workflows.gang.raising import everybody_answers
 from orchestrator.workflows.plan.rehearsal import Would, would, would_stop_of
 from orchestrator.workflows.router.host import router_gang
 from orchestrator.workflows.router.routing import Router, plan_wanted, wanted_router

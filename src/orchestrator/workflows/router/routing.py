@@ -35,7 +35,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.deadlines import HEALTH_S, ROUTER_ASK_S, ROUTER_START_S, STOP_S, TAKE_IN_S, TAKE_OUT_S
 from orchestrator.workflows.gang.down import Stopped, stop_gangs
 from orchestrator.workflows.gang.locks import GangLock
-from orchestrator.workflows.gang.up import Rising, Watcher, raise_all
+from orchestrator.workflows.gang.raising import Rising, Watcher, raise_all
 from orchestrator.workflows.router.host import (
     GANG,
     ask_from,

@@ -29,7 +29,7 @@ from orchestrator.topology.pseudonyms import Pseudonyms
 from orchestrator.topology.redaction import redact
 from orchestrator.topology.scrubbing import Scrubber, long_enough
 from orchestrator.workflows.look.look import look
-from orchestrator.workflows.look.saved import file_name
+from orchestrator.workflows.look.recordings import file_name
 from orchestrator.workflows.status.history import history
 from orchestrator.workflows.status.loads import add_loads, node_loads
 from orchestrator.workflows.status.logs import logs

@@ -14,9 +14,9 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.survivors import without
 from orchestrator.protocol.staging import Asked
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.gang.changed_plan import up
+from orchestrator.workflows.gang.raising import UpRequest, UpResult, Watcher
 from orchestrator.workflows.gang.replay import staged_plan
-from orchestrator.workflows.gang.up import Outcome, UpRequest, Watcher
+from orchestrator.workflows.gang.up import up
 from orchestrator.workflows.plan.plan import PlanRequest
 from orchestrator.workflows.router.routing import enrol
 
@@ -55,7 +55,7 @@ def asked_of(fleet: Fleet, gang: GangSpec) -> Asked:
 
 def go_on(
     inventory: Inventory, gang: GangSpec, asked: Asked, left_out: Sequence[str], terms: Terms, watcher: Watcher
-) -> Outcome:
+) -> UpResult:
     """Have the gang serve without these nodes, behind the router: as it was asked for where spares take their places,
     else with a layout that fits the others.
 
@@ -69,7 +69,7 @@ def go_on(
     return _up(left, plan, asked, terms, watcher)
 
 
-def return_to_all(inventory: Inventory, gang: GangSpec, asked: Asked, terms: Terms, watcher: Watcher) -> Outcome:
+def return_to_all(inventory: Inventory, gang: GangSpec, asked: Asked, terms: Terms, watcher: Watcher) -> UpResult:
     """Have the gang serve on all of its nodes again, with what was asked for then; where it does not come up so, it
     goes on as it was. Raises what `up` raises."""
     return _up(inventory, _as_asked(gang, asked), asked, terms, watcher)
@@ -89,7 +89,7 @@ def _as_asked(gang: GangSpec, asked: Asked) -> PlanRequest:
     )
 
 
-def _up(inventory: Inventory, plan: PlanRequest, asked: Asked, terms: Terms, watcher: Watcher) -> Outcome:
+def _up(inventory: Inventory, plan: PlanRequest, asked: Asked, terms: Terms, watcher: Watcher) -> UpResult:
     request = UpRequest(
         plan=plan,
         command=terms.command,

@@ -13,8 +13,8 @@ from orchestrator.protocol.verbs import GangRequest, StagedAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.workflows.asking import ask_staged
+from orchestrator.workflows.gang.raising import Watcher
 from orchestrator.workflows.gang.replay import staged_request
-from orchestrator.workflows.gang.up import Watcher
 from orchestrator.workflows.router.routing import Router, say_failures
 from orchestrator.workflows.status.reports import where
 

@@ -20,7 +20,7 @@ from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.rendering import without_flags
 from orchestrator.workflows.deadlines import PREREQUISITES_S
-from orchestrator.workflows.gang.up import Watcher
+from orchestrator.workflows.gang.raising import Watcher
 from orchestrator.workflows.plan.plan import config_of
 
 Requests = Mapping[str, StagingRequest]

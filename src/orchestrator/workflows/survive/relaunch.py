@@ -17,8 +17,8 @@ from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.rendering import exported_anew
 from orchestrator.topology.build import build
+from orchestrator.workflows.gang.raising import Watcher
 from orchestrator.workflows.gang.replay import OfNow
-from orchestrator.workflows.gang.up import Watcher
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.survive.rank_files import else_the_checkpoint
 

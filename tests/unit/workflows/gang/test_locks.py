@@ -16,7 +16,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.verbs import LockAnswer, LockHolder
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.gang import locks, up
+from orchestrator.workflows.gang import locks, raising
 from orchestrator.workflows.gang.lock_keeping import release
 from orchestrator.workflows.gang.locks import GangLock, still_ours
 from orchestrator.workflows.gang.replay import staged_plan
@@ -156,7 +156,7 @@ def test_without_its_lock_a_restart_stops_nothing_and_an_up_starts_nothing(
             assert (seen.state, seen.run_id) == (GangState.READY, before)
             gang.stop_all(clear=True)
             with pytest.raises(LockHeld):
-                up.raise_all(fleet, [plan.rising()], Notes(), timeout_s=20.0)
+                raising.raise_all(fleet, [plan.rising()], Notes(), timeout_s=20.0)
             assert gang.view().state is GangState.ABSENT
 
 

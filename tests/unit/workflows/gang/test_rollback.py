@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.workflows.gang.test_changed_plan import up, with_env
 from tests.unit.workflows.gang.test_restart import Told
+from tests.unit.workflows.gang.test_up import up, with_env
 
 from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.gang_state import GangState
@@ -59,13 +59,13 @@ def test_where_the_plan_before_does_not_come_up_the_gang_keeps_the_one_it_has(
     plan = gang.plan("plan1")
     up(gang, plan, monkeypatch)
     up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch, replace_it=True)
-    real = __import__("orchestrator.workflows.gang.up", fromlist=["raise_all"]).raise_all
+    real = __import__("orchestrator.workflows.gang.raising", fromlist=["raise_all"]).raise_all
 
     def fails_once(*args: object, **more: object) -> object:
-        monkeypatch.setattr("orchestrator.workflows.gang.up.raise_all", real)
+        monkeypatch.setattr("orchestrator.workflows.gang.raising.raise_all", real)
         raise GangFailed("does not come up", where="gang gang0", fix="look")
 
-    monkeypatch.setattr("orchestrator.workflows.gang.up.raise_all", fails_once)
+    monkeypatch.setattr("orchestrator.workflows.gang.raising.raise_all", fails_once)
     with pytest.raises(GangFailed, match="gang0 is back on plan plan2"):
         roll_back(gang.inventory, RollbackRequest(), Told())  # type: ignore[arg-type]
     assert gang.view().plan_id == "plan2" and gang.view().state is GangState.READY

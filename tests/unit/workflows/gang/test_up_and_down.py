@@ -30,8 +30,8 @@ from orchestrator.workflows.deadlines import NETTEST_S, RAILS_ROUND_S, TEST_BEFO
 from orchestrator.workflows.gang.down import DownRequest, down, stop_gangs
 from orchestrator.workflows.gang.holder import this_process
 from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.gang.raising import UpRequest, raise_gangs, risings
 from orchestrator.workflows.gang.replay import Staged
-from orchestrator.workflows.gang.up import UpRequest, raise_gangs, risings
 from orchestrator.workflows.plan.plan import PlanRequest
 from orchestrator.workflows.status.overview import status
 from orchestrator.workflows.status.reports import see
@@ -115,14 +115,14 @@ def test_a_failure_has_one_cause_and_leaves_nothing(local: Local) -> None:
 
 
 def test_a_node_lost_on_the_way_to_go_is_the_cause_that_stays(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.workflows.gang import up
+    from orchestrator.workflows.gang import raising
 
     def ask(session: Session, verb: str, *words: Any, **more: Any) -> Any:
         if verb == "go" and session.spec.name == "node1":
             raise Unreachable("connection lost", where="node1", fix="look at node1")
         return node_app.ask(session, verb, *words, **more)
 
-    monkeypatch.setattr(up, "ask", ask)
+    monkeypatch.setattr(raising, "ask", ask)
     gang = local(nodes=3)
     with pytest.raises(Unreachable, match="connection lost"):
         gang.up()
@@ -147,7 +147,7 @@ def test_a_gang_that_serves_badly_is_not_ended_by_an_up_that_did_not_start_it(
 ) -> None:
     from tests.support.local_gang import Notes
 
-    from orchestrator.workflows.gang import up
+    from orchestrator.workflows.gang import raising
 
     gang = local()
     gang.up()
@@ -163,7 +163,7 @@ def test_a_gang_that_serves_badly_is_not_ended_by_an_up_that_did_not_start_it(
         if end == "interrupt" and len(notes.views) > 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(up, "see", slow)
+    monkeypatch.setattr(raising, "see", slow)
     notes = Notes(on_seen=interrupt)
     with pytest.raises((GangFailed, KeyboardInterrupt)) as ended:
         gang.up(notes=notes, timeout_s=0.5 if end == "timeout" else 20.0, undo_on_interrupt=True)
@@ -206,7 +206,7 @@ def test_interrupted_before_any_rank_was_told_to_start_nothing_is_left(
     """Armed agents would wait for a command that is gone, and then end: nothing continues."""
     from tests.support.local_gang import Notes
 
-    from orchestrator.workflows.gang import up
+    from orchestrator.workflows.gang import raising
 
     gang = local()
     states: list[list[str]] = []
@@ -220,7 +220,7 @@ def test_interrupted_before_any_rank_was_told_to_start_nothing_is_left(
             raise KeyboardInterrupt
         return node_app.ask(session, verb, *words, **more)
 
-    monkeypatch.setattr(up, "ask", ask)
+    monkeypatch.setattr(raising, "ask", ask)
     request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0)
     with Fleet(gang.gang.nodes) as fleet, pytest.raises(Undone) as undone:
         raise_gangs(fleet, [gang.gang], gang.plan(), request, Notes(), before_go=before_go)

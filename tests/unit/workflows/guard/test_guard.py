@@ -19,7 +19,7 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
-from orchestrator.workflows.gang import down, up
+from orchestrator.workflows.gang import down, raising
 from orchestrator.workflows.gang import restart as restarting
 from orchestrator.workflows.gang.rolling import RollingRequest, roll
 from orchestrator.workflows.guard import guard as guarding
@@ -170,7 +170,7 @@ def test_a_restart_that_lost_a_node_while_staging_is_tried_again(local: Local, m
         return node_app.ask(session, verb, *words, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(up, "ask", lost)
+        patched.setattr(raising, "ask", lost)
         look(gang)
     seen = gang.view()
     assert seen.state is GangState.FAILED
@@ -188,7 +188,7 @@ def test_what_a_killed_guard_left_between_staging_and_go_is_restarted_by_the_nex
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(up._Rise, "_go", ended)
+        patched.setattr(raising._Rise, "_go", ended)
         with pytest.raises(KeyboardInterrupt):
             look(gang)
     assert look(gang)[1:] == (GangState.ARMED, Do.NOTHING)

@@ -25,7 +25,7 @@ from orchestrator.protocol.nettest import NettestLine, NettestRequest
 from orchestrator.protocol.rails import RailsLine
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.workflows.gang import nettested
-from orchestrator.workflows.gang.up import UpRequest
+from orchestrator.workflows.gang.raising import UpRequest
 from orchestrator.workflows.measure import nettest, rails
 from orchestrator.workflows.plan.plan import PlanRequest
 

@@ -19,7 +19,7 @@ from orchestrator.model.plan import Plan
 from orchestrator.model.topology import Topology
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
-from orchestrator.planning.saved import refuse_changes
+from orchestrator.planning.plan_file import refuse_changes
 from orchestrator.workflows.plan.file import read_request, write_plan
 from orchestrator.workflows.plan.plan import PlanRequest
 

@@ -244,7 +244,7 @@ def rolled(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tup
     monkeypatch.setattr(rolling, "say_gone_from", lambda *_: None)
     monkeypatch.setattr(turns, "see", world.see)
     monkeypatch.setattr(turns, "stop", stop)
-    monkeypatch.setattr("orchestrator.workflows.gang.turns.up.raise_all", raise_all)
+    monkeypatch.setattr("orchestrator.workflows.gang.turns.raising.raise_all", raise_all)
     monkeypatch.setattr("orchestrator.workflows.gang.turns.wait_until_drained", lambda *_, **__: None)
     return stops
 
@@ -279,7 +279,7 @@ def test_whoever_of_a_failed_batch_serves_is_behind_the_router_again(
         world.gangs = (gang("a"), gang("b", GangState.FAILED, healthy=False), gang("c"))
         raise GangFailed("does not come up", where="gang b", fix="look")
 
-    monkeypatch.setattr("orchestrator.workflows.gang.turns.up.raise_all", fails)
+    monkeypatch.setattr("orchestrator.workflows.gang.turns.raising.raise_all", fails)
     failed = roll(world, max_unavailable=2)
     assert "stopped at a, b; not restarted: c" in failed.what
     assert sorted(set(world.behind)) == ["http://a", "http://c"]
@@ -459,7 +459,7 @@ def test_an_interruption_leaves_what_is_not_finished(
             raise signal
         return type("Raised", (), {"views": ()})
 
-    monkeypatch.setattr("orchestrator.workflows.gang.turns.up.raise_all", interrupted)
+    monkeypatch.setattr("orchestrator.workflows.gang.turns.raising.raise_all", interrupted)
     with pytest.raises(signal):
         rolling.roll(INVENTORY, RollingRequest(), world)  # type: ignore[arg-type]
     assert {name: begun.turning for name, begun in Lock.kept.items()} == {"b": True, "c": False}

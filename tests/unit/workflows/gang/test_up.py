@@ -15,10 +15,10 @@ from orchestrator.model.inventory import GangSpec, RouterSpec
 from orchestrator.model.plan import Plan
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.gang import changed_plan
+from orchestrator.workflows.gang import up as up_module
 from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.gang.raising import Ground, UpRequest, UpResult
 from orchestrator.workflows.gang.restart import stop
-from orchestrator.workflows.gang.up import Ground, Outcome, UpRequest
 from orchestrator.workflows.plan.plan import PlanRequest
 from orchestrator.workflows.status.reports import see
 
@@ -43,7 +43,7 @@ def up(
     replace_it: bool = False,
     undo: bool = False,
     router: RouterSpec | None = None,
-) -> Outcome:
+) -> UpResult:
     """`up` from where its plan is made."""
 
     @contextmanager
@@ -60,9 +60,9 @@ def up(
                 topologies={},
             )
 
-    monkeypatch.setattr(changed_plan, "ground", ground)
+    monkeypatch.setattr(up_module, "ground", ground)
     request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0, replace=replace_it, undo_on_interrupt=undo)
-    return changed_plan.up(replace(gang.inventory, router=router), request, notes())
+    return up_module.up(replace(gang.inventory, router=router), request, notes())
 
 
 def notes() -> Notes:
@@ -128,7 +128,7 @@ def test_a_slow_network_brings_the_previous_plan_back(local: Local, monkeypatch:
         tested.append((view.plan_id, {node.state for node in view.nodes}))
         raise VerificationDiffers("the network is slow, and no rank was started", where="gang gang0", fix="look")
 
-    monkeypatch.setattr(changed_plan, "tested_before", lambda *_: before_go)
+    monkeypatch.setattr(up_module, "tested_before", lambda *_: before_go)
     with pytest.raises(VerificationDiffers, match="no rank was started") as slow:
         up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch, replace_it=True)
     assert "gang0 is back on its previous plan plan1" in slow.value.what
@@ -150,7 +150,7 @@ def test_ctrl_c_while_it_stops_brings_the_previous_plan_back(local: Local, monke
             raise KeyboardInterrupt  # the nodes are told by now, and drain
         stop(*args, now=now)
 
-    monkeypatch.setattr(changed_plan, "stop", interrupted)
+    monkeypatch.setattr(up_module, "stop", interrupted)
     monkeypatch.setattr("orchestrator.workflows.gang.turns.stop", interrupted)
     new = with_env(replace(plan, plan_id="plan2"), NEW="1")
     with pytest.raises(KeyboardInterrupt):
@@ -168,7 +168,7 @@ def test_another_model_is_changed_over_only_where_that_is_asked_for(
     up(gang, plan, monkeypatch)
     (of_gang,) = plan.gangs
     other = replace(plan, plan_id="plan2", gangs=(replace(of_gang, model="Other"),))
-    monkeypatch.setattr(changed_plan, "_reason", lambda *_: "")  # other gangs serve behind a router meanwhile
+    monkeypatch.setattr(up_module, "_reason", lambda *_: "")  # other gangs serve behind a router meanwhile
     with pytest.raises(InputError, match="another model than Fake") as refused:
         up(gang, other, monkeypatch)
     assert "--replace" in refused.value.fix and gang.view().model == "Fake"
@@ -205,8 +205,8 @@ def test_a_gang_that_serves_elsewhere_after_its_turn_is_in_the_router_there(
     plan = gang.plan("plan1")
     (of_gang,) = plan.gangs
     was, then = of_gang.service_url, of_gang.service_url.replace("127.0.0.1", "localhost")
-    monkeypatch.setattr(changed_plan, "Router", lambda _: router)
-    monkeypatch.setattr(changed_plan, "enrol", lambda *_, **__: None)
+    monkeypatch.setattr(up_module, "Router", lambda _: router)
+    monkeypatch.setattr(up_module, "enrol", lambda *_, **__: None)
     spec = RouterSpec(node=gang.spec(0))
     up(gang, plan, monkeypatch, router=spec)
     router.workers.append(was)

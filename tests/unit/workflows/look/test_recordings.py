@@ -14,7 +14,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.snapshot_json import snapshot_json
 from orchestrator.topology.build import build
-from orchestrator.workflows.look.saved import load_saved, save_snapshots
+from orchestrator.workflows.look.recordings import load_saved, save_snapshots
 
 
 def snapshots(count: int = 2) -> dict[str, Snapshot]:

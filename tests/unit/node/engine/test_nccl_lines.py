@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orchestrator.engines.nccl_log import read
 from orchestrator.node.agent.run import Run, run_of
-from orchestrator.node.engine import transport
+from orchestrator.node.engine import nccl_lines
 from orchestrator.protocol.report import TransportLines
 
 RECORDED = Path(__file__).resolve().parents[3] / "recorded" / "nccl-2.28.9-tcp.log"
@@ -28,8 +28,8 @@ def run(folder: Path) -> Run:
 def test_what_is_kept_reads_as_the_whole_log_does(tmp_path: Path) -> None:
     (tmp_path / "engine.log.1").write_bytes(RECORDED.read_bytes() * 3)
     (tmp_path / "engine.log").write_bytes(b"\xff progress 1%\r" + RECORDED.read_bytes())
-    transport.note(run(tmp_path))
-    noted = transport.noted(str(tmp_path))
+    nccl_lines.note(run(tmp_path))
+    noted = nccl_lines.noted(str(tmp_path))
     assert noted is not None
     assert noted.planned == {"NCCL_NET": "IB"}
     assert len(noted.lines) < 12
@@ -43,6 +43,6 @@ def test_what_is_kept_reads_as_the_whole_log_does(tmp_path: Path) -> None:
 
 
 def test_without_a_log_there_is_nothing_to_keep(tmp_path: Path) -> None:
-    assert transport.noted(str(tmp_path)) is None
-    transport.note(run(tmp_path))
-    assert transport.noted(str(tmp_path)) == TransportLines(planned={"NCCL_NET": "IB"})
+    assert nccl_lines.noted(str(tmp_path)) is None
+    nccl_lines.note(run(tmp_path))
+    assert nccl_lines.noted(str(tmp_path)) == TransportLines(planned={"NCCL_NET": "IB"})
