@@ -37,8 +37,8 @@ LARGER = {
     "topology/shape.py:shape": 19,
     "tuning/search.py:candidates": 16,
     "workflows/checkpoint/push.py:_all": 18,
-    "workflows/gang/changed_plan.py:_change": 24,
-    "workflows/gang/up.py:_follow": 17,
+    "workflows/gang/up.py:_change": 24,
+    "workflows/gang/raising.py:_follow": 17,
     "workflows/support/bundle.py:_names": 16,
     "workflows/web/lights.py:_gpu": 17,
 }
