@@ -48,6 +48,28 @@ TUNE_RUN_S = 6 * 3600.0
 """For the jobs that a node's tuners take at a time."""
 DIAL_S = 9.0
 """For the paths from one node to all others, tries and all."""
+DIAL_TRY_S = 1.0
+UNHEARD_TRY_S = 0.3
+"""Where a node does not hear itself: only whether its ARP is answered can be seen, and that takes milliseconds."""
+LISTEN_S = 11.0
+"""Longer than any node dials, by what the slowest of them may begin later."""
+LISTENER_END_S = 5.0
+"""A listener notices within 0.2 s that its reader is gone."""
+INIT_CONNECT_S = 10.0
+PREPARE_S = 3600.0
+"""For the whole playbook: packages, and an image or a virtual environment on every node."""
+SETTLE_S = 120.0
+"""After a boot drivers load and links train: what doctor finds meanwhile may pass."""
+HOOK_S = 30.0
+"""For an operator's command that a guard runs."""
+NOTICE_S = 15.0
+"""For a receiver to accept a notification."""
+LAST_NOTICES_S = 20.0
+"""For what is still to be sent when everything else has ended."""
+WATCH_S = 4.0
+"""A node that owes an answer for longer is shown as unreachable; answers take milliseconds."""
+WATCH_FIRST_S = 6.0
+"""For its first answer, connecting included."""
 PROMPT_S = 120.0
 """For one prompt: 32 tokens at a third of a token a second, and whatever waits before it."""
 ROUTER_ASK_S = 10.0

@@ -38,8 +38,6 @@ from orchestrator.workflows.status.reports import as_they_run, see
 from orchestrator.workflows.survive.relaunch import facts_of_now
 
 LOOK_EVERY_S = 2.0
-SETTLE_S = 120.0
-"""After a boot drivers load and links train: what the doctor finds meanwhile may pass."""
 _ASK = "cat /proc/sys/kernel/random/boot_id /proc/1/stat"
 
 

@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.model.errors import InputError
 from orchestrator.planning.typed import shown_hook
-
-DEADLINE_S = 30.0
+from orchestrator.workflows.deadlines import HOOK_S
 
 
 @dataclass(frozen=True, slots=True)

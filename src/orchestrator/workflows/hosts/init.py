@@ -19,7 +19,7 @@ from orchestrator.remote.session import Session
 from orchestrator.remote.ssh_target import target_of
 from orchestrator.topology.build import build
 from orchestrator.topology.network import tcp_interface
-from orchestrator.workflows.deadlines import ANSWER_S
+from orchestrator.workflows.deadlines import ANSWER_S, INIT_CONNECT_S
 from orchestrator.workflows.files import write_whole
 from orchestrator.workflows.hosts.first_inventory import FirstNode, first_inventory
 from orchestrator.workflows.look.look import look
@@ -36,8 +36,6 @@ __all__ = [
     "scan",
     "see",
 ]
-
-CONNECT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +116,7 @@ def usual_user(node: NodeSpec) -> str:
 
 def scan(nodes: Sequence[NodeSpec]) -> PerNode[ShownKey]:
     """The host key that each node shows."""
-    return host_key_scan.scan(nodes, deadline_s=CONNECT_S)
+    return host_key_scan.scan(nodes, deadline_s=INIT_CONNECT_S)
 
 
 def remember(nodes: Sequence[NodeSpec], keys: Mapping[str, ShownKey]) -> str:
@@ -128,14 +126,14 @@ def remember(nodes: Sequence[NodeSpec], keys: Mapping[str, ShownKey]) -> str:
 
 def log_in(nodes: Sequence[NodeSpec]) -> PerNode[Login]:
     """Log in everywhere, and try sudo where we are not root."""
-    with Fleet(nodes, connect_deadline_s=CONNECT_S) as fleet:
+    with Fleet(nodes, connect_deadline_s=INIT_CONNECT_S) as fleet:
         return fleet.on_every(_who)
 
 
 def see(nodes: Sequence[NodeSpec], logins: Mapping[str, Login]) -> Seen:
     """GPUs and the shared network of nodes on which we can log in. Raises the failure of a node that can't be read."""
     able = [replace(node, reach=replace(node.reach, become=_becomes(logins.values()))) for node in nodes]
-    with Fleet(able, connect_deadline_s=CONNECT_S) as fleet:
+    with Fleet(able, connect_deadline_s=INIT_CONNECT_S) as fleet:
         topologies = {name: build(snapshot) for name, snapshot in look(fleet, able).all().items()}
     return _seen(nodes, topologies)
 

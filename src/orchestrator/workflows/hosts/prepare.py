@@ -24,6 +24,7 @@ from orchestrator.planning.places import venv
 from orchestrator.planning.ports import firewall
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
+from orchestrator.workflows.deadlines import PREPARE_S
 from orchestrator.workflows.gang.standing import as_standing
 from orchestrator.workflows.hosts.stack import ROUTER_STACK
 from orchestrator.workflows.look.look import look
@@ -41,7 +42,6 @@ ON_REQUEST = ("firewall",)
 ENGINE_USER = "l40s"
 """The engine's user if the inventory names none."""
 
-TIMEOUT_S = 3600.0
 _DEBS = "debs.tar"
 _IMAGE = "image.tar"
 _VOCABULARIES = "vocabularies.tar"
@@ -68,7 +68,7 @@ class PrepareRequest:
     become: bool = False
     become_password: str | None = None
     find_links: str = ""
-    timeout_s: float = TIMEOUT_S
+    timeout_s: float = PREPARE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

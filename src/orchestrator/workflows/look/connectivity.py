@@ -17,11 +17,8 @@ from orchestrator.remote.session import Session
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.ports import hears_itself
 from orchestrator.topology.pci import card
-from orchestrator.workflows.deadlines import DIAL_S
+from orchestrator.workflows.deadlines import DIAL_S, DIAL_TRY_S, LISTEN_S, LISTENER_END_S, UNHEARD_TRY_S
 
-TIMEOUT_S = 1.0
-UNHEARD_S = 0.3
-"""Where a node does not hear itself: only whether its ARP is answered can be seen, and that takes milliseconds."""
 TRIES, SPACING_S = 4, 0.5
 """Only what did not pass is tried again. With 8 % of all packets lost in both directions a try fails in 15 of
 100 cases, four of them in one of 2,000 (calculated)."""
@@ -79,12 +76,12 @@ def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
 def _let_ports_go(fleet: Fleet, opened: Mapping[str, Listening]) -> None:
     """Until no listener is left: a start that follows finds these ports taken otherwise. One that does not end in time
     is named by whoever wants its port."""
-    tries = int(END_S / 0.05)
+    tries = int(LISTENER_END_S / 0.05)
 
     def gone(session: Session) -> None:
         pid = opened[session.spec.name].pid
         script = f"i=0; while [ -d /proc/{pid} ] && [ $i -lt {tries} ]; do sleep 0.05; i=$((i+1)); done"
-        session.run(f"exec /bin/sh -c '{script}'", deadline_s=END_S + TIMEOUT_S)
+        session.run(f"exec /bin/sh -c '{script}'", deadline_s=LISTENER_END_S + DIAL_TRY_S)
 
     fleet.on_every(gone, only={name for name, value in opened.items() if value.pid > 0})
 
@@ -119,7 +116,7 @@ def _targets(
         if name == spec.name or other.gang != spec.gang or name not in opened:
             continue
         listening = opened[name]
-        base = {"name": name, "timeout_s": TIMEOUT_S}
+        base = {"name": name, "timeout_s": DIAL_TRY_S}
         tcp: Sequence[int] = [
             port for port in sorted(_ports(other)) if listening.tcp.get(str(port)) in ("listening", "taken")
         ]
@@ -161,7 +158,9 @@ def _within(node: Node, mine: Rails, listening: Listening) -> Iterator[dict[str,
     for device in mine:
         others = {far: way for far, way in mine.items() if cards[far] != cards[device]}
         heard = all(hears_itself(node, way[1]) for way in (mine[device], *others.values()))
-        base = {"name": node.name} | ({"timeout_s": TIMEOUT_S} if heard else {"timeout_s": UNHEARD_S, "once": True})
+        base = {"name": node.name} | (
+            {"timeout_s": DIAL_TRY_S} if heard else {"timeout_s": UNHEARD_TRY_S, "once": True}
+        )
         yield from _across(base, {device: mine[device]}, others, {}, listening)
 
 

@@ -22,16 +22,14 @@ from orchestrator.model.notify import Event, Mail, Notice, Recipient
 from orchestrator.monitoring.events import news
 from orchestrator.monitoring.messages import address, body, plain, refused
 from orchestrator.records.told import keep_told, read_told, told_file
+from orchestrator.workflows.deadlines import LAST_NOTICES_S, NOTICE_S
 
-DEADLINE_S = 15.0
 TRIES = 3
 PAUSE_S = 2.0
-LEAVE_S = 20.0
-"""For what is still to be sent when everything else has ended."""
 MOST_WAITING = 200
 
 
-def send(recipient: Recipient, notice: Notice, *, deadline_s: float = DEADLINE_S) -> str:
+def send(recipient: Recipient, notice: Notice, *, deadline_s: float = NOTICE_S) -> str:
     """'' where it arrived, else why not. The words name no secret: addresses and passwords are left out."""
     try:
         if recipient.mail is not None:
@@ -57,7 +55,7 @@ def shown(recipient: Recipient) -> str:
 
 
 class Notifier:
-    """A context manager: on leaving, what waits is still sent for LEAVE_S.
+    """A context manager: on leaving, what waits is still sent for LAST_NOTICES_S.
 
     trouble: called with one sentence where a message could not be delivered
     """
@@ -81,7 +79,7 @@ class Notifier:
     ) -> None:
         if self._recipients:
             self._waiting.put(None)
-            self._thread.join(LEAVE_S)
+            self._thread.join(LAST_NOTICES_S)
 
     def look(self, view: GangView) -> None:
         """Tell what is new of a gang."""

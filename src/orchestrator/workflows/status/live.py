@@ -25,7 +25,7 @@ from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.protocol.verbs import AskRequest, HttpRequest, ReportAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.asking import ask_http
-from orchestrator.workflows.deadlines import ANSWER_S, METRICS_S
+from orchestrator.workflows.deadlines import ANSWER_S, METRICS_S, WATCH_FIRST_S, WATCH_S
 from orchestrator.workflows.gang.operation import interrupted
 from orchestrator.workflows.status.loads import GangLoad, NodeLoad, add_loads, read_gauges
 from orchestrator.workflows.status.overview import Overview, RouterGlance, glance, overview_json
@@ -34,9 +34,6 @@ from orchestrator.workflows.status.why import run_events
 
 LOOK_S = 0.7
 """Between two questions to a node: a death shows within 2 s, the agent's own look and the drawing included."""
-PATIENCE_S = 4.0
-"""A node that owes an answer for longer is shown as unreachable; answers take milliseconds."""
-FIRST_S = 6.0
 RETRY_S = 2.0
 GAUGES_S = 3.0
 SERVING_S = 2.0
@@ -87,7 +84,7 @@ class Watching:
         self._start(self._read_interrupted, INTERRUPTED_S)
         if self._router is not None:
             self._start(partial(self._read_router, self._router), ROUTER_S)
-        end = time.monotonic() + FIRST_S
+        end = time.monotonic() + WATCH_FIRST_S
         while len({*self._answers, *self._failures}) < len(self._fleet.nodes) and time.monotonic() < end:
             time.sleep(0.02)
         return self
@@ -197,7 +194,7 @@ class Watching:
 
 
 def overdue(asked: Mapping[str, float], answered: Collection[str], now: float) -> dict[str, DeployError]:
-    """Nodes that owe their answer for longer than PATIENCE_S, or have not given a first one, as failures.
+    """Nodes that owe their answer for longer than WATCH_S, or have not given a first one, as failures.
 
     asked: when each was last asked or answered, in the seconds of `now`; answered: those whose last answer was one
     """
@@ -206,7 +203,7 @@ def overdue(asked: Mapping[str, float], answered: Collection[str], now: float) -
             f"no answer for {now - since:.0f} s", where=name, fix=f"check that it responds: ssh {name} uptime"
         )
         for name, since in asked.items()
-        if now - since > PATIENCE_S or name not in answered
+        if now - since > WATCH_S or name not in answered
     }
 
 

@@ -22,6 +22,7 @@ from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.shape import Message
 from orchestrator.protocol.ways import Listening
 from orchestrator.remote import node_app
+from orchestrator.workflows.deadlines import UNHEARD_TRY_S
 from orchestrator.workflows.look import connectivity
 from orchestrator.workflows.look.connectivity import try_ways
 
@@ -169,5 +170,5 @@ def test_within_a_node_every_port_tries_those_of_its_other_cards() -> None:
         ("node0", here, there) for here, there in product(("mlx5_0", "mlx5_1"), ("mlx5_2", "mlx5_3"))
     }
     assert len(tried) == 8
-    assert {one["timeout_s"] for one in tried} == {connectivity.UNHEARD_S}
+    assert {one["timeout_s"] for one in tried} == {UNHEARD_TRY_S}
     assert all(mine[one["side"]] == (one["source"], one["device"]) for one in tried)
