@@ -26,7 +26,7 @@ from orchestrator.model.errors import DeployError, GangFailed, InputError, Unrea
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
-from orchestrator.workflows.deadlines import BOOT_S
+from orchestrator.workflows.deadlines import BOOT_S, SETTLE_S
 from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.locks import GangLock, take_again
 from orchestrator.workflows.gang.operation import Operation

@@ -47,7 +47,7 @@ class Hook:
             return False
 
 
-def run_hook(hook: Hook, event: str, *, gang: str, why: str, deadline_s: float = DEADLINE_S) -> str:
+def run_hook(hook: Hook, event: str, *, gang: str, why: str, deadline_s: float = HOOK_S) -> str:
     """'' if it worked, else why not: a hook that fails or hangs must not end its caller.
 
     The text shows no more of the hook than `planning.typed.shown_hook`, since it may hold a secret. A command gets

@@ -22,10 +22,6 @@ from orchestrator.workflows.deadlines import DIAL_S, DIAL_TRY_S, LISTEN_S, LISTE
 TRIES, SPACING_S = 4, 0.5
 """Only what did not pass is tried again. With 8 % of all packets lost in both directions a try fails in 15 of
 100 cases, four of them in one of 2,000 (calculated)."""
-LISTEN_S = 11.0
-"""Longer than any node dials, by what the slowest of them may begin later."""
-END_S = 5.0
-"""A listener notices within 0.2 s that its reader is gone."""
 Rails = Mapping[str, tuple[str, str]]
 """{RDMA device: (address, interface)}."""
 MOST_TRIED_ACROSS = 8
