@@ -38,6 +38,15 @@ def ranks(lab: SmallLab) -> dict[str, str]:
     return {node: said for node, said in found.items() if said}
 
 
+def test_an_interrupted_test_leaves_nothing(lab: SmallLab) -> None:
+    test = lab.start("nettest", "--model", lab.model)
+    until(lambda: len(ranks(lab)) == NODES, 120, "the ranks run")
+    test.send_signal(signal.SIGINT)
+    said = test.communicate(timeout=60)[0]
+    assert test.returncode == 130 and "interrupted" in said
+    until(lambda: not ranks(lab), 30, "nothing of it is left")
+
+
 def test_healthy_links_are_as_fast_as_each_other(lab: SmallLab) -> None:
     found = nettest(lab)
     (gang,) = found["gangs"]
@@ -117,16 +126,6 @@ def test_a_rank_that_dies_ends_all_and_is_the_one_message(lab: SmallLab) -> None
     assert test.returncode in (3, 4), said
     assert said.count("error:") == 1 and "node2" in said
     until(lambda: not ranks(lab), 30, "nothing of it is left")
-
-
-def test_an_interrupted_test_leaves_nothing(lab: SmallLab) -> None:
-    test = lab.start("nettest", "--model", lab.model)
-    until(lambda: len(ranks(lab)) == NODES, 120, "the ranks run")
-    test.send_signal(signal.SIGINT)
-    said = test.communicate(timeout=60)[0]
-    assert test.returncode == 130 and "interrupted" in said
-    until(lambda: not ranks(lab), 30, "nothing of it is left")
-    nettest(lab)
 
 
 def test_an_interrupted_start_leaves_no_agent_and_says_so(lab: SmallLab) -> None:

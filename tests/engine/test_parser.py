@@ -112,7 +112,7 @@ def rendered(version: str, folder: Path) -> Iterator[tuple[str, tuple[str, ...]]
         yield f"listed sizes, compiled, on {stack.name}", commands.argv((), options, venv="")
         for name, text in adapter.secret_files(KEY, template("launch_with_secrets.py")):
             (folder / name).write_text(text)
-        _, more = adapter.with_secrets(stack.launch, str(folder))
+        _, more = adapter.with_secrets(stack.launch or adapter.launch, str(folder))
         by_stub = () if more else tuple((folder / "engine-secrets.args").read_text().splitlines())
         yield f"key on {stack.name}", (*by_stub, *commands.argv((), (*options, *more), venv=""))
 

@@ -195,6 +195,7 @@ def with_a_spare(operator: Operator, spare: str) -> Operator:
     return Operator(operator.lab, path)
 
 
+@pytest.mark.long
 def test_a_spare_takes_the_place_of_a_dead_node_and_gives_it_back(operator: Operator) -> None:
     """Here a gang of three: as it was asked for, with the same layout, on the spare."""
     operator.type("down", "--now")
@@ -237,6 +238,7 @@ def test_a_spare_takes_the_place_of_a_dead_node_and_gives_it_back(operator: Oper
 
 
 def test_up_without_a_node_takes_the_spare_and_down_ends_it_there(operator: Operator) -> None:
+    operator.type("down", "--now")
     three = with_a_spare(operator, "node3")
     asked = ("--tp", "8", "--pp", "3")
     said = three.type("up", *MODEL, *asked, "--without", "node0", "--replace")

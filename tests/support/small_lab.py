@@ -46,7 +46,8 @@ DIMENSIONS = {
 ENGINE_MODEL = "tiny-deepseek-v3"
 UP_S = {"standin": 180.0, "sglang": 1900.0}
 """For `lab up` and `up`; a machine's first `lab up` with the real engine installs it."""
-ENVIRONMENT = {"STANDIN_SPEED": "0.1", "NCCL_DEBUG": "INFO"}
+ENVIRONMENT = {"STANDIN_SPEED": "0.1", "STANDIN_STEP_MS": "3", "NCCL_DEBUG": "INFO"}
+"""A stand-in that generates as fast as it can would have a processor to itself while it is asked."""
 
 
 @dataclass

@@ -94,7 +94,7 @@ def with_limits(finding: Finding, cluster: Cluster) -> Finding:
     gpus = [gpu for node in nodes for gpu in node.gpus]
     others = sorted({short_name(gpu.name) for gpu in gpus if gpu.name} - {L40S.name})
     if any(gpu.nvlinks for gpu in gpus):
-        words = "these GPUs have NVLink, for which the price does not apply"
+        words = "these GPUs have NVLink, for which the cost does not apply"
     else:
         gangs = {node.spec.gang for node in nodes}
         layout = _only({cluster.layouts.get(gang) for gang in gangs})

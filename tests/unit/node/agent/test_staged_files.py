@@ -102,7 +102,13 @@ def test_a_script_that_is_not_what_was_staged_is_refused_in_words_and_never_exec
         what, where, fix = told.value.what, told.value.where, told.value.fix
     assert where == str(script)
     assert "l40s-deploy up" in fix
-    words = {"text": "was changed since", "owner": USER, "mode": "others", "link": "can't be read", "gone": "can't be"}
+    words = {
+        "text": "was changed since",
+        "owner": USER,
+        "mode": "other than its owner",
+        "link": "can't be read",
+        "gone": "can't be",
+    }
     assert words[tampered] in what
     assert not ran.exists()
 

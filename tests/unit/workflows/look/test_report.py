@@ -57,7 +57,7 @@ def test_what_is_to_do_is_a_list_with_a_step_a_line(tmp_path: Path) -> None:
     page = written(cluster_with("node2", several_faults), tmp_path)
     findings = diagnose(cluster_with("node2", several_faults), {}).findings
     assert page.count('<span class="tick">') == len(findings)
-    todo = page[page.index("<h2>To do") : page.index("<h2>Ways")]
+    todo = page[page.index("<h2>To do") : page.index("<h2>Paths")]
     assert todo.count("<li>") == len(findings) + sum(len(finding.fix.split("; ")) for finding in findings)
 
 

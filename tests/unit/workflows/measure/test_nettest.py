@@ -300,7 +300,7 @@ def test_a_node_lost_in_the_middle_is_the_one_that_is_named(monkeypatch: pytest.
         nettest.test(Fleet(), ground(device="cpu", ranks=1), enough=0.8, progress=lambda *_: None)  # type: ignore[arg-type]
     assert (failed.value.where, failed.value.exit_code) == ("node1", Exit.UNREACHABLE)
     assert "lost during the network test" in failed.value.what and "no answer for 15 s" in failed.value.what
-    assert "its ranks end by themselves within 240 s" in failed.value.fix and "check its power" in failed.value.fix
+    assert "its ranks stop within 240 s" in failed.value.fix and "check its power" in failed.value.fix
     assert not no_ssh.exists()
 
 

@@ -9,18 +9,20 @@ import pytest
 from tests.support.reference_cluster import gang
 
 from orchestrator.model.errors import InputError, NodeError
+from orchestrator.protocol.verbs import HttpAnswer
 from orchestrator.workflows.measure import quiet
 
 FLEET: Any = None
 
 
-def metrics(finished: int, running: int = 0) -> list[str]:
-    return [f"sglang:num_running_reqs 0\nsglang:num_queue_reqs {running}\nsglang:num_requests_total {finished}.0\n"]
+def metrics(finished: int, running: int = 0) -> list[HttpAnswer]:
+    counts = f"sglang:num_running_reqs 0\nsglang:num_queue_reqs {running}\nsglang:num_requests_total {finished}.0\n"
+    return [HttpAnswer(status=200, body=counts)]
 
 
-def telling(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> None:
+def telling(monkeypatch: pytest.MonkeyPatch, *answers: list[HttpAnswer]) -> None:
     """One answer after the other, the last for good."""
-    said: Iterator[list[str]] = iter(answers)
+    said: Iterator[list[HttpAnswer]] = iter(answers)
     last = answers[-1]
     monkeypatch.setattr(quiet, "_asked", lambda *_: next(said, last))
 
@@ -44,7 +46,8 @@ def test_more_answers_than_ours_spoil_the_run(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_engine_that_keeps_no_count_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    telling(monkeypatch, ['{"loads": [{"num_running_reqs": 0, "num_waiting_reqs": 0}]}'])
+    loads = '{"loads": [{"num_running_reqs": 0, "num_waiting_reqs": 0}]}'
+    telling(monkeypatch, [HttpAnswer(status=200, body=loads)])
     measured()
 
 

@@ -90,7 +90,7 @@ def test_a_recipient_hears_of_its_events_only_and_a_dead_one_is_told_of(tmp_path
             notifier.look(FAILED)
             notifier.tell(Notice(event=Event.GIVEN_UP, subject="g", text="3 restarts"))
     assert [document["event"] for document in there.documents()] == ["given-up"]
-    assert len(troubles) == 2 and "slack at 127.0.0.1 did not take 'g: failed'" in troubles[0]
+    assert len(troubles) == 2 and "slack at 127.0.0.1 did not accept 'g: failed'" in troubles[0]
 
 
 class Post(socketserver.StreamRequestHandler):
