@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # All tests, in one run: tests/support/schedule.py says in which order. One worker computes (the quick tests), the others
 # wait more than they compute (for agents, sshds, labs, the real engine). WORKERS changes their number. What shares a lab
-# or a long set-up is in one file, and a file stays with one worker. Marked `alone` is what measures an interval of this
-# machine's own: nothing runs beside it.
+# or a long set-up is in one file, and a file stays with one worker. What measures an interval of this machine's own is
+# `long`: nothing runs beside it there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unset PYTHONDONTWRITEBYTECODE # thousands of processes run the same modules
@@ -14,5 +14,4 @@ if ! command -v chromium >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-ge
     printf 'test: chromium cannot be installed (try apt-get update); the tests that need a browser are skipped\n'
 fi
 
-.venv/bin/python -m pytest -q -n "${WORKERS:-5}" --dist loadfile -m "not installs and not long and not alone" tests
-env -u RECORD_DURATIONS .venv/bin/python -m pytest -q -m "alone and not installs" tests
+.venv/bin/python -m pytest -q -n "${WORKERS:-5}" --dist loadfile -m "not installs and not long" tests
