@@ -99,8 +99,9 @@ class LocalConversation:
         deadline = Deadline(deadline_s)
         with self._asking:
             try:
-                _write(self._running(), line + b"\n", deadline)
-                return self._answer(deadline)
+                process = self._running()
+                _write(process, line + b"\n", deadline)
+                return self._answer(process, deadline)
             except Passed:
                 self._over()
                 raise _too_slow(self._spec, self._command, deadline_s) from None
@@ -126,8 +127,9 @@ class LocalConversation:
             weakref.finalize(self, _dismiss, self._process)
         return self._process
 
-    def _answer(self, deadline: Deadline) -> bytes | None:
-        searched, source = 0, _end_of(self._process, "stdout")
+    def _answer(self, process: subprocess.Popen[bytes], deadline: Deadline) -> bytes | None:
+        assert process.stdout is not None
+        searched, source = 0, process.stdout.fileno()
         while (end := self._rest.find(b"\n", searched)) < 0:
             searched = len(self._rest)
             if searched > session.MOST_ANSWER:
@@ -163,15 +165,10 @@ def _too_slow(spec: NodeSpec, command: str | Sequence[str], seconds: float) -> U
     )
 
 
-def _end_of(process: subprocess.Popen[bytes] | None, name: str) -> int:
-    pipe = getattr(process, name)
-    assert pipe is not None
-    return int(pipe.fileno())
-
-
 def _write(process: subprocess.Popen[bytes], data: bytes, deadline: Deadline) -> None:
     """All of it, by writes that can't block; nothing where nobody reads. Raises Passed."""
-    left, target = memoryview(data), _end_of(process, "stdin")
+    assert process.stdin is not None
+    left, target = memoryview(data), process.stdin.fileno()
     while left:
         if not select.select([], [target], [], deadline.left())[1]:
             raise Passed

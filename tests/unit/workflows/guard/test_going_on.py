@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.workflows.guard.test_guard_posts import Quiet
 
 from orchestrator.gang.guarding import Decision, Do, Policy
 from orchestrator.gang.view import GangView, NodeView
@@ -33,7 +34,7 @@ def node(name: str, *, spare: bool = False) -> NodeSpec:
 
 
 @dataclass
-class Cluster:
+class Cluster(Quiet):
     """A failed gang of four nodes, perhaps with a spare. lost: does not answer; sick: the doctor refuses it;
     missing: its newest run was without it; ends: what a start on other nodes raises; breaks: what the doctor raises;
     off: nodes without a usable RDMA port, under a plan that needs one; state: of the gang."""
@@ -96,15 +97,6 @@ class Cluster:
     def against_a_start(self, *_: object) -> Against | None:
         error = InputError("none of its RDMA ports can be used", where="".join(self.off), fix="look")
         return Against(error=error, outdated=True) if self.off else None
-
-    def planned(self, plan: object) -> None:
-        pass
-
-    def step(self, gang: str, words: str) -> None:
-        pass
-
-    def seen(self, views: object) -> None:
-        pass
 
     def decided(self, gang: str, decision: Decision) -> None:
         self.decided_on.append(decision)
