@@ -53,6 +53,10 @@ class HealthyNode:
         """NVML's devices."""
         return self.machine.devices
 
+    def copy(self) -> HealthyNode:
+        """One that may be broken without this one. The tables of texts, by far the most of it, need no deep copy."""
+        return deepcopy(self, {id(texts): dict(texts) for texts in (self.files, self.links)})
+
     def key(self, address: str) -> str:
         """Real path of a PCI function."""
         found = {path.rpartition("/")[0] for path in self.files if path.endswith(f"/{address}/class")}
@@ -110,6 +114,13 @@ class HealthyNode:
                 del self.files[path]
 
 
+Change = Callable[[HealthyNode], object]
+
+
+def _as_it_is(_: HealthyNode) -> None:
+    """The reference machine."""
+
+
 def configuration_space(
     *, kind: int = _ENDPOINT, bus: int = 0, acs: int = -1, read_request: int = 4096, payload: int = 256, ats: int = -1
 ) -> bytes:
@@ -133,12 +144,14 @@ def configuration_space(
 
 def healthy_node(name: str = "node0", number: int = 0) -> HealthyNode:
     """A right node with everything in order, to be broken at will."""
-    return deepcopy(_healthy_node(name, number))
+    return _shaped_node(name, number, _as_it_is).copy()
 
 
 @cache
-def _healthy_node(name: str, number: int) -> HealthyNode:
-    return dressed(reference_machine(name, number))
+def _shaped_node(name: str, number: int, shape: Change) -> HealthyNode:
+    node = dressed(reference_machine(name, number))
+    shape(node)
+    return node
 
 
 def dressed(machine: MachineFiles) -> HealthyNode:
@@ -286,19 +299,10 @@ def _gpu(device: dict[str, Any], index: int, gpus: int) -> None:
     )
 
 
-Change = Callable[[HealthyNode], object]
-
-
-def _as_it_is(_: HealthyNode) -> None:
-    """The reference machine."""
-
-
 @cache
 def _whole_cluster(shape: Change) -> Cluster:
-    nodes = healthy_nodes()
-    for node in nodes.values():
-        shape(node)
-    return cluster_of(nodes)
+    names = [f"node{number}" for number in range(4)]
+    return cluster_of({name: _shaped_node(name, number, shape) for number, name in enumerate(names)})
 
 
 def cluster_with(name: str, breaks: Change, trials: tuple[Trial, ...] = (), *, shape: Change = _as_it_is) -> Cluster:
@@ -306,8 +310,7 @@ def cluster_with(name: str, breaks: Change, trials: tuple[Trial, ...] = (), *, s
     each reference node first."""
     whole = _whole_cluster(shape)
     number = whole.specs[name].node_rank
-    node = healthy_node(name, number)
-    shape(node)
+    node = _shaped_node(name, number, shape).copy()
     breaks(node)
     changed = cluster_of({name: node}, first=number)
     return Cluster(

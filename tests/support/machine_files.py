@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ PEX_GEN4 = ("0x1000", "0xc010", "0x060400", "0xa024")
 PEX_GEN5 = ("0x1000", "0xc030", "0x060400", "0x0144")
 PEX_GEN5_SUB = ("0x1000", "0xc030", "0x060400", "0x1144")
 MIB = 1 << 20
+
+
+_relative = cache(posixpath.relpath)
 
 
 @dataclass
@@ -42,7 +46,7 @@ class MachineFiles:
 
     def link(self, path: str, target: str) -> None:
         """A relative link, as sysfs makes them."""
-        self.links[path] = posixpath.relpath(target, posixpath.dirname(path))
+        self.links[path] = _relative(target, path.rpartition("/")[0])
 
     def function(
         self,
