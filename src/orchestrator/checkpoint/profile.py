@@ -1,4 +1,4 @@
-"""A model profile from a checkpoint's own facts, and what they do not contain."""
+"""A model profile from a checkpoint's own facts, and what those facts leave unknown."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SGLang 0.5.23: is_hybrid_swa_model, get_hybrid_layer_ids). Others keep all layer
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A profile and, by key of its file, what is unknown: the file says so at that line."""
+    """A profile, and what is unknown of it by key of its file, which says so at that line."""
 
     profile: ModelProfile
     unknown: Mapping[str, str]
 
 
 def draft(judgement: Judgement, *, name: str, directory: str, source: str) -> Draft:
-    """Raises InputError where config.json lacks a dimension, or has a quantisation whose memory can't be computed."""
+    """Raises InputError where config.json lacks a dimension, or names a quantisation whose memory use is not known."""
     where = f"{judgement.facts['path']}/config.json"
     for key, most in impossible(judgement.facts["config"]):
         raise InputError(f"{key} is not a number from 0 to {most}", where=where, fix="download config.json again")
@@ -95,24 +95,33 @@ def _block(judgement: Judgement) -> tuple[int, int]:
     return int(height), int(width)
 
 
+_NO_BLOCK = "config.json has no block size; assuming one scale per channel"
+_STORED: Mapping[tuple[str, str], tuple[Quantisation, str]] = {
+    ("mxfp4", ""): ("mxfp4", ""),
+    ("fp8", ""): ("fp8-channel", _NO_BLOCK),
+    ("compressed-tensors", "F8_E4M3"): ("fp8-channel", _NO_BLOCK),
+    ("w8a8_int8", ""): ("int8-channel", ""),
+    ("compressed-tensors", "I8"): ("int8-channel", "the tensors are int8: one scale a channel is assumed"),
+    ("none", "I8"): ("int8-channel", "not in config.json, and the tensors are int8; assuming one scale per channel"),
+}
+"""quant_method and a type of tensor beside it, '' for any -> how the weights are stored, and what that assumes. The
+first that applies counts."""
+
+
 def _quantisation(judgement: Judgement, where: str) -> tuple[Quantisation, str]:
-    """The kind, and where it had to be guessed from the tensors, how."""
-    method = judgement.method
-    if method == "mxfp4" or _weights(judgement).get("num_bits") == 4:
-        return ("mxfp4" if method == "mxfp4" else "int4-group"), ""
-    kinds = set(judgement.facts["tensors"]["by_dtype"])
-    if judgement.facts["block"] and method == "fp8":
+    """How the weights are stored, and what is assumed where config.json does not say so; '' where it does."""
+    method, types = judgement.method, judgement.facts["tensors"]["by_dtype"]
+    if method != "mxfp4" and _weights(judgement).get("num_bits") == 4:
+        return "int4-group", ""
+    if method == "fp8" and judgement.facts["block"]:
         return "fp8-block", ""
-    if method in ("fp8", "compressed-tensors") and (method == "fp8" or "F8_E4M3" in kinds):
-        return "fp8-channel", "config.json has no block size; assuming one scale per channel"
-    if method in ("w8a8_int8", "compressed-tensors") and (method == "w8a8_int8" or "I8" in kinds):
-        return "int8-channel", "" if method == "w8a8_int8" else "the tensors are int8: one scale a channel is assumed"
-    if method == "none" and "I8" in kinds:
-        return "int8-channel", "not in config.json, and the tensors are int8; assuming one scale per channel"
-    if method == "none" and "F8_E4M3" not in kinds:
+    for (its_method, its_type), stored in _STORED.items():
+        if its_method == method and its_type in ("", *types):
+            return stored
+    if method == "none" and "F8_E4M3" not in types:
         return "none", ""
     raise InputError(
-        f"quant_method is {method!r:.60} and the tensors are {', '.join(sorted(kinds)) or 'not there'}: the GPU"
+        f"quant_method is {method!r:.60} and the tensors are {', '.join(sorted(types)) or 'not there'}: the GPU"
         " memory for such weights is not known",
         where=where,
         fix="write the profile yourself (inventory/models/*.yml are examples), or use an FP8, INT8 or BF16 version",
@@ -120,7 +129,7 @@ def _quantisation(judgement: Judgement, where: str) -> tuple[Quantisation, str]:
 
 
 def _weights(judgement: Judgement) -> Mapping[str, Any]:
-    """What compressed-tensors says of the weights of its first group; empty where it says nothing."""
+    """What compressed-tensors says about the weights of its first group; empty where it says nothing."""
     groups = _quantised(judgement).get("config_groups")
     group: object = next(iter(groups.values()), {}) if isinstance(groups, Mapping) else {}
     weights = group.get("weights") if isinstance(group, Mapping) else {}
@@ -136,7 +145,7 @@ def _quantised(judgement: Judgement) -> Mapping[str, Any]:
 
 
 def _group(judgement: Judgement, quantisation: Quantisation, where: str) -> int:
-    """Weights that share one scale; 0 where that is not how they are stored."""
+    """How many weights share one scale; 0 where they are not stored in groups."""
     if quantisation == "mxfp4":
         return 32
     if quantisation != "int4-group":
@@ -156,7 +165,7 @@ _LEFT_OUT: Mapping[Part, tuple[str, ...]] = {
     "shared": ("shared_expert",),
     "dense": ("mlp.gate_proj", "mlp.gate_up_proj", "mlp.(gate", "mlp\\.(gate"),
 }
-"""What the lists of modules that are not quantised say of a part, as the published checkpoints write it."""
+"""How published checkpoints name a part in their lists of modules that are not quantised."""
 
 
 def _parts(judgement: Judgement) -> tuple[tuple[Part, Quantisation], ...]:
@@ -196,5 +205,5 @@ def _unknown(judgement: Judgement) -> Iterator[tuple[str, str]]:
 
 
 def known_dimensions(size: Dimensions) -> dict[str, int]:
-    """What is worth writing down: the needed ones, and those that are not 0."""
+    """The dimensions worth writing down: those that every profile needs, and those that are not 0."""
     return {key: getattr(size, key) for key in Dimensions.__dataclass_fields__ if getattr(size, key) or key in _NEEDED}
