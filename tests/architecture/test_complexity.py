@@ -10,7 +10,6 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
 MOST = 15
 LARGER = {
-    "cli/gangs.py:gang_block": 17,
     "engines/bench_client.py:read": 18,
     "gang/changing.py:course": 17,
     "gang/view.py:_state": 16,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.loads import NODE_COLUMNS, node_cells
@@ -57,36 +57,57 @@ def gang_block(
 ) -> list[RenderableType]:
     """One gang for `status`: headline, cause, nodes, ranks, remarks.
 
-    loads: what moves on the nodes, where it is known; busy: the engine's load, as text
+    loads: what is in use on each node, where that is known; busy: the engine's load, as text
     """
+    blocks: list[RenderableType] = [_headline(view)]
+    if view.cause is not None:
+        blocks += cause_lines(view.cause, folded=len(view.secondary))
+    blocks += _said([_service_words(view, router)])
+    blocks += _said([_start_words(view), _proved_words(view)], "dim")
+    blocks += _said([busy], "bold")
+    blocks.append(nodes_table(view, loads))
+    blocks += _said(transport_words(view), "bold yellow")
+    blocks += _said([view.progress, *view.remarks], "yellow")
+    return blocks
+
+
+def _said(texts: Iterable[str], style: str = "") -> list[Text]:
+    """A line for each text that is not empty."""
+    from rich.text import Text
+
+    return [Text(printable(text), style) for text in texts if text]
+
+
+def _headline(view: GangView) -> Text:
     from rich.text import Text
 
     why = view.share if view.trouble == "nodes" else view.trouble
     state = f"{view.state.value} ({why})" if why else view.state.value
     head = Text.assemble((printable(view.name), "bold"), " ", (state, STYLES.get(view.state.value, "")))
-    if view.model:
-        head.append(f"  {printable(view.model)} by {printable(view.stack)}")
-    blocks: list[RenderableType] = [head]
-    if view.cause is not None:
-        blocks += cause_lines(view.cause, folded=len(view.secondary))
-    if view.service_url and view.state not in _NO_SERVICE:
-        waiting = "not answering" if view.state is GangState.DEGRADED else "not answering yet"
-        word = "healthy" if view.service_healthy else waiting
-        blocks.append(Text.assemble("service ", printable(view.service_url), f" ({word}{_routed(view, router)})"))
-    if view.serves and (start := took(node.began for node in view.nodes)):
-        blocks.append(Text(printable(f"start: {start.words}"), "dim"))
-    if view.proved:
-        blocks.append(Text(printable(f"in use, by the engine's log: {'; '.join(view.proved)}"), "dim"))
-    if busy:
-        blocks.append(Text(printable(busy), "bold"))
-    blocks.append(nodes_table(view, loads))
-    blocks += [Text(printable(words), "bold yellow") for words in transport_words(view)]
-    blocks += [Text(printable(text), "yellow") for text in (view.progress, *view.remarks) if text]
-    return blocks
+    return head.append(f"  {printable(view.model)} by {printable(view.stack)}") if view.model else head
+
+
+def _service_words(view: GangView, router: RouterGlance | None) -> str:
+    """Where the gang answers, and whether it does; '' where nothing can answer."""
+    if not view.service_url or view.state in _NO_SERVICE:
+        return ""
+    waiting = "not answering" if view.state is GangState.DEGRADED else "not answering yet"
+    word = "healthy" if view.service_healthy else waiting
+    return f"service {view.service_url} ({word}{_routed(view, router)})"
+
+
+def _start_words(view: GangView) -> str:
+    """How long a serving gang's start took; '' where that is not known."""
+    start = took(node.began for node in view.nodes) if view.serves else None
+    return f"start: {start.words}" if start else ""
+
+
+def _proved_words(view: GangView) -> str:
+    return f"in use, by the engine's log: {'; '.join(view.proved)}" if view.proved else ""
 
 
 def _routed(view: GangView, router: RouterGlance | None) -> str:
-    """The router's view of a gang, after the gang's own."""
+    """What the router says of a gang, to follow the gang's own state."""
     place = router.place(view.service_url) if router is not None else None
     worker = router.worker(view.service_url) if router is not None else None
     if place is None:
@@ -98,7 +119,7 @@ def _routed(view: GangView, router: RouterGlance | None) -> str:
 
 
 def router_block(seen: Overview) -> list[RenderableType]:
-    """The router for `status`: where, how it is, which gangs it sends requests to."""
+    """The router for `status`: its state and address, and which gangs it sends requests to."""
     from rich.text import Text
 
     router = seen.router
@@ -118,18 +139,16 @@ def router_block(seen: Overview) -> list[RenderableType]:
         head.append(f"  {printable('; '.join(parts))}")
     if router.error is None:
         return [head]
-    return [head, Text(printable(f"  {router.error.where}: {router.error.what} (fix: {router.error.fix})"), "yellow")]
+    return [head, *_said([f"  {router.error.where}: {router.error.what} (fix: {router.error.fix})"], "yellow")]
 
 
 def interrupted_block(seen: Overview) -> list[RenderableType]:
-    """What a killed command has left begun, for `status`."""
-    from rich.text import Text
-
-    return [Text(printable(line), "bold yellow") for line in sentence(seen.interrupted)]
+    """What a killed command has left half done, for `status`."""
+    return [*_said(sentence(seen.interrupted), "bold yellow")]
 
 
 def transport_words(view: GangView) -> list[str]:
-    """Where traffic does not travel as planned: once for all nodes that report the same."""
+    """Where traffic does not travel as planned: one line for all nodes that report the same."""
     nodes: dict[tuple[str, str, str], list[str]] = {}
     for finding in view.transport:
         nodes.setdefault((finding.id, finding.title, finding.effect), []).append(finding.node)
@@ -143,16 +162,16 @@ def cause_lines(cause: Cause, *, folded: int = 0) -> list[RenderableType]:
     rank = f" TP{cause.tp_rank}" if cause.tp_rank is not None else ""
     place = cause.node if rank and f" {cause.text}".startswith(f"{rank} ") else cause.node + rank
     lines: list[RenderableType] = [Text.assemble(("cause: ", "bold red"), printable(f"{place}: {cause.text}"))]
-    lines += [Text(f"  | {printable(line)}", "dim") for line in cause.lines]
+    lines += _said((f"  | {line}" for line in cause.lines), "dim")
     if cause.fix:
-        lines.append(Text(f"  fix: {printable(cause.fix)}"))
+        lines += _said([f"  fix: {cause.fix}"])
     if folded:
-        lines.append(Text(f"  ({folded} later error{'s' * (folded != 1)} followed from it; see --json)", "dim"))
+        lines += _said([f"  ({folded} later error{'s' * (folded != 1)} followed from it; see --json)"], "dim")
     return lines
 
 
 def nodes_table(view: GangView, loads: Mapping[str, NodeLoad] | None = None) -> Table:
-    """A row a node: where it is, and a grid of its ranks with their GPU memory; with loads, what moves there."""
+    """One row per node: its phase, and a grid of its ranks with their GPU memory; with loads, what is in use there."""
     from rich.table import Table
     from rich.text import Text
 
@@ -182,7 +201,7 @@ def state_words(node: NodeView) -> str:
 
 
 def phase_words(node: NodeView) -> str:
-    """'weights 41/163', and how far the node is with reading files into its page cache."""
+    """'weights 41/163', and how much the node has read into its page cache."""
     steps = f" {node.phase.step}/{node.phase.of}" if node.phase.of else ""
     words = node.phase.name + steps
     if node.cache is not None and node.cache.state == "reading" and node.cache.of:
@@ -205,7 +224,7 @@ def left_words(left: Left) -> str:
 def progress(
     views: Sequence[GangView], left: Callable[[str, NodeView], str] = lambda _gang, _node: ""
 ) -> RenderableType:
-    """A starting gang, shown while the command waits. left: what is known of a node's remaining time, as text"""
+    """Starting gangs, shown while the command waits. left: a node's remaining time as text, as far as it is known"""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
