@@ -19,18 +19,18 @@ from orchestrator.engines.engine import Engine
 from orchestrator.model.benchmark import Load
 
 DATASET, RESULT = "{dataset}", "{result}"
-"""Words that the node puts its own paths for."""
+"""Words in a command line that the node replaces by paths of its own."""
 LEFT_OUT = {"datasets": "load_dataset = None\n"}
 """Replaces a module that a stack omits: the client needs it only for data sets other than ours."""
 PROGRESS = r"(\d{1,9})/(\d{1,9}) \["
-"""tqdm's count of answered requests."""
+"""tqdm's count of the requests that are answered."""
 DECODE_LINE = (
     r"Decode batch(?: \[\d{1,9}\])?[.,] #running-req: (\d{1,6}), #token: (\d{1,9}), .{0,200}?"
     r"gen throughput \(token/s\): (\d{1,9}\.\d{1,6}), .{0,80}?#queue-req: (\d{1,6})"
 )
-"""The leader's line on decoding, in all versions: requests, tokens they hold, tokens a second, requests that wait."""
+"""The leader's line on decoding, in all versions: requests, the tokens they hold, tokens a second, waiting requests."""
 READ_AT = {1: 482, 4: 1437, 32: 8923, 128: 86816}
-"""Tokens held by so many requests in the lines that the articles' decode table was read from."""
+"""Requests -> the tokens they held in the log lines from which the articles' decode table was read."""
 _KEYS = {
     "duration_s": "duration",
     "requests_s": "request_throughput",
@@ -45,21 +45,22 @@ _KEYS = {
     "itl_p95_ms": "p95_itl_ms",
     "itl_p99_ms": "p99_itl_ms",
     "itl_max_ms": "max_itl_ms",
+    "total_tok_s": "total_throughput",
 }
-"""Figure -> key of the result, where a version tells it: 0.5.23 has no max_itl_ms."""
+"""Figure -> its key in the result. Not every version has every key: 0.5.23 has no max_itl_ms."""
 _LEFT_OUT = ("input_lens", "output_lens", "ttfts", "itls", "generated_texts", "errors", "server_info")
-"""What belongs to single requests, and the engine's arguments, which may hold its API key."""
+"""Keys about single requests, and the engine's arguments, which may hold its API key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One run as its client tells it.
+    """One run as its client reports it.
 
-    output_tokens: as asked for or counted by the engine; text_tokens: counted again in the texts; None where not told
-    texts, errors: of each answer, None where the client does not tell them
-    stand_in:      no model answered, or no engine's own client asked
-    decode_tok_s:  between the last first token and the first end, where all requests were sent at once; None where the
-                   client does not tell, or no two tokens of every request lie there
+    output_tokens: as asked for or counted by the engine; text_tokens: counted again in the texts, None if unknown
+    texts, errors: of each answer, None where the client does not report them
+    stand_in:      no real model answered, or not the engine's own client asked
+    decode_tok_s:  from the moment when every request has its first token until the first request ends, where all were
+                   sent at once; None where the client does not report that, or fewer tokens than requests lie there
     raw:           the result without what belongs to single requests, and without the engine's arguments
     """
 
@@ -77,10 +78,10 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeLog:
-    """Decoding as the leader's log has it, while all requests of a run decode.
+    """Decoding as the leader's log shows it, while all requests of a run decode.
 
-    tok_s:  of the line whose requests hold as many tokens as in the articles' lines, or nearly; tokens: so many
-    mean, least, most: of all `lines`
+    tok_s:  of the line whose requests hold about as many tokens as in the articles' lines; tokens: how many they hold
+    mean, least, most: tokens a second of all `lines`
     """
 
     tok_s: float
@@ -92,8 +93,9 @@ class DecodeLog:
 
 
 def decoding(rows: Iterable[Sequence[float]], load: Load) -> DecodeLog | None:
-    """From what DECODE_LINE found during a run. None where too few lines show all of its requests and none that waits:
-    the first and the last of them count other steps too. Where the articles read no line, the middle of the answers."""
+    """From what DECODE_LINE found during a run. None where too few lines show all of its requests and none waiting:
+    the first and the last such line count other steps too. For a load that is not in the articles, the line nearest to
+    the middle of the answers counts."""
     sound = (row for row in rows if len(row) == 4 and all(map(math.isfinite, row)))
     whole = [row for row in sound if row[0] == load.prompts and row[3] == 0][1:-1]
     if not whole:
@@ -112,7 +114,7 @@ def decoding(rows: Iterable[Sequence[float]], load: Load) -> DecodeLog | None:
 
 
 def more_at_once(rows: Iterable[Sequence[float]], load: Load) -> int:
-    """Requests that the engine had at once by its log, where those are more than a run sends; 0 where they are not.
+    """The most requests that the engine had at once by its log, if more than the run sends; else 0.
 
     One more may be the agent's own probe.
     """
@@ -122,7 +124,7 @@ def more_at_once(rows: Iterable[Sequence[float]], load: Load) -> int:
 
 
 def without_arguments(text: str) -> str:
-    """A result file without the engine's arguments, which may hold its API key; lines that are no JSON are left out."""
+    """A result file without the engine's arguments, which may hold its API key, and without lines that are not JSON."""
     kept = []
     for line in filter(str.strip, text.splitlines()):
         with suppress(ValueError, RecursionError):
@@ -133,7 +135,7 @@ def without_arguments(text: str) -> str:
 
 
 def command(engine: Engine, load: Load, *, url: str, model: str, tokenizer: str) -> tuple[str, ...]:
-    """The module and its arguments. model: the served name; tokenizer: its directory on the node."""
+    """The client's module and its arguments. model: its served name; tokenizer: its directory on the node."""
     address = urlsplit(url)
     return (
         engine.bench["serving"],
@@ -148,30 +150,19 @@ def command(engine: Engine, load: Load, *, url: str, model: str, tokenizer: str)
 
 
 def read(text: str) -> Result:
-    """The last line of a result file. Raises ValueError where it is no result."""
-    lines = [line for line in text.splitlines() if line.strip()]
+    """The last line of a result file. Raises ValueError where that is not a result."""
+    lines = [*filter(str.strip, text.splitlines())]
     if not lines:
         raise ValueError("the result file is empty")
     try:
         told = json.loads(lines[-1])
-        figures = {name: _finite(told[key]) for name, key in _KEYS.items() if told.get(key) is not None}
-        total = told.get("total_throughput")
-        figures["total_tok_s"] = (
-            _finite(total)
-            if total is not None
-            else _finite(told["input_throughput"]) + _finite(told["output_throughput"])
-        )
-        if not {"duration_s", "output_tok_s"} <= figures.keys():
-            raise ValueError("it has no duration or no throughput")
-        if "max_itl_ms" not in told and told.get("itls"):
-            figures["itl_max_ms"] = 1000 * max((_finite(gap) for gaps in told["itls"] for gap in gaps), default=0.0)
         again = told.get("total_output_tokens_retokenized")
         return Result(
+            figures=_figures(told),
             completed=int(told["completed"]),
             input_tokens=int(told["total_input_tokens"]),
             output_tokens=int(told["total_output_tokens"]),
             text_tokens=None if again is None else int(again),
-            figures=figures,
             texts=_texts(told, "generated_texts"),
             errors=_texts(told, "errors"),
             stand_in="stand_in" in told or "stand_in" in (told.get("server_info") or {}),
@@ -182,8 +173,20 @@ def read(text: str) -> Result:
         raise ValueError(f"not a benchmark result: {type(wrong).__name__} {wrong}") from None
 
 
+def _figures(told: Mapping[str, Any]) -> dict[str, float]:
+    """What the client measured, and what its version leaves to be calculated from that."""
+    figures = {name: _finite(told[key]) for name, key in _KEYS.items() if told.get(key) is not None}
+    if "total_tok_s" not in figures:
+        figures["total_tok_s"] = _finite(told["input_throughput"]) + _finite(told["output_throughput"])
+    if not {"duration_s", "output_tok_s"} <= figures.keys():
+        raise ValueError("it has no duration or no throughput")
+    if "max_itl_ms" not in told and told.get("itls"):
+        figures["itl_max_ms"] = 1000 * max((_finite(gap) for gaps in told["itls"] for gap in gaps), default=0.0)
+    return figures
+
+
 def _steady(told: Mapping[str, Any]) -> float | None:
-    """Tokens a second while every request decodes. A chunk counts as a token: not so with speculative decoding."""
+    """Tokens a second while every request decodes. A chunk counts as a token: wrong with speculative decoding."""
     firsts, gaps = told.get("ttfts"), told.get("itls")
     if not isinstance(firsts, list) or not isinstance(gaps, list) or not firsts or len(firsts) != len(gaps):
         return None
@@ -194,7 +197,7 @@ def _steady(told: Mapping[str, Any]) -> float | None:
 
 
 def flaw(result: Result, load: Load) -> str:
-    """Why a run's figures mean nothing: an answer that failed or is empty, missing tokens; '' where it is sound."""
+    """Why a run's figures mean nothing: failed or empty answers, missing tokens; '' where it is sound."""
     error = next((error for error in result.errors or () if error), "")
     if result.completed != load.prompts:
         return f"{result.completed} of {load.prompts} requests were answered" + (f": {error[:200]}" if error else "")
