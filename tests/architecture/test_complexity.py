@@ -10,7 +10,6 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
 MOST = 15
 LARGER = {
-    "gang/changing.py:course": 17,
     "gang/view.py:_state": 16,
     "gang/view.py:view": 19,
     "host_setup/messages.py:failure_message": 18,

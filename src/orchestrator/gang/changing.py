@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.gang_state import GangState
@@ -13,7 +13,7 @@ _RISING = (GangState.STARTING, GangState.WARMING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One gang of the plan. same: what runs there is what the plan wants; serving: requests are answered now."""
+    """One gang of the plan. same: it runs what the plan wants; serving: it answers requests now."""
 
     name: str
     state: GangState
@@ -23,12 +23,12 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """By name.
+    """Names of gangs.
 
-    rise:  nothing runs there, or this very plan: nobody loses anything
-    turns: stop, and start with the new plan, one after the other; who does not serve comes first
-    busy:  of the turns, those that are on their way up with another plan
-    alone: of the turns, those that nobody would serve in place of
+    rise:  nothing runs there, or already what the plan wants: starting them takes nothing from anybody
+    turns: stopped and started with the new plan, one after the other; those that do not serve come first
+    busy:  of the turns, those that are starting with another plan
+    alone: of the turns, those that stop while nothing else serves
     """
 
     rise: tuple[str, ...] = ()
@@ -38,19 +38,19 @@ class Course:
 
 
 def course(gangs: Sequence[Standing], *, elsewhere: int) -> Course:
-    """elsewhere: gangs that serve behind the same router and are not part of the plan."""
-    busy = [gang for gang in gangs if gang.state in _RISING and not gang.same]
-    serving = [gang for gang in gangs if gang.state in _SERVING and not gang.same]
-    turns = sorted([*busy, *serving], key=lambda gang: gang.serving)
-    rise = tuple(gang.name for gang in gangs if gang not in turns)
-    in_place = elsewhere + len(rise)
-    return Course(
-        rise=rise,
-        turns=tuple(gang.name for gang in turns),
-        busy=tuple(gang.name for gang in busy),
-        alone=tuple(
-            gang.name
-            for place, gang in enumerate(turns)
-            if not (in_place or place or any(other.serving for other in turns if other is not gang))
-        ),
-    )
+    """elsewhere: how many gangs outside the plan serve behind the same router."""
+    busy = _changing(gangs, _RISING)
+    turns = sorted([*busy, *_changing(gangs, _SERVING)], key=lambda gang: gang.serving)
+    rise = [gang for gang in gangs if gang not in turns]
+    # from the second turn on, the gang of the turn before serves again
+    alone = [] if elsewhere or rise or any(gang.serving for gang in turns[1:]) else turns[:1]
+    return Course(rise=_names(rise), turns=_names(turns), busy=_names(busy), alone=_names(alone))
+
+
+def _changing(gangs: Sequence[Standing], states: Collection[GangState]) -> list[Standing]:
+    """Those in one of these states, with another plan."""
+    return [gang for gang in gangs if gang.state in states and not gang.same]
+
+
+def _names(gangs: Sequence[Standing]) -> tuple[str, ...]:
+    return tuple(gang.name for gang in gangs)
