@@ -15,7 +15,7 @@ from orchestrator.protocol.report import AgentState, Cause, PageCache, Phase, Ra
 from orchestrator.quick import dataclass
 
 STALE_PROBE_S = 60.0
-"""A leader's last HTTP probe older than this says nothing any more: twice the engine's own 20 s and our pause."""
+"""Seconds after which a leader's last HTTP probe says nothing any more: twice the engine's own 20 s and our pause."""
 
 _SERVING = (GangState.READY, GangState.DEGRADED)
 _RISING = (GangState.STARTING, GangState.WARMING)
@@ -25,14 +25,14 @@ _ENDING = {
     AgentState.STOPPING: GangState.STOPPING,
     AgentState.STOPPED: GangState.STOPPING,
 }
-"""What a gang is while one of its agents is there, the first that applies."""
+"""A gang's state while one of its agents is in that state; the first that applies counts."""
 
 NO_PHASE = Phase()
 OUTSIDE = -1
 """The node rank of a node that has no part in the gang's run."""
 
 Answer = Report | None | DeployError
-"""A node's report, None where nothing was ever staged there, or why it could not be asked."""
+"""A node's report; None where nothing was ever staged there; or why it could not be asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +70,13 @@ class GangView:
     secondary: the errors that followed on other nodes
     trouble:   why a gang is degraded, the worst first: hung, silent, unreachable, stopped, no-memory, slow, nodes (it
                runs without some of them); else ''
-    late:      while it rises: why waiting on is of no use, None while it is
-    transport: where NCCL's traffic travels other than planned, with the price; empty while that is not known
+    late:      why it is of no use to wait any longer for its start; None while it may be
+    transport: where NCCL's traffic does not travel as planned, with what that costs; empty while that is not known
     members:   names of the run's nodes in node-rank order; empty where an older release started it, or nobody did
     missing:   names of nodes that the run was started without, which may have been stopped since
     spares:    nodes that wait to take the place of another; one that has taken it is among the nodes
-    progress:  one sentence on who is behind, '' where nobody is or nothing is to be waited for
-    remarks:   what an operator should know although the state does not change for it
+    progress:  one sentence on who is behind, '' where nobody is, or where there is nothing to wait for
+    remarks:   what an operator should know although it does not change the state
     proved:    what the plan asks for and the engine's log shows to be in use, with the nodes where not all show it
     """
 
@@ -131,14 +131,14 @@ class GangView:
 
     @property
     def rails_back(self) -> tuple[str, ...]:
-        """RDMA ports that work again, and that NCCL uses only after a restart: a sentence each."""
+        """A sentence for each RDMA port that works again: NCCL uses it only after a restart."""
         return tuple(
             f"{node.name}: {rails.sentence(rail, self.name)}" for node in self.nodes for rail in node.rails if rail.up
         )
 
     @property
     def running(self) -> bool:
-        """An agent lives somewhere: something of ours may hold GPUs."""
+        """Some agent is alive, so something of ours may hold GPUs."""
         return any(node.alive for node in self.nodes)
 
     @property
@@ -150,60 +150,55 @@ class GangView:
 def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ()) -> GangView:
     """The gang from its nodes' answers, in node-rank order. spares: nodes that are only spares.
 
-    Every report carries its own node's clock (`now`), so no clock is needed here and none must agree.
+    Every report carries the time of its own node (`now`), so that no clock is read here and none need agree.
     """
     reports = {node: answer for node, answer in answers.items() if isinstance(answer, Report)}
     run_id = _current_run(list(reports.values()))
     current = {node: report for node, report in reports.items() if report.run_id == run_id}
     members = _members(current)
-    waiting = _waiting_spares(answers, spares, {*members, *current})
-    everybody = _everybody(answers, spares, current, aside={spare.name for spare in waiting})
-    own = [node.name for node in everybody if not node.spare]
-    missing = tuple(node for node in own if members and node not in members)
-    nodes = tuple(node for node in everybody if node.name not in missing)
+    everybody, waiting = _roster(answers, spares, current, members)
+    missing = _missing(everybody, members)
+    nodes = [node for node in everybody if node.name not in missing]
     cause, secondary = _causes(current, nodes)
-    state, trouble = _state_and_trouble(nodes, current, cause, short=bool(missing) and len(nodes) < len(own))
-    rising = list(current.values()) if state in _RISING else []
     found = GangView(
         name=name,
-        state=state,
+        state=_state(nodes, current, cause),
         run_id=run_id,
-        trouble=trouble,
-        late=pace.late(rising),
-        nodes=tuple(_shown(node, state, missing) for node in everybody),
+        nodes=everybody,
         members=members,
         missing=missing,
         spares=waiting,
-        transport=transport(current) if state in _SERVING else (),
-        progress=pace.progress(rising),
-        remarks=(*_left_out(everybody, missing, state), *_remarks(current, nodes, run_id, reports)),
+        remarks=tuple(_remarks(current, nodes, run_id, reports)),
         proved=_proved(current),
     )
     found = _with_service(_with_plan(found, current), _leader(current))
-    if state is GangState.ABSENT:
-        return found
-    return replace(found, cause=_hung(current) if trouble == "hung" else cause, secondary=secondary)
+    if found.state is GangState.ABSENT:
+        return replace(found, nodes=tuple(map(_emptied, everybody)))
+    found = _with_left_out(replace(found, cause=cause, secondary=secondary))
+    if found.state in _RISING:
+        return _with_pace(found, list(current.values()))
+    return _with_trouble(found, nodes, current) if found.state in _SERVING else found
 
 
-def _waiting_spares(
-    answers: Mapping[str, Answer], spares: Collection[str], in_the_run: Collection[str]
-) -> tuple[NodeView, ...]:
-    return tuple(_waiting(node, answers[node]) for node in spares if node in answers and node not in in_the_run)
-
-
-def _everybody(
-    answers: Mapping[str, Answer], spares: Collection[str], current: Mapping[str, Report], *, aside: Collection[str]
-) -> tuple[NodeView, ...]:
-    """The gang's nodes and the spares that have a part in the run."""
-    here = {node: answer for node, answer in answers.items() if node not in aside}
-    return tuple(
+def _roster(
+    answers: Mapping[str, Answer], spares: Collection[str], current: Mapping[str, Report], members: Collection[str]
+) -> tuple[tuple[NodeView, ...], tuple[NodeView, ...]]:
+    """The gang's nodes, with the spares that have a part in the run; and the spares that wait."""
+    waiting = [node for node in spares if node in answers and node not in (*members, *current)]
+    here = {node: answer for node, answer in answers.items() if node not in waiting}
+    everybody = tuple(
         replace(_node(rank, node, answer, current), spare=node in spares)
         for rank, (node, answer) in enumerate(here.items())
     )
+    return everybody, tuple(_waiting(node, answers[node]) for node in waiting)
+
+
+def _missing(everybody: Sequence[NodeView], members: Collection[str]) -> tuple[str, ...]:
+    return tuple(node.name for node in everybody if members and not node.spare and node.name not in members)
 
 
 def _with_plan(found: GangView, current: Mapping[str, Report]) -> GangView:
-    """What its reports say that it runs; of a gang that is not running, only the plan of its last run."""
+    """What it runs, by its reports; of a gang that is not running, only the plan of its last run."""
     some = next(iter(current.values()), None)
     if some is None:
         return found
@@ -223,43 +218,58 @@ def _with_service(found: GangView, leader: Report | None) -> GangView:
     )
 
 
+def _with_left_out(found: GangView) -> GangView:
+    """The nodes that the run was started without, shown as left out and named in a remark."""
+    if not found.missing:
+        return found
+    nodes = tuple(_left_out(node) if node.name in found.missing else node for node in found.nodes)
+    return replace(found, nodes=nodes, remarks=(_runs_without(found), *found.remarks))
+
+
+def _with_pace(found: GangView, rising: Sequence[Report]) -> GangView:
+    return replace(found, late=pace.late(rising), progress=pace.progress(rising))
+
+
+def _with_trouble(found: GangView, nodes: Sequence[NodeView], current: Mapping[str, Report]) -> GangView:
+    """Whether a gang whose agents were all ready is so still, and how its traffic travels."""
+    trouble = _trouble(nodes, current, short=bool(found.share))
+    return replace(
+        found,
+        state=GangState.DEGRADED if trouble else GangState.READY,
+        trouble=trouble,
+        cause=_hung(current) if trouble == "hung" else found.cause,
+        transport=transport(current),
+    )
+
+
 def _members(current: Mapping[str, Report]) -> tuple[str, ...]:
     """The run's nodes in node-rank order, as far as its agents know them."""
     return tuple(dict.fromkeys(name for report in current.values() for name in report.members))
 
 
-def _waiting(name: str, answer: Answer | None) -> NodeView:
+def _waiting(name: str, answer: Answer) -> NodeView:
     """A spare that has no part in the run."""
     error = answer if isinstance(answer, DeployError) else None
     state = NodeState.SPARE if error is None else NodeState.UNREACHABLE
     return NodeView(name=name, node_rank=OUTSIDE, state=state, error=error, spare=True)
 
 
-def _left_out(everybody: Sequence[NodeView], missing: Sequence[str], state: GangState) -> list[str]:
-    if not missing or state is GangState.ABSENT:
-        return []
-    stand_ins = [node.name for node in everybody if node.spare]
-    should = len(everybody) - len(stand_ins)
-    have = len(everybody) - len(missing)
-    share = f"{have} of {should} nodes" if have < should else f"{have} nodes"
-    share += f", with the spare {', '.join(stand_ins)}" if stand_ins else ""
-    away = [node.name for node in everybody if node.name in missing and node.error is not None]
-    back = [name for name in missing if name not in away]
+def _left_out(node: NodeView) -> NodeView:
+    return replace(node, state=NodeState.LEFT_OUT, contact=Contact.FINE, node_rank=OUTSIDE)
+
+
+def _runs_without(found: GangView) -> str:
+    share = found.share or f"{found.serving_nodes} nodes"
+    share += f", with the spare {', '.join(found.stand_ins)}" if found.stand_ins else ""
+    away = [node.name for node in found.nodes if node.name in found.missing and node.error is not None]
+    back = [name for name in found.missing if name not in away]
     words = [f"{', '.join(away)} can't be reached"] if away else []
     words += [f"{', '.join(back)} can be reached"] if back else []
-    return [f"it runs on {share}, without {', '.join(missing)} ({'; '.join(words)})"]
-
-
-def _shown(node: NodeView, state: GangState, missing: Sequence[str]) -> NodeView:
-    if state is GangState.ABSENT:
-        return _emptied(node)
-    if node.name in missing:
-        return replace(node, state=NodeState.LEFT_OUT, contact=Contact.FINE, node_rank=OUTSIDE)
-    return node
+    return f"it runs on {share}, without {', '.join(found.missing)} ({'; '.join(words)})"
 
 
 def _current_run(reports: Sequence[Report]) -> str:
-    """The run that lives, else the one staged last (on one node's clock or another: a guess among dead runs)."""
+    """The run that is alive, else the one staged last: a guess, since each node dates it by its own clock."""
     if not reports:
         return ""
     return max(reports, key=lambda report: (report.alive, report.started_at)).run_id
@@ -298,40 +308,20 @@ def _emptied(node: NodeView) -> NodeView:
     return replace(node, phase=NO_PHASE, ranks=()) if node.error is None else node
 
 
-def _state_and_trouble(
-    nodes: Sequence[NodeView], current: Mapping[str, Report], cause: Cause | None, *, short: bool
-) -> tuple[GangState, str]:
-    """short: the run has fewer nodes than the gang."""
-    state = _state(nodes, current, cause)
-    if state is GangState.READY and short:
-        return GangState.DEGRADED, "nodes"
-    return state, _trouble(nodes, current) if state is GangState.DEGRADED else ""
-
-
 def _state(nodes: Sequence[NodeView], current: Mapping[str, Report], cause: Cause | None) -> GangState:
-    states = {report.state for report in current.values()}
-    living = any(report.alive for report in current.values())
+    """From the agents' own states; `_with_trouble` decides whether a READY gang is degraded."""
     if not current:
         return GangState.DEGRADED if any(node.error for node in nodes) else GangState.ABSENT
-    if states == {AgentState.STOPPED} and not living:
-        return GangState.ABSENT
+    states = {report.state for report in current.values()}
     if AgentState.FAILED in states or any(node.state is NodeState.DEAD for node in nodes):
         return GangState.FAILED
     if ending := next((meaning for state, meaning in _ENDING.items() if state in states), None):
-        return ending if living else GangState.ABSENT
-    return _rising(nodes, current) if cause is None else GangState.FAILED
+        return ending if any(report.alive for report in current.values()) else GangState.ABSENT
+    return GangState.FAILED if cause is not None else GangState(min(states, key=_ORDER.index).value)
 
 
-def _rising(nodes: Sequence[NodeView], current: Mapping[str, Report]) -> GangState:
-    last = min((report.state for report in current.values()), key=_ORDER.index)
-    if last is not AgentState.READY:
-        complete = len(current) == len(nodes)
-        return GangState(last.value) if complete or last is not AgentState.STAGED else GangState.STAGED
-    return GangState.DEGRADED if _trouble(nodes, current) else GangState.READY
-
-
-def _trouble(nodes: Sequence[NodeView], current: Mapping[str, Report]) -> str:
-    """What keeps a gang whose agents were all ready from being so; the worst that is known."""
+def _trouble(nodes: Sequence[NodeView], current: Mapping[str, Report], *, short: bool) -> str:
+    """The worst that keeps a gang from being ready, '' for none. short: its run has fewer nodes than the gang"""
     leader = _leader(current)
     ranks = [rank for node in nodes for rank in node.ranks]
     found = {
@@ -342,19 +332,20 @@ def _trouble(nodes: Sequence[NodeView], current: Mapping[str, Report]) -> str:
         "stopped": any(rank.state is RankState.STOPPED for rank in ranks),
         "no-memory": _some_hold_none(ranks),
         "slow": leader is not None and not _healthy(leader),
+        "nodes": short,
     }
     return next((word for word, is_so in found.items() if is_so), "")
 
 
 def _some_hold_none(ranks: Sequence[RankReport]) -> bool:
-    """A serving rank holds memory on its GPU; where NVML tells of none at all, it can't be judged."""
+    """A serving rank holds memory on its GPU; where NVML reports none at all, that can't be judged."""
     held = [rank.gpu_memory_bytes > 0 for rank in ranks if rank.gpu >= 0]
     return any(held) and not all(held)
 
 
 def _hung(current: Mapping[str, Report]) -> Cause | None:
-    """Where a rank is stopped by a signal, everybody else waits for that one; else for the process that NCCL's RAS
-    names, which is a TP rank by its node's report."""
+    """Whom a hung gang waits for: a rank that a signal has stopped, else the process that NCCL's RAS names, which its
+    node's report knows as a TP rank."""
     leader = _leader(current)
     trouble = leader.trouble if leader is not None else None
     stopped = [
@@ -370,7 +361,7 @@ def _hung(current: Mapping[str, Report]) -> Cause | None:
 
 
 def _rank_meant(trouble: Cause, current: Mapping[str, Report]) -> int | None:
-    """By process id and GPU. None where no rank of that node has both: a container may count its processes itself."""
+    """The rank with that process id on that GPU, else as reported: a container may count its processes itself."""
     report, meant = current.get(trouble.node), (trouble.pid, trouble.gpu)
     if report is None or trouble.pid <= 0:
         return trouble.tp_rank
@@ -383,7 +374,7 @@ def _healthy(leader: Report) -> bool:
 
 
 def _causes(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> tuple[Cause | None, tuple[Cause, ...]]:
-    """What failed first, and what the nodes say that followed from it.
+    """What failed first, and what followed from it by the nodes' own accounts.
 
     The order in which the leader's agent heard of things comes before any clock, then how long ago each node says
     that it was, by its own clock; a secondary cause never comes before a primary one; a node's own account of its
@@ -405,7 +396,7 @@ def _causes(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> tuple[C
 
 
 def _lost(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> Cause | None:
-    """A node whose agent is gone without having said why."""
+    """A node whose agent is gone and has not said why."""
     dead = next((node for node in nodes if node.state is NodeState.DEAD), None)
     if dead is None:
         return None
@@ -466,7 +457,7 @@ def _of_a_slow_service(living: Mapping[str, Report]) -> Iterator[str]:
 
 
 def _of_the_end(nodes: Sequence[NodeView], current: Mapping[str, Report]) -> Iterator[str]:
-    """What a stop left behind: processes, and memory of GPUs."""
+    """What a stop has left behind: processes, and GPU memory that is still held."""
     for node in nodes:
         if node.left_behind:
             yield f"{node.name}: process {', '.join(map(str, node.left_behind))} did not end"
@@ -480,7 +471,7 @@ def _of_other_runs(reports: Mapping[str, Report], run_id: str) -> Iterator[str]:
 
 
 def _same_remarks(living: Mapping[str, Report]) -> list[str]:
-    """What the agents remark on, once for all nodes that say the same."""
+    """What the agents remark on: one line for all nodes that say the same."""
     said = _sayers({name: report.remarks for name, report in living.items()})
     return [f"{', '.join(names)}: {remark}" for remark, names in said.items()]
 
