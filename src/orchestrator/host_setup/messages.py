@@ -8,40 +8,44 @@ from collections.abc import Mapping
 from typing import Any
 
 LONGEST_MESSAGE = 2000
-"""Characters kept of one message; the end of an output holds the reason, so the beginning is dropped."""
+"""Characters kept of one message. The beginning is dropped: an output ends with the reason."""
 
 _UNHELPFUL = ("non-zero return code", "MODULE FAILURE", "Module result deserialization failed")
 
 
 def failure_message(result: Mapping[str, Any]) -> str:
-    """What went wrong, from a failed task's `res`.
+    """What went wrong, from a failed task's `res`. Never empty.
 
-    A command's own words (stderr, else stdout) stand where Ansible only says that it failed; a loop's failed items
-    are named. Never empty.
+    A command's own words (stderr, else stdout) take the place of a message that says only that it failed; of a loop,
+    the failed items are named.
     """
     items = [item for item in result.get("results") or () if isinstance(item, Mapping) and item.get("failed")]
     if items:
         return _shortened("; ".join(f"{_item(item)}: {failure_message(item)}" for item in items))
-    message = str(result.get("msg") or "").strip().removeprefix("Task failed: ")
-    output = str(result.get("stderr") or result.get("module_stderr") or "").strip()
-    output = output or str(result.get("stdout") or result.get("module_stdout") or "").strip()
-    if message and not (output and message.startswith(_UNHELPFUL)):
-        return _shortened(message)
-    if output:
-        status = result.get("rc")
-        return _shortened(output) + (f" (exit status {status})" if isinstance(status, int) else "")
-    return "failed without a reason"
+    message = _message(result)
+    output = _first(result, "stderr", "module_stderr", "stdout", "module_stdout")
+    if not output or (message and not message.startswith(_UNHELPFUL)):
+        return _shortened(message) or "failed without a reason"
+    status = result.get("rc")
+    return _shortened(output) + (f" (exit status {status})" if isinstance(status, int) else "")
 
 
 def unreachable_message(result: Mapping[str, Any]) -> str:
     """Why a host could not be reached, without Ansible's advice about its own options."""
-    message = str(result.get("msg") or "").strip()
-    message = message.removeprefix("Task failed: ").removeprefix("Failed to connect to the host via ssh: ")
-    return _shortened(message) or "does not answer"
+    return _shortened(_message(result).removeprefix("Failed to connect to the host via ssh: ")) or "does not answer"
+
+
+def _message(result: Mapping[str, Any]) -> str:
+    return _first(result, "msg").removeprefix("Task failed: ")
+
+
+def _first(result: Mapping[str, Any], *keys: str) -> str:
+    """The text of the first key that has one, else ''."""
+    return next((text for key in keys if (text := str(result.get(key) or "").strip())), "")
 
 
 DIFFERS = "DO NOT MATCH THE HASHES"
-"""What pip says of a file that is not one of those that the lock was made with."""
+"""What pip says of a file that is not among those that the lock was made with."""
 HASHES_DIFFER = (
     "find out who changed that package: it is not the file that the lock was made with; where the lock lacks only this "
     "Python's wheel, add it from a place that you trust: scripts/lock_hashes.py LOCK --python VERSION"
@@ -78,7 +82,7 @@ _ADVICE = (
         "give pip an index that has it (`--find-links`), or install from a bundle (`l40s-deploy stack build`)",
     ),
 )
-"""What to do about messages of sudo, pip and apt, in the words that they are known to use."""
+"""Words that sudo, pip and apt are known to use -> what to do about it."""
 
 
 def advice(message: str) -> str:
@@ -87,7 +91,7 @@ def advice(message: str) -> str:
 
 
 def diff_text(result: Mapping[str, Any]) -> str:
-    """What a task changed, or would: its unified diffs, file by file; '' if it has none."""
+    """What a task changed or would change, as unified diffs, file by file; '' if it has none."""
     told = result.get("diff") or []
     several = told if isinstance(told, list) else [told]
     place = str(result.get("dest") or result.get("path") or "")
@@ -103,13 +107,13 @@ def _unified(diff: Mapping[str, Any], place: str) -> str:
 
 
 def _header(diff: Mapping[str, Any], side: str) -> str:
-    """The file's name; of a template its own, where Ansible names only where on this machine it was filled in."""
+    """The file's name; the template's own where Ansible names only the place on this machine where it was filled in."""
     name = str(diff.get(f"{side}_header") or diff.get("after_header") or side)
     return name.rpartition("/")[2].removesuffix(".j2") if "/ansible-local-" in name else name
 
 
 def _lines(text: object) -> list[str]:
-    """A file's text, or a module's own facts as `name: value`."""
+    """The lines of a file's text, or a module's own facts as `name: value`."""
     if isinstance(text, Mapping):
         return [f"{name}: {text[name]}" for name in sorted(text)]
     return str(text or "").splitlines()
@@ -121,7 +125,7 @@ def _item(result: Mapping[str, Any]) -> str:
 
 
 def _shortened(text: str) -> str:
-    """One line; warnings are left out where something else was said."""
+    """As one line; warnings are left out where something else was said."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith(("WARNING", "[WARNING]"))] or lines
     joined = " | ".join(said)
