@@ -10,7 +10,6 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
 MOST = 15
 LARGER = {
-    "host_setup/runner.py:_host_event": 16,
     "lab/hardware/recording.py:_device_facts": 16,
     "lab/hardware/recording.py:nvml_configuration": 17,
     "lab/node/rootfs.py:_entries": 18,

@@ -1,8 +1,7 @@
-"""Run one of our playbooks: progress as values, and what became of each host as a value too.
+"""Runs one of our playbooks; its progress, and what became of each host, are values.
 
-Ansible runs with our settings only: of the user's ansible.cfg, what reads the inventory counts (vaults, plugins) and
-nothing else. Nothing is written to the user's home, and every connection is given up when it stays silent
-(`ServerAliveInterval`).
+Ansible runs with our settings: of the user's ansible.cfg, only what is needed to read the inventory counts (vaults,
+plugins). Nothing is written to the user's home, and a connection that stays silent is given up (`ServerAliveInterval`).
 """
 
 from __future__ import annotations
@@ -39,25 +38,27 @@ SSH_ARGUMENTS = (
     "-o ControlMaster=auto -o ControlPersist=30s -o ServerAliveInterval=5 -o ServerAliveCountMax=3 "
     "-o ConnectTimeout=10 -o BatchMode=yes"
 )
-"""15 s of silence end a connection, also that of a shared master whose host went away."""
+"""A connection ends after 15 s of silence, also that of a shared master whose host has gone away."""
 
 GRACE_S = 10.0
-"""Seconds that Ansible has to end its workers, and they their modules, before it is killed."""
+"""Seconds that Ansible has to end its workers, and the workers to end their modules, before it is killed."""
+
+Outcome = Literal["started", "ok", "changed", "skipped", "remark", "failed", "unreachable"]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """Something that happened on a host.
 
-    role:    of the task, '' where it is none's
+    role:    the role that the task is part of, '' for none
     outcome: `remark` is a message of the playbook's own
     seconds: how long the task took there; 0 for `started`
-    diff:    of a changed task, as lines of a unified diff; '' where it told none
+    diff:    what the task changed, as lines of a unified diff; '' where it reported none
     """
 
     host: str
     task: str
-    outcome: Literal["started", "ok", "changed", "skipped", "remark", "failed", "unreachable"]
+    outcome: Outcome
     message: str = ""
     seconds: float = 0.0
     role: str = ""
@@ -66,7 +67,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """How many tasks ended how on a host where none failed."""
+    """How many tasks ended in which way, on a host where none failed."""
 
     ok: int
     changed: int
@@ -91,7 +92,7 @@ def run_playbook(
     inventory: an Ansible inventory file, or the same as a mapping
     only:      names of the hosts to run on; empty for all
     check:     change nothing, say what would change
-    forks:     hosts that are worked on at a time
+    forks:     how many hosts are worked on at a time
     become_password: for sudo; it travels in a file that only we can read, for as long as the run lasts
     deadline_s: seconds for the whole run; hosts that are not done by then are failures (`Unreachable`)
     on_step:   called from another thread, one call at a time; an exception in it ends the run and is raised here
@@ -144,7 +145,7 @@ def count_tasks(playbook: str, *, inventory: Path, tags: Collection[str] = (), d
 
 
 class _Run:
-    """One ansible-playbook process, watched from a thread so that an interrupt finds us awake."""
+    """One ansible-playbook process, run by a thread so that this one can handle an interrupt."""
 
     def __init__(self, report: _Report, deadline_s: float) -> None:
         self.timed_out = False
@@ -164,7 +165,7 @@ class _Run:
         )
 
     def wait(self) -> None:
-        """Until the process has ended, whatever happens; raises what ended it early."""
+        """Waits until the process has ended, whatever happens; raises what ended it early."""
         try:
             while self._thread.is_alive():
                 self._thread.join(0.2)
@@ -177,9 +178,9 @@ class _Run:
             raise self._report.broken
 
     def _should_be_killed(self) -> bool:
-        """ansible-runner asks again and again, and kills with SIGKILL; Ansible gets SIGTERM and some time first.
+        """ansible-runner asks this again and again, and kills with SIGKILL; Ansible gets SIGTERM and some time first.
 
-        Its workers are sessions of their own: only Ansible itself, when asked to end, ends them and their modules.
+        Its workers have sessions of their own: only Ansible itself, when asked to end, ends them and their modules.
         """
         self.timed_out = self.timed_out or time.monotonic() > self._ends_at
         if not (self.timed_out or self._interrupted.is_set() or self._report.broken is not None):
@@ -195,14 +196,14 @@ class _Run:
             return str(stream.read())
 
     def never_began(self) -> DeployError:
-        """No task was started on any host."""
+        """Why no task was started on any host."""
         if self.timed_out:
             return Unreachable(f"no task started within {self.deadline_s:.0f} s", where="ansible-playbook", fix=_AGAIN)
         said = failure_message({"stdout": self.output})
         return InputError(said, where="ansible-playbook", fix="fix what the message names")
 
     def left_unfinished(self, host: str, task: str) -> DeployError:
-        """A host that was at `task` when the run ended."""
+        """What became of a host that was at `task` when the run ended."""
         if self.timed_out:
             return Unreachable(
                 f"did not end within {self.deadline_s:.0f} s; last task: {task!r}", where=host, fix=_AGAIN
@@ -245,29 +246,65 @@ class _Report:
         return PerNode({host: counts[host] for host in counts if host not in self._failures}, self._failures)
 
     def _host_event(self, kind: str, data: Mapping[str, Any]) -> None:
-        host, task, result = str(data.get("host")), str(data.get("task") or ""), data.get("res") or {}
-        seconds, role = float(data.get("duration") or 0.0), str(data.get("role") or "")
-        if kind == "start":
-            self._at[host] = task
-            self._on_step(Step(host, task, "started", role=role))
-        elif kind == "ok" and str(data.get("task_action")).endswith("debug"):
-            self._on_step(Step(host, task, "remark", str(result.get("msg") or ""), seconds, role))
-        elif kind == "ok":
-            outcome: Literal["changed", "ok"] = "changed" if result.get("changed") else "ok"
-            self._on_step(Step(host, task, outcome, seconds=seconds, role=role, diff=diff_text(result)))
-        elif kind == "skipped":
-            self._on_step(Step(host, task, "skipped", seconds=seconds, role=role))
-        elif kind == "failed" and not data.get("ignore_errors"):
-            message = failure_message(result)
-            self._failures[host] = NodeError(f"{task!r} failed: {message}", where=host, fix=advice(message) or _AGAIN)
-            self._on_step(Step(host, task, "failed", message, seconds, role))
-        elif kind == "unreachable":
-            message = unreachable_message(result)
-            self._failures[host] = Unreachable(message, where=host, fix=f"check the login: `ssh {host}`")
-            self._on_step(Step(host, task, "unreachable", message, seconds, role))
+        step = _step(kind, data)
+        if step is None:
+            return
+        if step.outcome == "started":
+            self._at[step.host] = step.task
+        elif step.outcome in ("failed", "unreachable"):
+            self._failures[step.host] = _failure(step)
+        self._on_step(step)
 
 
 _AGAIN = "fix what the message names, then run it again; finished tasks are skipped"
+
+
+_OUTCOMES: Mapping[str, Outcome] = {
+    "start": "started",
+    "ok": "ok",
+    "skipped": "skipped",
+    "failed": "failed",
+    "unreachable": "unreachable",
+}
+"""By kind of event; other kinds are of no interest."""
+_MESSAGES: Mapping[Outcome, Callable[[Mapping[str, Any]], str]] = {
+    "remark": lambda result: str(result.get("msg") or ""),
+    "failed": failure_message,
+    "unreachable": unreachable_message,
+}
+"""By outcome: what of a task's result an operator reads."""
+
+
+def _step(kind: str, data: Mapping[str, Any]) -> Step | None:
+    """What an event `runner_on_<kind>` says, None where it is of no interest."""
+    result = data.get("res") or {}
+    outcome = _outcome(kind, data, result)
+    if outcome is None:
+        return None
+    return Step(
+        host=str(data.get("host")),
+        task=str(data.get("task") or ""),
+        outcome=outcome,
+        message=_MESSAGES[outcome](result) if outcome in _MESSAGES else "",
+        seconds=float(data.get("duration") or 0.0),
+        role=str(data.get("role") or ""),
+        diff=diff_text(result) if outcome in ("ok", "changed") else "",
+    )
+
+
+def _outcome(kind: str, data: Mapping[str, Any], result: Mapping[str, Any]) -> Outcome | None:
+    if kind == "ok" and str(data.get("task_action")).endswith("debug"):
+        return "remark"
+    if kind == "ok" and result.get("changed"):
+        return "changed"
+    return None if kind == "failed" and data.get("ignore_errors") else _OUTCOMES.get(kind)
+
+
+def _failure(step: Step) -> DeployError:
+    if step.outcome == "unreachable":
+        return Unreachable(step.message, where=step.host, fix=f"check the login: `ssh {step.host}`")
+    fix = advice(step.message) or _AGAIN
+    return NodeError(f"{step.task!r} failed: {step.message}", where=step.host, fix=fix)
 
 
 def _counts(stats: Mapping[str, Any]) -> dict[str, HostResult]:
@@ -289,8 +326,8 @@ def _options(tags: Collection[str], check: bool) -> str | None:
 
 
 def _settings(folder: Path, forks: int, become_password: str | None) -> dict[str, str]:
-    """Ansible's environment: ours alone, but for how the inventory is read, so that a run depends on nothing else that
-    a user has configured elsewhere."""
+    """Ansible's environment. Only how the inventory is read comes from the user's own configuration: a run depends on
+    nothing else there."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
     if become_password is not None:
         secret = folder / "become"
@@ -301,7 +338,7 @@ def _settings(folder: Path, forks: int, become_password: str | None) -> dict[str
         inherited
         | reading_settings()
         | {
-            # ansible-playbook stands beside our interpreter, which need not be on PATH
+            # ansible-playbook is beside our interpreter, in a folder that need not be on PATH
             "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
             "LC_ALL": "C.UTF-8",  # Ansible refuses to run in a locale without UTF-8
             "ANSIBLE_CONFIG": str(_empty_file(folder / "ansible.cfg")),
